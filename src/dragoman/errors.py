@@ -1,0 +1,192 @@
+"""Every way a request can fail, with the status it has on the wire.
+
+    DragomanError
+    ├── BadRequest              400  the client's fault, `param` says where
+    │   ├── Unsupported         400  known, but this model or server cannot do it
+    │   ├── ContextOverflow     400  prompt does not fit
+    │   └── TemplateRejected    400  the model's template refused the conversation
+    ├── Unauthorized            401
+    ├── Forbidden               403
+    ├── NotFound                404  no such route
+    │   └── ModelNotFound       404
+    ├── MethodNotAllowed        405
+    ├── RequestTimeout          408
+    ├── TooLarge                413
+    ├── UnsupportedMedia        415
+    ├── HeadersTooLarge         431
+    ├── Overloaded              429  the queue is full, with Retry-After
+    ├── EngineFailed            500  the engine broke while it worked on this
+    ├── ModelBroken             500  the model's file cannot be loaded, and why
+    └── Unavailable             503  with Retry-After
+        ├── ModelLoading        503
+        ├── EngineDown          503
+        └── Draining            503
+
+A message is written for the person who reads it. It never holds a path, an address, a class name
+or a traceback; what an engine or library said goes to the log. Errors cross a process boundary as
+`ErrorNote`, never pickled.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+
+class DragomanError(Exception):
+    """Base of all errors that have an answer on the wire."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: str | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+        if code is not None:
+            self.code = code
+
+
+class BadRequest(DragomanError):
+    status = 400
+    type = "invalid_request_error"
+
+
+class Unsupported(BadRequest):
+    code = "unsupported_parameter"
+
+
+class ContextOverflow(BadRequest):
+    code = "context_length_exceeded"
+
+
+class TemplateRejected(BadRequest):
+    code = "template_rejected"
+
+
+class Unauthorized(DragomanError):
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class Forbidden(DragomanError):
+    status = 403
+    type = "permission_error"
+    code = "forbidden"
+
+
+class NotFound(DragomanError):
+    status = 404
+    type = "invalid_request_error"
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    code = "model_not_found"
+
+
+class MethodNotAllowed(DragomanError):
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
+
+
+class RequestTimeout(DragomanError):
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+
+
+class TooLarge(DragomanError):
+    status = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+
+
+class UnsupportedMedia(DragomanError):
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_media_type"
+
+
+class HeadersTooLarge(DragomanError):
+    status = 431
+    type = "invalid_request_error"
+    code = "headers_too_large"
+
+
+class Overloaded(DragomanError):
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+
+class EngineFailed(DragomanError):
+    code = "engine_error"
+
+
+class ModelBroken(DragomanError):
+    code = "model_broken"
+
+
+class Unavailable(DragomanError):
+    status = 503
+    type = "service_unavailable"
+    code = "service_unavailable"
+
+
+class ModelLoading(Unavailable):
+    code = "model_loading"
+
+
+class EngineDown(Unavailable):
+    code = "engine_down"
+
+
+class Draining(Unavailable):
+    code = "draining"
+
+
+class ErrorNote(Struct, frozen=True, array_like=True):
+    """An error as data, for crossing a process boundary."""
+
+    kind: str
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after: float | None = None
+
+
+def _tree(base: type[DragomanError]) -> dict[str, type[DragomanError]]:
+    found = {base.__name__: base}
+    for child in base.__subclasses__():
+        found |= _tree(child)
+    return found
+
+
+KINDS = _tree(DragomanError)
+
+
+def to_note(error: BaseException) -> ErrorNote:
+    """An error of ours as it is; anything else as an engine failure that tells nothing."""
+    if isinstance(error, DragomanError):
+        return ErrorNote(
+            type(error).__name__, error.message, error.param, error.code, error.retry_after
+        )
+    return ErrorNote("EngineFailed", "The engine failed while it worked on this request.")
+
+
+def from_note(note: ErrorNote) -> DragomanError:
+    kind = KINDS.get(note.kind, EngineFailed)
+    return kind(note.message, param=note.param, code=note.code, retry_after=note.retry_after)

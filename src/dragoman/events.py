@@ -1,0 +1,124 @@
+"""The nouns that come out, and the only fold.
+
+After the engine nothing flows but `Delta`s. A stream writes each one down in its dialect; a whole
+answer is a `Completion`, which is all of them added up. Whatever a client can see of an answer
+(text, finish reason, usage, logprobs) is in the deltas, so the two can not disagree.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+Channel: TypeAlias = Literal["text", "reasoning", "tool_name", "tool_args"]
+Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
+
+
+class Token(Struct, frozen=True):
+    """One token with its logprob, as a client sees it."""
+
+    text: str
+    data: bytes
+    logprob: float | None
+    top: tuple[Token, ...] = ()
+    id: int = -1
+
+
+class Usage(Struct, frozen=True):
+    """What an answer cost. Adding two counts a shared prompt once."""
+
+    prompt: int = 0
+    completion: int = 0
+    cached: int = 0
+    reasoning: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt + other.prompt,
+            self.completion + other.completion,
+            self.cached + other.cached,
+            self.reasoning + other.reasoning,
+        )
+
+
+class Delta(Struct, frozen=True, gc=False):
+    """What one choice gained on one channel.
+
+    Joining a channel's deltas gives its final text. The delta that carries `finish` is the last of
+    its choice and carries the choice's `usage`; a prompt is on the usage of its first choice only.
+    """
+
+    choice: int = 0
+    text: str = ""
+    channel: Channel = "text"
+    call: int = 0  # which tool call, on the tool_* channels
+    tokens: tuple[Token, ...] = ()  # logprobs of the text, when asked for
+    finish: Finish | None = None
+    stop: str | int | None = None  # the stop string or token that ended it
+    usage: Usage | None = None
+
+
+class Call(Struct):
+    """A tool call as it grows."""
+
+    name: str = ""
+    arguments: str = ""
+
+
+class Choice(Struct):
+    """One choice, added up."""
+
+    index: int
+    text: str = ""
+    reasoning: str = ""
+    calls: list[Call] = msgspec.field(default_factory=list)
+    tokens: list[Token] = msgspec.field(default_factory=list)
+    finish: Finish | None = None
+    stop: str | int | None = None
+
+
+class Completion:
+    """The fold: feed it every delta of an answer."""
+
+    def __init__(self) -> None:
+        self._choices: dict[int, Choice] = {}
+        self._pieces: dict[tuple[int, Channel, int], list[str]] = {}
+        self.usage = Usage()
+
+    def add(self, delta: Delta) -> None:
+        choice = self._choices.get(delta.choice)
+        if choice is None:
+            choice = self._choices[delta.choice] = Choice(delta.choice)
+        if delta.text or delta.channel.startswith("tool_"):
+            self._pieces.setdefault((delta.choice, delta.channel, delta.call), []).append(
+                delta.text
+            )
+        choice.tokens.extend(delta.tokens)
+        if delta.finish is not None:
+            choice.finish = delta.finish
+            choice.stop = delta.stop
+        if delta.usage is not None:
+            self.usage += delta.usage
+
+    def choices(self) -> list[Choice]:
+        """All choices by index, with their text joined."""
+        for (index, channel, call), pieces in sorted(self._pieces.items()):
+            self._put(self._choices[index], channel, call, "".join(pieces))
+        return [self._choices[index] for index in sorted(self._choices)]
+
+    @staticmethod
+    def _put(choice: Choice, channel: Channel, call: int, text: str) -> None:
+        match channel:
+            case "text":
+                choice.text = text
+            case "reasoning":
+                choice.reasoning = text
+            case "tool_name" | "tool_args":
+                while len(choice.calls) <= call:
+                    choice.calls.append(Call())
+                if channel == "tool_name":
+                    choice.calls[call].name = text
+                else:
+                    choice.calls[call].arguments = text
