@@ -140,6 +140,7 @@ class Request(Struct, frozen=True, kw_only=True):
     cache_prompt: bool = True
     stream: bool = False
     include_usage: bool = False
+    obfuscate: bool = False  # pad the frames of a stream so that their sizes tell nothing
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):

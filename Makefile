@@ -1,0 +1,44 @@
+# `make serve` and `make test` set up everything they need in .venv first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+MODEL ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test lint format bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+serve: $(VENV)/.serve ## set up, fetch the default model if needed, and serve it (MODEL=... for another)
+	$(BIN)/dragoman serve $(MODEL)
+
+test: $(VENV)/.test ## set up, then run every check and every test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/dragoman pull smollm2-135m
+	$(BIN)/pytest -q
+
+format: $(VENV)/.test ## format the code and mend what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.test ## compare with the peers under bench/ and write bench/RESULTS.md
+	$(BIN)/dragoman pull smollm2-135m
+	$(BIN)/python -m bench
+
+clean: ## remove the virtual environment and what tools left behind
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llamacpp]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llamacpp,hub,test]'
+	@touch $@ $(VENV)/.serve

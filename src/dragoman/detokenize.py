@@ -1,0 +1,194 @@
+"""Tokens to text: the part of an answer that is alike for every engine, format and dialect.
+
+One `Detokenizer` reads one choice. It turns ids into text without ever cutting a character, cuts
+the text at the first stop string, and keeps each token's logprob beside the text it stands for.
+
+Text is released as soon as it can no longer change: a tail is held back only while it may still
+become a stop string, or while a character's bytes are not complete. Which stop string wins must not
+depend on how the text was cut into steps, so it is the one that is complete first, and of those
+that end together the longest. Every step costs its own length, never that of the answer so far.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections import deque
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from msgspec import Struct
+
+from dragoman.errors import EngineFailed
+from dragoman.events import Token
+from dragoman.types import Logprob, Step
+
+
+class Released(Struct, frozen=True, gc=False):
+    """Text that is final, and the tokens it is made of."""
+
+    text: str
+    tokens: tuple[Token, ...] = ()
+    stop: str | None = None  # the stop string that was met right after this text
+
+
+NOTHING = Released("")
+
+
+NEVER = -9999.0  # the wire's number for a token that could not have been picked
+
+
+def _finite(logprob: float | None) -> float | None:
+    if logprob is None or math.isfinite(logprob):
+        return logprob
+    if logprob == -math.inf:
+        return NEVER
+    raise EngineFailed("The engine gave a probability that is not a number.")
+
+
+class Stops:
+    """Finds the first complete stop string in a text that comes in pieces."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = sorted({stop for stop in stops if stop}, key=len, reverse=True)
+        self._first = {stop[0] for stop in self._stops}
+        self._longest = len(self._stops[0]) if self._stops else 0
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, str | None]:
+        """The text that is free of stops, and the stop that ended it if one did."""
+        buffer = self._held + text
+        found = self._earliest(buffer)
+        if found is not None:
+            start, stop = found
+            self._held = ""
+            return buffer[:start], stop
+        keep = self._tail(buffer)
+        cut = len(buffer) - keep
+        self._held = buffer[cut:]
+        return buffer[:cut], None
+
+    def close(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+    def _earliest(self, buffer: str) -> tuple[int, str] | None:
+        best: tuple[int, int, str] | None = None
+        for stop in self._stops:
+            start = buffer.find(stop)
+            if start >= 0 and (best is None or (start + len(stop), start) < best[:2]):
+                best = (start + len(stop), start, stop)
+        return None if best is None else (best[1], best[2])
+
+    def _tail(self, buffer: str) -> int:
+        """How many characters at the end may still grow into a stop."""
+        start = max(0, len(buffer) - self._longest + 1)
+        for at in range(start, len(buffer)):
+            if buffer[at] in self._first:
+                tail = buffer[at:]
+                if any(stop.startswith(tail) for stop in self._stops):
+                    return len(tail)
+        return 0
+
+
+class Detokenizer:
+    """Reads the steps of one choice."""
+
+    def __init__(
+        self,
+        pieces: Sequence[bytes] | None,
+        hidden: frozenset[int] = frozenset(),
+        stops: Sequence[str] = (),
+        logprobs: bool = False,
+    ) -> None:
+        self._pieces = pieces
+        self._hidden = hidden
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stops = Stops(stops) if any(stops) else None
+        self._logprobs = logprobs
+        self._seen = 0  # characters decoded
+        self._out = 0  # characters released
+        self._waiting: deque[tuple[Token, int, int]] = deque()  # token, first and last character
+
+    def feed(self, step: Step) -> Released:
+        if self._logprobs:
+            text = self._read_tokens(step)
+        elif step.text is not None:
+            text = step.text
+        else:
+            text = self._read(step.ids)
+        return self._release(text)
+
+    def close(self) -> Released:
+        """What was still held back. Bytes of a character that never became whole are dropped."""
+        text = self._stops.close() if self._stops else ""
+        tokens = tuple(token for token, _, _ in self._waiting)
+        self._waiting.clear()
+        return Released(text, tokens) if text or tokens else NOTHING
+
+    def _read(self, ids: Sequence[int]) -> str:
+        if len(ids) == 1:
+            return self._decode.decode(self.piece(ids[0]))
+        return self._decode.decode(b"".join(map(self.piece, ids)))
+
+    def text(self, ids: Sequence[int]) -> str:
+        """A run of tokens as text, control tokens left out."""
+        return b"".join(map(self.piece, ids)).decode(errors="replace")
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token; a control token has none."""
+        if token in self._hidden:
+            return b""
+        if self._pieces is None or not 0 <= token < len(self._pieces):
+            raise EngineFailed("The engine gave a token that is not in the model's vocabulary.")
+        return self._pieces[token]
+
+    def _read_tokens(self, step: Step) -> str:
+        """As `_read`, one token at a time, noting which characters each stands for."""
+        if step.text is not None and not step.ids:
+            for entry in step.logprobs:
+                self._note(self.token(entry), self._seen, self._seen + len(step.text))
+            self._seen += len(step.text)
+            return step.text
+        parts = []
+        for token, entry in zip_longest(step.ids, step.logprobs[: len(step.ids)]):
+            part = self._decode.decode(self.piece(token))
+            start, self._seen = self._seen, self._seen + len(part)
+            unfinished = bool(self._decode.getstate()[0])
+            if entry is not None:
+                self._note(self.token(entry), start, self._seen + unfinished)
+            parts.append(part)
+        return "".join(parts)
+
+    def _note(self, token: Token, start: int, end: int) -> None:
+        self._waiting.append((token, start, end))
+
+    def token(self, entry: Logprob) -> Token:
+        """A token as a client sees it; bytes that are no text by themselves are shown escaped."""
+        data = entry.text.encode() if entry.text is not None else self.piece(entry.id)
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = "".join(f"\\x{byte:02x}" for byte in data)
+        top = tuple(self.token(other) for other in entry.top)
+        return Token(text, data, _finite(entry.logprob), top, entry.id)
+
+    def _release(self, text: str) -> Released:
+        if self._stops is None:
+            if not self._logprobs:
+                return Released(text) if text else NOTHING
+            stop = None
+        else:
+            text, stop = self._stops.feed(text)
+        self._out += len(text)
+        if stop is None:
+            return Released(text, self._take(self._out)) if text else NOTHING
+        tokens = tuple(token for token, start, _ in self._waiting if start < self._out)
+        self._waiting.clear()
+        return Released(text, tokens, stop)
+
+    def _take(self, upto: int) -> tuple[Token, ...]:
+        taken = []
+        while self._waiting and self._waiting[0][2] <= upto:
+            taken.append(self._waiting.popleft()[0])
+        return tuple(taken)

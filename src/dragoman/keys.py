@@ -1,0 +1,96 @@
+"""Who may ask: API keys, and admin keys apart from them.
+
+Keys are kept and compared as digests, so that neither their length nor their first letters can be
+read off the time an answer takes. A key file is looked at again when it changes; one that cannot
+be read leaves the keys as they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+log = logging.getLogger("dragoman.keys")
+RECHECK = 1.0
+
+
+def digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+class Keys:
+    """API keys and admin keys. Without API keys everyone may ask."""
+
+    def __init__(
+        self, keys: Iterable[str] = (), admin: Iterable[str] = (), file: Path | None = None
+    ) -> None:
+        self._given = frozenset(digest(key.encode()) for key in keys)
+        self._admin = frozenset(digest(key.encode()) for key in admin)
+        self._file = file
+        self._from_file: frozenset[bytes] = frozenset()
+        self._stamp: tuple[int, int] | None = None
+        self._checked = float("-inf")
+        if file is not None:
+            self._from_file = self._read(file)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a request needs a key."""
+        return bool(self._given or self._file)
+
+    @property
+    def administered(self) -> bool:
+        """Whether there is an admin key."""
+        return bool(self._admin)
+
+    def allow(self, keys: Iterable[bytes]) -> bool:
+        """Whether one of the shown keys is known; an admin key opens everything."""
+        known = self._current() | self._admin
+        return not self.wanted or any(self._among(digest(key), known) for key in keys)
+
+    def administer(self, keys: Iterable[bytes]) -> bool:
+        return any(self._among(digest(key), self._admin) for key in keys)
+
+    @staticmethod
+    def _among(shown: bytes, known: frozenset[bytes]) -> bool:
+        found = False
+        for one in known:
+            found |= hmac.compare_digest(shown, one)
+        return found
+
+    def _current(self) -> frozenset[bytes]:
+        if self._file is not None and time.monotonic() - self._checked > RECHECK:
+            self._refresh(self._file)
+        return self._given | self._from_file
+
+    def _refresh(self, file: Path) -> None:
+        self._checked = time.monotonic()
+        try:
+            status = file.stat()
+            stamp = (status.st_mtime_ns, status.st_size)
+            if stamp != self._stamp:
+                self._from_file = self._read(file)
+        except (OSError, UnicodeDecodeError):
+            log.warning("the key file cannot be read; the keys stay as they were")
+
+    def _read(self, file: Path) -> frozenset[bytes]:
+        status = file.stat()
+        lines = file.read_text().splitlines()
+        self._stamp = (status.st_mtime_ns, status.st_size)
+        keys = [line.strip() for line in lines]
+        return frozenset(digest(key.encode()) for key in keys if key and not key.startswith("#"))
+
+
+def shown(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    """The keys a request shows, as `Authorization: Bearer` or as `x-api-key`."""
+    keys = []
+    for name, value in headers:
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            keys.append(value[7:].strip())
+        elif name == b"x-api-key":
+            keys.append(value.strip())
+    return keys

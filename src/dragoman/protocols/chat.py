@@ -1,0 +1,282 @@
+"""Chat completions: reading a request. `chat_answer` writes the answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import Meta, Struct
+
+from dragoman.errors import BadRequest, Unsupported
+from dragoman.protocols import chat_answer, openai
+from dragoman.protocols.openai import SamplingFields
+from dragoman.protocols.wire import read
+from dragoman.types import Chat, Json, Message, Request, Role, Tool, ToolCall
+
+error = openai.error
+writer = chat_answer.Writer
+ROLES = get_args(Role)
+
+
+class Part(Struct):
+    """A piece of a message's content."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class CalledFunction(Struct):
+    name: openai.Name
+    arguments: str
+
+
+class PastCall(Struct):
+    """A tool call of an earlier turn."""
+
+    function: CalledFunction
+    id: str = ""
+    type: str = "function"
+
+
+class ChatMessage(Struct):
+    """One turn: content as a string, null, or parts, whatever the role."""
+
+    role: str
+    content: str | list[Part] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: Annotated[list[PastCall], Meta(max_length=1024)] | None = None
+    tool_call_id: str | None = None
+    function_call: CalledFunction | None = None
+    audio: Any = None
+
+
+class Function(Struct):
+    """A function the model may call."""
+
+    name: openai.Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(Struct):
+    type: str
+    function: Function | None = None
+
+
+class ResponseFormat(Struct):
+    type: str
+    json_schema: Any = None
+
+
+class ChatRequest(SamplingFields, kw_only=True):
+    """A conversation to go on with."""
+
+    messages: Annotated[list[ChatMessage], Meta(max_length=100_000)]
+    max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=1024)] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    response_prefix: str | None = None
+    chat_template: Any = None
+    functions: Any = None
+    function_call: Any = None
+    modalities: list[str] | None = None
+    audio: Any = None
+    web_search_options: Any = None
+    # Accepted and without effect here, as documented for clients that always send them.
+    metadata: Any = None
+    store: bool | None = None
+    service_tier: str | None = None
+    prediction: Any = None
+    verbosity: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prompt_cache_options: Any = None
+    moderation: Any = None
+
+
+def decode(body: bytes, strict: bool = False) -> Request:
+    said = read(body, ChatRequest, strict)
+    options = openai.stream_options(said)
+    _refuse(said)
+    longest = said.max_completion_tokens
+    return Request(
+        model=openai.check_model(said.model),
+        prompts=(conversation(said),),
+        sampling=openai.sampling(said, said.max_tokens if longest is None else longest),
+        n=said.n or 1,
+        stop=openai.stops(said.stop, strict),
+        logprobs=_logprobs(said),
+        grammar=said.grammar,
+        lora=openai.adapters(said.lora),
+        cache_prompt=said.cache_prompt is not False,
+        stream=bool(said.stream),
+        include_usage=options.include_usage,
+        obfuscate=options.include_obfuscation,
+    )
+
+
+def conversation(said: ChatRequest) -> Chat:
+    """The part of a request that the model's template turns into a prompt."""
+    return Chat(
+        messages=_messages(said),
+        tools=_tools(said),
+        tool_choice=_tool_choice(said),
+        template_kwargs=_template_kwargs(said),
+        add_generation_prompt=_opens_turn(said),
+        continue_final_message=bool(said.continue_final_message or said.response_prefix),
+    )
+
+
+def _refuse(said: ChatRequest) -> None:
+    openai.refuse({"chat_template": said.chat_template}, "a request cannot bring its own template")
+    openai.refuse(
+        {"functions": said.functions, "function_call": said.function_call},
+        "use `tools` and `tool_choice`",
+    )
+    openai.refuse({"audio": said.audio}, "answers are text")
+    openai.refuse({"web_search_options": said.web_search_options}, "there is no web search here")
+    if said.modalities and said.modalities != ["text"]:
+        raise Unsupported("Answers are text: `modalities` can only be `text`.", param="modalities")
+    if said.response_format is not None and said.response_format.type != "text":
+        raise Unsupported(
+            "`response_format` other than `text` is not supported yet; use `grammar`.",
+            param="response_format",
+        )
+
+
+def _logprobs(said: ChatRequest) -> int | None:
+    if said.top_logprobs is not None and not said.logprobs:
+        raise BadRequest("`top_logprobs` needs `logprobs` to be true.", param="top_logprobs")
+    return (said.top_logprobs or 0) if said.logprobs else None
+
+
+def _opens_turn(said: ChatRequest) -> bool:
+    going_on = said.continue_final_message or said.response_prefix
+    if going_on and said.add_generation_prompt:
+        raise BadRequest(
+            "`continue_final_message` and `add_generation_prompt` exclude each other.",
+            param="add_generation_prompt",
+        )
+    return not going_on if said.add_generation_prompt is None else said.add_generation_prompt
+
+
+def _template_kwargs(said: ChatRequest) -> dict[str, Json]:
+    kwargs = dict(said.chat_template_kwargs or {})
+    if said.reasoning_effort is not None:
+        kwargs["reasoning_effort"] = said.reasoning_effort
+    return kwargs
+
+
+def _messages(said: ChatRequest) -> tuple[Message, ...]:
+    if not said.messages:
+        raise BadRequest("`messages` must not be empty.", param="messages")
+    messages = tuple(_message(one, f"messages[{i}]") for i, one in enumerate(said.messages))
+    if said.response_prefix:
+        messages = (*messages, Message(role="assistant", content=said.response_prefix))
+    return messages
+
+
+def _message(said: ChatMessage, at: str) -> Message:
+    if said.role not in ROLES:
+        known = ", ".join(f"`{role}`" for role in ROLES)
+        raise BadRequest(f"`{at}.role` must be one of {known}.", param=f"{at}.role")
+    content = _content(said.content, f"{at}.content")
+    if content is None:
+        content = said.refusal
+    if content is None and said.role != "assistant":
+        raise BadRequest(f"`{at}.content` is required.", param=f"{at}.content")
+    openai.refuse({f"{at}.audio": said.audio}, "this model reads text")
+    openai.refuse({f"{at}.function_call": said.function_call}, "use `tool_calls`")
+    reasoning = said.reasoning_content if said.reasoning_content is not None else said.reasoning
+    return Message(
+        role=said.role,  # type: ignore[arg-type]  # checked above
+        content=content,
+        name=said.name,
+        reasoning=reasoning,
+        tool_calls=tuple(
+            ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
+            for call in said.tool_calls or ()
+        ),
+        tool_call_id=said.tool_call_id,
+    )
+
+
+def _content(said: str | list[Part] | None, at: str) -> str | None:
+    if said is None or isinstance(said, str):
+        return said
+    return "".join(_part(part, f"{at}[{i}]") for i, part in enumerate(said))
+
+
+def _part(said: Part, at: str) -> str:
+    if said.type in ("text", "input_text", "output_text", "refusal"):
+        text = said.refusal if said.type == "refusal" else said.text
+        if text is None:
+            raise BadRequest(f"`{at}.text` is required.", param=f"{at}.text")
+        return text
+    if said.type in ("image_url", "input_image", "input_audio", "video_url", "file"):
+        raise Unsupported(f"This model reads text only, not `{said.type}`.", param=at)
+    raise BadRequest(f"`{at}.type` is not a kind of content: `{said.type[:64]}`.", param=at)
+
+
+def _tools(said: ChatRequest) -> tuple[Tool, ...]:
+    tools = []
+    names = set()
+    for i, tool in enumerate(said.tools or ()):
+        at = f"tools[{i}]"
+        if tool.type != "function" or tool.function is None:
+            raise BadRequest(f"`{at}` must be of type `function`.", param=at)
+        one = tool.function
+        if one.name in names:
+            raise BadRequest(f"Two tools are called `{one.name}`.", param=f"{at}.function.name")
+        names.add(one.name)
+        tools.append(
+            Tool(
+                name=one.name,
+                description=one.description,
+                parameters=one.parameters,
+                strict=one.strict,
+            )
+        )
+    return tuple(tools)
+
+
+def _tool_choice(said: ChatRequest) -> Literal["auto", "none"]:
+    choice = said.tool_choice
+    names = [tool.function.name for tool in said.tools or () if tool.function]
+    if isinstance(choice, dict):
+        function = choice.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
+        if choice.get("type") == "function" and name not in names:
+            raise BadRequest(
+                "`tool_choice` names a tool that is not declared.", param="tool_choice"
+            )
+        raise Unsupported("`tool_choice` cannot force a call yet.", param="tool_choice")
+    if choice == "required":
+        if not names:
+            raise BadRequest("`tool_choice: required` needs `tools`.", param="tool_choice")
+        raise Unsupported("`tool_choice` cannot force a call yet.", param="tool_choice")
+    if names and said.parallel_tool_calls is False:
+        raise Unsupported(
+            "`parallel_tool_calls: false` is not supported yet.", param="parallel_tool_calls"
+        )
+    match choice:
+        case None | "auto":
+            return "auto"
+        case "none":
+            return "none"
+    raise BadRequest(
+        "`tool_choice` must be `none`, `auto`, `required` or name a tool.", param="tool_choice"
+    )

@@ -1,0 +1,196 @@
+"""Text completions: a prompt goes to the model as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from dragoman.errors import BadRequest, DragomanError, Unsupported
+from dragoman.events import Completion, Delta, Token
+from dragoman.events import Usage as Spent
+from dragoman.protocols import openai
+from dragoman.protocols.openai import Envelope, SamplingFields, encode
+from dragoman.protocols.wire import read
+from dragoman.types import Prompt, Request
+
+error = openai.error
+DEFAULT_MAX_TOKENS = 16
+MOST_PROMPTS = 2048
+
+
+class CompletionRequest(SamplingFields, kw_only=True):
+    """A prompt: a string, token ids, or a list of either."""
+
+    prompt: str | list[Any]
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
+    suffix: str | None = None
+    add_special_tokens: bool | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+
+
+def decode(body: bytes, strict: bool = False) -> Request:
+    said = read(body, CompletionRequest, strict)
+    options = openai.stream_options(said)
+    if said.suffix:
+        raise Unsupported("This model cannot fill in before a `suffix`.", param="suffix")
+    n, best_of = said.n or 1, said.best_of
+    if best_of is not None and best_of < n:
+        raise BadRequest("`best_of` must not be less than `n`.", param="best_of")
+    if best_of is not None and best_of > n and said.stream:
+        raise BadRequest("`best_of` cannot be streamed.", param="best_of")
+    special = said.add_special_tokens is not False
+    longest = DEFAULT_MAX_TOKENS if said.max_tokens is None else said.max_tokens
+    return Request(
+        model=openai.check_model(said.model),
+        prompts=tuple(
+            Prompt(content=one, add_special_tokens=special) for one in prompts(said.prompt)
+        ),
+        sampling=openai.sampling(said, longest),
+        n=n,
+        best_of=best_of,
+        stop=openai.stops(said.stop, strict),
+        logprobs=said.logprobs,
+        echo=bool(said.echo),
+        grammar=said.grammar,
+        lora=openai.adapters(said.lora),
+        cache_prompt=said.cache_prompt is not False,
+        stream=bool(said.stream),
+        include_usage=options.include_usage,
+        obfuscate=options.include_obfuscation,
+    )
+
+
+def prompts(said: str | list[Any], at: str = "prompt") -> list[str | list[int]]:
+    """The four shapes of a prompt, as a list of prompts."""
+    if isinstance(said, str):
+        return [said]
+    if not said:
+        raise BadRequest(f"`{at}` must not be empty.", param=at)
+    if all(is_token(one) for one in said):
+        return [said]
+    if len(said) > MOST_PROMPTS:
+        raise BadRequest(f"`{at}` must have at most {MOST_PROMPTS} entries.", param=at)
+    for i, one in enumerate(said):
+        if isinstance(one, str):
+            continue
+        if not (isinstance(one, list) and one and all(is_token(token) for token in one)):
+            raise BadRequest(
+                f"`{at}[{i}]` must be a string or a list of token ids.", param=f"{at}[{i}]"
+            )
+    return said
+
+
+def is_token(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**31
+
+
+class TextLogprobs(Struct):
+    """Four lists of the same length, an entry a token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class TextChoice(Struct):
+    text: str
+    index: int
+    logprobs: TextLogprobs | None
+    finish_reason: str | None
+
+
+class TextCompletion(Struct):
+    """A whole answer."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: openai.Usage
+
+
+def logprobs(tokens: Sequence[Token], offset: int) -> TextLogprobs:
+    lists = TextLogprobs([], [], [], [])
+    for token in tokens:
+        lists.tokens.append(token.text)
+        lists.token_logprobs.append(token.logprob)
+        lists.top_logprobs.append(_top(token))
+        lists.text_offset.append(offset)
+        offset += len(token.text)
+    return lists
+
+
+def _top(token: Token) -> dict[str, float] | None:
+    if token.logprob is None:
+        return None
+    return {other.text: other.logprob or 0.0 for other in reversed(token.top)}
+
+
+class Writer:
+    """Writes one answer."""
+
+    def __init__(self, request: Request, model: str, choices: int) -> None:
+        options = openai.StreamOptions(request.include_usage, request.obfuscate)
+        self._envelope = Envelope("cmpl", "text_completion", model, options)
+        self._plain = request.logprobs is None
+        self._offsets = [0] * choices
+        after = b',"logprobs":null,"finish_reason":null}'
+        self._ends = [
+            self._envelope.ends(b'{"index":%d,"text":' % index, after) for index in range(choices)
+        ]
+
+    def start(self) -> list[bytes]:
+        return []
+
+    def write(self, delta: Delta) -> list[bytes]:
+        frames = []
+        if delta.text or delta.tokens:
+            frames.append(self._gain(delta))
+        if delta.finish is not None:
+            last = TextChoice("", delta.choice, None, delta.finish)
+            frames.append(self._envelope.chunk(last))
+        return frames
+
+    def _gain(self, delta: Delta) -> bytes:
+        if self._plain:
+            before, after = self._ends[delta.choice]
+            return self._envelope.seal(before + encode(delta.text) + after)
+        lists = logprobs(delta.tokens, self._offsets[delta.choice])
+        self._offsets[delta.choice] += sum(len(token.text) for token in delta.tokens)
+        return self._envelope.chunk(TextChoice(delta.text, delta.choice, lists, None))
+
+    def end(self, usage: Spent) -> list[bytes]:
+        return self._envelope.last(usage)
+
+    def fail(self, failure: DragomanError) -> list[bytes]:
+        return [openai.event(error(failure)), openai.DONE]
+
+    def whole(self, completion: Completion) -> bytes:
+        choices = [
+            TextChoice(
+                choice.text,
+                choice.index,
+                None if self._plain else logprobs(choice.tokens, 0),
+                choice.finish or "stop",
+            )
+            for choice in completion.choices()
+        ]
+        envelope = self._envelope
+        answer = TextCompletion(
+            envelope.id,
+            "text_completion",
+            envelope.created,
+            envelope.model,
+            choices,
+            openai.usage(completion.usage),
+        )
+        return encode(answer)
+
+
+writer = Writer

@@ -1,0 +1,264 @@
+"""What chat and text completions share: sampling fields, logprobs, usage, errors, frames.
+
+Ranges are on the annotations. A frame of a stream is a prefix and a suffix that are made once per
+answer, with the escaped text between them; everything unusual goes through the encoder.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from dragoman.errors import BadRequest, DragomanError, Unsupported
+from dragoman.events import Token
+from dragoman.events import Usage as Spent
+from dragoman.types import Adapter, Sampling
+
+encode = msgspec.json.Encoder().encode
+DONE = b"data: [DONE]\n\n"
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Unit: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
+StopText: TypeAlias = Annotated[str, Meta(max_length=4096)]
+Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+class StreamOptions(Struct):
+    """What a stream carries besides the answer."""
+
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class AdapterChoice(Struct, forbid_unknown_fields=True):
+    """A LoRA adapter and its strength."""
+
+    name: Name
+    scale: Annotated[float, Meta(ge=-16, le=16)] = 1.0
+
+
+class SamplingFields(Struct, kw_only=True):
+    """Fields of every generating request. Absent and null mean the model's default."""
+
+    model: Annotated[str, Meta(max_length=512)]
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Unit | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: Unit | None = None
+    typical_p: Unit | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    repeat_last_n: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    logit_bias: (
+        Annotated[dict[str, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=4096)] | None
+    ) = None
+    stop: StopText | Annotated[list[StopText], Meta(max_length=64)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    min_tokens: Count | None = None
+    ignore_eos: bool | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    grammar: Annotated[str, Meta(max_length=1_000_000)] | None = None
+    lora: Name | Annotated[list[AdapterChoice], Meta(max_length=32)] | None = None
+    cache_prompt: bool | None = None
+
+
+def sampling(body: SamplingFields, max_tokens: int | None) -> Sampling:
+    """The sampling fields that were said, and only those."""
+    top_k = 0 if body.top_k == -1 else body.top_k
+    repetition = body.repetition_penalty
+    return Sampling(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=top_k,
+        min_p=body.min_p,
+        typical_p=body.typical_p,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=body.repeat_penalty if repetition is None else repetition,
+        repeat_last_n=body.repeat_last_n,
+        seed=body.seed,
+        logit_bias=_bias(body.logit_bias),
+        max_tokens=max_tokens,
+        min_tokens=body.min_tokens,
+        ignore_eos=body.ignore_eos,
+        stop_token_ids=None if body.stop_token_ids is None else tuple(body.stop_token_ids),
+    )
+
+
+def _bias(said: dict[str, float] | None) -> dict[int, float] | None:
+    if said is None:
+        return None
+    for key in said:
+        if not (key.isascii() and key.isdigit() and len(key) < 10):
+            raise BadRequest(
+                "Keys of `logit_bias` must be token ids.", param="logit_bias", code="invalid_value"
+            )
+    return {int(key): value for key, value in said.items()}
+
+
+def stops(said: str | list[str] | None, strict: bool) -> tuple[str, ...]:
+    """Stop strings; empty ones mean nothing and are left out, unless the server is strict."""
+    every = (said,) if isinstance(said, str) else tuple(said or ())
+    if strict and (len(every) > 4 or "" in every):
+        raise BadRequest("`stop` takes up to 4 strings that are not empty.", param="stop")
+    return tuple(stop for stop in every if stop)
+
+
+def adapters(said: str | list[AdapterChoice] | None) -> tuple[Adapter, ...] | None:
+    if said is None:
+        return None
+    if isinstance(said, str):
+        return (Adapter(said),)
+    return tuple(Adapter(choice.name, choice.scale) for choice in said)
+
+
+def check_model(name: str) -> str:
+    if not name.strip():
+        raise BadRequest("`model` is required.", param="model", code="missing_required_parameter")
+    return name
+
+
+def stream_options(body: SamplingFields) -> StreamOptions:
+    if body.stream_options is not None and not body.stream:
+        raise BadRequest(
+            "`stream_options` is only allowed when `stream` is true.", param="stream_options"
+        )
+    return body.stream_options or StreamOptions()
+
+
+def refuse(fields: dict[str, Any], why: str) -> None:
+    """Refuse by name what is known but cannot be honoured."""
+    for name, value in fields.items():
+        if value is not None and value is not False and value != []:
+            raise Unsupported(f"`{name}` is not supported: {why}.", param=name)
+
+
+class PromptDetails(Struct):
+    cached_tokens: int = 0
+
+
+class CompletionDetails(Struct):
+    reasoning_tokens: int = 0
+
+
+class Usage(Struct):
+    """Tokens of the prompt and of the answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
+
+
+def usage(spent: Spent) -> Usage:
+    return Usage(
+        spent.prompt,
+        spent.completion,
+        spent.prompt + spent.completion,
+        PromptDetails(spent.cached),
+        CompletionDetails(spent.reasoning),
+    )
+
+
+class TopLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class Logprobs(Struct):
+    """Logprobs of the content, token by token."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+def logprobs(tokens: tuple[Token, ...] | list[Token]) -> Logprobs:
+    return Logprobs([_logprob(token) for token in tokens])
+
+
+def _logprob(token: Token) -> TokenLogprob:
+    top = [TopLogprob(t.text, t.logprob or 0.0, list(t.data)) for t in token.top]
+    return TokenLogprob(token.text, token.logprob or 0.0, list(token.data), top)
+
+
+class ErrorBody(Struct):
+    """What went wrong, in words, and which field is to blame."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(Struct):
+    error: ErrorBody
+
+
+def error(failure: DragomanError) -> bytes:
+    body = ErrorBody(failure.message, failure.type, failure.param, failure.code)
+    return encode(ErrorAnswer(body))
+
+
+def event(payload: bytes) -> bytes:
+    return b"data: " + payload + b"\n\n"
+
+
+class Envelope:
+    """What all chunks of one answer have in common: id, time, model, and the ends of a frame."""
+
+    def __init__(self, prefix: str, kind: str, model: str, options: StreamOptions) -> None:
+        self.id = f"{prefix}-{uuid.uuid4().hex}"
+        self.created = int(time.time())
+        self.model = model
+        self.kind = kind
+        self._usage = options.include_usage
+        self._pad = options.include_obfuscation
+        head = {"id": self.id, "object": kind, "created": self.created, "model": model}
+        self._head = b"data: " + encode(head)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if self._usage else b"]}\n\n"
+
+    def ends(self, before: bytes, after: bytes) -> tuple[bytes, bytes]:
+        """The two halves around the text of an ordinary chunk."""
+        return self._head + before, after + self._tail
+
+    def chunk(self, choice: Any) -> bytes:
+        """A chunk with one choice, of any shape."""
+        return self.seal(self._head + encode(choice) + self._tail)
+
+    def seal(self, frame: bytes) -> bytes:
+        """Pad a frame to a coarse length when the client wants its sizes to tell nothing."""
+        if not self._pad:
+            return frame
+        room = 32 - (len(frame) + 17) % 32
+        filling = secrets.token_hex(16)[:room].encode()
+        return frame[:-3] + b',"obfuscation":"' + filling + b'"}\n\n'
+
+    def last(self, spent: Spent) -> list[bytes]:
+        """The chunk with the usage, if it was asked for, and the end of the stream."""
+        if not self._usage:
+            return [DONE]
+        frame = self._head + b'],"usage":' + encode(usage(spent)) + b"}\n\n"
+        return [frame, DONE]
