@@ -18,6 +18,7 @@ from dragoman.asgi import Disconnected, Exchange
 from dragoman.errors import DragomanError, Draining, EngineFailed
 from dragoman.events import Completion, Delta, Usage
 from dragoman.metrics import Metrics
+from dragoman.models import Models
 from dragoman.protocols import Dialect, Writer
 from dragoman.stream import Clock, Stream
 from dragoman.types import Request
@@ -104,7 +105,7 @@ class Timing:
 class Answering:
     """Answers the requests of the generating dialects."""
 
-    def __init__(self, models: pipeline.Models, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, models: Models, clock: Clock, metrics: Metrics) -> None:
         self._models = models
         self._clock = clock
         self._metrics = metrics

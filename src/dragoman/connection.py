@@ -99,13 +99,9 @@ class Connection(HttpToolsProtocol):
         self._deadline = None
         if self.transport.is_closing():
             return
-        if self._in_headers:
-            silent = self.cycle is None and not self._size
-            if silent:
-                self.transport.close()
-            else:
-                self._refuse(RequestTimeout("The request did not arrive in time."))
-        elif self.cycle.response_complete:
+        if self._in_headers and self._size:
+            self._refuse(RequestTimeout("The request did not arrive in time."))
+        elif self._in_headers or self.cycle.response_complete:
             self.transport.close()
         else:  # the app reads the body under a deadline of its own; look again after it
             self._arm()

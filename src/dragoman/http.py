@@ -13,7 +13,7 @@ from typing import Any
 from dragoman.answer import Answering
 from dragoman.asgi import Exchange, Receive, Scope, Send
 from dragoman.config import LOOPBACK, Settings
-from dragoman.errors import DragomanError, Draining, Unavailable, UnsupportedMedia
+from dragoman.errors import DragomanError, Draining, ModelLoading, Unavailable, UnsupportedMedia
 from dragoman.keys import Keys
 from dragoman.metrics import Metrics, ModelState
 from dragoman.middleware import HostGuard, KeyGuard, Outermost, exchange_of
@@ -36,6 +36,7 @@ class App:
         self.routes = Routes(self._table())
         hosts = frozenset({*LOOPBACK, "[::1]", *settings.allowed_host}) if local else None
         guarded = KeyGuard(self._dispatch, keys, self.routes)
+        self.awaited: str | None = None  # a model that must be loaded before we are ready
         self._app = Outermost(HostGuard(guarded, hosts), self.metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,6 +67,10 @@ class App:
         """Why requests cannot be served now, if they cannot."""
         if self.answering.draining is not None:
             return self.answering.draining
+        if self.awaited is not None:
+            if self.models.get(self.awaited).state != "ready":
+                return ModelLoading(f"The model `{self.awaited}` is loading.", retry_after=1)
+            self.awaited = None
         down = [state.model for state in self._states() if not state.up]
         if down:
             return Unavailable(f"The engine of `{down[0]}` is being restarted.", retry_after=1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import cast
 
 from msgspec import Struct
 
@@ -20,7 +21,7 @@ from dragoman.errors import BadRequest, ContextOverflow, EngineFailed, Unsupport
 from dragoman.events import Completion, Delta, Token, Usage
 from dragoman.fanin import run_together
 from dragoman.models import Lease, Model, Models
-from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Prompt, Request, Sampling, Step
+from dragoman.types import DEFAULT_SAMPLING, Chat, Embedder, Job, Prompt, Request, Sampling, Step
 
 
 class Plan(Struct):
@@ -283,8 +284,9 @@ async def embed(
         ]
         for content in contents:
             fit(Sampling(), content, model)
+        embedder = cast(Embedder, model.engine)
         with model.gate.enter(1) as ticket:
             await ticket.wait()
-            vectors = await model.engine.embed(contents)
+            vectors = await embedder.embed(contents)
     spent = sum(len(content) for content in contents if isinstance(content, list))
     return model.id, vectors, Usage(prompt=spent)

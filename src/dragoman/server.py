@@ -12,6 +12,7 @@ import gc
 import logging
 import resource
 import time
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -22,16 +23,23 @@ from dragoman.errors import Draining
 from dragoman.http import App
 
 log = logging.getLogger("dragoman.server")
+Ready = Callable[[str], None]
 FAREWELL = 2.0  # seconds for the last words of what was interrupted
 
 
 class Server(uvicorn.Server):
     """A server that drains before it stops."""
 
-    def __init__(self, config: uvicorn.Config, app: App) -> None:
+    def __init__(self, config: uvicorn.Config, app: App, ready: Ready | None) -> None:
         super().__init__(config)
         self._app = app
+        self._ready = ready
         self._deadline: float | None = None
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self._ready is not None:
+            self._ready(f"http://{shown_host(self.config.host)}:{self.port}")
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         self._captured_signals.append(sig)
@@ -74,7 +82,12 @@ class Server(uvicorn.Server):
         return int(self.servers[0].sockets[0].getsockname()[1])
 
 
-def make(app: App, settings: Settings) -> Server:
+def shown_host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def make(app: App, settings: Settings, ready: Ready | None = None) -> Server:
+    """A server for the app; `ready` is told its address once it listens."""
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -91,7 +104,7 @@ def make(app: App, settings: Settings) -> Server:
         timeout_graceful_shutdown=3,
         backlog=4096,
     )
-    return Server(config, app)
+    return Server(config, app, ready)
 
 
 def settle() -> None:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from dragoman import docs_page, openapi, pipeline
+from msgspec import UNSET, UnsetType
+
+from dragoman import openapi, pipeline
 from dragoman.asgi import Exchange
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.metrics import CONTENT_TYPE
 from dragoman.models import Entry, Model
 from dragoman.protocols import embeddings, models, openai, tokens
 from dragoman.protocols.wire import read
+from dragoman.tokenizer import AnyTokenizer
 from dragoman.types import Chat
 
 if TYPE_CHECKING:
     from dragoman.http import App
 
+T = TypeVar("T")
 HTML = b"text/html; charset=utf-8"
+PAGE = Path(__file__).with_name("docs_page.html")
 
 
 class Services:
@@ -108,14 +114,14 @@ class Services:
         await exchange.answer(200, openapi.document(self._app.routes.all))
 
     async def docs(self, exchange: Exchange) -> None:
-        await exchange.answer(200, docs_page.HTML, HTML)
+        await exchange.answer(200, PAGE.read_bytes(), HTML)
 
     @property
     def _strict(self) -> bool:
         return self._app.settings.strict_params
 
 
-def vocabulary_of(model: Model) -> pipeline.Vocabulary:
+def vocabulary_of(model: Model) -> AnyTokenizer:
     if model.tokenizer is None:
         raise Unsupported("This model's engine has no tokenizer here.", param="model")
     return model.tokenizer
@@ -125,6 +131,10 @@ def speaks_messages(exchange: Exchange) -> bool:
     return exchange.header(b"anthropic-version") is not None
 
 
+def known(value: T | None) -> T | UnsetType:
+    return UNSET if value is None else value
+
+
 def card(entry: Entry) -> models.ModelCard:
     """A model as it is listed; what is known only once it is loaded is left out until then."""
     info = entry.info
@@ -132,11 +142,11 @@ def card(entry: Entry) -> models.ModelCard:
         id=entry.id,
         created=info.created,
         status=entry.state,
-        context_length=info.context,
-        max_model_len=info.context,
-        architecture=info.architecture,
-        quantization=info.quantisation,
-        parameters=info.parameters,
+        context_length=known(info.context),
+        max_model_len=known(info.context),
+        architecture=known(info.architecture),
+        quantization=known(info.quantisation),
+        parameters=known(info.parameters),
         size=info.size,
         modalities=list(info.modalities),
         capabilities=list(info.capabilities),

@@ -127,7 +127,7 @@ class Writer:
             message.tool_calls = [
                 Call(call_id(), Called(call.name, call.arguments)) for call in gained.calls
             ]
-        logprobs = None if self._plain else openai.logprobs(gained.tokens)
+        logprobs = openai.logprobs(gained.tokens) if gained.tokens else None
         return Choice(gained.index, message, logprobs, gained.finish or "stop")
 
 

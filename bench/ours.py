@@ -1,0 +1,14 @@
+"""Dragoman over the scripted engine. Run as `python -m bench.ours PORT PACE`."""
+
+from __future__ import annotations
+
+import sys
+
+import dragoman
+from bench.measure import TOKEN
+from dragoman.testing import Reply, Scripted
+
+if __name__ == "__main__":
+    reply = Reply(TOKEN * 10_000, chunks=len(TOKEN))
+    engine = Scripted(reply, pace=float(sys.argv[2]))
+    dragoman.serve(engine, port=int(sys.argv[1]), name="bench", queue=10_000, log_level="warning")

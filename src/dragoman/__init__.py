@@ -1,0 +1,52 @@
+"""Dragoman serves open models to the programs people already use.
+
+    import dragoman
+
+    dragoman.serve(MyEngine())                     # blocks, like a server does
+    await dragoman.serve_async(MyEngine())         # the same inside a running event loop
+    app.mount("/llm", dragoman.app(MyEngine()))    # inside somebody's ASGI app
+
+An engine is any object with `generate(job)` (see `dragoman.types.Engine`), or with only
+`async def generate_request(obj)` that yields cumulative dicts. `dragoman.testing.check_engine` says
+whether it does what is expected of one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dragoman._version import __version__
+
+if TYPE_CHECKING:
+    from dragoman.http import App
+
+__all__ = ["__version__", "app", "serve", "serve_async"]
+
+
+def app(engine: Any, **options: Any) -> App:
+    """An ASGI app that answers with this engine, to be mounted at any path.
+
+    Options are `name` (what the model is called), `chat_template` (Jinja source, or a `Path` to a
+    file with it), and every field of `dragoman.config.Settings`. An engine that has a `tokenizer`
+    is given token ids, any other the rendered text.
+    """
+    from dragoman import assembly
+
+    return assembly.engine_app(engine, options, local=False)
+
+
+def serve(engine: Any, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
+    """Serve this engine until a signal says stop. Options as for `app`."""
+    from dragoman import assembly
+
+    assembly.run(serve_async(engine, host, port, **options))
+
+
+async def serve_async(
+    engine: Any, host: str = "127.0.0.1", port: int = 8000, **options: Any
+) -> None:
+    """The same as `serve`, to be awaited."""
+    from dragoman import assembly
+
+    options |= {"host": host, "port": port}
+    await assembly.serve(assembly.engine_app(engine, options, local=True))

@@ -1,0 +1,164 @@
+"""Putting the parts together: settings and models in, a running server out."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from dragoman import config, server
+from dragoman.catalog import Catalog
+from dragoman.config import Settings
+from dragoman.engines.adapted import adapt
+from dragoman.errors import DragomanError
+from dragoman.http import App
+from dragoman.keys import Keys
+from dragoman.loader import load
+from dragoman.mapping import Chosen
+from dragoman.models import Models, Policy
+from dragoman.pull import DEFAULT_ALIASES
+
+BROUGHT = ("name", "chat_template")
+
+
+class StartupError(Exception):
+    """The server cannot start, and why; told to the operator as it is."""
+
+
+def engine_app(engine: Any, options: dict[str, Any], local: bool) -> App:
+    """An app over one engine that somebody brought."""
+    said = {name: value for name, value in options.items() if name not in BROUGHT}
+    settings = config.load(said)
+    models = Models.of_engine(
+        adapt(engine),
+        options.get("name") or "default",
+        aliases=settings.served_name,
+        chat_template=template_source(options.get("chat_template")),
+        policy=policy(settings),
+    )
+    return make_app(models, settings, local)
+
+
+def template_source(said: str | Path | None) -> str | None:
+    """A template given as source, or as a path to a file that holds it."""
+    return said.read_text(encoding="utf-8") if isinstance(said, Path) else said
+
+
+def policy(settings: Settings) -> Policy:
+    return Policy(
+        memory=settings.memory,
+        keep_alive=settings.keep_alive,
+        wait=settings.load_wait,
+        queue=settings.queue,
+        any_model=settings.any_model,
+    )
+
+
+def make_app(models: Models, settings: Settings, local: bool) -> App:
+    """The app with its keys. `local` guards the Host header of a server on this machine."""
+    file = Path(settings.api_key_file) if settings.api_key_file else None
+    try:
+        keys = Keys(settings.api_key, settings.admin_key, file)
+    except (OSError, UnicodeDecodeError):
+        raise StartupError("The key file cannot be read.") from None
+    if local and not settings.loopback and not keys.wanted and not settings.allow_open:
+        raise StartupError(
+            f"Listening on {settings.host} without an API key would let everyone in. "
+            "Give --api-key, or --allow-open if that is what you want."
+        )
+    return App(models, settings, keys, local and settings.loopback)
+
+
+def catalog(settings: Settings, model: str | None = None) -> Catalog:
+    """The models there are; the one named on the command line comes first."""
+    root = settings.models_path
+    root.mkdir(parents=True, exist_ok=True)
+    file = Path(settings.models_file) if settings.models_file else root / "models.yaml"
+    found = Catalog(root, file, chosen(settings))
+    found.refresh()
+    if model is not None:
+        wanted = found.resolve(model, paths=True)
+        if wanted is None:
+            raise StartupError(f"There is no model {model!r}. `dragoman list` shows what is there.")
+        found.add(wanted, settings.served_name)
+        found.refresh()
+    return found
+
+
+def chosen(settings: Settings) -> Chosen:
+    """What the command line says of every model that says nothing itself."""
+    return Chosen(
+        context=settings.context or None,
+        slots=settings.slots,
+        threads=settings.threads or None,
+        gpu_layers=settings.gpu_layers if settings.gpu_layers >= 0 else None,
+        chat_template=settings.chat_template or None,
+        lora=dict(adapter_pair(pair) for pair in settings.lora),
+    )
+
+
+def adapter_pair(pair: str) -> tuple[str, str]:
+    name, equals, path = pair.partition("=")
+    if not (name and equals and path):
+        raise StartupError(f"--lora wants NAME=PATH, not {pair!r}.")
+    return name, path
+
+
+def find_models(settings: Settings, model: str) -> Models:
+    return Models(catalog(settings, model), load, policy(settings))
+
+
+async def serve(app: App) -> None:
+    """Serve until a signal says stop."""
+    running = server.make(app, app.settings)
+    server.settle()
+    await running.serve()
+
+
+async def serve_models(settings: Settings, model: str, say: Callable[[str], None]) -> None:
+    """Serve models from files. The first one is loaded while the server already answers."""
+    models = find_models(settings, model)
+    app = make_app(models, settings, local=True)
+    app.awaited = models.default
+    running = server.make(app, settings, lambda url: say(f"Dragoman listens on {url}"))
+    failed: list[DragomanError] = []
+
+    async def preload() -> None:
+        try:
+            entry = await models.load(models.default, wait=float("inf"))
+            server.settle()
+            say(f"Serving {entry.id}. Press Ctrl-C to stop.")
+        except DragomanError as error:
+            failed.append(error)
+            running.should_exit = True
+
+    loading = asyncio.create_task(preload())
+    try:
+        await running.serve()
+    finally:
+        loading.cancel()
+    if failed:
+        raise StartupError(failed[0].message)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run on the fast event loop where there is one."""
+    factory = None
+    if sys.platform != "win32":
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main)
+
+
+def default_model(settings: Settings) -> str:
+    """The default model's name; it is fetched first if it is not there yet."""
+    from dragoman.pull import Bar, pull
+
+    bar = Bar(sys.stderr)
+    pull(DEFAULT_ALIASES[0], settings.models_path, bar)
+    bar.close()
+    return DEFAULT_ALIASES[0]

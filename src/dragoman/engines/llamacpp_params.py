@@ -1,0 +1,178 @@
+"""A job as the native server's JSON, and the server's events as Structs.
+
+The server has defaults of its own for everything, and they are not ours. So every field that bears
+on the answer is sent with every request, from the job's resolved sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.errors import BadRequest, ContextOverflow, DragomanError, EngineFailed
+from dragoman.types import DEFAULT_SAMPLING, Job, Logprob, Sampling
+
+NEVER = -100.0  # a bias of this or less forbids the token
+SEEDS = 0xFFFFFF00  # the server's seeds are 32 bits; the very last one means "at random"
+LEG = 0x9E3779B1  # how far the seeds of an answer's successive requests are apart
+LEAST_LOGPROB = -9999.0
+
+# the order in which the server narrows down the candidates
+SAMPLERS = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
+FINAL_FIELDS = ("index", "tokens", "stop", "stop_type", "tokens_predicted")
+FIXED: dict[str, Any] = {
+    "stream": True,
+    "return_tokens": True,
+    "return_progress": True,  # a write after every batch: a closed connection is noticed in prefill
+    "sse_ping_interval": -1,
+    "samplers": SAMPLERS,
+    "stop": [],
+    "response_fields": FINAL_FIELDS,
+    "dynatemp_range": 0.0,
+    "mirostat": 0,
+    "xtc_probability": 0.0,
+    "dry_multiplier": 0.0,
+    "top_n_sigma": -1.0,
+    "min_keep": 0,
+    "n_keep": 0,
+    "n_discard": 0,
+    "n_cache_reuse": 0,
+    "n_indent": 0,
+    "t_max_predict_ms": -1,
+    "timings_per_token": False,
+    "post_sampling_probs": False,
+    "backend_sampling": False,
+}
+
+
+class Ask(Struct, frozen=True, kw_only=True):
+    """One request of a job: a job may take several."""
+
+    prompt: list[int]
+    tokens: int
+    seed: int
+    choices: int = 1
+    unending: bool = False  # nothing that ends an answer may come
+
+
+class Prob(Struct, gc=False):
+    id: int
+    logprob: float | None
+    top_logprobs: list[Prob] = []
+
+
+class Progress(Struct, gc=False):
+    cache: int = 0
+
+
+class Fault(Struct):
+    code: int = 500
+    message: str = ""
+    type: str = ""
+    n_prompt_tokens: int = 0
+
+
+class Event(Struct):
+    """What one choice gained, or how the prompt gets on, or the end of a choice."""
+
+    index: int = 0
+    content: str = ""
+    tokens: list[int] = []
+    stop: bool = False
+    stop_type: str = ""
+    tokens_predicted: int = 0
+    prompt_progress: Progress | None = None
+    completion_probabilities: list[Prob] = []
+    error: Fault | None = None
+
+
+event_of: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def payload(job: Job, ask: Ask, context: int, adapters: Mapping[str, int]) -> dict[str, Any]:
+    """Everything that bears on the answer, said explicitly."""
+    sampling = job.sampling.over(DEFAULT_SAMPLING)
+    body = FIXED | {
+        "prompt": ask.prompt,
+        "n_predict": ask.tokens,
+        "n_cmpl": ask.choices,
+        "seed": ask.seed % SEEDS,
+        "cache_prompt": job.cache_prompt,
+        "n_probs": 0 if job.logprobs is None else max(1, job.logprobs),
+        "temperature": 0.0 if sampling.greedy else sampling.temperature,
+        "top_k": max(0, sampling.top_k or 0),
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "typical_p": sampling.typical_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repeat_penalty": sampling.repetition_penalty,
+        "repeat_last_n": window(sampling, context),
+        "ignore_eos": bool(sampling.ignore_eos) or ask.unending,
+        "logit_bias": biases(sampling, ask.unending, firm=job.grammar is None),
+        "lora": lora(job, adapters),
+    }
+    if job.grammar is not None:
+        body["grammar"] = job.grammar
+    return body
+
+
+def window(sampling: Sampling, context: int) -> int:
+    """How many of the last tokens the penalties look at; -1 is all of them."""
+    said = sampling.repeat_last_n
+    return context if said is None or said < 0 else said
+
+
+def biases(sampling: Sampling, unending: bool, *, firm: bool) -> list[list[float | bool]]:
+    """What to add to which token's score.
+
+    Under a grammar nothing is forbidden for good: were the only token that the grammar allows
+    forbidden, the server would end the whole process.
+    """
+    wanted = dict(sampling.logit_bias or {})
+    if unending:
+        wanted |= dict.fromkeys(sampling.stop_token_ids or (), NEVER)
+    return [
+        [token, False if firm and bias <= NEVER else min(max(bias, NEVER), -NEVER)]
+        for token, bias in wanted.items()
+    ]
+
+
+def lora(job: Job, adapters: Mapping[str, int]) -> list[dict[str, float]]:
+    """Every adapter there is, with 0 for those that were not asked for."""
+    scales = {adapter.name: adapter.scale for adapter in job.lora}
+    return [{"id": number, "scale": scales.get(name, 0.0)} for name, number in adapters.items()]
+
+
+def forced(ids: Sequence[int]) -> str:
+    """A grammar that allows these tokens, in this order, and nothing else."""
+    return "%llguidance {}\nstart: " + " ".join(f"<[{token}]>" for token in ids)
+
+
+def mark(prob: Prob, top: int) -> Logprob:
+    others = tuple(Logprob(each.id, _sound(each.logprob)) for each in prob.top_logprobs[:top])
+    return Logprob(prob.id, _sound(prob.logprob), others)
+
+
+def _sound(logprob: float | None) -> float:
+    return LEAST_LOGPROB if logprob is None else max(logprob, LEAST_LOGPROB)
+
+
+def failure(fault: Fault, context: int) -> DragomanError:
+    """What the server complains about, in our words."""
+    if fault.type == "exceed_context_size_error":
+        return overflow(context, fault.n_prompt_tokens)
+    if fault.code == 400 and "grammar" in fault.message:
+        return BadRequest("The grammar cannot be read.", param="grammar", code="invalid_grammar")
+    return EngineFailed("The engine failed while it worked on this request.")
+
+
+def overflow(context: int, tokens: int) -> ContextOverflow:
+    return ContextOverflow(
+        f"This model's maximum context length is {context} tokens. However, your prompt has "
+        f"{tokens} tokens. Please shorten it.",
+        param="messages",
+    )

@@ -1,0 +1,394 @@
+"""Reads the header of a GGUF file, and refuses a file that is not what it says it is.
+
+A model file is hostile until shown otherwise: native loaders have been broken by counts and sizes
+that lie. So every count, length, type and offset is checked here against the length of the file
+before an engine sees it. The file is read in pieces through a plain file descriptor, never mapped
+into memory (a mapped file that shrinks kills the process), and never further than the header.
+What is kept is bounded: numbers stay packed, and a header that would need more than a sane amount
+of memory is refused. The only error that leaves this module is `ModelBroken`, and its message
+holds the cause, never the path.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+import sys
+from array import array
+from math import prod
+from pathlib import Path
+from struct import Struct as Layout
+from typing import Any, NoReturn
+
+from msgspec import Struct
+
+from dragoman.errors import ModelBroken
+
+log = logging.getLogger("dragoman.gguf")
+
+MAX_HEADER = 128 << 20  # bytes; the largest real ones are near 30 MB
+MAX_STRINGS = 4 << 20
+MAX_KEYS = 1 << 16
+MAX_TENSORS = 1 << 18
+MAX_NAME = 63
+MAX_DIMS = 4
+DEFAULT_ALIGNMENT = 32
+FIRST_READ = 1 << 20
+
+STRING, ARRAY, BOOL = 8, 9, 7
+U32, U64 = Layout("<I"), Layout("<Q")
+# value type -> how one value is laid out, and the code of a packed array of them
+SCALARS = {
+    0: (Layout("<B"), "B"),
+    1: (Layout("<b"), "b"),
+    2: (Layout("<H"), "H"),
+    3: (Layout("<h"), "h"),
+    4: (Layout("<I"), "I"),
+    5: (Layout("<i"), "i"),
+    6: (Layout("<f"), "f"),
+    BOOL: (Layout("<B"), "B"),
+    10: (Layout("<Q"), "Q"),
+    11: (Layout("<q"), "q"),
+    12: (Layout("<d"), "d"),
+}
+# tensor type -> name, values in a block, bytes of a block
+TENSOR_TYPES = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34),
+    9: ("Q8_1", 32, 36),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
+    15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66),
+    17: ("IQ2_XS", 256, 74),
+    18: ("IQ3_XXS", 256, 98),
+    19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18),
+    21: ("IQ3_S", 256, 110),
+    22: ("IQ2_S", 256, 82),
+    23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1),
+    25: ("I16", 1, 2),
+    26: ("I32", 1, 4),
+    27: ("I64", 1, 8),
+    28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56),
+    30: ("BF16", 1, 2),
+    34: ("TQ1_0", 256, 54),
+    35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17),
+    40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+    42: ("Q2_0", 64, 18),
+}
+_FILE_TYPES = (
+    "F32 F16 Q4_0 Q4_1 Q4_1_F16 Q4_2 Q4_3 Q8_0 Q5_0 Q5_1 Q2_K Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M "
+    "Q5_K_S Q5_K_M Q6_K IQ2_XXS IQ2_XS Q2_K_S IQ3_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ3_M IQ2_S IQ2_M "
+    "IQ4_XS IQ1_M BF16 Q4_0_4_4 Q4_0_4_8 Q4_0_8_8 TQ1_0 TQ2_0 MXFP4 NVFP4 Q1_0 Q2_0"
+)
+FILE_TYPES = dict(enumerate(_FILE_TYPES.split()))
+SPLIT = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})$")
+
+
+class Tensors(Struct, frozen=True):
+    """What the tensors of a file add up to."""
+
+    count: int = 0
+    parameters: int = 0
+    bytes: int = 0
+    types: dict[str, int] = {}  # name of the type -> parameters stored in it
+
+
+class Header(Struct, frozen=True):
+    """What a GGUF file says of itself. Metadata values of a wrong type count as not said."""
+
+    version: int
+    metadata: dict[str, Any]
+    tensors: Tensors
+    size: int  # bytes of the file
+
+    def text(self, key: str) -> str | None:
+        value = self.metadata.get(key)
+        return value if isinstance(value, str) and value else None
+
+    def number(self, key: str) -> int | None:
+        value = self.metadata.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    @property
+    def architecture(self) -> str:
+        return self.text("general.architecture") or "unknown"
+
+    @property
+    def kind(self) -> str:
+        """`model`, `adapter`, `mmproj`, …"""
+        return self.text("general.type") or "model"
+
+    @property
+    def context_length(self) -> int | None:
+        return self.number(f"{self.architecture}.context_length")
+
+    @property
+    def embedding_length(self) -> int | None:
+        return self.number(f"{self.architecture}.embedding_length")
+
+    @property
+    def quantisation(self) -> str:
+        said = self.number("general.file_type")
+        if said is not None and said in FILE_TYPES:
+            return FILE_TYPES[said]
+        types = self.tensors.types
+        return max(types, key=lambda name: types[name]) if types else "unknown"
+
+    @property
+    def parameters(self) -> str:
+        """A label like `135M`: the file's own, or the count of what is stored."""
+        return self.text("general.size_label") or size_label(self.tensors.parameters)
+
+    @property
+    def chat_templates(self) -> dict[str, str]:
+        """Templates by name; the plain one is called `default`."""
+        prefix = "tokenizer.chat_template"
+        return {
+            key.removeprefix(prefix).lstrip(".") or "default": value
+            for key, value in self.metadata.items()
+            if (key == prefix or key.startswith(prefix + ".")) and isinstance(value, str) and value
+        }
+
+    @property
+    def chat_template(self) -> str | None:
+        return self.chat_templates.get("default")
+
+
+def size_label(parameters: int) -> str:
+    """How people write a number of parameters: 135M, 1.7B, 70B."""
+    for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if parameters >= unit:
+            amount = f"{parameters / unit:.{0 if parameters >= 10 * unit else 1}f}"
+            return amount.removesuffix(".0") + name
+    return str(parameters)
+
+
+def split_of(stem: str) -> tuple[str, int, int] | None:
+    """For `name-00002-of-00003`: its name, part and number of parts."""
+    found = SPLIT.match(stem)
+    if found is None:
+        return None
+    part, parts = int(found["part"]), int(found["parts"])
+    return (found["stem"], part, parts) if 1 <= part <= parts else None
+
+
+def split_files(path: Path) -> list[Path]:
+    """All files of a model that is cut into several, or the one file that it is."""
+    split = split_of(path.stem)
+    if split is None:
+        return [path]
+    stem, _, parts = split
+    files = [
+        path.with_name(f"{stem}-{part:05}-of-{parts:05}{path.suffix}")
+        for part in range(1, parts + 1)
+    ]
+    if missing := sum(not file.is_file() for file in files):
+        raise ModelBroken(f"{missing} of the {parts} files of this model are not there.")
+    return files
+
+
+def read(path: Path | str, *, arrays: bool = True) -> Header:
+    """Check and read a header. Without `arrays`, lists of text are checked but not kept."""
+    try:
+        # Non-blocking, so that a named pipe cannot hold us here
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        log.warning("model file cannot be opened: %r", error)
+        raise ModelBroken("The file cannot be opened.") from None
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelBroken("This is not a file.")
+        return _Reader(handle, status.st_size, arrays).header()
+    except OSError as error:
+        log.warning("model file cannot be read: %r", error)
+        raise ModelBroken("The file cannot be read.") from None
+    finally:
+        os.close(handle)
+
+
+def _broken(cause: str) -> NoReturn:
+    raise ModelBroken(f"The file is damaged: {cause}.")
+
+
+class _Reader:
+    """Walks the header once, front to back, over a window that grows as it is needed."""
+
+    def __init__(self, handle: int, size: int, arrays: bool) -> None:
+        self.handle = handle
+        self.size = size
+        self.arrays = arrays
+        self.data = bytearray()
+        self.position = 0
+        self.strings_left = MAX_STRINGS
+
+    def header(self) -> Header:
+        if self.size < 4 or self.take(4) != b"GGUF":
+            raise ModelBroken("The file is not a GGUF file.")
+        version = self.unsigned()
+        if version & 0xFFFF == 0:
+            raise ModelBroken("The file was written for machines of the other byte order.")
+        if version not in (2, 3):
+            raise ModelBroken(f"GGUF version {version} is not supported; 2 and 3 are.")
+        tensor_count = self.count(MAX_TENSORS, 24, "tensors")
+        key_count = self.count(MAX_KEYS, 13, "metadata keys")
+        metadata = self.metadata(key_count)
+        tensors = self.tensors(tensor_count, self.alignment(metadata))
+        return Header(version, metadata, tensors, self.size)
+
+    def metadata(self, count: int) -> dict[str, Any]:
+        metadata: dict[str, Any] = {}
+        seen = set()
+        for _ in range(count):
+            key = self.string("a metadata key")
+            if not key or key in seen:
+                _broken("a metadata key is empty or there twice")
+            seen.add(key)
+            kind = self.unsigned()
+            value = self.array() if kind == ARRAY else self.value(kind)
+            if value is not None:
+                metadata[key] = value
+        return metadata
+
+    def value(self, kind: int) -> Any:
+        if kind == STRING:
+            return self.string("a text")
+        layout = self.scalar(kind)[0]
+        value = layout.unpack(self.take(layout.size))[0]
+        return value != 0 if kind == BOOL else value
+
+    def scalar(self, kind: int) -> tuple[Layout, str]:
+        known = SCALARS.get(kind)
+        return known if known is not None else _broken(f"there is no value type {kind}")
+
+    def array(self) -> array[Any] | list[str] | None:
+        kind = self.unsigned()
+        if kind == STRING:
+            return self.strings(self.count(self.strings_left, 8, "texts in a list"))
+        layout, code = self.scalar(kind)
+        count = self.count(MAX_HEADER, layout.size, "values in a list")
+        values = array(code)
+        values.frombytes(self.take(count * layout.size))
+        if sys.byteorder == "big":
+            values.byteswap()
+        return values
+
+    def strings(self, count: int) -> list[str] | None:
+        """The vocabulary is most of a header, so this loop keeps its state in local names."""
+        self.strings_left -= count
+        keep: list[str] = []
+        position, data, end = self.position, self.data, len(self.data)
+        length_at = U64.unpack_from
+        for _ in range(count):
+            start = position + 8
+            if start > end:
+                end = self.fill(start)
+            position = start + length_at(data, position)[0]
+            if position > end:
+                end = self.fill(position)
+            if self.arrays:
+                # Tokens may hold any bytes; what is not UTF-8 must survive the way back
+                keep.append(data[start:position].decode("utf-8", "surrogateescape"))
+        self.position = position
+        return keep if self.arrays else None
+
+    def alignment(self, metadata: dict[str, Any]) -> int:
+        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
+            _broken("its alignment is not a power of two")
+        return alignment
+
+    def tensors(self, count: int, alignment: int) -> Tensors:
+        names = set()
+        types: dict[str, int] = {}
+        expected = end = 0
+        for _ in range(count):
+            name = self.string("a tensor's name")
+            if len(name.encode()) > MAX_NAME or name in names:
+                _broken("a tensor's name is too long or there twice")
+            names.add(name)
+            kind, parameters, size, offset = self.tensor()
+            if offset != expected:
+                _broken("a tensor is not where the one before it ends")
+            types[kind] = types.get(kind, 0) + parameters
+            end = offset + size
+            expected = end + -end % alignment
+        start = self.position + -self.position % alignment
+        if count and start + end > self.size:
+            raise ModelBroken("Tensor data ends beyond the end of the file: it is cut short.")
+        return Tensors(count, sum(types.values()), end, types)
+
+    def tensor(self) -> tuple[str, int, int, int]:
+        dims = self.unsigned()
+        if dims > MAX_DIMS:
+            _broken("a tensor has too many dimensions")
+        shape = [self.long() for _ in range(dims)]
+        kind, offset = self.unsigned(), self.long()
+        if kind not in TENSOR_TYPES:
+            raise ModelBroken(f"The file has tensors of type {kind}, which is not known here.")
+        name, block, size = TENSOR_TYPES[kind]
+        parameters = prod(shape)
+        if parameters >= 1 << 63 or (shape and shape[0] % block):
+            _broken("the shape of a tensor is not possible")
+        if not shape and block != 1:
+            _broken("the shape of a tensor is not possible")
+        return name, parameters, parameters // block * size, offset
+
+    def count(self, most: int, least_bytes: int, what: str) -> int:
+        """How many come; each takes at least so many bytes of what is left of the file."""
+        count = self.long()
+        if count * least_bytes > self.size - self.position:
+            _broken(f"it claims more {what} than it has room for")
+        if count > most:
+            raise ModelBroken(f"The file has too many {what}.")
+        return count
+
+    def string(self, what: str) -> str:
+        length = self.long()
+        if length > self.size - self.position:
+            _broken(f"{what} is longer than the file")
+        return self.take(length).decode("utf-8", "replace")
+
+    def unsigned(self) -> int:
+        return int(U32.unpack(self.take(4))[0])
+
+    def long(self) -> int:
+        return int(U64.unpack(self.take(8))[0])
+
+    def take(self, length: int) -> bytes:
+        end = self.position + length
+        if end > len(self.data):
+            self.fill(end)
+        piece = bytes(memoryview(self.data)[self.position : end])
+        self.position = end
+        return piece
+
+    def fill(self, end: int) -> int:
+        """Have the window reach at least to `end`; gives back where it ends."""
+        if end > self.size:
+            raise ModelBroken("The file ends inside its header: it is cut short.")
+        if end > MAX_HEADER:
+            raise ModelBroken("The header of the file is larger than any real one.")
+        target = min(self.size, MAX_HEADER, max(end, FIRST_READ, 2 * len(self.data)))
+        while len(self.data) < target:
+            piece = os.pread(self.handle, target - len(self.data), len(self.data))
+            if not piece:
+                raise ModelBroken("The file became shorter while it was read.")
+            self.data += piece
+        return len(self.data)

@@ -1,0 +1,109 @@
+"""The mapping file `models.yaml`: names an operator gives to models, and how to run them.
+
+    smollm2: smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf
+    writer: {path: big.gguf, context: 16384, lora: {poet: poet.gguf}, defaults: {temperature: 0.3}}
+
+The same may stand under a key `models:`. Relative paths start at the file. What cannot be
+understood is left out with a line in the log that says why, and never stops the server.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from dragoman.types import Sampling
+
+log = logging.getLogger("dragoman.catalog")
+
+MAX_BYTES = 4 << 20
+
+
+class Chosen(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What an operator chose for a model; None is "not said"."""
+
+    context: int | None = None
+    slots: int | None = None
+    threads: int | None = None
+    gpu_layers: int | None = None
+    lora: dict[str, str] = {}  # adapter -> file
+    chat_template: str | None = None  # a file with a template
+    keep_alive: float | None = None  # seconds; -1 is for ever
+    defaults: Sampling = Sampling()
+    embeddings: bool | None = None
+    pin: bool | None = None
+
+    def over(self, below: Chosen) -> Chosen:
+        """This layer on top of another."""
+        said = {
+            name: value
+            for name in self.__struct_fields__
+            if (value := getattr(self, name)) is not None and name not in ("lora", "defaults")
+        }
+        said["lora"] = below.lora | self.lora
+        said["defaults"] = self.defaults.over(below.defaults)
+        return msgspec.structs.replace(below, **said)
+
+
+def read_mapping(file: Path) -> dict[str, tuple[Path, Chosen]]:
+    """Name -> path and settings. A file that is not there or not valid maps nothing."""
+    models = _load(file)
+    mapping: dict[str, tuple[Path, Chosen]] = {}
+    for name, value in models.items():
+        if not isinstance(name, str) or not name.strip():
+            log.warning("%s: %r is not a name, left out", file.name, name)
+            continue
+        try:
+            mapping[name.strip()] = _entry(value, file.parent)
+        except (ValueError, RuntimeError) as error:
+            log.warning("%s: `%s` is left out: %s", file.name, name, error)
+    return mapping
+
+
+def _load(file: Path) -> dict[Any, Any]:
+    try:
+        if not file.exists():
+            return {}
+        if file.stat().st_size > MAX_BYTES:
+            raise ValueError("it is too large")
+        content = yaml.safe_load(file.read_bytes())
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        log.warning("%s cannot be read, no names from it: %s", file.name, error)
+        return {}
+    if isinstance(content, dict) and isinstance(content.get("models"), dict):
+        content = content["models"]
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        log.warning("%s holds no names", file.name)
+        return {}
+    return content
+
+
+def _entry(value: Any, folder: Path) -> tuple[Path, Chosen]:
+    """Path and settings of one entry, or `ValueError` with what is wrong."""
+    if isinstance(value, str):
+        return _path(value, folder), Chosen()
+    if not isinstance(value, dict):
+        raise ValueError("it is neither a path nor a set of options")
+    options = dict(value)
+    path = _path(options.pop("path", None), folder)
+    chosen = msgspec.convert(options, Chosen)
+    lora = {name: str(_path(file, folder)) for name, file in chosen.lora.items()}
+    template = chosen.chat_template
+    return path, msgspec.structs.replace(
+        chosen,
+        lora=lora,
+        chat_template=str(_path(template, folder)) if template is not None else None,
+    )
+
+
+def _path(value: object, folder: Path) -> Path:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise ValueError("its path is missing or not a text")
+    return folder / Path(value.strip()).expanduser()

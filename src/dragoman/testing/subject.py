@@ -1,0 +1,107 @@
+"""An engine under test, and how the checks ask it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from dragoman.engines import capabilities_of
+from dragoman.types import Capabilities, Engine, Job, Sampling, Step
+
+T = TypeVar("T")
+MakeJob: TypeAlias = Callable[[str], Job | Awaitable[Job]]
+PROMPTS = (
+    "The capital of France is",
+    "Once upon a time there was a small town by the sea, and in that town",
+    "One, two, three, four, five,",
+)
+
+
+class Skip(Exception):
+    """Raised by a check that does not apply."""
+
+
+class Subject:
+    """The engine under test, and how to ask it."""
+
+    def __init__(
+        self, engine: Engine, make_job: MakeJob | None, patience: float, deterministic: bool
+    ) -> None:
+        self.engine = engine
+        self.can: Capabilities = capabilities_of(engine)
+        self.patience = patience
+        self.deterministic = deterministic
+        self._make_job = make_job
+        self._number = 0
+
+    async def job(self, text: str = PROMPTS[0], **changes: Any) -> Job:
+        """A short greedy job; fields of `Sampling` and of `Job` can be changed by name."""
+        if self._make_job is not None:
+            made = self._make_job(text)
+            job = await made if inspect.isawaitable(made) else made
+        else:
+            job = Job(id="", prompt=await self.prompt(text))
+        self._number += 1
+        said: dict[str, Any] = {"temperature": 0.0, "max_tokens": 8}
+        said |= {
+            name: changes.pop(name) for name in tuple(changes) if name in Sampling.__struct_fields__
+        }
+        sampling = Sampling(**said).over(job.sampling)
+        return msgspec.structs.replace(
+            job, id=f"check-{self._number}", sampling=sampling, **changes
+        )
+
+    async def prompt(self, text: str) -> list[int] | str:
+        tokenize = getattr(self.engine, "tokenize", None)
+        if not self.can.token_prompts or tokenize is None:
+            return text
+        ids: list[int] = await tokenize(text, False)
+        return ids
+
+    async def all(self, job: Job) -> list[Step]:
+        """Every step of a job, or a failure when none comes for too long."""
+        await self.within(self.engine.admit(job), "`admit` did not return")
+        steps: list[Step] = []
+        async with aclosing(self.engine.generate(job)) as stream:
+            while True:
+                step = await self.next(stream)
+                if step is None:
+                    return steps
+                steps.append(step)
+                assert len(steps) < 10_000, "the job never ends, though `max_tokens` is small"
+
+    async def next(self, stream: AsyncGenerator[Step, None]) -> Step | None:
+        try:
+            return await self.within(anext(stream), "no step came and the job did not end")
+        except StopAsyncIteration:
+            return None
+
+    async def within(self, work: Awaitable[T], failing: str) -> T:
+        try:
+            async with asyncio.timeout(self.patience):
+                return await work
+        except TimeoutError:
+            raise AssertionError(f"{failing} within {self.patience:g} s") from None
+
+
+def text_of(steps: Sequence[Step], choice: int = 0) -> tuple[str, list[int]]:
+    mine = [step for step in steps if step.choice == choice]
+    return "".join(step.text or "" for step in mine), [id_ for step in mine for id_ in step.ids]
+
+
+def tokens_of(steps: Sequence[Step], choice: int = 0) -> int:
+    return sum(step.tokens for step in steps if step.choice == choice)
+
+
+def finish_of(steps: Sequence[Step], choice: int = 0) -> str | None:
+    said = [step.finish for step in steps if step.choice == choice and step.finish]
+    return said[-1] if said else None
+
+
+def prompt_tokens_of(steps: Sequence[Step]) -> int | None:
+    return next((step.prompt_tokens for step in steps if step.prompt_tokens is not None), None)

@@ -1,0 +1,129 @@
+"""What a vocabulary says, whatever file it came from: bytes of each token, and which are special.
+
+A token is one of four things here. Ordinary ones stand for bytes of text. *Control* tokens are
+never shown and never come out of plain text. *Markup* tokens (`<tool_call>`, `</think>`) are shown,
+but only a template may write them; plain text that looks like one is cut into ordinary tokens, so
+a user cannot forge a turn. Other words that a model's author defined (runs of spaces, HTML tags)
+match in plain text, as they did in training.
+
+What ends an answer is what the model's file says (end of sequence, of turn, of message), then the
+well-known texts that are special in its vocabulary. No token is known by number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+# texts that end an answer, wherever they are special tokens
+ENDINGS = frozenset(
+    {
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|calls|>",
+        "<|flush|>",
+        "<end_of_turn>",
+        "<turn|>",
+        "<|tool_response>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|end_of_sentence|>",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+        "<end_of_utterance>",
+        "<|eom_id|>",
+        "<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "</s>",
+        "<eos>",
+        "[e~[",
+    }
+)
+BEGINNINGS = ("<|begin_of_text|>", "<bos>", "<s>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>")
+# words in angle brackets that a model learnt as part of ordinary text
+_HTML = (
+    "a b blockquote br caption code dd div dl dt em h1 h2 h3 h4 h5 h6 hr i img li ol p pre s span "
+    "strong sub sup table tbody td tfoot th thead tr u ul"
+)
+HTML = frozenset(_HTML.split())
+_MARKUP = re.compile(r"<[^\s<>]+>|\[/?[A-Z_]+\]")
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class Vocabulary(Struct, kw_only=True):
+    """The tokens of a model, by number."""
+
+    pieces: list[bytes]
+    specials: dict[str, int] = {}  # texts that a template may write as one token
+    control: frozenset[int] = frozenset()
+    bos_id: int | None = None
+    eos_id: int | None = None
+    eos_ids: frozenset[int] = frozenset()
+    add_bos: bool = False
+    variables: dict[str, str] = {}  # bos_token and so on, for templates
+    rstrip: frozenset[int] = frozenset()  # specials that swallow the white space after them
+    source: str = ""
+
+
+def is_markup(text: str) -> bool:
+    """Does the text look like a mark of a chat format, rather than like words?"""
+    if _MARKUP.fullmatch(text) is None or _BYTE.fullmatch(text) is not None:
+        return False
+    return text.strip("</>").lower() not in HTML
+
+
+def endings(said: Iterable[int | None], specials: Mapping[str, int]) -> frozenset[int]:
+    """All ids that end an answer: what the model says, and the well-known special texts."""
+    ids = {token for token in said if token is not None}
+    texts = ENDINGS & specials.keys()
+    # Where a message can end in a return or a call, `<|end|>` only closes one of several messages
+    if {"<|return|>", "<|call|>"} <= texts or {"<|calls|>", "<|flush|>"} <= texts:
+        texts -= {"<|end|>"}
+    return frozenset(ids | {specials[text] for text in texts})
+
+
+def beginning(specials: Mapping[str, int]) -> int | None:
+    return next((specials[text] for text in BEGINNINGS if text in specials), None)
+
+
+def byte_of(text: str) -> bytes | None:
+    """The byte that a token like `<0x0A>` stands for."""
+    found = _BYTE.fullmatch(text)
+    return bytes([int(found[1], 16)]) if found else None
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letters that byte-level vocabularies write instead of bytes."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    letters = {chr(byte): byte for byte in printable}
+    return letters | {chr(256 + index): byte for index, byte in enumerate(others)}
+
+
+BYTE_LETTERS = _byte_letters()
+
+
+def byte_level(text: str) -> bytes:
+    """Bytes of a byte-level token; a letter that stands for no byte stands for itself."""
+    try:
+        return bytes(map(BYTE_LETTERS.__getitem__, text))
+    except KeyError:
+        return b"".join(
+            bytes([BYTE_LETTERS[letter]]) if letter in BYTE_LETTERS else raw(letter)
+            for letter in text
+        )
+
+
+def raw(text: str) -> bytes:
+    """Bytes as they were in the file, even where they were not UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def spaced(text: str) -> bytes:
+    """Bytes of a token that writes its spaces as low lines."""
+    return raw(text.replace("\u2581", " "))

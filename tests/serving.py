@@ -1,0 +1,98 @@
+"""A real server on a real port, for tests: started, used, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import uvloop
+
+from dragoman import assembly, server
+from dragoman.http import App
+from dragoman.testing import Scripted
+
+QUIET = {"log_level": "warning"}
+
+
+class Running:
+    """A server that runs in a thread of its own."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.url = ""
+        self._listening = threading.Event()
+        self._server = server.make(app, app.settings, self._ready)
+        self._thread = threading.Thread(target=self._run, name="server")
+        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+
+    def _ready(self, url: str) -> None:
+        self.url = url
+        self._listening.set()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            try:
+                runner.run(self._server.serve())
+            finally:
+                self._listening.set()
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._listening.wait(60)
+        assert self.url, "the server did not start"
+
+    def stop(self) -> None:
+        self._server.handle_exit(15, None)
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def on_loop(self, work: Any) -> Any:
+        """Run a coroutine on the server's loop and wait for what it gives."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1])
+
+
+@contextmanager
+def running(app: App) -> Iterator[Running]:
+    server = Running(app)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def scripted_app(engine: Any = "Hello there!", **options: Any) -> App:
+    """An app over a scripted engine, on a port that is free."""
+    if isinstance(engine, str):
+        engine = Scripted(engine)
+    options = {"name": "scripted", "port": 0} | options
+    return assembly.engine_app(engine, options, local=True)
+
+
+@contextmanager
+def serving(engine: Any = "Hello there!", **options: Any) -> Iterator[Running]:
+    with running(scripted_app(engine, **options)) as server:
+        yield server
+
+
+def events(response: httpx.Response) -> list[Any]:
+    """The events of a stream; the last one must be [DONE]."""
+    frames = response.text.split("\n\n")
+    assert frames.pop() == ""
+    data = [frame for frame in frames if not frame.startswith(":")]
+    assert all(frame.startswith("data: ") and "\n" not in frame for frame in data)
+    assert data[-1] == "data: [DONE]"
+    return [json.loads(frame.removeprefix("data: ")) for frame in data[:-1]]
+
+
+def chat(text: str = "hi", **fields: Any) -> dict[str, Any]:
+    return {"model": "scripted", "messages": [{"role": "user", "content": text}], **fields}

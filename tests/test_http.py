@@ -1,0 +1,372 @@
+"""The outer wall: routes, keys, hosts, limits, errors. Generated from the live table of routes."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dragoman.routes import Route, spellings
+from dragoman.testing import Scripted
+from tests.serving import Running, chat, scripted_app, serving
+
+ROUTES = scripted_app().routes.all
+OPEN = {"/", "/docs", "/health", "/health/live", "/health/ready"}
+LEAKS = re.compile(r"0x[0-9a-f]{6,}|Traceback|site-packages|/root/|/work/|/tmp/|Struct|msgspec")
+
+
+def name(route: Route) -> str:
+    return f"{route.method} {route.path}"
+
+
+def address(route: Route) -> str:
+    return route.path.replace("{model}", "scripted")
+
+
+def is_error(response: httpx.Response) -> dict[str, Any]:
+    """The error object, which every failure has, and nothing that should stay inside."""
+    assert response.headers["content-type"] == "application/json"
+    assert not LEAKS.search(response.text)
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert isinstance(body["error"]["message"], str)
+    assert response.headers["x-request-id"]
+    error: dict[str, Any] = body["error"]
+    return error
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with serving(Scripted("Hello there!")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    file = tmp_path_factory.mktemp("keys") / "keys"
+    file.write_text("# a comment\nfrom-file\n")
+    keys = {"api_key": ("secret", "sk-é"), "admin_key": ("boss",), "api_key_file": str(file)}
+    with serving(Scripted("Hello there!"), **keys) as running:
+        yield running
+
+
+def ask(server: Running, route: Route, **more: Any) -> httpx.Response:
+    with httpx.Client(base_url=server.url) as client:
+        return client.request(route.method, address(route), **more)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=name)
+def test_every_route_but_the_open_ones_needs_a_key(guarded: Running, route: Route) -> None:
+    response = ask(guarded, route)
+    if route.path in OPEN:
+        assert response.status_code == 200
+    else:
+        assert response.status_code == 401
+        assert is_error(response)["code"] == "invalid_api_key"
+
+
+def test_a_path_that_does_not_exist_is_guarded_too(guarded: Running) -> None:
+    assert httpx.get(f"{guarded.url}/v1/secret").status_code == 401
+
+
+CARRIERS: list[tuple[dict[str, str], int]] = [
+    ({"authorization": "Bearer secret"}, 200),
+    ({"authorization": "bearer secret"}, 200),
+    ({"x-api-key": "secret"}, 200),
+    ({"x-api-key": "from-file"}, 200),
+    ({"x-api-key": "boss"}, 200),
+    ({"authorization": "Bearer wrong", "x-api-key": "secret"}, 200),
+    ({"authorization": "Bearer secre"}, 401),
+    ({"authorization": "Bearer secrets"}, 401),
+    ({"authorization": "secret"}, 401),
+    ({"authorization": "Basic secret"}, 401),
+    ({"authorization": "Bearer # a comment"}, 401),
+    ({"x-api-key": ""}, 401),
+    ({"x-api-key": "x" * 30_000}, 401),
+    ({"cookie": "x-api-key=secret"}, 401),
+    ({"api-key": "secret"}, 401),
+]
+
+
+@pytest.mark.parametrize(("headers", "status"), CARRIERS)
+def test_a_key_is_shown_in_two_ways(guarded: Running, headers: dict[str, str], status: int) -> None:
+    response = httpx.get(f"{guarded.url}/v1/models", headers=headers)
+    assert response.status_code == status
+
+
+def test_a_key_may_be_any_bytes(guarded: Running) -> None:
+    with httpx.Client(base_url=guarded.url) as client:
+        right = client.get("/v1/models", headers={b"x-api-key": "sk-é".encode()})
+        wrong = client.get("/v1/models", headers={b"x-api-key": b"sk-\xff\x80"})
+    assert (right.status_code, wrong.status_code) == (200, 401)
+
+
+def test_a_key_in_the_address_opens_nothing(guarded: Running) -> None:
+    assert httpx.get(f"{guarded.url}/v1/models?api_key=secret&key=secret").status_code == 401
+
+
+def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one\n")
+    with serving(Scripted("x"), api_key_file=str(file)) as server:
+
+        def allowed(key: str) -> bool:
+            headers = {"x-api-key": key}
+            return httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
+
+        assert allowed("one")
+        file.write_text("two, longer\n")
+        deadline = 500
+        while allowed("one") and deadline:
+            deadline -= 1
+        assert deadline
+        assert allowed("two, longer")
+
+
+ADMIN = [route for route in ROUTES if route.access == "admin"]
+
+
+@pytest.mark.parametrize("route", ADMIN, ids=name)
+def test_admin_routes_want_an_admin_key(guarded: Running, route: Route) -> None:
+    assert ask(guarded, route).status_code == 401
+    plain = ask(guarded, route, headers={"x-api-key": "secret"}, json={"model": "scripted"})
+    assert plain.status_code == 403
+    assert is_error(plain)["code"] == "forbidden"
+    admin = ask(guarded, route, headers={"x-api-key": "boss"}, json={"model": "scripted"})
+    assert admin.status_code in (200, 400)
+
+
+def test_admin_routes_are_shut_when_there_are_keys_but_no_admin_key() -> None:
+    with serving(Scripted("x"), api_key=("secret",)) as server:
+        for route in ADMIN:
+            response = ask(server, route, headers={"x-api-key": "secret"}, json={"model": "x"})
+            assert response.status_code == 403
+
+
+HOSTS = [
+    ("127.0.0.1", 200),
+    ("localhost:8000", 200),
+    ("LOCALHOST", 200),
+    ("[::1]:80", 200),
+    ("evil.example", 403),
+    ("evil.example:8000", 403),
+    ("127.0.0.1.evil.example", 403),
+    ("localhost.", 403),
+    ("a/?x=", 400),
+    ("a@b", 400),
+    ("local host", 400),
+    ("localhost:port", 400),
+]
+
+
+@pytest.mark.parametrize(("host", "status"), HOSTS)
+def test_a_local_server_answers_only_to_its_own_names(
+    server: Running, host: str, status: int
+) -> None:
+    response = httpx.get(f"{server.url}/v1/models", headers={"host": host})
+    assert response.status_code == status
+    if status != 200:
+        is_error(response)
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:3000", 200),
+        ("http://127.0.0.1", 200),
+        ("http://[::1]:5", 200),
+        ("https://evil.example", 403),
+        ("null", 403),
+        ("http://[bad", 403),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
+def test_a_web_page_from_elsewhere_is_refused(
+    server: Running, origin: str, status: int, method: str
+) -> None:
+    response = httpx.request(method, f"{server.url}/v1/models", headers={"origin": origin})
+    assert (response.status_code == 403) == (status == 403)
+    assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize("host", ["a/?x=", "x/health/live?", "[::1]/docs"])
+@pytest.mark.parametrize("route", ROUTES, ids=name)
+def test_no_host_header_gets_past_the_key(guarded: Running, route: Route, host: str) -> None:
+    response = ask(guarded, route, headers={"host": host})
+    assert response.status_code == 400
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=name)
+def test_d80_a_wrong_method_is_a_405_with_the_error_object(server: Running, route: Route) -> None:
+    response = httpx.request("PATCH", f"{server.url}{address(route)}")
+    assert response.status_code == 405
+    assert is_error(response)["code"] == "method_not_allowed"
+    assert route.method in response.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/v1", "/v1/", "/v2/models", "/v1/chat", "//", "/%00"]
+)
+def test_d80_an_unknown_path_is_a_404_with_the_error_object(server: Running, path: str) -> None:
+    response = httpx.get(f"{server.url}{path}")
+    assert response.status_code == 404
+    assert is_error(response)["code"] == "not_found"
+
+
+POSTS = [route for route in ROUTES if route.method == "POST"]
+
+
+@pytest.mark.parametrize("route", POSTS, ids=name)
+@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "text/html"])
+def test_d80_a_wrong_content_type_is_a_415(server: Running, route: Route, kind: str) -> None:
+    response = ask(server, route, content=b"{}", headers={"content-type": kind})
+    assert response.status_code == 415
+    is_error(response)
+
+
+@pytest.mark.parametrize("route", POSTS, ids=name)
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b"\xff", b'{"model": NaN}', b'{"model": "\\ud800"}', b"1"]
+)
+def test_d80_a_body_that_is_not_valid_is_a_400(server: Running, route: Route, body: bytes) -> None:
+    response = ask(server, route, content=body)
+    assert response.status_code == 400
+    is_error(response)
+
+
+def test_fact10_every_path_works_without_v1() -> None:
+    for route in ROUTES:
+        if route.path.startswith("/v1/"):
+            assert len(spellings(route.path)) == 2
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/models"])
+def test_fact9_models_with_and_without_v1(server: Running, path: str) -> None:
+    listed = httpx.get(f"{server.url}{path}").json()
+    assert listed["object"] == "list"
+    assert listed["data"][0]["id"] == "scripted"
+    assert listed["data"][0]["object"] == "model"
+    assert isinstance(listed["data"][0]["created"], int)
+    assert listed == httpx.get(f"{server.url}{path}").json()  # D82: created is stable
+
+
+def test_fact9_the_messages_dialect_lists_models_its_own_way(server: Running) -> None:
+    headers = {"anthropic-version": "2023-06-01"}
+    listed = httpx.get(f"{server.url}/v1/models", headers=headers).json()
+    assert listed["data"][0]["type"] == "model"
+    assert listed["first_id"] == listed["last_id"] == "scripted"
+    assert listed["has_more"] is False
+
+
+def test_one_model_by_id_with_slashes_and_colons() -> None:
+    with serving(Scripted("x"), name="owner/model:7b") as server:
+        card = httpx.get(f"{server.url}/v1/models/owner/model:7b").json()
+        assert card["id"] == "owner/model:7b"
+        encoded = httpx.get(f"{server.url}/v1/models/owner%2Fmodel%3A7b").json()
+        assert encoded == card
+        missing = httpx.get(f"{server.url}/v1/models/owner/other")
+        assert missing.status_code == 404
+        assert is_error(missing)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("path", ["/", "/metrics", "/health/live", "/?beta=true"])
+def test_fact7_probes_are_answered(server: Running, method: str, path: str) -> None:
+    response = httpx.request(method, f"{server.url}{path}")
+    assert response.status_code == 200
+    if method == "HEAD":
+        assert response.content == b""
+
+
+IDS = [
+    ("my-id.1:2", True),
+    ("x" * 128, True),
+    ("x" * 129, False),
+    ("two words", False),
+    ("", False),
+    ("<script>", False),
+]
+
+
+@pytest.mark.parametrize(("sent", "kept"), IDS)
+def test_fact4_a_sane_request_id_comes_back(server: Running, sent: str, kept: bool) -> None:
+    response = httpx.get(f"{server.url}/health/live", headers={"x-request-id": sent})
+    assert (response.headers["x-request-id"] == sent) == kept
+
+
+def test_a_body_past_the_limit_is_a_413() -> None:
+    with serving(Scripted("x"), body_limit=1000) as server:
+        fits = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x" * 500))
+        assert fits.status_code == 200
+        for content in (json.dumps(chat("x" * 2000)), iter([b"x" * 600] * 5)):
+            large = httpx.post(f"{server.url}/v1/chat/completions", content=content)  # type: ignore[arg-type]
+            assert large.status_code == 413
+            assert is_error(large)["code"] == "request_too_large"
+
+
+def raw(server: Running, *parts: bytes) -> bytes:
+    """What the server says on a bare connection, until it closes it."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        said = b""
+        try:
+            for part in parts:
+                connection.sendall(part)
+            while data := connection.recv(65536):
+                said += data
+        except ConnectionError:
+            pass
+        return said
+
+
+def test_headers_past_the_limit_are_a_431(server: Running) -> None:
+    head = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n"
+    long = raw(server, head + b"x: " + b"y" * 70_000 + b"\r\n\r\n")
+    many = raw(server, head + b"".join(b"x%d: y\r\n" % i for i in range(200)) + b"\r\n")
+    endless = raw(server, head + b"x: ", *([b"y" * 30_000] * 5))
+    for answer in (long, many, endless):
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert b'"code":"headers_too_large"' in answer
+
+
+def test_what_is_not_http_gets_the_error_object(server: Running) -> None:
+    answer = raw(server, b"HELLO\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["error"]["code"] == "bad_http"
+
+
+def test_a_request_that_drips_is_closed() -> None:
+    with serving(Scripted("x"), receive_timeout=0.3) as server:
+        assert raw(server) == b""  # nothing was said: closed without a word
+        half = raw(server, b"GET / HTTP/1.1\r\nho")
+        assert half.startswith(b"HTTP/1.1 408 ")
+        body = raw(
+            server,
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-length: 100\r\nconnection: close\r\n\r\n{",
+        )
+        assert body.startswith(b"HTTP/1.1 408 ")
+        assert b'"code":"request_timeout"' in body
+
+
+def test_d78_the_document_lists_exactly_the_routes(server: Running) -> None:
+    document = httpx.get(f"{server.url}/openapi.json").json()
+    listed = {
+        (method.upper(), path) for path, methods in document["paths"].items() for method in methods
+    }
+    assert listed == {(route.method, route.path) for route in ROUTES}
+    assert document["openapi"].startswith("3.")
+    fields = document["components"]["schemas"]["ChatRequest"]["properties"]
+    assert {"messages", "temperature", "top_k", "lora"} <= set(fields)
+
+
+def test_the_docs_page_needs_nothing_from_elsewhere(server: Running) -> None:
+    page = httpx.get(f"{server.url}/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert not re.search(r"(src|href)=|https?://|@import", page.text)

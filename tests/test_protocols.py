@@ -1,0 +1,375 @@
+"""Reading requests: what is said arrives, what is wrong is named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.errors import BadRequest, DragomanError, Unsupported
+from dragoman.protocols import chat, completions, embeddings, tokens
+from dragoman.types import Adapter, Chat, Prompt, Request, Sampling
+
+HELLO = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps(HELLO | fields).encode()
+
+
+def ask(**fields: Any) -> Request:
+    return chat.decode(body(**fields))
+
+
+def prompt(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "prompt": "hi"} | fields).encode()
+
+
+SAMPLING = [
+    ("temperature", 0.25, "temperature", 0.25),
+    ("temperature", 0, "temperature", 0.0),
+    ("top_p", 0.5, "top_p", 0.5),
+    ("top_p", 0, "top_p", 0.0),
+    ("top_k", 7, "top_k", 7),
+    ("top_k", 0, "top_k", 0),
+    ("top_k", -1, "top_k", 0),
+    ("min_p", 0.05, "min_p", 0.05),
+    ("typical_p", 0.9, "typical_p", 0.9),
+    ("presence_penalty", -1.5, "presence_penalty", -1.5),
+    ("frequency_penalty", 1.5, "frequency_penalty", 1.5),
+    ("repetition_penalty", 1.1, "repetition_penalty", 1.1),
+    ("repeat_penalty", 1.2, "repetition_penalty", 1.2),
+    ("repeat_last_n", 32, "repeat_last_n", 32),
+    ("seed", 42, "seed", 42),
+    ("seed", 0, "seed", 0),
+    ("logit_bias", {"5": -100, "7": 3.5}, "logit_bias", {5: -100.0, 7: 3.5}),
+    ("max_tokens", 9, "max_tokens", 9),
+    ("max_completion_tokens", 11, "max_tokens", 11),
+    ("min_tokens", 3, "min_tokens", 3),
+    ("ignore_eos", True, "ignore_eos", True),
+    ("stop_token_ids", [1, 2], "stop_token_ids", (1, 2)),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "name", "arrives"), SAMPLING)
+def test_d23_d24_every_sampling_field_arrives(
+    field: str, value: Any, name: str, arrives: Any
+) -> None:
+    expected = Sampling(**{name: arrives})
+    assert ask(**{field: value}).sampling == expected
+    assert ask(**{field: value}, stream=True).sampling == expected
+    if field != "max_completion_tokens":
+        said = completions.decode(prompt(**{field: value})).sampling
+        assert getattr(said, name) == arrives
+
+
+def test_d23_the_table_above_has_every_field() -> None:
+    assert {name for _, _, name, _ in SAMPLING} == set(Sampling.__struct_fields__)
+
+
+def test_d26_a_request_without_sampling_fields_says_nothing() -> None:
+    assert ask().sampling == Sampling()
+    nulls = {field: None for field, *_ in SAMPLING}
+    assert ask(**nulls).sampling == Sampling()
+    assert completions.decode(prompt()).sampling == Sampling(max_tokens=16)
+
+
+def test_max_completion_tokens_wins_over_the_old_name() -> None:
+    assert ask(max_tokens=5, max_completion_tokens=6).sampling.max_tokens == 6
+
+
+@pytest.mark.parametrize(
+    ("said", "arrives"),
+    [("END", ("END",)), (["a", "b"], ("a", "b")), ([], ()), (["", "x"], ("x",)), (None, ())],
+)
+def test_d30_stop_is_a_string_or_a_list(said: Any, arrives: tuple[str, ...]) -> None:
+    assert ask(stop=said).stop == arrives
+    assert completions.decode(prompt(stop=said)).stop == arrives
+
+
+@pytest.mark.parametrize(
+    ("said", "arrives"),
+    [
+        ("poet", (Adapter("poet", 1.0),)),
+        ([{"name": "a", "scale": 0.5}, {"name": "b"}], (Adapter("a", 0.5), Adapter("b", 1.0))),
+        ([], ()),
+        (None, None),
+    ],
+)
+def test_lora_is_a_name_or_a_list_with_scales(said: Any, arrives: Any) -> None:
+    assert ask(lora=said).lora == arrives
+
+
+def test_d31_standard_fields_are_never_unknown() -> None:
+    harmless = {
+        "user": "me",
+        "metadata": {"a": "b"},
+        "store": False,
+        "service_tier": "auto",
+        "safety_identifier": "x",
+        "prompt_cache_key": "k",
+        "verbosity": "low",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "logprobs": True,
+        "top_logprobs": 2,
+        "seed": 1,
+        "response_format": {"type": "text"},
+        "parallel_tool_calls": True,
+        "tool_choice": "none",
+        "modalities": ["text"],
+        "prediction": {"type": "content", "content": "x"},
+    }
+    said = chat.decode(body(**harmless), strict=True)
+    assert said.include_usage
+    assert said.logprobs == 2
+
+
+def test_fact8_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
+    assert ask(client_metadata={"x": 1}) == ask()
+    with pytest.raises(BadRequest) as refusal:
+        chat.decode(body(client_metadata={}), strict=True)
+    assert refusal.value.param == "client_metadata"
+
+
+BAD_CHAT = [
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": None}, "messages"),
+    ({"messages": [{"content": "hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "", "content": "hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        "messages[0].content[0].text",
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "hologram"}]}]},
+        "messages[0].content[0]",
+    ),
+    ({"model": ""}, "model"),
+    ({"model": "  "}, "model"),
+    ({"model": None}, "model"),
+    ({"model": 5}, "model"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_tokens": "5"}, "max_tokens"),
+    ({"max_tokens": True}, "max_tokens"),
+    ({"temperature": 2.1}, "temperature"),
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"temperature": "nan"}, "temperature"),
+    ({"top_p": 1.01}, "top_p"),
+    ({"presence_penalty": 2.5}, "presence_penalty"),
+    ({"frequency_penalty": -2.5}, "frequency_penalty"),
+    ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"top_k": -2}, "top_k"),
+    ({"n": 0}, "n"),
+    ({"n": 129}, "n"),
+    ({"n": 10**18}, "n"),
+    ({"n": 1e9}, "n"),
+    ({"n": True}, "n"),
+    ({"seed": "x"}, "seed"),
+    ({"seed": 2**70}, "seed"),
+    ({"logprobs": 5}, "logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"logit_bias": {"a": 1}}, "logit_bias"),
+    ({"logit_bias": {"1": 101}}, "logit_bias"),
+    ({"logit_bias": []}, "logit_bias"),
+    ({"stop": 5}, "stop"),
+    ({"stop": [5]}, "stop[0]"),
+    ({"stop": ["x"] * 65}, "stop"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": False, "stream_options": {}}, "stream_options"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": "always"}, "tool_choice"),
+    ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+    ({"tools": [{"type": "function"}]}, "tools[0]"),
+    ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}] * 2}, "tools[1].function.name"),
+    ({"lora": [{"scale": 1}]}, "lora[0].name"),
+    ({"chat_template": "{{ x }}"}, "chat_template"),
+    ({"add_generation_prompt": True, "continue_final_message": True}, "add_generation_prompt"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), BAD_CHAT)
+def test_d27_d35_d42_a_wrong_field_is_a_400_that_names_it(
+    fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        ask(**fields)
+    assert (refusal.value.status, refusal.value.param) == (400, param)
+    assert "Struct" not in refusal.value.message
+    assert "$" not in refusal.value.message
+
+
+UNSUPPORTED = [
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"function_call": "auto"}, "function_call"),
+    ({"audio": {"voice": "x"}}, "audio"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"web_search_options": {}}, "web_search_options"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), UNSUPPORTED)
+def test_d27_what_cannot_be_honoured_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(Unsupported) as refusal:
+        ask(**fields)
+    assert refusal.value.param == param
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
+def test_d43_images_for_a_text_model_are_refused(kind: str) -> None:
+    with pytest.raises(Unsupported) as refusal:
+        ask(messages=[{"role": "user", "content": [{"type": kind}]}])
+    assert refusal.value.param == "messages[0].content[0]"
+
+
+def test_fact36_content_may_be_parts_for_every_role() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    roles = ["system", "developer", "user", "assistant", "tool"]
+    said = ask(messages=[{"role": role, "content": parts, "tool_call_id": "1"} for role in roles])
+    conversation = said.prompts[0]
+    assert isinstance(conversation, Chat)
+    assert [message.content for message in conversation.messages] == ["ab"] * 5
+
+
+def test_s2_40_a_past_call_with_null_content_arrives() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    said = ask(messages=[{"role": "assistant", "content": None, "tool_calls": [call]}])
+    conversation = said.prompts[0]
+    assert isinstance(conversation, Chat)
+    assert conversation.messages[0].tool_calls[0].name == "f"
+    assert conversation.messages[0].content is None
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_of_the_past_arrives_under_both_names(field: str) -> None:
+    said = ask(messages=[{"role": "assistant", "content": "x", field: "because"}])
+    conversation = said.prompts[0]
+    assert isinstance(conversation, Chat)
+    assert conversation.messages[0].reasoning == "because"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"x"',
+        b"\xff\xfe",
+        b"\xef\xbb\xbf{}",
+        b'{"model": NaN}',
+        b'{"model":"m","messages":[{"role":"user","content":"\\ud800"}]}',
+        b'{"model":1e400}',
+        b'{"model":"m","messages":[{"role":"user","content":"hi"}],"temperature":Infinity}',
+        b'{"model":"m","messages":[{"role":"user","content":"hi"}]} extra',
+        b'{"model":"m","tools":' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"model":"m","metadata":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+        b'{"model":"m","seed":' + b"9" * 5000 + b"}",
+    ],
+)
+@pytest.mark.parametrize(
+    "decode", [chat.decode, completions.decode, embeddings.decode, tokens.decode]
+)
+def test_c2_a_body_that_is_not_valid_is_a_400(raw: bytes, decode: Any) -> None:
+    with pytest.raises(BadRequest):
+        decode(raw)
+
+
+def test_a_number_out_of_range_is_named() -> None:
+    raw = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"temperature":1e400}'
+    with pytest.raises(BadRequest) as refusal:
+        chat.decode(raw)
+    assert refusal.value.param == "temperature"
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text() | st.integers(),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+        ),
+        max_leaves=8,
+    ),
+    st.sampled_from(sorted(chat.ChatRequest.__struct_encode_fields__)),
+)
+def test_any_value_in_any_field_is_read_or_refused(value: Any, field: str) -> None:
+    raw = json.dumps(HELLO | {field: value}).encode()
+    try:
+        status = 200 if isinstance(chat.decode(raw), Request) else 500
+    except DragomanError as error:
+        status = error.status
+    assert status in (200, 400)
+
+
+PROMPTS = [
+    ("hi", ["hi"]),
+    (["a", "b"], ["a", "b"]),
+    ([1, 2, 3], [[1, 2, 3]]),
+    ([[1, 2], [3]], [[1, 2], [3]]),
+    (["a", [1]], ["a", [1]]),
+]
+
+
+@pytest.mark.parametrize(("said", "arrives"), PROMPTS)
+def test_d84_fact57_a_prompt_has_four_shapes(said: Any, arrives: list[Any]) -> None:
+    request = completions.decode(prompt(prompt=said))
+    assert [p.content for p in request.prompts if isinstance(p, Prompt)] == arrives
+    embedded = embeddings.decode(json.dumps({"model": "m", "input": said}).encode())
+    assert embedded.inputs == arrives
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt[0]"),
+        ({"prompt": [1, "a"]}, "prompt[0]"),
+        ({"prompt": [-1]}, "prompt[0]"),
+        ({"prompt": [True]}, "prompt[0]"),
+        ({"prompt": [2**40]}, "prompt[0]"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": ["a"] * 2049}, "prompt"),
+        ({"suffix": "x"}, "suffix"),
+        ({"n": 3, "best_of": 2}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"max_tokens": -1}, "max_tokens"),
+    ],
+)
+def test_a_wrong_completion_field_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        completions.decode(prompt(**fields))
+    assert refusal.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": ""}, "input"),
+        ({"input": []}, "input"),
+        ({"input": ["a", ""]}, "input[1]"),
+        ({"encoding_format": "hex"}, "encoding_format"),
+        ({"dimensions": 0}, "dimensions"),
+    ],
+)
+def test_a_wrong_embedding_field_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        embeddings.decode(json.dumps({"model": "m", "input": "x"} | fields).encode())
+    assert refusal.value.param == param

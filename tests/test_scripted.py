@@ -1,0 +1,484 @@
+"""The scripted engine: what it says, how it is cut, when it moves, and how it goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import subprocess
+import sys
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.errors import (
+    BadRequest,
+    ContextOverflow,
+    EngineDown,
+    EngineFailed,
+    Overloaded,
+    Unsupported,
+)
+from dragoman.testing import ByteTokenizer, Reply, Scripted, every_cut
+from dragoman.testing.replies import cut, last_message
+from dragoman.testing.scripted import create
+from dragoman.types import Adapter, Job, Sampling, Step
+
+TEXT = 'Grüße, <tool_call>{"name": "look", "arguments": {}}</tool_call> 👋🏽\n\n  done. '
+
+
+def job(prompt: list[int] | str = "hi", *, n: int = 1, **fields: Any) -> Job:
+    sampling = {
+        name: fields.pop(name) for name in tuple(fields) if name in Sampling.__struct_fields__
+    }
+    return Job(id="j", prompt=prompt, n=n, sampling=Sampling(**sampling), **fields)
+
+
+async def collect(engine: Scripted, work: Job) -> list[Step]:
+    async with aclosing(engine.generate(work)) as stream:
+        return [step async for step in stream]
+
+
+def play(engine: Scripted, work: Job | None = None) -> list[Step]:
+    return asyncio.run(collect(engine, work or job()))
+
+
+def said(steps: list[Step], choice: int = 0) -> str:
+    return "".join(step.text or "" for step in steps if step.choice == choice)
+
+
+def said_ids(steps: list[Step], choice: int = 0) -> list[int]:
+    return [id_ for step in steps if step.choice == choice for id_ in step.ids]
+
+
+@pytest.mark.parametrize("chunks", ["words", "characters", 1, 3, 1000])
+@pytest.mark.parametrize("text", ["", "a", TEXT, "   ", "日本語 テキスト"])
+def test_a_reply_is_said_whole_however_it_is_cut(text: str, chunks: Any) -> None:
+    steps = play(Scripted(Reply(text, chunks=chunks)))
+    assert said(steps) == text
+    assert [step.finish for step in steps if step.finish] == ["stop"]
+    assert steps[-1].finish == "stop"
+    assert sum(step.tokens for step in steps) == len(steps) - 1
+
+
+def test_words_are_cut_like_tokens() -> None:
+    assert cut("Hello there, internationalisation!", "words") == [
+        "Hello", " there", ",", " internat", "ionalisa", "tion", "!",
+    ]  # fmt: skip
+
+
+def test_pieces_can_be_given_by_hand() -> None:
+    engine = Scripted(Reply(pieces=("<tool", "_call>", "x")))
+    assert [step.text for step in play(engine)] == ["<tool", "_call>", "x", None]
+
+
+@pytest.mark.parametrize("fields", [{"chunks": "bytes"}, {"chunks": 0}, {"pieces": (b"x",)}])
+def test_a_cut_that_text_cannot_have_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"chunks|pieces"):
+        play(Scripted(Reply("x", **fields)))
+
+
+def test_a_reader_cannot_change_what_is_said_next() -> None:
+    engine = Scripted(Reply("abc", chunks=3), tokens=True)
+    play(engine)[0].ids.clear()
+    assert said_ids(play(engine)) == [*b"abc"]
+
+
+@pytest.mark.parametrize("chunks", ["words", "characters", "bytes", 2])
+def test_token_ids_spell_the_text(chunks: Any) -> None:
+    engine = Scripted(Reply(TEXT, chunks=chunks), tokens=True)
+    assert engine.tokenizer is not None
+    steps = play(engine)
+    assert engine.tokenizer.decode(said_ids(steps)) == TEXT
+    assert all(step.tokens == len(step.ids) for step in steps)
+    assert steps[-1].stop_id == engine.tokenizer.eos_id
+
+
+def test_bytes_by_hand_cut_a_character() -> None:
+    engine = Scripted(Reply(pieces=("a", b"\xf0\x9f", b"\x91\x8b")), tokens=True)
+    assert [step.ids for step in play(engine)] == [[97], [0xF0, 0x9F], [0x91, 0x8B], []]
+
+
+def test_an_end_token_in_the_reply_ends_it() -> None:
+    engine = Scripted("yes<|im_end|>no", tokens=True)
+    steps = play(engine)
+    assert bytes(said_ids(steps)) == b"yes"
+    assert (steps[-1].finish, steps[-1].stop_id) == ("stop", 258)
+    going_on = play(engine, job(ignore_eos=True, max_tokens=6))
+    assert said_ids(going_on) == [*b"yes", 258, *b"no"]
+    assert going_on[-1].finish == "length"
+
+
+def test_stop_token_ids_end_it_after_min_tokens() -> None:
+    engine = Scripted(Reply("abcabc", chunks=6), tokens=True)
+    first = play(engine, job(stop_token_ids=(ord("b"),)))
+    assert (said_ids(first), first[-1].stop_id) == ([*b"a"], ord("b"))
+    later = play(engine, job(stop_token_ids=(ord("b"),), min_tokens=3))
+    assert said_ids(later) == [*b"abca"]
+
+
+MAX_TOKENS = [(1, "a", "length"), (3, "abc", "length"), (4, "abcd", "length"), (5, "abcd", "stop")]
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+@pytest.mark.parametrize(("limit", "text", "finish"), MAX_TOKENS)
+def test_max_tokens(tokens: bool, limit: int, text: str, finish: str) -> None:
+    engine = Scripted(Reply("abcd", chunks=1), tokens=tokens)
+    steps = play(engine, job(max_tokens=limit))
+    assert (said(steps) or bytes(said_ids(steps)).decode()) == text
+    assert steps[-1].finish == finish
+    assert sum(step.tokens for step in steps) == len(text)
+
+
+def test_max_tokens_cuts_a_step_of_many_ids() -> None:
+    steps = play(Scripted(Reply("abcdef", chunks=4), tokens=True), job(max_tokens=5))
+    assert [step.ids for step in steps] == [[*b"abcd"], [*b"e"]]
+    assert steps[-1].finish == "length"
+
+
+def test_ignored_end_and_min_tokens_make_it_go_on() -> None:
+    engine = Scripted(Reply("ab", chunks=1))
+    assert said(play(engine, job(ignore_eos=True, max_tokens=5))) == "ababa"
+    assert said(play(engine, job(min_tokens=3))) == "abab"
+
+
+def test_the_context_ends_an_answer() -> None:
+    engine = Scripted(Reply("x" * 50, chunks=1), context=10)
+    steps = play(engine, job("one two three"))
+    assert (len(steps), steps[-1].finish) == (7, "length")
+
+
+def test_choices_variants_and_seeds() -> None:
+    engine = Scripted(Reply("zero", variants=("one", "two")))
+    assert [said(play(engine, job(n=4)), choice) for choice in range(4)] == [
+        "zero", "one", "two", "zero",
+    ]  # fmt: skip
+    assert said(play(engine, job(seed=2))) == "two"
+    assert said(play(engine, job(seed=2, n=2)), 1) == "zero"
+    assert said(play(engine, job(seed=2, temperature=0.0))) == "zero"
+
+
+def test_choices_come_beat_by_beat_and_the_prompt_is_counted_once() -> None:
+    engine = Scripted(Reply("abc", variants=("d",), chunks=1), cached=2)
+    steps = play(engine, job("one two three", n=2))
+    assert [step.choice for step in steps] == [0, 1, 0, 1, 0, 0]
+    assert [step.prompt_tokens for step in steps] == [3, None, None, None, None, None]
+    assert steps[0].cached_tokens == 2
+    assert play(engine, job("one two three", cache_prompt=False))[0].cached_tokens == 0
+
+
+def test_logprobs_belong_to_their_tokens() -> None:
+    for tokens in (False, True):
+        engine = Scripted(Reply("Hello there.", chunks="words"), tokens=tokens)
+        steps = play(engine, job(logprobs=3))
+        for step in steps:
+            assert len(step.logprobs) == step.tokens
+            for at, mark in enumerate(step.logprobs):
+                assert mark.id == step.ids[at] if tokens else mark.text == step.text
+                assert mark.top[0].logprob == mark.logprob
+                values = [other.logprob or 0.0 for other in mark.top]
+                assert values == sorted(values, reverse=True)
+                assert max(values) <= 0
+                assert len(set(mark.top)) == 3
+        assert steps == play(engine, job(logprobs=3))
+        assert not any(step.logprobs for step in play(engine))
+
+
+def test_prompt_logprobs_have_no_number_for_the_first_token() -> None:
+    first = play(Scripted("x", tokens=True), job([104, 105], prompt_logprobs=1))[0]
+    assert [(mark.id, mark.logprob is None) for mark in first.prompt_logprobs] == [
+        (104, True), (105, False),
+    ]  # fmt: skip
+
+
+AGENT = {"weather": "<call>look()</call>", "22 degrees": "It is 22 degrees."}
+CHATML = "<|im_start|>{}\n{}<|im_end|>\n"
+LLAMA = "<|start_header_id|>{}<|end_header_id|>\n\n{}<|eot_id|>"
+GEMMA = "<start_of_turn>{}\n{}<end_of_turn>\n"
+
+
+@pytest.mark.parametrize(
+    ("turn", "opening"),
+    [
+        (CHATML, "<|im_start|>assistant\n"),
+        (CHATML, "<|im_start|>assistant\n<think>\n"),
+        (LLAMA, "<|start_header_id|>assistant<|end_header_id|>\n\n"),
+        (GEMMA, "<start_of_turn>model\n"),
+    ],
+)
+@pytest.mark.parametrize("tokens", [False, True])
+def test_an_agent_loop_is_played_by_the_last_message(turn: str, opening: str, tokens: bool) -> None:
+    engine = Scripted(AGENT, tokens=tokens)
+    prompt = turn.format("user", "How is the weather?")
+
+    def answer() -> str:
+        steps = play(engine, job(prompt + opening))
+        return said(steps) or bytes(said_ids(steps)).decode()
+
+    assert answer() == "<call>look()</call>"
+    prompt += turn.format("assistant", "<call>look()</call>") + turn.format("tool", "22 degrees")
+    assert answer() == "It is 22 degrees."
+
+
+def test_a_prompt_without_marks_is_looked_at_as_it_is() -> None:
+    assert last_message("What is the weather?") == "What is the weather?"
+    assert last_message("<|im_start|>assistant\n") == ""
+    assert said(play(Scripted(AGENT), job("user: the weather?"))) == "<call>look()</call>"
+
+
+def test_rules_are_substrings_or_expressions_and_the_first_that_fits_wins() -> None:
+    rules = [Reply("a", when="a.c"), Reply("b", when="a.c$", regex=True), Reply("c")]
+    for prompt, text in [("xa.cx", "a"), ("xabc", "b"), ("abcd", "c")]:
+        assert said(play(Scripted(rules), job(prompt))) == text
+
+
+def test_a_reply_with_turns_gives_way_to_the_next() -> None:
+    rules = [Reply("first", when="hi", turns=1), Reply("again", when="hi")]
+    engine = Scripted(rules)
+    assert [said(play(engine)) for _ in range(3)] == ["first", "again", "again"]
+    texts = Scripted(["one", "two", "three"])
+    assert [said(play(texts)) for _ in range(4)] == ["one", "two", "three", "three"]
+
+
+def test_a_prompt_that_no_reply_fits_is_a_failure() -> None:
+    with pytest.raises(EngineFailed, match="No reply of the script fits"):
+        play(Scripted({"other": "x"}))
+
+
+ADMISSIONS = [
+    (Scripted("x", context=3), job("a b c"), ContextOverflow),
+    (Scripted("x", context=3, tokens=True), job([1, 2, 3]), ContextOverflow),
+    (Scripted("x", lora=("known",)), job(lora=(Adapter("other"),)), BadRequest),
+    (Scripted("x"), job([1, 2, 3]), Unsupported),
+]
+
+
+@pytest.mark.parametrize(("engine", "work", "error"), ADMISSIONS)
+def test_admit_refuses(engine: Scripted, work: Job, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        asyncio.run(engine.admit(work))
+
+
+def test_admit_lets_the_rest_pass() -> None:
+    engine = Scripted("x", context=4, lora=("known",))
+    asyncio.run(engine.admit(job("a b c", lora=(Adapter("known"),))))
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (Reply("abcdef", chunks=1, raise_at=2), EngineFailed),
+        (Reply("abcdef", chunks=1, raise_at=2, error="Overloaded"), Overloaded),
+        (Reply("abcdef", chunks=1, raise_at=2, error="ValueError"), ValueError),
+        (Reply("abcdef", chunks=1, raise_at=2, error=KeyError("x")), KeyError),
+        (Reply("abcdef", chunks=1, raise_at=2, error="NoSuchError"), EngineFailed),
+    ],
+)
+def test_a_fault_lets_so_many_steps_through(reply: Reply, error: type[BaseException]) -> None:
+    async def main() -> None:
+        engine = Scripted(reply)
+        with pytest.raises(error):
+            await collect(engine, job())
+        assert engine.steps == 2
+        assert (engine.failed, engine.closed_early, engine.active) == (1, 0, 0)
+
+    asyncio.run(main())
+
+
+def test_a_hang_ends_only_by_cancelling() -> None:
+    async def main() -> None:
+        engine = Scripted(Reply("abc", chunks=1, hang_at=1))
+        task = asyncio.create_task(collect(engine, job()))
+        await engine.until(lambda e: e.steps == 1)
+        with pytest.raises(TimeoutError):
+            await engine.until(lambda e: e.steps == 2, timeout=0.02)
+        task.cancel()
+        await engine.until(lambda e: e.active == 0)
+        assert engine.closed_early == 1
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_death_takes_the_process() -> None:
+    program = (
+        "import asyncio\n"
+        "from dragoman.testing import Reply, Scripted\n"
+        "from dragoman.types import Job\n"
+        "async def main():\n"
+        "    engine = Scripted(Reply('abc', chunks=1, die_at=2))\n"
+        "    async for step in engine.generate(Job(id='j', prompt='x')):\n"
+        "        print(step.text, flush=True)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (70, "a\nb\n")
+
+
+def test_garbage() -> None:
+    def of(**fields: Any) -> list[Step]:
+        return play(Scripted(Reply("ab", chunks=1, **fields)), job(logprobs=1))
+
+    assert [step.finish for step in of(no_finish=True)] == [None, None, None]
+    assert math.isnan(of(garbage="nan_logprob")[0].logprobs[0].logprob or 0.0)
+    assert of(garbage="after_finish")[-1] == Step(0, "and more", tokens=1)
+    assert of(garbage="bad_choice")[0].choice == 1
+    spoilt = play(Scripted(Reply("ab", garbage="bad_token"), tokens=True))
+    assert spoilt[0].ids == [1_000_000]
+
+
+def test_closing_early_is_seen() -> None:
+    async def main() -> None:
+        engine = Scripted("one two three")
+        stream = engine.generate(job())
+        await anext(stream)
+        assert (engine.active, engine.started) == (1, 1)
+        await stream.aclose()
+        assert (engine.active, engine.closed_early, engine.finished) == (0, 1, 0)
+        await collect(engine, job())
+        assert (engine.active, engine.closed_early, engine.finished) == (0, 1, 1)
+        assert [work.prompt for work in engine.jobs] == ["hi", "hi"]
+
+    asyncio.run(main())
+
+
+def test_nothing_moves_by_hand_until_it_is_ticked() -> None:
+    async def main() -> None:
+        engine = Scripted(Reply("abcd", chunks=1), pace=None)
+        tasks = [asyncio.create_task(collect(engine, job())) for _ in range(2)]
+        await engine.until(lambda e: e.active == 2)
+        engine.tick()
+        await engine.until(lambda e: e.steps == 2)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert engine.steps == 2
+        engine.tick(4)
+        assert [said(steps) for steps in await asyncio.gather(*tasks)] == ["abcd", "abcd"]
+
+    asyncio.run(main())
+
+
+def test_many_paced_streams_share_one_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        timers = 0
+        call_at = loop.call_at
+
+        def counting(*args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+            nonlocal timers
+            timers += 1
+            return call_at(*args, **kwargs)
+
+        monkeypatch.setattr(loop, "call_at", counting)
+        engine = Scripted(Reply("abcd", chunks=1), pace=0.002)
+        answers = await asyncio.gather(*(collect(engine, job()) for _ in range(300)))
+        assert {said(steps) for steps in answers} == {"abcd"}
+        assert engine.peak == 300
+        assert timers <= 10  # about one for each of five beats, not one for each stream
+
+    asyncio.run(main())
+
+
+def test_a_paced_stream_keeps_its_pace() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        await collect(Scripted(Reply("abcd", chunks=1, pace=0.01), pace=0), job())
+        assert loop.time() - begun >= 0.045
+
+    asyncio.run(main())
+
+
+def test_an_engine_without_pace_lets_others_run() -> None:
+    async def main() -> None:
+        engine = Scripted(Reply("a" * 100, chunks=1))
+        one, two = [asyncio.create_task(collect(engine, job())) for _ in range(2)]
+        await asyncio.wait({one, two}, return_when=asyncio.FIRST_COMPLETED)
+        assert engine.steps > 180  # they took turns
+        await asyncio.gather(one, two)
+
+    asyncio.run(main())
+
+
+def test_embeddings_depend_on_the_input_only() -> None:
+    engine = Scripted("x", embeddings=5)
+    one, two, again = asyncio.run(engine.embed(["a", [1, 2], "a"]))
+    assert one == again != two
+    assert [len(one), len(two)] == [5, 5]
+    assert math.isclose(math.hypot(*one), 1.0)
+    assert asyncio.run(engine.embed(["a"], [Adapter("l")])) != [one]
+
+
+def test_tokenize() -> None:
+    assert asyncio.run(Scripted("x", tokens=True).tokenize("é<|im_end|>", True)) == [195, 169, 258]
+    assert len(asyncio.run(Scripted("x").tokenize("one two, three", False))) == 4
+
+
+def test_a_closed_engine_takes_nothing() -> None:
+    async def main() -> None:
+        engine = Scripted("x")
+        await engine.aclose()
+        await engine.aclose()
+        with pytest.raises(EngineDown):
+            await engine.admit(job())
+        with pytest.raises(EngineDown):
+            await collect(engine, job())
+
+    asyncio.run(main())
+
+
+def test_it_can_be_made_from_plain_data() -> None:
+    settings = {
+        "script": [{"text": "a b", "when": "x", "chunks": 1, "variants": ["c"]}, "else"],
+        "tokens": True,
+        "lora": ["l"],
+        "markup": ["<think>"],
+    }
+    engine = create(**msgspec.msgpack.decode(msgspec.msgpack.encode(settings)))
+    assert engine.capabilities.lora == ("l",)
+    assert bytes(said_ids(play(engine, job("xx")))) == b"a b"
+    assert bytes(said_ids(play(engine, job("y")))) == b"else"
+    assert said(play(create({"y": {"text": "mapped"}, "z": "plain"}), job("y"))) == "mapped"
+    assert said(play(create("text"))) == "text"
+
+
+@pytest.mark.parametrize("settings", [{"speed": 1}, {"context": "long"}])
+def test_settings_that_do_not_exist_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, msgspec.ValidationError)):
+        create("x", **settings)
+    with pytest.raises((TypeError, msgspec.ValidationError)):
+        create([{"text": "x", "raise_after": 1}])
+
+
+def test_byte_tokenizer() -> None:
+    tokenizer = ByteTokenizer(("<s>", "</s>"), markup=("<think>",), add_bos=True)
+    ids = tokenizer.encode_marked("<s>é<think></s>")
+    assert ids == [256, 195, 169, 258, 257]
+    assert tokenizer.decode([*ids, 999]) == "<s>é<think></s>"
+    assert tokenizer.encode_now("<s>") == [*b"<s>"] == asyncio.run(tokenizer.encode("<s>"))
+    assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.vocab_size) == (256, 257, 259)
+    assert (set(tokenizer.eos_ids), set(tokenizer.control)) == ({257}, {256, 257})
+    assert tokenizer.variables == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert tokenizer.add_bos
+    assert tokenizer.encode_now(TEXT) == [*TEXT.encode()]
+    plain = ByteTokenizer(())
+    assert (plain.bos_id, plain.eos_id, plain.variables, plain.parts("a")) == (
+        None,
+        None,
+        {},
+        ["a"],
+    )
+
+
+@pytest.mark.parametrize("text", ["", "a", "ab", "abc", TEXT])
+def test_every_cut(text: str) -> None:
+    cuts = list(every_cut(text, randoms=7))
+    assert {"".join(pieces) for pieces in cuts} == {text}
+    assert all(piece for pieces in cuts for piece in pieces) or not text
+    assert all([text[:at], text[at:]] in cuts for at in range(1, len(text)))
+    assert list(text) in cuts or not text
+    assert cuts == list(every_cut(text, randoms=7))
+    if len(text) > 3:
+        assert len(cuts) == 1 + (len(text) - 1) + 1 + 7
+        assert cuts != list(every_cut(text, randoms=7, seed=1))
