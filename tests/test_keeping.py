@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman.errors import ModelBroken, Unavailable
-from dragoman.models import Models
-from tests.registry import Loader, fill, play, size_of, state, until
+from dragoman.catalog import Source
+from dragoman.errors import EngineDown, ModelBroken, Unavailable
+from dragoman.models import Model, Models
+from tests.registry import LONG, Loader, fill, play, size_of, state, until
 
 
 @pytest.fixture
@@ -176,3 +178,68 @@ def test_an_engine_that_fails_to_close_is_forgotten(root: Path, caplog: Any) -> 
 
     play(root, scenario)
     assert "closing a failed" in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_order_of_events_keeps_the_rules(seed: int, root: Path) -> None:
+    """Many clients at random: memory is never exceeded, and no user loses a model."""
+    chance = random.Random(seed)
+    room = 2 * size_of(root, "a")
+
+    async def scenario(models: Models, loader: Loader) -> None:
+        open_now: set[str] = set()
+        plain_load = loader.__call__
+
+        async def load(source: Source) -> Model:
+            assert source.id not in open_now
+            open_now.add(source.id)
+            assert sum(size_of(root, name) for name in open_now) <= room
+            for _ in range(chance.randrange(4)):
+                await asyncio.sleep(0)
+            if chance.random() < 0.1:
+                open_now.discard(source.id)
+                raise EngineDown("Not now.")
+            model = await plain_load(source)
+            engine: Any = model.engine
+            close = engine.aclose
+
+            async def aclose() -> None:
+                await asyncio.sleep(0)
+                open_now.discard(source.id)
+                await close()
+
+            engine.aclose = aclose
+            return model
+
+        models._loader = load
+
+        async def client() -> None:
+            for _ in range(15):
+                name = chance.choice("abc")
+                try:
+                    lease = await models.acquire(name, wait=chance.choice((0, LONG)))
+                except Unavailable:
+                    continue
+                for _ in range(chance.randrange(5)):
+                    await asyncio.sleep(0)
+                    engine: Any = lease.model.engine
+                    assert engine.closed == 0
+                lease.release()
+
+        async def operator() -> None:
+            for _ in range(30):
+                await asyncio.sleep(0)
+                name = chance.choice("abc")
+                if models.get(name).state == "ready" and not busy(models, name):
+                    await models.unload(name)
+
+        await asyncio.gather(*(client() for _ in range(10)), operator())
+        assert loader.loads
+
+    play(root, scenario, memory=room, keep_alive=0)
+
+
+def busy(models: Models, name: str) -> bool:
+    """Is it in use? A busy one may be unloaded and loaded again beside itself."""
+    slot = models._known(name)
+    return slot is not None and slot.held is not None and bool(slot.held.users)

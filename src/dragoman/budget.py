@@ -47,14 +47,6 @@ BITS = 4_096  # largest whole number
 ITEM = 64  # bytes that an item of a list is counted as
 
 SCALARS = frozenset({int, float, bool, type(None)})
-CONTAINERS: tuple[type, ...] = (
-    list,
-    tuple,
-    set,
-    type({}.keys()),
-    type({}.values()),
-    type({}.items()),
-)
 PERCENT = re.compile(r"%(?:\([^)]*\))?[-+ #0]*(\*|\d*)(?:\.(\*|\d*))?")
 NUMBER = re.compile(r"\d+")
 

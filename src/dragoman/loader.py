@@ -81,12 +81,12 @@ def make_engine(source: Source) -> Any:
     from dragoman.engines.isolated import Isolated
 
     chosen = source.chosen
-    settings = {
+    settings: dict[str, Any] = {
         "path": str(source.path),
-        "context": chosen.context or 0,
-        "slots": chosen.slots,
-        "threads": chosen.threads,
-        "gpu_layers": chosen.gpu_layers,
+        "context": chosen.context or None,
+        "slots": chosen.slots or None,
+        "threads": chosen.threads or None,
+        "gpu_layers": chosen.gpu_layers if (chosen.gpu_layers or 0) >= 0 else None,
         "lora": chosen.lora,
         "embeddings": chosen.embeddings,
     }

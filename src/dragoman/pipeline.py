@@ -56,7 +56,8 @@ async def prepare(request: Request, models: Models) -> Plan:
         jobs, texts = [], []
         for prompt in request.prompts:
             content, text = await render(prompt, model, request)
-            job = make_job(request, content, model)
+            room = fit(content, model, "messages" if isinstance(prompt, Chat) else "prompt")
+            job = make_job(request, content, model, room)
             await model.engine.admit(job)
             jobs.append(job)
             texts.append(text)
@@ -89,9 +90,13 @@ def detokenizer(model: Model, stops: Sequence[str] = (), logprobs: bool = False)
     return Detokenizer(vocabulary.pieces, vocabulary.control, stops, logprobs)
 
 
-def make_job(request: Request, content: list[int] | str, model: Model) -> Job:
+def make_job(request: Request, content: list[int] | str, model: Model, room: int | None) -> Job:
     """What the engine must do: the request's wishes over the model's over ours."""
     sampling = request.sampling.over(model.defaults.over(DEFAULT_SAMPLING))
+    if room is not None:
+        wanted = sampling.max_tokens
+        longest = room if wanted is None else min(wanted, room)
+        sampling = Sampling(max_tokens=longest).over(sampling)
     n = max(request.n, request.best_of or 0)
     logprobs = request.logprobs
     if n > request.n and logprobs is None:
@@ -99,7 +104,7 @@ def make_job(request: Request, content: list[int] | str, model: Model) -> Job:
     return Job(
         id=uuid.uuid4().hex,
         prompt=content,
-        sampling=fit(sampling, content, model),
+        sampling=sampling,
         n=n,
         logprobs=logprobs,
         prompt_logprobs=request.logprobs if request.echo else None,
@@ -109,20 +114,19 @@ def make_job(request: Request, content: list[int] | str, model: Model) -> Job:
     )
 
 
-def fit(sampling: Sampling, content: list[int] | str, model: Model) -> Sampling:
-    """Refuse a prompt that fills the context; bound the answer by what is left of it."""
+def fit(content: list[int] | str, model: Model, param: str) -> int | None:
+    """How many tokens are left for the answer, if that is known; none is an error."""
     context = model.capabilities.context
     if context is None or isinstance(content, str):
-        return sampling
+        return None
     room = context - len(content)
     if room <= 0:
         raise ContextOverflow(
-            f"This model's maximum context length is {context} tokens. However, your prompt has "
-            f"{len(content)} tokens. Please shorten it.",
-            param="messages",
+            f"This model's maximum context length is {context} tokens. However, your {param} "
+            f"resulted in {len(content)} tokens. Please shorten it.",
+            param=param,
         )
-    wanted = sampling.max_tokens
-    return Sampling(max_tokens=room if wanted is None else min(wanted, room)).over(sampling)
+    return room
 
 
 def check(request: Request, model: Model) -> None:
@@ -279,11 +283,15 @@ async def embed(
     with await models.acquire(name) as model:
         if not model.capabilities.embeddings:
             raise Unsupported("This model's engine cannot embed.", param="model")
-        contents = [
-            await model.prompt.encode(Prompt(content=content), param="input") for content in inputs
-        ]
-        for content in contents:
-            fit(Sampling(), content, model)
+        contents = []
+        for one in inputs:
+            try:
+                content = await model.prompt.encode(Prompt(content=one))
+            except BadRequest as error:
+                error.param = "input"
+                raise
+            fit(content, model, "input")
+            contents.append(content)
         embedder = cast(Embedder, model.engine)
         with model.gate.enter(1) as ticket:
             await ticket.wait()

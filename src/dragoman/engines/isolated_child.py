@@ -106,8 +106,10 @@ class Child:
         return True
 
     async def close(self) -> None:
-        for number in tuple(self._tasks):
-            self._cancel(number)
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         closing = getattr(self._engine, "aclose", None)
         if closing is not None:
             await closing()

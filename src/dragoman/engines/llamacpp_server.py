@@ -33,7 +33,6 @@ CONTEXT = 8192  # unless the model was trained for less
 EMBED_CONTEXT = 2048  # a text to embed must fit into one batch
 EMBED_SLOTS = 2
 CPU_BATCH, GPU_BATCH, MICRO_BATCH = 128, 2048, 512
-POOLING = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,7 +77,9 @@ def context_of(settings: Settings, header: Header) -> int:
     return min(settings.context or min(trained, CONTEXT), trained)
 
 
-def launch(settings: Settings, header: Header, *, embedding: bool = False) -> Native:
+def launch(
+    settings: Settings, header: Header, *, special: bool = True, embedding: bool = False
+) -> Native:
     """Start a server; `ModelBroken` tells why it could not be."""
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # it would start a debugger when it dies
     import xllamacpp
@@ -87,6 +88,7 @@ def launch(settings: Settings, header: Header, *, embedding: bool = False) -> Na
     folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
     address, key = str(Path(folder) / "engine.sock"), secrets.token_hex(32)
     params = _params(xllamacpp, settings, header, embedding)
+    params.special = special  # control tokens are text too: no token is without bytes
     params.hostnames, params.port, params.api_keys = [address], 0, [key]
     try:
         return Native(xllamacpp.Server(params), folder, Client(address, key))
@@ -111,7 +113,6 @@ def _params(lib: Any, settings: Settings, header: Header, embedding: bool) -> An
     params.warmup = False
     params.kv_unified = False
     params.ctx_shift = False
-    params.special = True  # control tokens are text too, so that no token is without bytes
     params.cache_idle_slots = False
     params.fit_params = on_gpu
     context = context_of(settings, header)
