@@ -174,6 +174,17 @@ def test_a_template_is_used_and_what_it_raises_is_a_400() -> None:
             assert "Not that." in refused.json()["error"]["message"]
 
 
+def test_d38_the_template_is_the_loaded_models_whatever_the_request_calls_it() -> None:
+    with serving(
+        Echo(), chat_template="[loaded] {{ messages[0].content }}", any_model=True
+    ) as server:
+        for name in ("scripted", "llama-3", "qwen2.5", "mistral"):
+            answer = httpx.post(
+                f"{server.url}/v1/chat/completions", json=chat("hi", model=name)
+            ).json()
+            assert answer["choices"][0]["message"]["content"] == "[loaded] hi "
+
+
 def test_d79_an_object_that_is_no_engine_is_refused_at_startup() -> None:
     with pytest.raises(TypeError, match="generate"):
         dragoman.app(object())

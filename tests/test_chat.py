@@ -194,6 +194,27 @@ def test_d29_every_choice_has_the_same_limits(server: Running) -> None:
     assert {choice["finish_reason"] for choice in whole["choices"]} == {"length"}
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("tokens", [False, True])
+def test_d7_stops_are_cut_on_every_engine_and_in_both_dialects(
+    streamed: bool, tokens: bool
+) -> None:
+    with serving(Scripted("one two three", tokens=tokens)) as server:
+        said = {"stop": ["two"], "stream": streamed, "max_tokens": 50}
+        prompt = {"model": "scripted", "prompt": "x", **said}
+        for response in (
+            post(server, **said),
+            httpx.post(f"{server.url}/v1/completions", json=prompt),
+        ):
+            answers = events(response) if streamed else [response.json()]
+            text = ""
+            for answer in answers:
+                choice = answer["choices"][0]
+                said_here = choice.get("delta") or choice.get("message") or choice
+                text += said_here.get("content", said_here.get("text")) or ""
+            assert text == "one "
+
+
 def test_d5_stop_wins_over_length(server: Running) -> None:
     whole = post(server, text="count", stop="two", max_tokens=len("one two")).json()
     assert whole["choices"][0]["finish_reason"] == "stop"
@@ -217,7 +238,7 @@ def test_d32_the_end_of_the_context_is_length() -> None:
         assert answer["usage"]["total_tokens"] == 100
 
 
-def test_fact30_d34_logprobs(server: Running) -> None:
+def test_fact30_d33_d34_logprobs_of_a_model_without_tags(server: Running) -> None:
     whole = post(server, text="unicode", logprobs=True, top_logprobs=3).json()
     entries = whole["choices"][0]["logprobs"]["content"]
     assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == TEXT

@@ -100,7 +100,7 @@ def poll(fact: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def test_d85_a_full_queue_is_a_429_with_a_time() -> None:
+def test_d14_d85_a_full_queue_is_a_429_with_a_time() -> None:
     engine = Scripted(Reply("x", hang_at=0), slots=1)
     with serving(engine, queue=1) as server:
         gate = next(iter(server.app.models.loaded())).gate

@@ -12,9 +12,15 @@ from typing import Any
 import httpx
 import pytest
 
+from dragoman import assembly, config
+from dragoman.catalog import Catalog
+from dragoman.errors import KINDS, DragomanError
+from dragoman.loader import load
+from dragoman.models import Models
+from dragoman.protocols import openai
 from dragoman.routes import Route, spellings
 from dragoman.testing import Scripted
-from tests.serving import Running, chat, scripted_app, serving
+from tests.serving import Running, chat, running, scripted_app, serving
 
 ROUTES = scripted_app().routes.all
 OPEN = {"/", "/docs", "/health", "/health/live", "/health/ready"}
@@ -42,10 +48,33 @@ def is_error(response: httpx.Response) -> dict[str, Any]:
     return error
 
 
+@pytest.mark.parametrize("kind", sorted(KINDS.values(), key=lambda kind: kind.__name__))
+def test_d69_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
+    body = json.loads(openai.error(kind("What happened.", param="there")))["error"]
+    assert set(body) == {"message", "type", "param", "code"}
+    assert body["message"] == "What happened."
+    assert body["param"] == "there"
+    assert body["type"] == kind.type
+    assert body["code"] == kind.code
+    assert body["type"].endswith(("_error", "_unavailable"))
+    assert kind.code is None or kind.code != kind.type or kind.status == 503
+
+
+def test_d68_a_server_without_models_answers_404() -> None:
+    models = Models(Catalog(), load)
+    app = assembly.make_app(models, config.load({"port": 0}), local=True)
+    with running(app) as server:
+        response = httpx.post(f"{server.url}/v1/chat/completions", json=chat())
+        assert response.status_code == 404
+        assert is_error(response)["code"] == "model_not_found"
+        assert httpx.get(f"{server.url}/v1/models").json() == {"object": "list", "data": []}
+        assert httpx.get(f"{server.url}/tokenizer_info").status_code == 404
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    with serving(Scripted("Hello there!")) as running:
-        yield running
+    with serving(Scripted("Hello there!")) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +82,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     file = tmp_path_factory.mktemp("keys") / "keys"
     file.write_text("# a comment\nfrom-file\n")
     keys = {"api_key": ("secret", "sk-é"), "admin_key": ("boss",), "api_key_file": str(file)}
-    with serving(Scripted("Hello there!"), **keys) as running:
-        yield running
+    with serving(Scripted("Hello there!"), **keys) as made:
+        yield made
 
 
 def ask(server: Running, route: Route, **more: Any) -> httpx.Response:

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from functools import lru_cache
 from itertools import product
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.budget import Budget, Limits
 from dragoman.errors import TemplateRejected
+from dragoman.marks import Guard, Marked
 from dragoman.template import Facts, Template, compile_template
 
 Turn: TypeAlias = dict[str, Any]
@@ -27,8 +30,10 @@ NoTools: TypeAlias = Literal["null", "absent", "empty"]
 Content: TypeAlias = Literal["empty", "absent", "null"]
 
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-TRYING = Limits(seconds=0.1, steps=200_000)
+TRYING = Limits(seconds=0.5, steps=200_000)
 TOKENS = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
+
+UNTOUCHED = Guard(())
 
 LONG_ID = "call_zq0123456789"
 SHORT_ID = "zqcall001"
@@ -63,14 +68,22 @@ class Abilities(Struct, frozen=True, kw_only=True):
     tools_rendered: bool = False
     no_tools: NoTools = "null"  # how to say that there are none
     tools_need_system: bool = False  # they are only written next to a system message
+    tools_need_user: bool = False
     bare_tools: bool = True  # a tool without a description
     tool_calls_rendered: bool = False
     tool_results_rendered: bool = False
+    calls_need_tools: bool = False  # calls are only written when there are tools
+    content_with_calls: bool = True  # text and calls in one turn
+    thoughts_with_both: bool = True  # and reasoning, too
     parallel_calls: bool = True  # several calls in one turn
+    lone_results: bool = True  # a result without a call before it
     user_after_result: bool = True
+    filler: str = ""  # content of a turn that is only there because one must be
+    raw_arguments: bool = True  # arguments that are no JSON
     arguments: Arguments = "dict"
     call_content: Content = "empty"  # content of a turn of calls only
     short_ids: bool = False  # ids of calls must be nine letters and digits
+    tiny_ids: bool = True  # they may be shorter than that
     thoughts: tuple[str, ...] = ("reasoning_content",)  # fields that carry reasoning
     think_end: str | None = None  # where the template cuts reasoning off a content
 
@@ -106,6 +119,7 @@ class Probe:
         self._parts: set[str] = set()
         self._tools: list[Any] | None = None
         self._no_tools: NoTools = "null"
+        self._limits = TRYING  # for all attempts together
 
     def render(self, turns: list[Turn], tools: list[Any] | None = None) -> str | None:
         variables = TOKENS | {
@@ -114,10 +128,16 @@ class Probe:
             "add_generation_prompt": True,
             **tools_variable(tools or self._tools, self._no_tools, self._template.facts),
         }
+        given = Marked(UNTOUCHED)
+        variables = given.tree(variables)
+        started = time.thread_time()
         try:
-            return self._template.render(variables, Budget(TRYING))
+            return self._template.render(variables, Budget(self._limits, known=given.known))
         except TemplateRejected:
             return None
+        finally:
+            left = self._limits.seconds - (time.thread_time() - started)
+            self._limits = replace(self._limits, seconds=left)
 
     def sees(self, turns: list[Turn], *words: str, tools: list[Any] | None = None) -> bool:
         """Do all the words arrive, in this order?"""
@@ -178,6 +198,7 @@ class Probe:
         return {
             "tools_rendered": True,
             "tools_need_system": framed,
+            "tools_need_user": system and not self.sees([self.say("system", "zqfirst")], "zqtool"),
             "bare_tools": self.sees(turns, "zqtool", tools=[BARE_TOOL]),
         }
 
@@ -233,16 +254,42 @@ class Probe:
         return {"tool_calls_rendered": False, "tool_results_rendered": "zqresult1" in text}
 
     def _calls_in(self, shape: CallShape, results: bool) -> dict[str, Any]:
-        two, again = self._story(shape, 2), [*self._story(shape), self.say("user", "zqagain")]
+        two, one = self._story(shape, 2), self._story(shape)
         words = ("zqvalue", "zqvalueb", "zqresult1", "zqresult2")
-        return {
+        both, raw, tiny, full = (self._story(shape) for _ in range(4))
+        both[1] |= {"content": self.say("assistant", "zqsaid")["content"]}
+        full[1] |= both[1] | dict.fromkeys(thought_fields(self._template.facts), "zqthought")
+        raw[1]["tool_calls"][0]["function"]["arguments"] = "zqraw"
+        tiny[1]["tool_calls"][0]["id"] = tiny[2]["tool_call_id"] = "1"
+        text = self.render(both) or ""
+        tools, self._tools = self._tools, None
+        without = self.sees(one, "zqcalled", "zqvalue")
+        self._tools = tools
+        found: dict[str, Any] = {
             "tool_calls_rendered": True,
             "tool_results_rendered": results,
+            "calls_need_tools": not without,
+            "content_with_calls": "zqsaid" in text and "zqvalue" in text,
+            "thoughts_with_both": "zqsaid" not in text or self.sees(full, "zqsaid"),
             "parallel_calls": self.sees(two, *words) if results else True,
-            "user_after_result": self.sees(again, "zqresult1", "zqagain") if results else True,
+            "raw_arguments": self.sees(raw, "zqraw"),
             "arguments": shape.arguments,
             "call_content": shape.content,
             "short_ids": shape.short_ids,
+            "tiny_ids": self.sees(tiny, "zqvalue"),
+        }
+        return found | (self._results_in(one) if results else {})
+
+    def _results_in(self, story: list[Turn]) -> dict[str, Any]:
+        """Where results may stand."""
+        asked, _, result = story
+        again, empty = self.say("user", "zqagain"), self.say("assistant", "")
+        after = self.sees([*story, again], "zqresult1", "zqagain")
+        filled = after or self.sees([*story, empty, again], "zqresult1", "zqagain")
+        return {
+            "lone_results": self.sees([asked, result, again], "zqresult1", "zqagain"),
+            "user_after_result": after,
+            "filler": "" if filled else " ",
         }
 
     def _best(self, shape: CallShape) -> CallShape:

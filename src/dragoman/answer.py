@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager, suppress
 
 from dragoman import pipeline
 from dragoman.asgi import Disconnected, Exchange
@@ -87,19 +87,18 @@ class Timing:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._began = self._last = time.perf_counter()
-        self._first = True
+        self._last = time.perf_counter()
+        self._observe = metrics.first_token.observe
 
-    def note(self, delta: Delta) -> None:
+    def note(self, delta: Delta) -> float:
+        """Count a delta, and say when it came."""
         now = time.perf_counter()
-        if self._first:
-            self._first = False
-            self._metrics.first_token.observe(now - self._began)
-        else:
-            self._metrics.inter_token.observe(now - self._last)
+        self._observe(now - self._last)
         self._last = now
+        self._observe = self._metrics.inter_token.observe
         if delta.usage is not None:
             self._metrics.spent += delta.usage
+        return now
 
 
 class Answering:
@@ -140,12 +139,11 @@ class Answering:
         timing: Timing,
     ) -> None:
         try:
-            async with aclosing(pipeline.generate(plan)) as deltas:
-                if stream is None:
-                    await send_whole(exchange, writer, deltas, timing)
-                else:
-                    with self._clock.watching(stream):
-                        await send_stream(stream, writer, deltas, timing)
+            if stream is None:
+                await send_whole(exchange, plan, writer, timing)
+            else:
+                with self._clock.watching(stream):
+                    await send_stream(stream, plan, writer, timing)
         except (DragomanError, Disconnected):
             raise
         except Exception as error:
@@ -156,26 +154,29 @@ class Answering:
 
 
 async def send_whole(
-    exchange: Exchange, writer: Writer, deltas: AsyncGenerator[Delta, None], timing: Timing
+    exchange: Exchange, plan: pipeline.Plan, writer: Writer, timing: Timing
 ) -> None:
     whole = Completion()
-    async for delta in deltas:
+
+    def deliver(delta: Delta) -> None:
         timing.note(delta)
         whole.add(delta)
+
+    await pipeline.generate(plan, deliver)
     await exchange.answer(200, writer.whole(whole))
 
 
-async def send_stream(
-    stream: Stream, writer: Writer, deltas: AsyncGenerator[Delta, None], timing: Timing
-) -> None:
+async def send_stream(stream: Stream, plan: pipeline.Plan, writer: Writer, timing: Timing) -> None:
     usage = Usage()
-    async for delta in deltas:
-        timing.note(delta)
-        if not stream.open:
-            await stream.start()
-        await stream.events(writer.write(delta))
+
+    def deliver(delta: Delta) -> Awaitable[None] | None:
+        nonlocal usage
+        at = timing.note(delta)
         if delta.usage is not None:
             usage += delta.usage
+        return stream.push(writer.write(delta), at)
+
+    await pipeline.generate(plan, deliver)
     await stream.events(writer.end(usage))
     await stream.finish()
 

@@ -30,7 +30,6 @@ from dragoman.errors import Unsupported
 from dragoman.types import Message, Tool, ToolCall
 
 BETWEEN = "\n\n"
-LAST = 1 << 30
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 
@@ -39,15 +38,21 @@ def prepare(
     messages: Sequence[Message], abilities: Abilities, tools: bool = False
 ) -> list[dict[str, Any]]:
     """The messages as this template takes them."""
+    if abilities.calls_need_tools and not tools:
+        abilities = replace(abilities, tool_calls_rendered=False)
     turns = [_known_role(message, abilities) for message in messages]
     turns = [_without_thoughts(turn, abilities) for turn in turns]
     turns = list(_answered(turns))
     turns = list(_written_out(turns, abilities))
+    if not abilities.thoughts_with_both:
+        turns = [_thought_aloud(turn) for turn in turns]
+    if not abilities.content_with_calls:
+        turns = list(_apart(turns))
     if not abilities.parallel_calls:
         turns = list(_one_by_one(turns))
     turns = _systems(turns, abilities, tools)
     turns = list(_merged(turns, abilities))
-    turns = list(_fillers(turns, abilities))
+    turns = list(_fillers(turns, abilities, tools))
     return [_as_dict(turn, abilities) for turn in turns]
 
 
@@ -96,33 +101,60 @@ def _without_thoughts(turn: Message, abilities: Abilities) -> Message:
 
 
 def _answered(turns: list[Message]) -> Iterator[Message]:
-    """Results in the order of the calls that they answer, each with the name of its function."""
-    order: dict[str, int] = {}
-    names: dict[str, str] = {}
-    count = 0
-    for tool, run in groupby(turns, lambda turn: turn.role == "tool"):
-        if not tool:
+    """Results in the order of the calls that they answer, each with its id and function."""
+    open_calls: list[ToolCall] = []
+    for results, run in groupby(turns, lambda turn: turn.role == "tool"):
+        if not results:
             for turn in run:
-                for call in turn.tool_calls:
-                    order[call.id] = count
-                    names[call.id] = call.name
-                    count += 1
+                if turn.tool_calls:
+                    open_calls = list(turn.tool_calls)
                 yield turn
             continue
-        for turn in sorted(run, key=lambda turn: order.get(turn.tool_call_id or "", LAST)):
-            name = turn.name or names.get(turn.tool_call_id or "")
-            yield turn if name == turn.name else replace(turn, name=name)
+        order = {call.id: at for at, call in enumerate(open_calls)}
+        named = [_named(turn, open_calls) for turn in run]
+        yield from sorted(named, key=lambda turn: order.get(turn.tool_call_id or "", len(order)))
+
+
+def _named(result: Message, calls: list[ToolCall]) -> Message:
+    """A result with what is known of its call; that call is then no longer open."""
+    for at, call in enumerate(calls):
+        same = result.tool_call_id == call.id
+        if same or (result.tool_call_id is None and result.name in (None, call.name)):
+            del calls[at]
+            return replace(result, tool_call_id=call.id, name=result.name or call.name)
+    return result
 
 
 def _written_out(turns: list[Message], abilities: Abilities) -> Iterator[Message]:
     """Calls and results as text, where the template has no place for them."""
+    called = False
     for turn in turns:
+        called = bool(turn.tool_calls) or (called and turn.role == "tool")
         if turn.tool_calls and not abilities.tool_calls_rendered:
             calls = [f"[called {call.name} with {call.arguments}]" for call in turn.tool_calls]
             yield replace(turn, content=_joined([turn.content, *calls], "\n"), tool_calls=())
-        elif turn.role == "tool" and not abilities.tool_results_rendered:
-            text = f"[result of {turn.name or 'the call'}]\n{turn.content or ''}"
+        elif turn.role == "tool" and not (
+            abilities.tool_results_rendered and (called or abilities.lone_results)
+        ):
+            text = f"[result of {turn.name or 'a call'}]\n{turn.content or ''}"
             yield Message(role="user", content=text)
+        else:
+            yield turn
+
+
+def _thought_aloud(turn: Message) -> Message:
+    """Reasoning in front of the text of a turn that has calls as well."""
+    if not (turn.tool_calls and turn.content and turn.reasoning):
+        return turn
+    return replace(turn, content=_joined([turn.reasoning, turn.content]), reasoning=None)
+
+
+def _apart(turns: list[Message]) -> Iterator[Message]:
+    """A turn of text and calls as two turns."""
+    for turn in turns:
+        if turn.tool_calls and turn.content:
+            yield replace(turn, tool_calls=())
+            yield replace(turn, content=None, reasoning=None)
         else:
             yield turn
 
@@ -192,7 +224,9 @@ def _merged(turns: list[Message], abilities: Abilities) -> Iterator[Message]:
     }
     held: Message | None = None
     for turn in turns:
-        if held is not None and held.role == turn.role and alone.get(turn.role):
+        calls = held is not None and bool(held.tool_calls or turn.tool_calls)
+        fit = abilities.content_with_calls or not calls
+        if held is not None and held.role == turn.role and alone.get(turn.role) and fit:
             held = _together(held, turn)
             continue
         if held is not None:
@@ -212,19 +246,22 @@ def _together(one: Message, two: Message) -> Message:
     )
 
 
-def _fillers(turns: list[Message], abilities: Abilities) -> Iterator[Message]:
+def _fillers(turns: list[Message], abilities: Abilities, tools: bool) -> Iterator[Message]:
     """Empty messages where the template insists on one."""
-    nobody = not abilities.without_user and all(turn.role != "user" for turn in turns)
-    before = "system"
+    nobody = all(turn.role != "user" for turn in turns)
+    nobody = nobody and (not abilities.without_user or (tools and abilities.tools_need_user))
+    before = speaker = "system"
     for turn in turns:
         opening = before == "system" and turn.role not in ("system", "user")
         if opening and (nobody or (turn.role == "assistant" and not abilities.assistant_first)):
             yield Message(role="user", content="")
             nobody = False
-        if before == "tool" and turn.role == "user" and not abilities.user_after_result:
-            yield Message(role="assistant", content="")
+        asked = before == "tool" and turn.role == speaker == "user"
+        if asked and not abilities.user_after_result:
+            yield Message(role="assistant", content=abilities.filler)
         yield turn
         before = turn.role
+        speaker = speaker if before == "tool" or turn.tool_calls else before
     if nobody:
         yield Message(role="user", content="")
 
@@ -265,6 +302,8 @@ def _call(call: ToolCall, abilities: Abilities) -> dict[str, Any]:
     arguments: Any = call.arguments
     if abilities.arguments == "dict":
         arguments = parsed(call.arguments)
+    if isinstance(arguments, str) and not abilities.raw_arguments:
+        arguments = {"arguments": arguments}
     return {
         "id": _call_id(call.id, abilities),
         "type": "function",
@@ -284,8 +323,9 @@ def parsed(arguments: str) -> Any:
 
 
 def _call_id(name: str, abilities: Abilities) -> str:
-    """Some templates take nine letters and digits only: the same id always becomes the same."""
-    if not abilities.short_ids or _SHORT_ID.fullmatch(name):
+    """Some templates want nine letters and digits: the same id always becomes the same."""
+    long = abilities.tiny_ids or len(name) >= 9
+    if (long and not abilities.short_ids) or _SHORT_ID.fullmatch(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
     return base64.b32encode(digest).decode()[:9].lower()

@@ -110,14 +110,17 @@ class Detokenizer:
         self._out = 0  # characters released
         self._waiting: deque[tuple[Token, int, int]] = deque()  # token, first and last character
 
+    @property
+    def plain(self) -> bool:
+        """Whether text is all there is to it: no stops, no logprobs."""
+        return self._stops is None and not self._logprobs
+
     def feed(self, step: Step) -> Released:
-        if self._logprobs:
-            text = self._read_tokens(step)
-        elif step.text is not None:
-            text = step.text
-        else:
-            text = self._read(step.ids)
-        return self._release(text)
+        return self._release(self._read_tokens(step) if self._logprobs else self.read(step))
+
+    def read(self, step: Step) -> str:
+        """The text of a step alone, for a reader that is `plain`."""
+        return self._read(step.ids) if step.text is None else step.text
 
     def close(self) -> Released:
         """What was still held back. Bytes of a character that never became whole are dropped."""

@@ -2,26 +2,40 @@
 
 `prepare` does all that can be the client's fault (find the model, render the prompt, check what
 the engine can do, take a place in the queue) before any header is sent. `generate` runs the jobs
-and yields what the answer gained, delta by delta. A whole answer is `Completion` fed with that very
-stream. Whoever holds a `Plan` must close it; closing `generate` cancels the engine.
+and hands out what the answer gained, delta by delta, in one loop with plain calls inside. A stream
+writes each delta down, a whole answer is a `Completion` that adds them up: the same deltas, another
+hand. Whoever holds a `Plan` must close it; cancelling `generate` cancels the engine.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from typing import cast
+from typing import TypeAlias, cast
 
 from msgspec import Struct
 
 from dragoman.admission import Ticket
-from dragoman.detokenize import Detokenizer, Released
+from dragoman.detokenize import Detokenizer
 from dragoman.errors import BadRequest, ContextOverflow, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta, Token, Usage
 from dragoman.fanin import run_together
 from dragoman.models import Lease, Model, Models
-from dragoman.types import DEFAULT_SAMPLING, Chat, Embedder, Job, Prompt, Request, Sampling, Step
+from dragoman.reader import Reader
+from dragoman.types import (
+    DEFAULT_SAMPLING,
+    Chat,
+    Embedder,
+    Job,
+    Prompt,
+    Request,
+    Sampling,
+    Step,
+)
+
+# takes a delta; what it returns, if anything, is awaited before the next one
+Deliver: TypeAlias = Callable[[Delta], Awaitable[None] | None]
 
 
 class Plan(Struct):
@@ -158,87 +172,39 @@ def check(request: Request, model: Model) -> None:
                 raise Unsupported(f"This model's engine cannot honour `{name}`.", param=name)
 
 
-class Reader:
-    """Reads one choice: steps in, deltas out."""
-
-    def __init__(self, plan: Plan, job: int, choice: int) -> None:
-        request, want = plan.request, plan.jobs[job]
-        self.index = job * want.n + choice
-        self.done = False
-        self._prompt = want.prompt
-        self._first = choice == 0
-        self._echo = plan.texts[job]
-        self._text = detokenizer(plan.model, request.stop, want.logprobs is not None)
-        self._completion = self._cached = 0
-        self._counted: int | None = None
-
-    def feed(self, step: Step) -> Delta | None:
-        """What the choice gained, if anything; a choice that is done gains nothing."""
-        if self.done:
-            return None
-        self._count(step)
-        released = self._text.feed(step)
-        if self._echo or step.prompt_logprobs:
-            released = self._with_prompt(step, released)
-        if released.stop is not None or step.finish is not None:
-            return self._finish(step, released)
-        if released.text or released.tokens:
-            return Delta(self.index, released.text, tokens=released.tokens)
-        return None
-
-    def _finish(self, step: Step, released: Released) -> Delta:
-        """A stop string that was met wins over whatever else ended the choice."""
-        self.done = True
-        text, tokens = released.text, released.tokens
-        stop: str | int | None = released.stop
-        finish = step.finish or "stop"
-        if stop is None:
-            rest = self._text.close()
-            text, tokens, stop = text + rest.text, tokens + rest.tokens, step.stop_id
-        else:
-            finish = "stop"
-        return Delta(self.index, text, tokens=tokens, finish=finish, stop=stop, usage=self._usage())
-
-    def _with_prompt(self, step: Step, released: Released) -> Released:
-        """Put the echoed prompt before the first text."""
-        echo, self._echo = self._echo, ""
-        tokens = tuple(map(self._text.token, step.prompt_logprobs))
-        return Released(echo + released.text, tokens + released.tokens, released.stop)
-
-    def _count(self, step: Step) -> None:
-        self._completion += step.tokens or len(step.ids)
-        self._cached = step.cached_tokens or self._cached
-        self._counted = step.prompt_tokens or self._counted
-
-    def _usage(self) -> Usage:
-        """A prompt is counted once, with its first choice."""
-        if not self._first:
-            return Usage(completion=self._completion)
-        prompt = self._counted
-        if prompt is None:
-            prompt = len(self._prompt) if isinstance(self._prompt, list) else 0
-        return Usage(prompt, self._completion, min(self._cached, prompt))
+async def generate(plan: Plan, deliver: Deliver) -> None:
+    """Run the answer and hand out what it gains. Cancelling this cancels the engine at once."""
+    if (plan.request.best_of or 0) > plan.request.n:
+        whole = Completion()
+        await run(plan, whole.add)
+        for delta in likeliest(plan, whole):
+            await done(deliver(delta))
+    else:
+        await run(plan, deliver)
 
 
-def generate(plan: Plan) -> AsyncGenerator[Delta, None]:
-    """The answer as it grows. Closing this cancels the job at once."""
-    best_of = plan.request.best_of or 0
-    return likeliest(plan) if best_of > plan.request.n else run(plan)
+async def done(waiting: Awaitable[None] | None) -> None:
+    if waiting is not None:
+        await waiting
 
 
-async def run(plan: Plan) -> AsyncGenerator[Delta, None]:
+async def run(plan: Plan, deliver: Deliver) -> None:
     """Run the jobs and read their steps until every choice is done."""
-    readers = [Reader(plan, at, i) for at, job in enumerate(plan.jobs) for i in range(job.n)]
+    readers = make_readers(plan)
     left = len(readers)
     await plan.ticket.wait()
     async with aclosing(run_together(plan.model.engine, plan.jobs)) as steps:
         async for step in steps:
             if not 0 <= step.choice < len(readers):
                 raise EngineFailed("The engine answered with a choice nobody asked for.")
+            if step.prompt_logprobs:
+                share(step, readers, plan.jobs[0].n)
             delta = readers[step.choice].feed(step)
             if delta is None:
                 continue
-            yield delta
+            waiting = deliver(delta)
+            if waiting is not None:
+                await waiting
             if delta.finish is not None:
                 left -= 1
                 if not left:
@@ -246,15 +212,27 @@ async def run(plan: Plan) -> AsyncGenerator[Delta, None]:
     raise EngineFailed("The engine stopped before the answer was finished.")
 
 
-async def likeliest(plan: Plan) -> AsyncGenerator[Delta, None]:
-    """Run more choices than were asked for and keep the likeliest of each prompt."""
-    whole = Completion()
-    async with aclosing(run(plan)) as deltas:
-        async for delta in deltas:
-            whole.add(delta)
+def make_readers(plan: Plan) -> list[Reader]:
+    """One for each choice, prompt by prompt."""
+    readers: list[Reader] = []
+    for job, echo in zip(plan.jobs, plan.texts, strict=True):
+        for choice in range(job.n):
+            text = detokenizer(plan.model, plan.request.stop, job.logprobs is not None)
+            readers.append(Reader(len(readers), job, text, echo, first=choice == 0))
+    return readers
+
+
+def share(step: Step, readers: list[Reader], choices: int) -> None:
+    """A prompt's own logprobs are told once and belong to every choice of that prompt."""
+    first = step.choice - step.choice % choices
+    for reader in readers[first : first + choices]:
+        reader.echo(step.prompt_logprobs)
+
+
+def likeliest(plan: Plan, whole: Completion) -> Iterator[Delta]:
+    """Of more choices than were asked for, the likeliest of each prompt."""
     many, keep, index = plan.jobs[0].n, plan.request.n, 0
-    everything = whole.choices()
-    usage = whole.usage
+    everything, usage = whole.choices(), whole.usage
     for at in range(0, len(everything), many):
         ranked = sorted(everything[at : at + many], key=lambda c: -likelihood(c.tokens))
         for choice in ranked[:keep]:

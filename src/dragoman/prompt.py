@@ -173,6 +173,9 @@ class Prompter:
                 pieces = self._split(chat, self._variables(chat, given, marked), marked, limits)
         except RecursionError:
             raise BadRequest("The request is nested too deeply.", param="messages") from None
+        except TemplateRejected as error:  # it may quote the client, with our marks inside
+            said = clean(error.message)
+            raise TemplateRejected(said, param=error.param, code=error.code) from None
         return [clean(piece) for piece in pieces] if marked.changed else pieces
 
     def _given(self, chat: Chat) -> dict[str, Any]:

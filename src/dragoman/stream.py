@@ -13,10 +13,11 @@ and slows nobody else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from time import perf_counter as now
 
-from dragoman.asgi import STREAM_HEADERS, Exchange
+from dragoman.asgi import STREAM_HEADERS, WRITER, Exchange
 from dragoman.errors import DragomanError, Unavailable
 
 PING = b": keep-alive\n\n"
@@ -34,18 +35,19 @@ class Stream:
         self._exchange = exchange
         self._send = exchange.send
         self._opening = opening
+        self._direct = exchange.scope.get(WRITER)
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Task[None] | None = None
         self._pinging: asyncio.Task[None] | None = None
         self._sending = False
-        self._since = self._loop.time()
+        self._since = now()
         self._abort = abort
         self.started = False  # headers are on their way or out
         self.open = False  # headers and opening events are out
 
     async def start(self) -> None:
-        """Send the headers and the opening events, unless the clock has begun to."""
-        if self._started is not None:
+        """Send the headers and the opening events, unless that has been done."""
+        if self._started is not None and not self.open:
             await asyncio.wait([self._started])
         if not self.started:
             self.started = True
@@ -59,7 +61,19 @@ class Stream:
         self.open = True
         self._rest()
 
+    def push(self, events: list[bytes], at: float) -> Awaitable[None] | None:
+        """Send at once if that can be done without waiting, else say what to wait for."""
+        direct = self._direct
+        if direct is None or not self.open or not direct.ready:
+            return self.events(events)
+        for event in events:
+            direct.write(event)
+        self._since = at
+        return None
+
     async def events(self, events: list[bytes]) -> None:
+        if not self.open:
+            await self.start()
         self._sending = True
         for event in events:
             await self._write(event)
@@ -73,15 +87,15 @@ class Stream:
 
     def _rest(self) -> None:
         self._sending = False
-        self._since = self._loop.time()
+        self._since = now()
 
     async def ping(self) -> None:
         with suppress(OSError, RuntimeError):  # the client left meanwhile
             await self.events([PING])
 
-    def tick(self, now: float, patience: float, ping: float, stall: float) -> None:
+    def tick(self, at: float, patience: float, ping: float, stall: float) -> None:
         """Called by the clock: begin, ping or give up as the time asks for."""
-        quiet = now - self._since
+        quiet = at - self._since
         if self._sending:
             if quiet > stall:
                 self._abort(Unavailable("The client does not read its answer."))
@@ -125,8 +139,8 @@ class Clock:
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        now = loop.time()
+        at = now()
         for stream in list(self._streams):
-            stream.tick(now, *self._times)
+            stream.tick(at, *self._times)
         if self._streams:
             self._arm()

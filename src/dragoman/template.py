@@ -35,7 +35,6 @@ from dragoman.budget import METHODS, NUMBER, WIDTH, Budget, OverBudget
 from dragoman.coder import Coder
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
 from dragoman.filters import FILTERS, GLOBALS, TESTS, Bound, Refused
-from dragoman.marks import clean
 
 log = logging.getLogger("dragoman.template")
 
@@ -117,6 +116,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     code_generator_class = Coder
     context_class = Bound
+    # What reads off the variables compiles with a generator of its own: it must not compute these
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -140,10 +140,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
             if isinstance(argument, str):
                 return self.getattr(obj, argument)
         return self.undefined(obj=obj, name=argument)
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        assert isinstance(context, Bound)  # noqa: S101
-        return context.budget.binary(operator, left, right)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         budget: Budget = context.budget  # type: ignore[attr-defined]
@@ -241,7 +237,7 @@ class Template:
         try:
             return self._run(context, budget)
         except Refused as error:
-            said = clean(error.message or "") or "it gives no reason."
+            said = error.message or "it gives no reason."
             raise TemplateRejected(
                 f"The model's chat template refuses this conversation: {said}", param="messages"
             ) from None
@@ -299,7 +295,7 @@ def _rejected(what: str, code: str | None = None) -> TemplateRejected:
 
 def _plain_words(message: str) -> str:
     """A message of jinja2 without names of classes."""
-    return re.sub(r"[\w.]+\.(\w+) object", r"\1 object", clean(message))[:500].rstrip(".")
+    return re.sub(r"[\w.]+\.(\w+) object", r"\1 object", message)[:500].rstrip(".")
 
 
 def _facts(tree: nodes.Template) -> Facts:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from contextlib import aclosing, suppress
+from contextlib import suppress
 
 from dragoman import pipeline
 from dragoman.errors import DragomanError
+from dragoman.events import Delta
 from dragoman.models import Models
 from dragoman.types import Chat, Message, Request, Sampling
 
@@ -78,12 +79,13 @@ async def turn(models: Models, history: list[Message], sampling: Sampling) -> No
 
 
 async def stream(models: Models, request: Request, parts: list[str]) -> None:
+    def hear(delta: Delta) -> None:
+        parts.append(delta.text)
+        say(delta.text)
+
     plan = await pipeline.prepare(request, models)
     try:
-        async with aclosing(pipeline.generate(plan)) as deltas:
-            async for delta in deltas:
-                parts.append(delta.text)
-                say(delta.text)
+        await pipeline.generate(plan, hear)
     finally:
         plan.close()
 

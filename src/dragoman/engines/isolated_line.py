@@ -123,7 +123,7 @@ class Line:
     def kill(self) -> None:
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self.process.send_signal(signal.SIGKILL)
+                os.kill(self.process.pid, signal.SIGKILL)  # leaves the reaping to the loop
 
     def fail(self, error: DragomanError) -> None:
         """Nothing more comes from the child: tell everybody who waits."""

@@ -41,7 +41,6 @@ from dragoman.engines.llamacpp_params import (
     payload,
 )
 from dragoman.engines.llamacpp_server import (
-    EMBED_CONTEXT,
     Native,
     Settings,
     context_of,
@@ -50,7 +49,7 @@ from dragoman.engines.llamacpp_server import (
 )
 from dragoman.engines.llamacpp_slots import Slots
 from dragoman.engines.llamacpp_track import Track, Vocabulary, stops_of
-from dragoman.errors import BadRequest, DragomanError, EngineFailed, Unsupported
+from dragoman.errors import BadRequest, DragomanError, EngineFailed, ModelBroken, Unsupported
 from dragoman.types import Adapter, Capabilities, Job, Logprob, Sampling, Step
 
 log = logging.getLogger("dragoman.llamacpp")
@@ -63,7 +62,10 @@ CONTROL = 3  # token type in a GGUF file
 
 def create(**settings: Any) -> LlamaCpp:
     """Load a model; `settings` are the fields of `Settings`."""
-    chosen = msgspec.convert(settings, Settings)
+    try:
+        chosen = msgspec.convert(settings, Settings)
+    except msgspec.ValidationError as error:
+        raise ModelBroken(f"The engine's settings are wrong: {error}") from None
     header = gguf.read(chosen.path)
     vocabulary = _vocabulary(header)
     native = launch(chosen, header, special=vocabulary.pieces is not None)
@@ -101,6 +103,7 @@ class LlamaCpp:
         self._header = header
         self._native = native
         self._embedder: Native | None = None
+        self._closed = False
         self._starting = asyncio.Lock()
         self._pieces: Pieces | None = None
         self._marks = Marks(self)
@@ -179,20 +182,18 @@ class LlamaCpp:
 
     async def aclose(self) -> None:
         """Let the servers go once nothing runs on them."""
-        native = self._native
-        for each in (native, self._embedder):
-            if each is not None:
-                await self._release(each, busy=each is native)
-
-    async def _release(self, native: Native, busy: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._embedder is not None:
+            await asyncio.to_thread(self._embedder.close)
         try:
             async with asyncio.timeout(IDLE):
-                if busy:
-                    await self._rest()
-            await asyncio.to_thread(native.close)
+                await self._rest()
+            await asyncio.to_thread(self._native.close)
         except (TimeoutError, EngineFailed):
             log.warning("the server is still busy; it ends with this process")
-            native.forget()
+            self._native.forget()
 
     async def _rest(self) -> None:
         """Wait until every slot is free: a request for all of them only runs then."""
@@ -215,7 +216,7 @@ class LlamaCpp:
         if not ids:
             raise BadRequest("The input is empty.", param="input")
         check_tokens(ids, self.vocabulary, "input")
-        limit = min(self.context, EMBED_CONTEXT)
+        limit = min(self.context, self._settings.embed_context)
         if len(ids) > limit:
             error = overflow(limit, len(ids))
             error.param = "input"

@@ -30,8 +30,7 @@ log = logging.getLogger("dragoman.llamacpp")
 
 PREFIX = "dragoman-engine-"
 CONTEXT = 8192  # unless the model was trained for less
-EMBED_CONTEXT = 2048  # a text to embed must fit into one batch
-EMBED_SLOTS = 2
+EMBED_CONTEXT = 2048
 CPU_BATCH, GPU_BATCH, MICRO_BATCH = 128, 2048, 512
 
 
@@ -46,6 +45,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     batch: int | None = None  # prompt tokens between two looks at who has gone away
     lora: dict[str, str] = {}  # name -> adapter file
     embeddings: bool = True
+    embed_context: int = EMBED_CONTEXT  # tokens of a text to embed; memory grows with it
     cache: int = 512  # MiB of memory for prompts that have lost their slot
     exact: bool = False  # same seed, same tokens, whatever else runs: see `_memory`
 
@@ -82,6 +82,7 @@ def launch(
 ) -> Native:
     """Start a server; `ModelBroken` tells why it could not be."""
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # it would start a debugger when it dies
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # on a busy machine, threads that spin starve
     import xllamacpp
 
     sweep()
@@ -117,7 +118,7 @@ def _params(lib: Any, settings: Settings, header: Header, embedding: bool) -> An
     params.fit_params = on_gpu
     context = context_of(settings, header)
     if embedding:
-        _for_embeddings(lib, params, header, min(context, EMBED_CONTEXT))
+        _for_embeddings(lib, params, header, min(context, settings.embed_context))
         return params
     batch = settings.batch or (GPU_BATCH if on_gpu else CPU_BATCH)
     params.n_parallel = settings.slots
@@ -164,9 +165,9 @@ def _adapters(lib: Any, params: Any, settings: Settings) -> None:
 
 def _for_embeddings(lib: Any, params: Any, header: Header, context: int) -> None:
     params.embedding = True
-    params.n_parallel = EMBED_SLOTS
-    params.n_ctx = context * EMBED_SLOTS
-    params.n_batch = params.n_ubatch = context
+    params.n_parallel = 1  # texts that share a batch would be cut, and averaged over a part
+    params.n_ctx = context
+    params.n_batch = params.n_ubatch = context  # a text is averaged over one batch
     params.cache_ram_mib = 0
     params.embd_normalize = 2
     if header.number(f"{header.architecture}.pooling_type") is None:
@@ -210,6 +211,7 @@ def sweep() -> None:
 def _cause(lib: Any, params: Any) -> str:
     """Why a load failed: try it once more and listen to what the library says."""
     params.verbosity = 3
+    params.hostnames = [params.hostnames[0].replace("engine.sock", "again.sock")]
     with tempfile.TemporaryFile() as heard:
         with _standard_error(heard.fileno()), contextlib.suppress(RuntimeError):
             lib.Server(params)
@@ -217,16 +219,17 @@ def _cause(lib: Any, params: Any) -> str:
         lines = heard.read(1 << 20).decode(errors="replace").splitlines()
     for line in lines:
         log.info("%s", line)
-    telling = [line for line in lines if re.search(r"error|failed|unable|invalid", line, re.I)]
+    telling = [found["text"] for line in lines if (found := _COMPLAINT.match(line))]
     return _plain(telling[0]) if telling else "it does not say why."
 
 
-def _plain(line: str) -> str:
-    """A line of the library's log without times, names of functions and paths."""
-    text = re.sub(r"^[\d.]+\s+[A-Z]\s+", "", line.strip())
-    text = re.sub(r"^(?:\w+: )+", "", text)
-    text = re.sub(r"'[^']*/[^']*'|\S*/\S+", "the file", text)
-    return text[:300]
+# time, level, part of the library, name of a function; then what it has to say
+_COMPLAINT = re.compile(r"[\d.]+ E (?:\w+ +\S+: )?(?:\w+: )*(?P<text>.*)")
+
+
+def _plain(text: str) -> str:
+    """What the library says, without paths."""
+    return re.sub(r"'[^']*/[^']*'|\S*/\S+", "the file", text)[:300]
 
 
 @contextlib.contextmanager

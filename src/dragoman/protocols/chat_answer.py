@@ -72,7 +72,7 @@ class Writer:
         options = openai.StreamOptions(request.include_usage, request.obfuscate)
         self._envelope = Envelope("chatcmpl", "chat.completion.chunk", model, options)
         self._choices = choices
-        self._plain = request.logprobs is None
+        self._plain = request.logprobs is None and not request.obfuscate
         after = b'},"logprobs":null,"finish_reason":null}'
         self._ends = [
             self._envelope.ends(b'{"index":%d,"delta":{"content":' % index, after)
@@ -84,6 +84,9 @@ class Writer:
         return [self._envelope.chunk(ChunkChoice(i, first)) for i in range(self._choices)]
 
     def write(self, delta: Delta) -> list[bytes]:
+        if self._plain and delta.finish is None:  # the usual case
+            before, after = self._ends[delta.choice]
+            return [before + encode(delta.text) + after]
         frames = []
         if delta.text or delta.tokens:
             frames.append(self._gain(delta))
@@ -94,10 +97,7 @@ class Writer:
         return frames
 
     def _gain(self, delta: Delta) -> bytes:
-        if self._plain:
-            before, after = self._ends[delta.choice]
-            return self._envelope.seal(before + encode(delta.text) + after)
-        logprobs = openai.logprobs(delta.tokens)
+        logprobs = openai.logprobs(delta.tokens) if delta.tokens else None
         return self._envelope.chunk(ChunkChoice(delta.choice, {"content": delta.text}, logprobs))
 
     def end(self, usage: Spent) -> list[bytes]:

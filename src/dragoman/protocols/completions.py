@@ -138,7 +138,8 @@ class Writer:
     def __init__(self, request: Request, model: str, choices: int) -> None:
         options = openai.StreamOptions(request.include_usage, request.obfuscate)
         self._envelope = Envelope("cmpl", "text_completion", model, options)
-        self._plain = request.logprobs is None
+        self._logprobs = request.logprobs is not None
+        self._plain = not self._logprobs and not request.obfuscate
         self._offsets = [0] * choices
         after = b',"logprobs":null,"finish_reason":null}'
         self._ends = [
@@ -149,6 +150,9 @@ class Writer:
         return []
 
     def write(self, delta: Delta) -> list[bytes]:
+        if self._plain and delta.finish is None:  # the usual case
+            before, after = self._ends[delta.choice]
+            return [before + encode(delta.text) + after]
         frames = []
         if delta.text or delta.tokens:
             frames.append(self._gain(delta))
@@ -158,10 +162,7 @@ class Writer:
         return frames
 
     def _gain(self, delta: Delta) -> bytes:
-        if self._plain:
-            before, after = self._ends[delta.choice]
-            return self._envelope.seal(before + encode(delta.text) + after)
-        lists = logprobs(delta.tokens, self._offsets[delta.choice])
+        lists = logprobs(delta.tokens, self._offsets[delta.choice]) if self._logprobs else None
         self._offsets[delta.choice] += sum(len(token.text) for token in delta.tokens)
         return self._envelope.chunk(TextChoice(delta.text, delta.choice, lists, None))
 
@@ -176,7 +177,7 @@ class Writer:
             TextChoice(
                 choice.text,
                 choice.index,
-                None if self._plain else logprobs(choice.tokens, 0),
+                logprobs(choice.tokens, 0) if self._logprobs else None,
                 choice.finish or "stop",
             )
             for choice in completion.choices()

@@ -246,12 +246,12 @@ class Envelope:
 
     def chunk(self, choice: Any) -> bytes:
         """A chunk with one choice, of any shape."""
-        return self.seal(self._head + encode(choice) + self._tail)
+        frame = self._head + encode(choice) + self._tail
+        return self._padded(frame) if self._pad else frame
 
-    def seal(self, frame: bytes) -> bytes:
-        """Pad a frame to a coarse length when the client wants its sizes to tell nothing."""
-        if not self._pad:
-            return frame
+    @staticmethod
+    def _padded(frame: bytes) -> bytes:
+        """A frame of a coarse length, for a client that wants its sizes to tell nothing."""
         room = 32 - (len(frame) + 17) % 32
         filling = secrets.token_hex(16)[:room].encode()
         return frame[:-3] + b',"obfuscation":"' + filling + b'"}\n\n'

@@ -1,0 +1,78 @@
+"""Reads one choice: an engine's steps in, deltas out."""
+
+from __future__ import annotations
+
+from dragoman.detokenize import Detokenizer, Released
+from dragoman.events import Delta, Token, Usage
+from dragoman.types import Job, Logprob, Step
+
+
+class Reader:
+    """Reads the steps of choice `index`; `first` of its prompt also counts the prompt."""
+
+    def __init__(self, index: int, job: Job, text: Detokenizer, echo: str, *, first: bool) -> None:
+        self._index = index
+        self._done = False
+        self._prompt = job.prompt
+        self._first = first
+        self._echo = echo
+        self._marks: tuple[Token, ...] = ()  # logprobs of the prompt, for `echo`
+        self._text = text
+        self._plain = text.plain and not echo
+        self._completion = self._cached = 0
+        self._counted: int | None = None
+
+    def feed(self, step: Step) -> Delta | None:
+        """What the choice gained, if anything; a choice that is done gains nothing."""
+        if self._done:
+            return None
+        self._completion += step.tokens or len(step.ids)
+        if step.prompt_tokens is not None or step.cached_tokens is not None:
+            self._count_prompt(step)
+        if self._plain and step.finish is None:  # the usual case, and the only one that is often
+            text = self._text.read(step)
+            return Delta(self._index, text) if text else None
+        released = self._text.feed(step)
+        if self._echo:
+            released = self._with_prompt(released)
+        if released.stop is not None or step.finish is not None:
+            return self._finish(step, released)
+        if released.text or released.tokens:
+            return Delta(self._index, released.text, tokens=released.tokens)
+        return None
+
+    def echo(self, marks: list[Logprob]) -> None:
+        """Logprobs of the prompt, to be told with it."""
+        self._marks = tuple(map(self._text.token, marks))
+
+    def _finish(self, step: Step, released: Released) -> Delta:
+        """A stop string that was met wins over whatever else ended the choice."""
+        self._done = True
+        text, tokens = released.text, released.tokens
+        stop: str | int | None = released.stop
+        finish = step.finish or "stop"
+        if stop is None:
+            rest = self._text.close()
+            text, tokens, stop = text + rest.text, tokens + rest.tokens, step.stop_id
+        else:
+            finish = "stop"
+        usage = self._usage()
+        return Delta(self._index, text, tokens=tokens, finish=finish, stop=stop, usage=usage)
+
+    def _with_prompt(self, released: Released) -> Released:
+        """Put the echoed prompt before the first text."""
+        echo, self._echo = self._echo, ""
+        return Released(echo + released.text, self._marks + released.tokens, released.stop)
+
+    def _count_prompt(self, step: Step) -> None:
+        self._cached = step.cached_tokens or self._cached
+        self._counted = step.prompt_tokens or self._counted
+
+    def _usage(self) -> Usage:
+        """A prompt is counted once, with its first choice."""
+        if not self._first:
+            return Usage(completion=self._completion)
+        prompt = self._counted
+        if prompt is None:
+            prompt = len(self._prompt) if isinstance(self._prompt, list) else 0
+        return Usage(prompt, self._completion, min(self._cached, prompt))

@@ -1,0 +1,30 @@
+"""Makes small LoRA adapters, so that tests need none from elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from gguf import GGUFWriter
+
+RANK = 2
+
+
+def make_adapter(path: Path, *, seed: int, width: int = 576, strength: float = 10.0) -> Path:
+    """An adapter that shifts what a llama-type model of this width says, its own way per seed."""
+    numbers = np.random.default_rng(seed)
+    writer = GGUFWriter(str(path), "llama")
+    writer.add_string("general.type", "adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", float(RANK))
+    for block in (0, 7, 15):
+        name = f"blk.{block}.attn_output.weight"
+        down = numbers.standard_normal((RANK, width)).astype(np.float32)
+        up = numbers.standard_normal((width, RANK)).astype(np.float32)
+        writer.add_tensor(f"{name}.lora_a", down / width**0.5 * strength)
+        writer.add_tensor(f"{name}.lora_b", up / RANK**0.5)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
