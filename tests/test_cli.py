@@ -1,0 +1,218 @@
+"""The command line, run as an operator runs it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dragoman import cli, config
+
+DRAGOMAN = [sys.executable, "-m", "dragoman"]
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*DRAGOMAN, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=os.environ | environment,
+    )
+
+
+def test_settings_come_from_flags_then_the_environment_then_defaults() -> None:
+    outside = {"DRAGOMAN_PORT": "9", "DRAGOMAN_API_KEY": "a, b", "DRAGOMAN_ANY_MODEL": "true"}
+    settings = config.load({"host": "::1", "port": None}, outside)
+    assert (settings.host, settings.port) == ("::1", 9)
+    assert settings.api_key == ("a", "b")
+    assert settings.any_model is True
+    assert settings.queue == config.Settings().queue
+    assert config.load({"port": 7}, outside).port == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("PORT", "many"), ("ANY_MODEL", "perhaps"), ("DRAIN", "long")]
+)
+def test_a_setting_that_cannot_be_read_is_named(name: str, value: str) -> None:
+    with pytest.raises(SystemExit, match=f"DRAGOMAN_{name}"):
+        config.load({}, {f"DRAGOMAN_{name}": value})
+
+
+def test_list_shows_what_is_there(default_model: Path, tmp_path: Path) -> None:
+    shown = run("list", "--models-dir", str(default_model.parent.parent))
+    assert shown.returncode == 0
+    assert re.search(r"smollm2-135m +llama +Q4_1 +8192 +98 MB", shown.stdout)
+    (tmp_path / "broken.gguf").write_bytes(b"GGUFnonsense")
+    broken = run("list", "--models-dir", str(tmp_path))
+    assert "broken:" in broken.stdout
+    empty = run("list", "--models-dir", str(tmp_path / "new"))
+    assert "dragoman pull" in empty.stdout
+
+
+def test_pulling_what_is_there_is_quick_and_says_where(default_model: Path) -> None:
+    done = run("pull", "smollm2-135m", "--models-dir", str(default_model.parent.parent))
+    assert done.returncode == 0
+    assert str(default_model) in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["serve", "no-such-model"], "no-such-model"),
+        (["serve", "/no/such/file.gguf"], "file.gguf"),
+        (["pull", "no-such-model"], "hf:owner/repo"),
+        (["serve", "x", "--host", "0.0.0.0", "--models-dir", "{model}"], "API key"),
+        (["serve", "--log-level", "loud"], "log level"),
+        (["serve", "--lora", "poet", "{file}"], "NAME=PATH"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    arguments: list[str], says: str, default_model: Path, tmp_path: Path
+) -> None:
+    place = {"model": str(tmp_path), "file": str(default_model)}
+    if "0.0.0.0" in arguments:
+        (tmp_path / "x.gguf").symlink_to(default_model)
+    done = run(*(one.format(**place) for one in arguments))
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_file_says_why_and_ends(tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"not a model at all")
+    done = run("serve", str(tmp_path / "bad.gguf"), "--port", "0")
+    assert done.returncode == 1
+    assert "GGUF" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@contextmanager
+def served(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    with subprocess.Popen(
+        [*DRAGOMAN, "serve", "--port", "0", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            yield process, until(process, r"listens on (\S+)")
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def until(process: subprocess.Popen[str], pattern: str) -> str:
+    assert process.stdout is not None
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if found := re.search(pattern, line):
+            return found[1] if found.groups() else found[0]
+    raise AssertionError("".join(said))
+
+
+def test_serve_answers_and_ends_with_its_engine_on_sigterm(default_model: Path) -> None:
+    with served(str(default_model), "--served-name", "tiny", "--context", "512") as (process, url):
+        until(process, "Serving")
+        assert httpx.get(f"{url}/health/ready").status_code == 200
+        body = {"model": "tiny", "prompt": "Hello", "max_tokens": 4}
+        answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
+        assert answer["usage"]["completion_tokens"] <= 4
+        children = child_pids(process.pid)
+        assert children
+        assert listening(process.pid, *children) == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) in (0, -signal.SIGTERM)
+        deadline = time.monotonic() + 10
+        while any(Path(f"/proc/{pid}").exists() for pid in children):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def child_pids(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def listening(*pids: int) -> int:
+    """How many TCP sockets these processes listen on."""
+    inodes = set()
+    for pid in pids:
+        for handle in Path(f"/proc/{pid}/fd").iterdir():
+            with_inode = re.match(r"socket:\[(\d+)\]", os.readlink(handle))
+            if with_inode:
+                inodes.add(with_inode[1])
+    rows = [
+        row.split()
+        for table in ("tcp", "tcp6")
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return sum(row[3] == "0A" and row[9] in inodes for row in rows)
+
+
+class Terminal:
+    """A program on a terminal of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.pid, self._handle = pty.fork()
+        if self.pid == 0:
+            os.execv(sys.executable, [*DRAGOMAN, *arguments])  # noqa: S606
+        self.seen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._handle, text.encode())
+
+    def until(self, pattern: str) -> str:
+        """What came since the last call, up to the pattern."""
+        deadline = time.monotonic() + 60
+        while not (found := re.search(pattern, self.seen)):
+            assert time.monotonic() < deadline, self.seen
+            if select.select([self._handle], [], [], 1)[0]:
+                self.seen += os.read(self._handle, 4096).decode(errors="replace")
+        taken, self.seen = self.seen[: found.end()], self.seen[found.end() :]
+        return taken
+
+    def wait(self) -> int:
+        try:
+            while os.read(self._handle, 4096):
+                pass
+        except OSError:
+            pass
+        os.close(self._handle)
+        return os.waitpid(self.pid, 0)[1]
+
+
+def test_chat_streams_and_ctrl_c_stops_the_answer_only(default_model: Path) -> None:
+    terminal = Terminal("chat", str(default_model), "--context", "2048", "--temperature", "0")
+    terminal.until(">>> ")
+    terminal.type("\x03")
+    terminal.until(">>> ")
+    terminal.type("Write a very long story about a fox, with many chapters.\n")
+    terminal.until("chapters.")
+    terminal.until(r"\w+ \w+ \w+")
+    terminal.type("\x03")
+    terminal.until(">>> ")
+    terminal.type("Say hello.\n")
+    terminal.until("hello.")
+    terminal.until(r"\w+")
+    terminal.until(">>> ")
+    terminal.type("\x04")
+    assert terminal.wait() == 0
+
+
+def test_the_parser_knows_its_commands() -> None:
+    known = cli.parser().parse_args(["serve", "m", "--lora", "a=b", "--lora", "c=d"])
+    assert known.lora == ["a=b", "c=d"]
+    assert known.any_model is None
