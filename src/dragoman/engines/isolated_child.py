@@ -18,6 +18,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -220,6 +221,14 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def quickest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
 def main() -> None:
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
@@ -227,7 +236,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     code = 1
     try:
-        code = asyncio.run(serve(socket.socket(fileno=descriptor)))
+        with asyncio.Runner(loop_factory=quickest_loop()) as runner:
+            code = runner.run(serve(socket.socket(fileno=descriptor)))
     except ConnectionError:
         pass
     except Exception:

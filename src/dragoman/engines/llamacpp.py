@@ -127,7 +127,7 @@ class LlamaCpp:
     async def admit(self, job: Job) -> None:
         ids = await self._ids(job)
         check_job(job, ids, self)
-        if job.grammar is not None:
+        if job.grammar is not None and self.slots.free:  # else it would wait for a slot here
             await self._grammars.check(job.grammar)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
@@ -154,6 +154,8 @@ class LlamaCpp:
                 self.slots.take(len(group)),
                 aclosing(self._group(job, ids, group, seed)) as steps,
             ):
+                if job.grammar is not None:
+                    await self._grammars.check(job.grammar)
                 async for step in steps:
                     yield step
 

@@ -75,6 +75,8 @@ def _check_sampling(job: Job, vocabulary: Vocabulary) -> None:
     check_tokens(sampling.stop_token_ids or (), vocabulary, "stop_token_ids")
     if job.grammar is None:
         return
+    if not job.grammar.strip() or len(job.grammar) > MOST_GRAMMAR:
+        raise BadRequest("The grammar is empty or too long.", param="grammar")
     # the server forgets where it was in a grammar, and ends the process when nothing is allowed
     for name in ("min_tokens", "ignore_eos"):
         if getattr(sampling, name):
@@ -86,7 +88,7 @@ class Grammars:
 
     It refuses a grammar of its own language that it cannot read, but one in the other language it
     silently forgets. So it is asked for a control token, which such a grammar never allows unless
-    it names it: if the token comes, the grammar is not in force.
+    it names it: if the token comes, the grammar is not in force. A grammar is proved once.
     """
 
     def __init__(self, engine: LlamaCpp) -> None:
@@ -94,8 +96,6 @@ class Grammars:
         self._sound: OrderedDict[bytes, None] = OrderedDict()
 
     async def check(self, grammar: str) -> None:
-        if not grammar.strip() or len(grammar) > MOST_GRAMMAR:
-            raise BadRequest("The grammar is empty or too long.", param="grammar")
         name = hashlib.sha256(grammar.encode()).digest()
         if name not in self._sound:
             await self._prove(grammar)

@@ -9,6 +9,7 @@ when the first embedding is asked for.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import re
@@ -81,8 +82,7 @@ def launch(
     settings: Settings, header: Header, *, special: bool = True, embedding: bool = False
 ) -> Native:
     """Start a server; `ModelBroken` tells why it could not be."""
-    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # it would start a debugger when it dies
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # on a busy machine, threads that spin starve
+    _tune()
     import xllamacpp
 
     sweep()
@@ -100,6 +100,14 @@ def launch(
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _tune() -> None:
+    """Settings that the library and its threads read from the environment, unless they are set."""
+    with contextlib.suppress(AttributeError, OSError):
+        setenv = ctypes.CDLL(None).setenv
+        setenv(b"GGML_NO_BACKTRACE", b"1", 0)  # it would start a debugger when it dies
+        setenv(b"GOMP_SPINCOUNT", b"1000", 0)  # on a busy machine, threads that spin starve
 
 
 def _params(lib: Any, settings: Settings, header: Header, embedding: bool) -> Any:
@@ -178,7 +186,7 @@ def ends_of(native: Native) -> frozenset[int]:
     """The tokens that end an answer, as the server itself sees it."""
     answers: list[Any] = []
     asked = {"prompt": [0], "n_predict": 1, "ignore_eos": True, "verbose": True, "stream": False}
-    native.server.handle_completions(asked, lambda answer: answers.append(answer) or False)
+    native.server.handle_completions(asked, answers.append)
     settings = answers[0].get("__verbose", {}).get("generation_settings", {})
     return frozenset(int(bias["token"]) for bias in settings.get("logit_bias", ()))
 
