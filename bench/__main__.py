@@ -82,7 +82,7 @@ def model_file() -> str:
     if given:
         return given
     from dragoman.config import Settings
-    from dragoman.pull import pull
+    from dragoman.models.pull import pull
 
     return str(pull("smollm2-135m", Settings().models_path))
 

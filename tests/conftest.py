@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman import config
-from dragoman.pull import DEFAULT_ALIASES, Bar, pull
+from dragoman.models.pull import DEFAULT_ALIASES, Bar, pull
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dragoman.engines.llamacpp import LlamaCpp, create
+from dragoman.engines.llamacpp.engine import LlamaCpp, create
 from dragoman.errors import DragomanError
 from dragoman.types import DEFAULT_SAMPLING, Job, Logprob, Sampling, Step
 

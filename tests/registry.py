@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from dragoman.catalog import Catalog, Source
-from dragoman.models import Model, Models, Policy, report
+from dragoman.models.catalog import Catalog, Source
+from dragoman.models.registry import Model, Models, Policy, report
 from dragoman.types import Capabilities, Job, Step
 from tests.files import put
 

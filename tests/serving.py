@@ -12,8 +12,9 @@ from typing import Any
 import httpx
 import uvloop
 
-from dragoman import assembly, server
-from dragoman.http import App
+from dragoman import assembly
+from dragoman.http import server
+from dragoman.http.app import App
 from dragoman.testing import Scripted
 
 QUIET = {"log_level": "warning"}

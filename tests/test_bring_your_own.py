@@ -103,7 +103,7 @@ def test_d77_serve_blocks_and_serve_async_is_awaited(tmp_path: Path) -> None:
 
 # prints the address, as `serve` itself says nothing on standard output
 LISTEN = """
-import dragoman.server as server
+import dragoman.http.server as server
 make = server.make
 server.make = lambda app, settings, ready=None: make(
     app, settings, lambda url: print(url, flush=True))

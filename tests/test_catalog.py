@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import pytest
 
-from dragoman.catalog import Catalog, Source, describe_gguf
-from dragoman.mapping import Chosen
+from dragoman.models.catalog import Catalog, Source, describe_gguf
+from dragoman.models.mapping import Chosen
 from tests.files import put
 
 
@@ -163,7 +163,7 @@ def test_headers_are_read_once_for_each_state_of_a_file(
         reads.append(path)
         return describe_gguf(path)
 
-    monkeypatch.setattr("dragoman.catalog.describe_gguf", counted)
+    monkeypatch.setattr("dragoman.models.catalog.describe_gguf", counted)
     file = put(root / "m.gguf")
     made = catalog(root)
     made.refresh()

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.abilities import Abilities, Probe, abilities
-from dragoman.conversation import parsed, prepare, prepare_tools
 from dragoman.errors import TemplateRejected, Unsupported
-from dragoman.template import Template, compile_template
+from dragoman.prompt.abilities import Abilities, Probe, abilities
+from dragoman.prompt.conversation import parsed, prepare, prepare_tools
+from dragoman.prompt.template import Template, compile_template
 from dragoman.types import Message, Role, Tool, ToolCall
 
 HERE = Path(__file__).parent

@@ -13,12 +13,12 @@ import httpx
 import pytest
 
 from dragoman import assembly, config
-from dragoman.catalog import Catalog
 from dragoman.errors import KINDS, DragomanError
-from dragoman.loader import load
-from dragoman.models import Models
+from dragoman.http.routes import Route, spellings
+from dragoman.models.catalog import Catalog
+from dragoman.models.loader import load
+from dragoman.models.registry import Models
 from dragoman.protocols import openai
-from dragoman.routes import Route, spellings
 from dragoman.testing import Scripted
 from tests.serving import Running, chat, running, scripted_app, serving
 
@@ -48,7 +48,7 @@ def is_error(response: httpx.Response) -> dict[str, Any]:
     return error
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS.values(), key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("kind", [KINDS[name] for name in sorted(KINDS)])
 def test_d69_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
     body = json.loads(openai.error(kind("What happened.", param="there")))["error"]
     assert set(body) == {"message", "type", "param", "code"}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.catalog import Source
 from dragoman.errors import EngineDown, ModelBroken, Unavailable
-from dragoman.models import Model, Models
+from dragoman.models.catalog import Source
+from dragoman.models.registry import Model, Models
 from tests.registry import LONG, Loader, fill, play, size_of, state, until
 
 

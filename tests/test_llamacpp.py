@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engines.llamacpp import create
+from dragoman.engines.llamacpp.engine import create
 from dragoman.testing import check_engine
 from tests.llama_bench import CONTEXT, QUESTION, STORY, Bench, ask, job_of
 

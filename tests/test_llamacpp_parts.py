@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.engines.llamacpp_gaps import Pieces
-from dragoman.engines.llamacpp_http import Events, Reply
-from dragoman.engines.llamacpp_params import (
+from dragoman.engines.llamacpp.gaps import Pieces
+from dragoman.engines.llamacpp.http import Events, Reply
+from dragoman.engines.llamacpp.params import (
     SEEDS,
     Ask,
     Event,
@@ -20,8 +20,8 @@ from dragoman.engines.llamacpp_params import (
     mark,
     payload,
 )
-from dragoman.engines.llamacpp_slots import Slots
-from dragoman.engines.llamacpp_track import Track
+from dragoman.engines.llamacpp.slots import Slots
+from dragoman.engines.llamacpp.track import Track
 from dragoman.errors import BadRequest, ContextOverflow, EngineFailed
 from dragoman.types import DEFAULT_SAMPLING, Adapter, Job, Logprob, Sampling, Step
 

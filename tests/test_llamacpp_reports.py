@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.engines.llamacpp import LlamaCpp, create
+from dragoman.engines.llamacpp.engine import LlamaCpp, create
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
 from dragoman.types import Adapter
 from tests.llama_bench import CONTEXT, HARD, QUESTION, Bench, ask, job_of, refusal

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from dragoman import gguf, loader
-from dragoman.catalog import Catalog, Source
+from dragoman import gguf
 from dragoman.errors import EngineDown, ModelBroken
-from dragoman.mapping import Chosen
-from dragoman.models import Models
-from dragoman.tokenizer import PROBES, EngineTokenizer, Tokenizer, from_gguf
+from dragoman.models import loader
+from dragoman.models.catalog import Catalog, Source
+from dragoman.models.mapping import Chosen
+from dragoman.models.registry import Models
+from dragoman.tokens.tokenizer import PROBES, EngineTokenizer, Tokenizer, from_gguf
 from dragoman.types import Capabilities, Job, Sampling, Step
 from tests.files import put
 from tests.oracle import byte_level_vocabulary, tiny_model

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.engines import wire
-from dragoman.engines.isolated_child import FULL, Outbox
+from dragoman.engines.isolated import wire
+from dragoman.engines.isolated.child import FULL, Outbox
 from dragoman.engines.mailbox import CROWDED, Mailbox, merge
 from dragoman.errors import EngineFailed, ErrorNote
 from dragoman.types import Logprob, Step

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.catalog import Catalog
-from dragoman.mapping import Chosen, read_mapping
+from dragoman.models.catalog import Catalog
+from dragoman.models.mapping import Chosen, read_mapping
 from dragoman.types import Sampling
 from tests.files import put
 

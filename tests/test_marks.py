@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman import gguf, tokenizer
-from dragoman.marks import CUT, MARK, TURNING, Guard, clean, trie
-from dragoman.prompt import Prompter, Rendered
+from dragoman import gguf
+from dragoman.prompt.marks import CUT, MARK, TURNING, Guard, clean, trie
+from dragoman.prompt.prompter import Prompter, Rendered
+from dragoman.tokens import tokenizer
 from dragoman.types import Chat, Message, Tool, ToolCall
 from tests.bytes_tokenizer import FIRST, Bytes
 

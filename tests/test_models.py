@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dragoman.catalog import Catalog
 from dragoman.errors import (
     DragomanError,
     EngineDown,
@@ -18,8 +17,9 @@ from dragoman.errors import (
     ModelNotFound,
     Unsupported,
 )
-from dragoman.mapping import Chosen
-from dragoman.models import Entry, Lease, Models, Policy
+from dragoman.models.catalog import Catalog
+from dragoman.models.mapping import Chosen
+from dragoman.models.registry import Entry, Lease, Models, Policy
 from tests.files import put
 from tests.registry import Engine, Loader, fill, play, size_of, state, until
 

@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman import gguf, prompt, tokenizer
+from dragoman import gguf
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
-from dragoman.prompt import Prompter, Rendered
-from dragoman.segments import Segments
+from dragoman.prompt import prompter as prompt
+from dragoman.prompt.prompter import Prompter, Rendered
+from dragoman.prompt.segments import Segments
+from dragoman.tokens import tokenizer
 from dragoman.types import Chat, Message, Prompt, Role, Tool, ToolCall
 from tests.bytes_tokenizer import FIRST, Bytes
 

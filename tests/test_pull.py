@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from dragoman import pull
 from dragoman.errors import BadRequest, DragomanError, ModelBroken, NotFound, Unavailable
+from dragoman.models import pull
 
 CONTENT = b"a model " * 300_000
 

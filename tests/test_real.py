@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +27,19 @@ MODEL = "smollm2-135m"
 ASK: Any = [{"role": "user", "content": "Tell me about the sea."}]
 
 
-@pytest.fixture(scope="module")
-def server(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    poet = make_adapter(tmp_path_factory.mktemp("lora") / "poet.gguf", seed=1)
-    settings = config.load(
-        {
-            "port": 0,
-            "models_dir": str(default_model.parent.parent),
-            "lora": (f"poet={poet}",),
-            "context": 2048,
-        }
-    )
+@contextmanager
+def serve(default_model: Path, **said: Any) -> Iterator[Running]:
+    settings = config.load({"port": 0, "models_dir": str(default_model.parent.parent)} | said)
     models = assembly.find_models(settings, MODEL)
     with running(assembly.make_app(models, settings, local=True)) as made:
         made.on_loop(models.load(MODEL))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def server(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    poet = make_adapter(tmp_path_factory.mktemp("lora") / "poet.gguf", seed=1)
+    with serve(default_model, lora=(f"poet={poet}",), context=2048) as made:
         yield made
 
 
@@ -115,7 +115,7 @@ def test_d28_three_choices_are_three_answers(client: OpenAI) -> None:
 
 
 def test_d25_greedy_in_three_spellings(client: OpenAI) -> None:
-    def ask(**fields: Any) -> str | None:
+    def ask(**fields: Any) -> Any:
         answer = client.chat.completions.create(model=MODEL, messages=ASK, max_tokens=16, **fields)
         return answer.choices[0].message.content
 
@@ -164,8 +164,9 @@ def test_completions_with_echo_logprobs_and_token_ids(server: Running, client: O
         assert lists.token_logprobs is not None
         assert lists.top_logprobs is not None
         assert len(lists.token_logprobs) == len(lists.top_logprobs) == len(ids) + 1
-        assert lists.token_logprobs[0] is None
-        last = lists.token_logprobs[-1]
+        marks: list[float | None] = list(lists.token_logprobs)
+        assert marks[0] is None
+        last = marks[-1]
         assert last == max(lists.top_logprobs[-1].values())
         assert answer.usage is not None
         assert answer.usage.prompt_tokens == len(ids)
@@ -239,45 +240,50 @@ def test_a_closed_stream_frees_its_slot_at_once(server: Running) -> None:
     assert time.monotonic() - left < 2
 
 
-def test_killing_the_engine_ends_every_stream_cleanly_and_it_comes_back(server: Running) -> None:
-    body = {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": "Count for ever."}],
-        "stream": True,
-        "ignore_eos": True,
-        "max_tokens": 2000,
-    }
+def test_killing_the_engine_ends_every_stream_cleanly_and_it_comes_back(
+    default_model: Path,
+) -> None:
+    body = {"model": MODEL, "messages": ASK, "stream": True, "ignore_eos": True}
     begun = threading.Barrier(17, timeout=60)
 
-    def hold(_: int) -> tuple[list[Any], float]:
-        with httpx.stream(
-            "POST", f"{server.url}/v1/chat/completions", json=body, timeout=60
-        ) as answer:
+    def hold(url: str) -> tuple[list[str], float]:
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=60) as answer:
             assert answer.status_code == 200
             lines = answer.iter_lines()
-            next(lines)
+            while '"content":"' not in next(lines):
+                pass
             begun.wait()
             rest = [line for line in lines if line.startswith("data: ")]
             return rest, time.monotonic()
 
-    with ThreadPoolExecutor(16) as pool:
-        held = [pool.submit(hold, i) for i in range(16)]
+    with serve(default_model, slots=16, context=1024) as server, ThreadPoolExecutor(16) as pool:
+        held = [pool.submit(hold, server.url) for _ in range(16)]
         begun.wait()
         killed = time.monotonic()
         os.kill(engine_of(server).pid, signal.SIGKILL)
-        answers = [one.result() for one in held]
-    for lines, ended in answers:
-        assert json.loads(lines[-2][6:])["error"]["code"] == "engine_down"
-        assert lines[-1] == "data: [DONE]"
-        assert ended - killed < 2
-    again = httpx.post(
-        f"{server.url}/v1/chat/completions",
-        json={"model": MODEL, "messages": ASK, "max_tokens": 4},
-        timeout=60,
-    )
-    assert again.status_code == 200
-    assert httpx.get(f"{server.url}/health/ready").status_code == 200
-    assert engine_of(server).restarts == 1
+        for lines, ended in [one.result() for one in held]:
+            assert json.loads(lines[-2][6:])["error"]["code"] == "engine_down"
+            assert lines[-1] == "data: [DONE]"
+            assert ended - killed < 2
+        said = {"model": MODEL, "messages": ASK, "max_tokens": 4}
+        again = httpx.post(f"{server.url}/v1/chat/completions", json=said, timeout=60)
+        assert again.status_code == 200
+        assert httpx.get(f"{server.url}/health/ready").status_code == 200
+        assert engine_of(server).restarts == 1
+
+
+def test_health_says_so_while_the_engine_is_down(default_model: Path) -> None:
+    with serve(default_model, context=512) as server:
+        os.kill(engine_of(server).pid, signal.SIGKILL)
+        seen: list[int] = []
+        deadline = time.monotonic() + 60
+        while not seen or seen[-1] != 200 or 503 not in seen:
+            assert time.monotonic() < deadline
+            response = httpx.get(f"{server.url}/health/ready")
+            seen.append(response.status_code)
+            if response.status_code == 503:
+                assert response.headers["retry-after"]
+            assert httpx.get(f"{server.url}/health/live").status_code == 200
 
 
 def test_usage_in_a_stream_of_the_real_model(server: Running) -> None:

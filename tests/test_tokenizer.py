@@ -14,7 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman import gguf
-from dragoman.tokenizer import (
+from dragoman.tokens.from_gguf import vocabulary_from_gguf
+from dragoman.tokens.patterns import CUTS
+from dragoman.tokens.tokenizer import (
     INLINE,
     PROBES,
     EngineTokenizer,
@@ -24,9 +26,7 @@ from dragoman.tokenizer import (
     prove,
     proved,
 )
-from dragoman.tokenizer_gguf import vocabulary_from_gguf
-from dragoman.tokenizer_patterns import CUTS
-from dragoman.vocabulary import is_markup
+from dragoman.tokens.vocabulary import is_markup
 from tests.oracle import (
     Oracle,
     byte_level_vocabulary,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman._version import __version__
 
 if TYPE_CHECKING:
-    from dragoman.http import App
+    from dragoman.http.app import App
 
 __all__ = ["__version__", "app", "serve", "serve_async"]
 

@@ -8,17 +8,18 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from dragoman import config, server
-from dragoman.catalog import Catalog
+from dragoman import config
 from dragoman.config import Settings
 from dragoman.engines.adapted import adapt
 from dragoman.errors import DragomanError
-from dragoman.http import App
-from dragoman.keys import Keys
-from dragoman.loader import load
-from dragoman.mapping import Chosen
-from dragoman.models import Models, Policy
-from dragoman.pull import DEFAULT_ALIASES
+from dragoman.http import server
+from dragoman.http.app import App
+from dragoman.http.keys import Keys
+from dragoman.models.catalog import Catalog
+from dragoman.models.loader import load
+from dragoman.models.mapping import Chosen
+from dragoman.models.pull import DEFAULT_ALIASES
+from dragoman.models.registry import Models, Policy
 
 BROUGHT = ("name", "chat_template")
 
@@ -156,7 +157,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 def default_model(settings: Settings) -> str:
     """The default model's name; it is fetched first if it is not there yet."""
-    from dragoman.pull import Bar, pull
+    from dragoman.models.pull import Bar, pull
 
     bar = Bar(sys.stderr)
     pull(DEFAULT_ALIASES[0], settings.models_path, bar)

@@ -134,8 +134,8 @@ def chat(said: argparse.Namespace, settings: Settings) -> None:
 
 
 def pull(said: argparse.Namespace, settings: Settings) -> None:
-    from dragoman.pull import Bar
-    from dragoman.pull import pull as fetch
+    from dragoman.models.pull import Bar
+    from dragoman.models.pull import pull as fetch
 
     bar = Bar(sys.stderr)
     path = fetch(said.model, settings.models_path, bar)

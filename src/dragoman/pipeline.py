@@ -21,7 +21,7 @@ from dragoman.detokenize import Detokenizer
 from dragoman.errors import BadRequest, ContextOverflow, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta, Token, Usage
 from dragoman.fanin import run_together
-from dragoman.models import Lease, Model, Models
+from dragoman.models.registry import Lease, Model, Models
 from dragoman.reader import Reader
 from dragoman.types import (
     DEFAULT_SAMPLING,
@@ -112,6 +112,9 @@ def make_job(request: Request, content: list[int] | str, model: Model, room: int
         longest = room if wanted is None else min(wanted, room)
         sampling = Sampling(max_tokens=longest).over(sampling)
     n = max(request.n, request.best_of or 0)
+    cached = request.cache_prompt
+    if cached is None:  # numbers differ in their last bits when part of a prompt was read before
+        cached = request.sampling.seed is None
     logprobs = request.logprobs
     if n > request.n and logprobs is None:
         logprobs = 0  # the best are picked by them
@@ -124,7 +127,7 @@ def make_job(request: Request, content: list[int] | str, model: Model, room: int
         prompt_logprobs=request.logprobs if request.echo else None,
         grammar=request.grammar,
         lora=request.lora or (),
-        cache_prompt=request.cache_prompt,
+        cache_prompt=cached,
     )
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dragoman import pipeline
 from dragoman.errors import DragomanError
 from dragoman.events import Delta
-from dragoman.models import Models
+from dragoman.models.registry import Models
 from dragoman.types import Chat, Message, Request, Sampling
 
 PROMPT = ">>> "

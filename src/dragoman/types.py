@@ -137,7 +137,7 @@ class Request(Struct, frozen=True, kw_only=True):
     echo: bool = False
     grammar: str | None = None
     lora: tuple[Adapter, ...] | None = None
-    cache_prompt: bool = True
+    cache_prompt: bool | None = None  # None lets a seeded request go without, to be repeatable
     stream: bool = False
     include_usage: bool = False
     obfuscate: bool = False  # pad the frames of a stream so that their sizes tell nothing

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers
 
-from dragoman.tokenizer import Tokenizer
-from dragoman.vocabulary import BYTE_LETTERS, Vocabulary
+from dragoman.tokens.tokenizer import Tokenizer
+from dragoman.tokens.vocabulary import BYTE_LETTERS, Vocabulary
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 

@@ -1,0 +1,363 @@
+"""GGUF models, run by the native server of `xllamacpp` inside this process.
+
+A job is one request to the server for as many choices as there are slots, which share the reading
+of the prompt. What the server cannot do in one request is done in several, each going on where the
+one before it ended, on a prompt that is still in memory:
+
+- `min_tokens`: a first request in which nothing may end the answer, then one without that rule.
+- Tokens that were lost at the end of a request, inside a character: asked for again.
+- A logprob of a token that the server did not tell of: one step from the same place.
+- Logprobs of the prompt: the prompt is generated again under a grammar that allows nothing else.
+
+The server tells of text; we tell of token ids, which the reader of an answer turns into text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from dragoman import gguf
+from dragoman.engines.llamacpp.checks import Grammars, check_job, check_tokens
+from dragoman.engines.llamacpp.gaps import Pieces
+from dragoman.engines.llamacpp.http import Client, Stream
+from dragoman.engines.llamacpp.marks import Marks
+from dragoman.engines.llamacpp.params import (
+    LEG,
+    Ask,
+    Event,
+    Fault,
+    event_of,
+    failure,
+    mark,
+    overflow,
+    payload,
+)
+from dragoman.engines.llamacpp.server import (
+    Native,
+    Settings,
+    context_of,
+    ends_of,
+    launch,
+)
+from dragoman.engines.llamacpp.slots import Slots
+from dragoman.engines.llamacpp.track import Track, Vocabulary, stops_of
+from dragoman.errors import BadRequest, DragomanError, EngineFailed, ModelBroken, Unsupported
+from dragoman.types import Adapter, Capabilities, Job, Logprob, Sampling, Step
+
+log = logging.getLogger("dragoman.llamacpp")
+
+MOST_LOGPROBS = 20
+SPARE = 3  # tokens asked for beyond the limit under a grammar, to complete a character
+IDLE = 5.0  # seconds to wait for the server to come to rest before it is let go
+CONTROL = 3  # token type in a GGUF file
+
+
+def create(**settings: Any) -> LlamaCpp:
+    """Load a model; `settings` are the fields of `Settings`."""
+    try:
+        chosen = msgspec.convert(settings, Settings)
+    except msgspec.ValidationError as error:
+        raise ModelBroken(f"The engine's settings are wrong: {error}") from None
+    header = gguf.read(chosen.path)
+    vocabulary = _vocabulary(header)
+    native = launch(chosen, header, special=vocabulary.pieces is not None)
+    known = msgspec.structs.replace(vocabulary, ends=ends_of(native))
+    return LlamaCpp(chosen, header, native, known)
+
+
+def _vocabulary(header: gguf.Header) -> Vocabulary:
+    """Bytes of the tokens, where they can be told, and a few tokens of use."""
+    from dragoman.tokens.from_gguf import pieces_from_gguf
+
+    size = len(header.metadata.get("tokenizer.ggml.tokens", ()))
+    types = header.metadata.get("tokenizer.ggml.token_type", ())
+    controls = tuple(token for token, kind in enumerate(types) if kind == CONTROL)
+    try:
+        pieces = pieces_from_gguf(header.metadata)
+    except Exception as error:
+        log.warning("tokens of this model are told as text only: %r", error)
+        return Vocabulary(size, frozenset(), controls=controls)
+    plain = next((at for at, piece in enumerate(pieces) if piece.isalpha() and piece.isascii()), 0)
+    return Vocabulary(size, frozenset(), pieces, plain, controls)
+
+
+class LlamaCpp:
+    """One model, ready to answer."""
+
+    def __init__(
+        self, settings: Settings, header: gguf.Header, native: Native, vocabulary: Vocabulary
+    ) -> None:
+        self.context = context_of(settings, header)
+        self.vocabulary = vocabulary
+        self.adapters = {name: number for number, name in enumerate(settings.lora)}
+        self.slots = Slots(settings.slots)
+        self._settings = settings
+        self._header = header
+        self._native = native
+        self._embedder: Native | None = None
+        self._closed = False
+        self._starting = asyncio.Lock()
+        self._pieces: Pieces | None = None
+        self._marks = Marks(self)
+        self._grammars = Grammars(self)
+        self.capabilities = Capabilities(
+            context=self.context,
+            slots=settings.slots,
+            token_prompts=True,
+            logprobs=MOST_LOGPROBS if vocabulary.pieces is not None else -1,
+            prompt_logprobs=vocabulary.pieces is not None,
+            grammars=True,
+            embeddings=(header.embedding_length or 0) if settings.embeddings else 0,
+            lora=tuple(settings.lora),
+            tokenize=True,
+        )
+
+    @property
+    def client(self) -> Client:
+        return self._native.client
+
+    async def admit(self, job: Job) -> None:
+        ids = await self._ids(job)
+        check_job(job, ids, self)
+        if job.grammar is not None and self.slots.free:  # else it would wait for a slot here
+            await self._grammars.check(job.grammar)
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        ids = await self._ids(job)
+        if len(ids) >= self.context:
+            raise overflow(self.context, len(ids))
+        told = False
+        if job.prompt_logprobs is not None:
+            async with self.slots.take(1):
+                marks = await self._marks.of_prompt(job, ids)
+            yield Step(prompt_tokens=len(ids), prompt_logprobs=marks)
+            told = True
+        room = self.context - len(ids)
+        wanted = job.sampling.max_tokens
+        budget = room if wanted is None else min(wanted, room)
+        stops = stops_of(job, self.vocabulary)
+        tracks = [Track(choice, budget, stops) for choice in range(job.n)]
+        tracks[0].prompt = None if told else len(ids)
+        seed = random.getrandbits(32) if job.sampling.seed is None else job.sampling.seed
+        width = 1 if job.sampling.min_tokens else self._settings.slots
+        for at in range(0, job.n, width):
+            group = tracks[at : at + width]
+            async with (
+                self.slots.take(len(group)),
+                aclosing(self._group(job, ids, group, seed)) as steps,
+            ):
+                if job.grammar is not None:
+                    await self._grammars.check(job.grammar)
+                async for step in steps:
+                    yield step
+
+    async def embed(
+        self, inputs: Sequence[list[int] | str], adapters: Sequence[Adapter] = ()
+    ) -> list[list[float]]:
+        """Vectors of length 1, one for each input."""
+        if not self._settings.embeddings:
+            raise Unsupported("This model's engine does not embed.", param="model")
+        if adapters:
+            raise Unsupported("Embeddings cannot be made with an adapter.", param="lora")
+        contents = [await self._input(content) for content in inputs]
+        if not contents:
+            return []
+        native = await self._start_embedder()
+        status, body = await native.client.post("/v1/embeddings", {"input": contents})
+        if status != 200:
+            raise self.refused(body)
+        answer = msgspec.json.decode(body)
+        found = sorted(answer["data"], key=lambda each: int(each["index"]))
+        return [each["embedding"] for each in found]
+
+    async def tokenize(self, text: str, special: bool) -> list[int]:
+        asked = {"content": text, "add_special": False, "parse_special": special}
+        return await self._tokens(asked)
+
+    async def aclose(self) -> None:
+        """Let the servers go once nothing runs on them."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._embedder is not None:
+            await asyncio.to_thread(self._embedder.close)
+        try:
+            async with asyncio.timeout(IDLE):
+                await self._rest()
+            await asyncio.to_thread(self._native.close)
+        except (TimeoutError, EngineFailed):
+            log.warning("the server is still busy; it ends with this process")
+            self._native.forget()
+
+    async def _rest(self) -> None:
+        """Wait until every slot is free: a request for all of them only runs then."""
+        job = Job(id="rest", prompt=[0], sampling=Sampling(temperature=0.0), cache_prompt=False)
+        ask = Ask(prompt=[0], tokens=1, seed=0, choices=self._settings.slots)
+        await self.client.post("/completion", self.body(job, ask) | {"stream": False})
+
+    async def _start_embedder(self) -> Native:
+        async with self._starting:
+            if self._embedder is None:
+                started = asyncio.to_thread(launch, self._settings, self._header, embedding=True)
+                self._embedder = await started
+            return self._embedder
+
+    async def _input(self, content: list[int] | str) -> list[int]:
+        """A text to embed, as tokens that are all there and fit."""
+        ids = content
+        if isinstance(ids, str):
+            ids = await self._tokens({"content": ids, "add_special": True, "parse_special": True})
+        if not ids:
+            raise BadRequest("The input is empty.", param="input")
+        check_tokens(ids, self.vocabulary, "input")
+        limit = min(self.context, self._settings.embed_context)
+        if len(ids) > limit:
+            error = overflow(limit, len(ids))
+            error.param = "input"
+            raise error
+        return ids
+
+    async def _ids(self, job: Job) -> list[int]:
+        if isinstance(job.prompt, list):
+            return job.prompt
+        asked = {"content": job.prompt, "add_special": True, "parse_special": True}
+        return await self._tokens(asked)
+
+    async def _tokens(self, asked: dict[str, Any]) -> list[int]:
+        status, body = await self.client.post("/tokenize", asked)
+        if status != 200:
+            raise self.refused(body)
+        ids: list[int] = msgspec.json.decode(body)["tokens"]
+        return ids
+
+    async def _group(
+        self, job: Job, ids: list[int], tracks: list[Track], seed: int
+    ) -> AsyncGenerator[Step, None]:
+        """Choices that begin together; those that one request does not finish go on alone."""
+        if tracks[0].left <= 0:
+            for track in tracks:
+                yield track.cut()[0]
+            return
+        ask = self._ask(job, ids, tracks[0], seed)
+        together = msgspec.structs.replace(ask, choices=len(tracks))
+        async with aclosing(self._leg(job, together, tracks)) as steps:
+            async for step in steps:
+                yield step
+        for track in tracks:
+            leg = 0
+            while track.finish is None:
+                leg += 1
+                ask = self._ask(job, ids, track, seed + leg * LEG)
+                async with aclosing(self._go_on(job, ask, track)) as steps:
+                    async for step in steps:
+                        yield step
+
+    def _ask(self, job: Job, ids: list[int], track: Track, seed: int) -> Ask:
+        """The next request for a choice, which has come so far."""
+        owed = min((job.sampling.min_tokens or 0) - len(track.ids), track.left)
+        return Ask(
+            prompt=ids + track.ids,
+            tokens=owed if owed > 0 else track.left + (0 if job.grammar is None else SPARE),
+            seed=seed + track.choice,
+            unending=owed > 0,
+        )
+
+    async def _go_on(self, job: Job, ask: Ask, track: Track) -> AsyncGenerator[Step, None]:
+        """What follows a request that ended before its choice did."""
+        if track.lost and job.grammar is None and self.vocabulary.pieces is not None:
+            found = await self._again(job, ask, min(track.lost, track.left))
+            marks = await self._marks.fill(job, ask.prompt, found, [])
+            track.begin(len(found))
+            for step in track.add(found, marks):
+                yield step
+        elif track.lost or track.short:
+            yield track.cut(min(track.lost, track.left))[0]  # the context is full
+        else:
+            async with aclosing(self._leg(job, ask, [track])) as steps:
+                async for step in steps:
+                    yield step
+
+    async def _again(self, job: Job, ask: Ask, count: int) -> list[int]:
+        """So many tokens from here on, all of them named."""
+        few = msgspec.structs.replace(ask, tokens=count)
+        asked = self.body(msgspec.structs.replace(job, logprobs=None), few) | {"stream": False}
+        return (await self.whole(asked)).tokens
+
+    async def _leg(self, job: Job, ask: Ask, tracks: Sequence[Track]) -> AsyncGenerator[Step, None]:
+        """One request, read until it has no more for anybody."""
+        for track in tracks:
+            track.begin(ask.tokens)
+        async with self.client.stream("/completion", self.body(job, ask)) as stream:
+            if not isinstance(stream, Stream):
+                raise self.refused(stream)
+            while events := await stream.next():
+                for event in map(event_of.decode, events):
+                    for step in await self._read(job, ask, tracks, event):
+                        yield step
+                if all(track.over for track in tracks):
+                    return
+        raise EngineFailed("The engine stopped before the answer was finished.")
+
+    async def _read(self, job: Job, ask: Ask, tracks: Sequence[Track], event: Event) -> list[Step]:
+        if event.error is not None:
+            raise self.failed(event.error)
+        track = tracks[event.index]
+        if event.prompt_progress is not None:
+            if track.prompt is not None and track.cached is None:
+                track.cached = event.prompt_progress.cache
+            return []
+        if event.stop or track.over:
+            track.end(event)
+            return []
+        fresh = track.new(event)
+        if fresh < 1:
+            return []
+        ids = self._named(event, fresh)
+        if ids is None:
+            return track.read(event.content, fresh, event.tokens[-1])
+        marks: list[Logprob] = []
+        if job.logprobs is not None:
+            known = [mark(prob, job.logprobs) for prob in event.completion_probabilities[-1:]]
+            marks = await self._marks.fill(job, ask.prompt + track.ids, ids, known)
+        return track.add(ids, marks)
+
+    def _named(self, event: Event, count: int) -> list[int] | None:
+        """The ids of all tokens that the event stands for; None if they cannot be told."""
+        if self.vocabulary.pieces is None:
+            return None
+        last = event.tokens[-1]
+        if count == 1:
+            return [last]
+        if self._pieces is None:
+            self._pieces = Pieces(self.vocabulary.pieces)
+        missing = self._pieces.missing(event.content, last, count - 1)
+        return None if missing is None else [*missing, last]
+
+    def body(self, job: Job, ask: Ask) -> dict[str, Any]:
+        return payload(job, ask, self.context, self.adapters)
+
+    async def whole(self, body: dict[str, Any]) -> Event:
+        """A request that is answered in one piece."""
+        status, answer = await self.client.post("/completion", body)
+        if status != 200:
+            raise self.refused(answer)
+        return event_of.decode(answer)
+
+    def refused(self, body: bytes) -> DragomanError:
+        with contextlib.suppress(msgspec.MsgspecError):
+            event = event_of.decode(body)
+            if event.error is not None:
+                return self.failed(event.error)
+        return self.failed(Fault())
+
+    def failed(self, fault: Fault) -> DragomanError:
+        log.warning("the server refused a request: %d %s", fault.code, fault.message)
+        return failure(fault, self.context)

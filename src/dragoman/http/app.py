@@ -1,0 +1,188 @@
+"""HTTP: the app as one ASGI callable, and its table of routes.
+
+An `App` can be served by `server` or mounted at any path of somebody else's app. A request passes
+the layers of `middleware`, is looked up in `routes`, and ends in `answer` if something must be
+generated, else in `services`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dragoman.config import LOOPBACK, Settings
+from dragoman.errors import DragomanError, Draining, ModelLoading, Unavailable, UnsupportedMedia
+from dragoman.http.answer import Answering
+from dragoman.http.asgi import Exchange, Receive, Scope, Send
+from dragoman.http.keys import Keys
+from dragoman.http.metrics import Metrics, ModelState
+from dragoman.http.middleware import HostGuard, KeyGuard, Outermost, exchange_of
+from dragoman.http.routes import Handler, Route, Routes
+from dragoman.http.services import Services
+from dragoman.http.stream import Clock
+from dragoman.models.registry import Models
+from dragoman.protocols import Dialect, chat, chat_answer, completions, embeddings, models, tokens
+
+
+class App:
+    """The server as an ASGI callable."""
+
+    def __init__(self, models: Models, settings: Settings, keys: Keys, local: bool) -> None:
+        self.models = models
+        self.settings = settings
+        clock = Clock(settings.patience, settings.ping, settings.stall)
+        self.metrics = Metrics(self._states, lambda: len(clock))
+        self.answering = Answering(models, clock, self.metrics)
+        self.routes = Routes(self._table())
+        hosts = frozenset({*LOOPBACK, "[::1]", *settings.allowed_host}) if local else None
+        guarded = KeyGuard(self._dispatch, keys, self.routes)
+        self.awaited: str | None = None  # a model that must be loaded before we are ready
+        self._app = Outermost(HostGuard(guarded, hosts), self.metrics)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        else:
+            await send({"type": "websocket.close", "code": 1000})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "lifespan.shutdown":
+            await send({"type": "lifespan.startup.complete"})
+        await self.aclose()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def aclose(self) -> None:
+        await self.models.aclose()
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.routes.dispatch(exchange_of(scope))
+
+    def drain(self, seconds: float) -> None:
+        """Take no new work; what runs may go on."""
+        self.answering.draining = Draining("The server is stopping.", retry_after=seconds)
+
+    def not_ready(self) -> DragomanError | None:
+        """Why requests cannot be served now, if they cannot."""
+        if self.answering.draining is not None:
+            return self.answering.draining
+        if self.awaited is not None:
+            if self.models.get(self.awaited).state != "ready":
+                return ModelLoading(f"The model `{self.awaited}` is loading.", retry_after=1)
+            self.awaited = None
+        down = [state.model for state in self._states() if not state.up]
+        if down:
+            return Unavailable(f"The engine of `{down[0]}` is being restarted.", retry_after=1)
+        return None
+
+    def _states(self) -> Iterator[ModelState]:
+        for model in self.models.loaded():
+            engine: Any = model.engine
+            up = getattr(engine, "state", "ready") == "ready"
+            restarts = getattr(engine, "restarts", 0)
+            yield ModelState(model.id, up, model.gate.running, model.gate.waiting, restarts)
+
+    async def body(self, exchange: Exchange) -> bytes:
+        """The JSON body of a request."""
+        kind = (exchange.header(b"content-type") or b"application/json").partition(b";")[0]
+        if not kind.strip().lower().endswith(b"json"):
+            raise UnsupportedMedia("Send the body as `application/json`.")
+        return await exchange.body(self.settings.body_limit, self.settings.receive_timeout)
+
+    def _generating(self, dialect: Dialect) -> Handler:
+        async def handler(exchange: Exchange) -> None:
+            request = dialect.decode(await self.body(exchange), self.settings.strict_params)
+            await self.answering.answer(exchange, dialect, request)
+
+        return handler
+
+    def _table(self) -> list[Route]:
+        do = Services(self)
+        return [
+            Route(
+                path="/v1/chat/completions",
+                method="POST",
+                handler=self._generating(chat),
+                summary="Go on with a conversation.",
+                body=chat.ChatRequest,
+                answer=chat_answer.ChatCompletion,
+                streams=True,
+            ),
+            Route(
+                path="/v1/completions",
+                method="POST",
+                handler=self._generating(completions),
+                summary="Go on with a prompt.",
+                body=completions.CompletionRequest,
+                answer=completions.TextCompletion,
+                streams=True,
+            ),
+            Route(
+                path="/v1/embeddings",
+                method="POST",
+                handler=do.embed,
+                summary="Turn texts into vectors.",
+                body=embeddings.EmbeddingRequest,
+                answer=embeddings.EmbeddingList,
+            ),
+            *self._small(do),
+            *self._administration(do),
+        ]
+
+    @staticmethod
+    def _small(do: Services) -> list[Route]:
+        def get(path: str, handler: Handler, summary: str, **more: Any) -> Route:
+            return Route(path=path, method="GET", handler=handler, summary=summary, **more)
+
+        return [
+            get("/v1/models", do.list_models, "All models.", answer=models.ModelList),
+            get("/v1/models/{model}", do.one_model, "One model.", answer=models.ModelCard),
+            Route(
+                path="/tokenize",
+                method="POST",
+                handler=do.tokenize,
+                summary="Turn a text or a conversation into token ids.",
+                body=tokens.TokenizeRequest,
+                answer=tokens.TokenizeAnswer,
+            ),
+            Route(
+                path="/detokenize",
+                method="POST",
+                handler=do.detokenize,
+                summary="Turn token ids into text.",
+                body=tokens.DetokenizeRequest,
+                answer=tokens.DetokenizeAnswer,
+            ),
+            get(
+                "/tokenizer_info",
+                do.tokenizer_info,
+                "What the served model's tokenizer is.",
+                answer=tokens.TokenizerInfo,
+            ),
+            get("/metrics", do.metrics, "Measurements, for Prometheus."),
+            get("/openapi.json", do.openapi, "This document."),
+            get("/docs", do.docs, "This document as a page.", access="open"),
+            get("/health", do.ready, "Same as `/health/ready`.", access="open"),
+            get("/health/live", do.live, "The process answers.", access="open"),
+            get("/health/ready", do.ready, "Requests can be served.", access="open"),
+            get("/", do.hello, "Says that a server is here.", access="open"),
+        ]
+
+    @staticmethod
+    def _administration(do: Services) -> list[Route]:
+        return [
+            Route(
+                path=f"/admin/models/{verb}",
+                method="POST",
+                handler=handler,
+                summary=summary,
+                access="admin",
+                body=models.ModelName,
+                answer=models.ModelCard,
+            )
+            for verb, handler, summary in (
+                ("load", do.load, "Load a model now."),
+                ("unload", do.unload, "Unload a model once its answers are finished."),
+            )
+        ]

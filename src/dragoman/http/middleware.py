@@ -1,0 +1,173 @@
+"""The layers around the routes: plain ASGI callables, outermost first.
+
+`Outermost` makes the exchange, turns every error into the dialect's error object and counts the
+request once, however it ended. `HostGuard` refuses what a browser was tricked into sending.
+`KeyGuard` asks for a key. None of them touches `send`, so a chunk costs nothing here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from urllib.parse import urlsplit
+
+from dragoman.errors import BadRequest, DragomanError, EngineFailed, Forbidden, Unauthorized
+from dragoman.http import keys as keyring
+from dragoman.http.asgi import App, Disconnected, Exchange, Header, Receive, Scope, Send
+from dragoman.http.keys import Keys
+from dragoman.http.metrics import Metrics
+from dragoman.http.routes import Routes
+from dragoman.protocols import openai
+
+log = logging.getLogger("dragoman.http")
+
+_REQUEST_ID = re.compile(rb"[\w.:@/+=-]{1,128}", re.ASCII)
+_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[\w.-]*)(:\d{1,5})?", re.ASCII)
+CLOSED_BY_CLIENT = 499
+
+
+def exchange_of(scope: Scope) -> Exchange:
+    exchange = scope["dragoman"]
+    assert isinstance(exchange, Exchange)  # noqa: S101  # set by Outermost
+    return exchange
+
+
+class Outermost:
+    """Makes the exchange, answers errors, counts and logs."""
+
+    def __init__(self, app: App, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send, request_id(scope))
+        scope["dragoman"] = exchange
+        began = time.perf_counter()
+        try:
+            await self._app(scope, receive, send)
+        except DragomanError as error:
+            await self._fail(exchange, error)
+        except Disconnected:
+            exchange.code = "client_disconnected"
+        except asyncio.CancelledError:
+            exchange.code = "cancelled"
+            raise
+        except Exception:
+            log.exception("request %s broke", exchange.request_id)
+            await self._fail(exchange, EngineFailed("The server failed to answer."))
+        finally:
+            self._count(exchange, time.perf_counter() - began)
+
+    async def _fail(self, exchange: Exchange, error: DragomanError) -> None:
+        exchange.code = error.code or error.type
+        if exchange.status is not None:
+            return
+        await exchange.answer(error.status, openai.error(error), headers=retry(error))
+
+    def _count(self, exchange: Exchange, seconds: float) -> None:
+        metrics = self._metrics
+        status = exchange.status or CLOSED_BY_CLIENT
+        if exchange.code == "client_disconnected":
+            status = CLOSED_BY_CLIENT
+        metrics.requests[exchange.route or "none", status] += 1
+        metrics.duration.observe(seconds)
+        if exchange.code is None:
+            metrics.succeeded += 1
+        else:
+            metrics.errors[exchange.code] += 1
+        log.info(
+            "%s %s %s %d %.0f ms%s",
+            exchange.request_id,
+            exchange.method,
+            exchange.route or "no route",
+            status,
+            seconds * 1000,
+            f" {exchange.code}" if exchange.code else "",
+        )
+
+
+def request_id(scope: Scope) -> str:
+    """The client's id if it is a sane one, else a new one. Never used as a key inside."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value.decode())
+    return f"req_{uuid.uuid4().hex}"
+
+
+def retry(error: DragomanError) -> list[Header]:
+    """Headers that tell a client whether and when to try again."""
+    if error.retry_after is not None:
+        seconds = max(1, round(error.retry_after))
+        return [(b"retry-after", str(seconds).encode())]
+    if error.status == 503:
+        return [(b"retry-after", b"5")]
+    return [(b"x-should-retry", b"false")] if error.status == 500 else []
+
+
+class HostGuard:
+    """A server on this machine answers only requests made to this machine by name.
+
+    That is what keeps a web page from reaching it through a name that was pointed here.
+    """
+
+    def __init__(self, app: App, hosts: frozenset[str] | None) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        host = exchange.header(b"host")
+        if host is not None and not _HOST.fullmatch(host):
+            raise BadRequest("The Host header is malformed.", code="bad_host")
+        if self._hosts is not None:
+            origin = exchange.header(b"origin")
+            for name in (host_name(host), origin and origin_host(origin)):
+                if name is not None and name not in self._hosts:
+                    raise Forbidden("This server does not answer to that host name.")
+        await self._app(scope, receive, send)
+
+
+def host_name(host: bytes | None) -> str | None:
+    return None if host is None else re.sub(r":\d+$", "", host.decode("latin-1")).lower()
+
+
+def origin_host(origin: bytes) -> str:
+    """The host of an Origin header; an opaque or broken one is no host of ours."""
+    try:
+        host = urlsplit(origin.decode("latin-1")).hostname or "null"
+    except ValueError:
+        return "null"
+    return f"[{host}]" if ":" in host else host.lower()
+
+
+class KeyGuard:
+    """Asks for a key on every route that is not open, known or not."""
+
+    def __init__(self, app: App, keys: Keys, routes: Routes) -> None:
+        self._app = app
+        self._keys = keys
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        access = self._routes.access(exchange_of(scope).path)
+        shown = keyring.shown(scope["headers"])
+        if access == "admin" and not self._administers(shown):
+            raise self._refusal(shown, "This needs an admin key.")
+        if access == "key" and not self._keys.allow(shown):
+            raise self._refusal(shown, "")
+        await self._app(scope, receive, send)
+
+    def _administers(self, shown: list[bytes]) -> bool:
+        if self._keys.administered:
+            return self._keys.administer(shown)
+        return not self._keys.wanted
+
+    def _refusal(self, shown: list[bytes], forbidden: str) -> DragomanError:
+        if forbidden and shown and self._keys.allow(shown):
+            return Forbidden(forbidden)
+        if shown:
+            return Unauthorized("The API key is not known here.")
+        return Unauthorized("An API key is needed: send it as `Authorization: Bearer KEY`.")

@@ -1,0 +1,70 @@
+"""The OpenAPI document, made from the table of routes and the Structs of the dialects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dragoman._version import __version__
+from dragoman.http.routes import Route
+from dragoman.protocols.openai import ErrorAnswer
+
+_REFS = "#/components/schemas/{name}"
+
+
+def document(routes: list[Route]) -> bytes:
+    """The whole document as JSON."""
+    kinds = [kind for route in routes for kind in (route.body, route.answer) if kind is not None]
+    kinds.append(ErrorAnswer)
+    unique = list(dict.fromkeys(kinds))
+    references, components = msgspec.json.schema_components(unique, ref_template=_REFS)
+    schemas = dict(zip(unique, references, strict=True))
+    paths: dict[str, Any] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "Dragoman", "version": __version__},
+            "paths": paths,
+            "components": {
+                "schemas": components,
+                "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            },
+        }
+    )
+
+
+def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
+    name = f"{route.method.lower()}_{route.path.strip('/').replace('/', '_') or 'root'}"
+    operation: dict[str, Any] = {
+        "operationId": name.replace("{", "").replace("}", ""),
+        "summary": route.summary,
+        "responses": {"200": _answer(route, schemas), "default": _error(schemas)},
+    }
+    if route.access != "open":
+        operation["security"] = [{"key": []}]
+    if "{" in route.path:
+        parameter = route.path[route.path.index("{") + 1 : -1]
+        operation["parameters"] = [
+            {"name": parameter, "in": "path", "required": True, "schema": {"type": "string"}}
+        ]
+    if route.body is not None:
+        body = {"application/json": {"schema": schemas[route.body]}}
+        operation["requestBody"] = {"required": True, "content": body}
+    return operation
+
+
+def _answer(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    if route.answer is not None:
+        content["application/json"] = {"schema": schemas[route.answer]}
+    if route.streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    return {"description": "The answer.", "content": content}
+
+
+def _error(schemas: dict[Any, Any]) -> dict[str, Any]:
+    content = {"application/json": {"schema": schemas[ErrorAnswer]}}
+    return {"description": "What went wrong.", "content": content}

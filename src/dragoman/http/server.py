@@ -1,0 +1,117 @@
+"""Running an app: sockets, signals, and an end that loses nothing.
+
+On the first SIGTERM or SIGINT the server takes no new work and says so, while streams go on and
+health stays reachable. When nothing runs any more, or the deadline has passed, what is left is told
+that it is over, each stream in its own dialect. A second signal skips the wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import time
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+
+from dragoman.config import Settings
+from dragoman.errors import Draining
+from dragoman.http.app import App
+from dragoman.http.connection import guarded
+
+log = logging.getLogger("dragoman.server")
+Ready = Callable[[str], None]
+FAREWELL = 2.0  # seconds for the last words of what was interrupted
+
+
+class Server(uvicorn.Server):
+    """A server that drains before it stops."""
+
+    def __init__(self, config: uvicorn.Config, app: App, ready: Ready | None) -> None:
+        super().__init__(config)
+        self._app = app
+        self._ready = ready
+        self._deadline: float | None = None
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self._ready is not None:
+            self._ready(f"http://{shown_host(self.config.host)}:{self.port}")
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self._captured_signals.append(sig)
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        if not await super().on_tick(counter):
+            return False
+        watches = self._app.answering.watches
+        if self._deadline is None:
+            seconds = self._app.settings.drain
+            self._deadline = time.monotonic() + seconds
+            self._app.drain(seconds)
+            if len(watches):
+                log.info("stopping: %d requests may go on for %.0f s", len(watches), seconds)
+        if len(watches) and not self.force_exit and time.monotonic() < self._deadline:
+            return False
+        await self._interrupt()
+        return True
+
+    async def _interrupt(self) -> None:
+        watches = self._app.answering.watches
+        watches.interrupt_all(Draining("The server stopped before the answer was finished."))
+        try:
+            async with asyncio.timeout(FAREWELL):
+                await watches.idle()
+        except TimeoutError:
+            log.warning("%d requests did not end in time", len(watches))
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        self.force_exit = False  # what runs was interrupted; connections close at once
+        await super().shutdown(sockets)
+        await self._app.aclose()
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on, also when 0 was asked for."""
+        return int(self.servers[0].sockets[0].getsockname()[1])
+
+
+def shown_host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def make(app: App, settings: Settings, ready: Ready | None = None) -> Server:
+    """A server for the app; `ready` is told its address once it listens."""
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        http=guarded(settings.header_limit, settings.receive_timeout),
+        ws="none",
+        lifespan="off",
+        loop="auto",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=3,
+        backlog=4096,
+    )
+    return Server(config, app, ready)
+
+
+def settle() -> None:
+    """Once everything is loaded: room for many connections, and no time spent on old garbage."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 50, 50)

@@ -1,0 +1,146 @@
+"""One event stream to one client, and the clock that watches over all of them.
+
+Headers are not sent at once: while the first token is awaited an error can still have its real
+status. When the wait grows long the clock sends them, so that no proxy gives up; later it sends a
+comment into every long silence, and cuts off a reader that takes nothing for too long. One clock
+serves all streams, so a stream costs no timer of its own.
+
+While a client is slow, `send` does not return, nothing is taken from the engine's mailbox, and
+what piles up there is merged into one delta. So a slow reader costs memory bounded by its answer
+and slows nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from time import perf_counter as now
+
+from dragoman.errors import DragomanError, Unavailable
+from dragoman.http.asgi import STREAM_HEADERS, WRITER, Exchange
+
+PING = b": keep-alive\n\n"
+
+
+class Stream:
+    """Sends events one by one, each in a write of its own."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        opening: Callable[[], list[bytes]],
+        abort: Callable[[DragomanError], None],
+    ) -> None:
+        self._exchange = exchange
+        self._send = exchange.send
+        self._opening = opening
+        self._direct = exchange.scope.get(WRITER)
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Task[None] | None = None
+        self._pinging: asyncio.Task[None] | None = None
+        self._sending = False
+        self._since = now()
+        self._abort = abort
+        self.started = False  # headers are on their way or out
+        self.open = False  # headers and opening events are out
+
+    async def start(self) -> None:
+        """Send the headers and the opening events, unless that has been done."""
+        if self._started is not None and not self.open:
+            await asyncio.wait([self._started])
+        if not self.started:
+            self.started = True
+            await self._open()
+
+    async def _open(self) -> None:
+        self._sending = True
+        await self._exchange.start(200, STREAM_HEADERS)
+        for event in self._opening():
+            await self._write(event)
+        self.open = True
+        self._rest()
+
+    def push(self, events: list[bytes], at: float) -> Awaitable[None] | None:
+        """Send at once if that can be done without waiting, else say what to wait for."""
+        direct = self._direct
+        if direct is None or not self.open or not direct.ready:
+            return self.events(events)
+        for event in events:
+            direct.write(event)
+        self._since = at
+        return None
+
+    async def events(self, events: list[bytes]) -> None:
+        if not self.open:
+            await self.start()
+        self._sending = True
+        for event in events:
+            await self._write(event)
+        self._rest()
+
+    async def finish(self) -> None:
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, event: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": event, "more_body": True})
+
+    def _rest(self) -> None:
+        self._sending = False
+        self._since = now()
+
+    async def ping(self) -> None:
+        with suppress(OSError, RuntimeError):  # the client left meanwhile
+            await self.events([PING])
+
+    def tick(self, at: float, patience: float, ping: float, stall: float) -> None:
+        """Called by the clock: begin, ping or give up as the time asks for."""
+        quiet = at - self._since
+        if self._sending:
+            if quiet > stall:
+                self._abort(Unavailable("The client does not read its answer."))
+        elif not self.started:
+            if quiet >= patience:
+                self.started = True
+                self._started = self._loop.create_task(self._begin())
+        elif quiet >= ping:
+            self._pinging = self._loop.create_task(self.ping())
+
+    async def _begin(self) -> None:
+        with suppress(OSError, RuntimeError):
+            await self._open()
+
+
+class Clock:
+    """Ticks for every open stream; runs only while there is one."""
+
+    def __init__(self, patience: float, ping: float, stall: float) -> None:
+        self._times = (patience, ping, stall)
+        self._every = max(0.01, min(0.25, patience / 2, ping / 4, stall / 4))
+        self._streams: set[Stream] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    @contextmanager
+    def watching(self, stream: Stream) -> Iterator[None]:
+        self._streams.add(stream)
+        if self._timer is None:
+            self._arm()
+        try:
+            yield
+        finally:
+            self._streams.discard(stream)
+
+    def _arm(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._every, self._tick, loop)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        at = now()
+        for stream in list(self._streams):
+            stream.tick(at, *self._times)
+        if self._streams:
+            self._arm()

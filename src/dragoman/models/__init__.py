@@ -1,0 +1,1 @@
+"""Models: which there are, what each name means, and who is loaded."""

@@ -1,0 +1,342 @@
+"""Which models there are, and what each name means. Nothing is loaded here.
+
+The catalogue is an index in memory. `refresh` builds it from three places, in this order of
+precedence: entries added by the operator on the command line, the mapping file `models.yaml`, and
+the files found under the models directory. `find` only looks a name up in that index; a name that
+a client sent is never made into a path, so it cannot reach outside. Only `open_path`, which the
+command line calls, takes a path.
+
+A found file can be meant by several names, strongest first: its stem or its path below the models
+directory, the name of a directory that holds only this model, the stem without the quantisation,
+the name the file gives itself, and its architecture. A weak name that fits several files fits none.
+
+Headers are read once for each (path, change time, size). `refresh` blocks, so it runs in a thread;
+it builds a new index and puts it in place in one step, so a reader sees the old or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from dragoman import gguf
+from dragoman.errors import ModelBroken
+from dragoman.models.mapping import Chosen, read_mapping
+from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
+
+log = logging.getLogger("dragoman.catalog")
+
+MAX_NAME = 512
+MAX_FILES = 10_000
+QUANTISED = re.compile(
+    r"[.\-_](?:ud-)?(?:i?q\d(?:_[0-9a-z]+)*|tq\d_\d|mxfp4(?:_moe)?|nvfp4|bf16|f16|f32|fp16|fp8)$",
+    re.I,
+)
+
+Stamp = tuple[str, int, int]
+Names = dict[str, list["Source"]]
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """A model that could be loaded: where it is, what it says of itself, and how to run it."""
+
+    id: str
+    path: Path = Path()
+    kind: Literal["gguf", "safetensors"] = "gguf"
+    architecture: str | None = None
+    parameters: str | None = None
+    quantisation: str | None = None
+    context: int | None = None
+    size: int = 0  # bytes of all its files
+    created: int = 0  # when the file was last changed, in whole seconds
+    broken: str | None = None  # why it cannot be loaded
+    titles: tuple[str, ...] = ()  # what the file calls itself
+    aliases: tuple[str, ...] = ()
+    chosen: Chosen = Chosen()
+
+    place: str = ""  # the file it really is, links resolved
+    stamp: Stamp = ("", 0, 0)  # changes when the file does
+
+    @property
+    def key(self) -> str:
+        """Sources with the same key are one model in memory."""
+        return f"{self.place or self.path}\0{msgspec.json.encode(self.chosen).decode()}"
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Path, change time and length of a file; a length below zero is "not there"."""
+    try:
+        status = path.stat()
+    except OSError:
+        return (str(path), 0, -1)
+    return (str(path), status.st_mtime_ns, status.st_size)
+
+
+def fold(name: str) -> str:
+    return name.strip().casefold()
+
+
+def slug(text: str) -> str:
+    return re.sub(r"[\s_]+", "-", fold(text))
+
+
+class Catalog:
+    """The index. `base` holds the settings that an entry does not choose itself."""
+
+    def __init__(
+        self, root: Path | None = None, mapping: Path | None = None, base: Chosen | None = None
+    ) -> None:
+        self.root = root
+        self.mapping = mapping
+        self.base = base or Chosen()
+        self.added: list[Source] = []  # what the operator gave, first of all
+        self._index: list[Names] = []
+        self._entries: list[Source] = []
+        self._headers: dict[Stamp, Source] = {}
+        self._lock = threading.Lock()
+
+    def entries(self) -> list[Source]:
+        """All models, those of the operator first, each once."""
+        return list(self._entries)
+
+    def find(self, name: str) -> Source | None:
+        """The model that a name means."""
+        name = fold(name)
+        if not name or len(name) > MAX_NAME:
+            return None
+        for spelling in _spellings(name):
+            for names in self._index:
+                found = names.get(spelling)
+                if found is not None and len(found) == 1:
+                    return found[0]
+        return None
+
+    def resolve(self, name: str, *, paths: bool = False) -> Source | None:
+        """Like `find`; with `paths`, a name that nothing has may be the path of a model."""
+        found = self.find(name)
+        if found is None and paths and os.path.exists(name):
+            found = self.open_path(Path(name))
+        return found
+
+    def refresh(self) -> None:
+        """Look at the disk again. Blocks; one at a time."""
+        with self._lock:
+            mapped = list(self._mapped())
+            found = self._discovered()
+            claimed = {entry.place for entry in [*self.added, *mapped]}
+            others = [entry for entry in found if entry.place not in claimed]
+            explicit = _merge([*self.added, *mapped])
+            self._index = [_explicit_names(explicit), *self._found_names(found)]
+            self._entries = explicit + others
+
+    def add(self, entry: Source, names: Sequence[str] = ()) -> Source:
+        """Give a model to serve, under further names, ahead of all that is found."""
+        entry = msgspec.structs.replace(entry, aliases=(*names, *entry.aliases))
+        self.added.append(entry)
+        return entry
+
+    def open_path(self, path: Path, chosen: Chosen | None = None) -> Source:
+        """The model in a file or directory that the operator named."""
+        entry = self._describe(path)
+        if chosen is None:
+            return entry
+        return msgspec.structs.replace(entry, chosen=chosen.over(self.base))
+
+    def _mapped(self) -> Iterator[Source]:
+        if self.mapping is None:
+            return
+        for name, (path, chosen) in read_mapping(self.mapping).items():
+            entry = self._describe(path)
+            yield msgspec.structs.replace(entry, id=name, aliases=(), chosen=chosen.over(self.base))
+
+    def _discovered(self) -> list[Source]:
+        if self.root is None or not self.root.is_dir():
+            return []
+        files = sorted(_model_files(self.root))[:MAX_FILES]
+        entries = [self._describe(path) for path in files]
+        models = [entry for entry in entries if entry.broken != NOT_A_MODEL]
+        return _distinct(models, self.root)
+
+    def _describe(self, path: Path) -> Source:
+        """What a file says of itself, remembered until the file changes."""
+        stamp = stamp_of(path)
+        entry = self._headers.get(stamp)
+        if entry is None:
+            entry = describe_directory(path) if path.is_dir() else describe_gguf(path)
+            place = os.path.realpath(path)
+            entry = msgspec.structs.replace(entry, place=place, stamp=stamp)
+            if len(self._headers) > MAX_FILES:
+                self._headers.clear()
+            self._headers[stamp] = entry
+        return msgspec.structs.replace(entry, chosen=self.base)
+
+    def _found_names(self, entries: list[Source]) -> list[Names]:
+        root = self.root or Path()
+        holders: dict[Path, int] = {}
+        for entry in entries:
+            holders[entry.path.parent] = holders.get(entry.path.parent, 0) + 1
+        tiers: list[Names] = [{} for _ in range(6)]
+        for entry in entries:
+            stem, below, parent = _stem(entry), _below(entry, root), entry.path.parent
+            _put(tiers[0], entry, entry.id, below, *entry.aliases)
+            _put(tiers[1], entry, stem)
+            if parent != root and holders[parent] == 1 and root in parent.parents:
+                _put(tiers[2], entry, parent.name, parent.relative_to(root).as_posix())
+            _put(tiers[3], entry, QUANTISED.sub("", stem), QUANTISED.sub("", below))
+            _put(tiers[4], entry, *entry.titles, *map(slug, entry.titles))
+            _put(tiers[5], entry, entry.architecture or "")
+        return tiers
+
+
+NOT_A_MODEL = "The file holds no model of its own."
+
+
+def describe_gguf(path: Path) -> Source:
+    """Read a file's header; a file that cannot be used says why."""
+    _, changed, length = stamp_of(path)
+    created = changed // 10**9
+    broken = Source(id=path.stem, path=path, created=created, size=max(0, length))
+    try:
+        files = gguf.split_files(path)
+        header = gguf.read(path, arrays=False)
+    except ModelBroken as error:
+        return msgspec.structs.replace(broken, broken=error.message)
+    if header.kind != "model":
+        return msgspec.structs.replace(broken, broken=NOT_A_MODEL)
+    known = fold(path.name) == fold(DEFAULT_FILE)
+    entry = Source(
+        id=DEFAULT_ALIASES[0] if known else path.stem,
+        path=path,
+        architecture=header.architecture,
+        parameters=header.parameters,
+        quantisation=header.quantisation,
+        context=header.context_length,
+        size=sum(max(0, stamp_of(file)[2]) for file in files),
+        created=created,
+        titles=_titles(header),
+        aliases=DEFAULT_ALIASES[1:] if known else (),
+    )
+    return entry if known else msgspec.structs.replace(entry, id=_stem(entry))
+
+
+def _titles(header: gguf.Header) -> tuple[str, ...]:
+    base, size, tune = (
+        header.text(f"general.{key}") for key in ("basename", "size_label", "finetune")
+    )
+    joined = [
+        "-".join(filter(None, parts)) for parts in ((base, size, tune), (base, size), (base,))
+    ]
+    title = header.text("general.name")
+    return tuple(dict.fromkeys(filter(None, (title, *joined))))
+
+
+def describe_directory(path: Path) -> Source:
+    """A directory of safetensors: listed with its architecture, run by other engines."""
+    entry = Source(id=path.name, path=path, kind="safetensors", created=stamp_of(path)[1] // 10**9)
+    try:
+        config = json.loads((path / "config.json").read_bytes()[: 1 << 20])
+        weights = [file.stat() for file in path.glob("*.safetensors")]
+    except (OSError, ValueError, RecursionError) as error:
+        log.warning("a model directory cannot be read: %r", error)
+        return msgspec.structs.replace(entry, broken="The model's config.json cannot be read.")
+    said: dict[str, Any] = config if isinstance(config, dict) else {}
+    classes = said.get("architectures")
+    first = classes[0] if isinstance(classes, list) and classes else said.get("model_type")
+    context = said.get("max_position_embeddings")
+    return msgspec.structs.replace(
+        entry,
+        architecture=first if isinstance(first, str) else None,
+        context=context if isinstance(context, int) else None,
+        size=sum(file.st_size for file in weights),
+    )
+
+
+def _model_files(root: Path) -> Iterator[Path]:
+    """GGUF files, one for each model that is cut in several, and directories of safetensors."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        here = Path(folder)
+        for name in files:
+            if not name.lower().endswith(".gguf") or name.startswith("."):
+                continue
+            split = gguf.split_of(name[: -len(".gguf")])
+            if split is None or split[1] == 1:
+                yield here / name
+        if (
+            here != root
+            and "config.json" in files
+            and any(name.endswith(".safetensors") for name in files)
+        ):
+            yield here
+
+
+def _stem(entry: Source) -> str:
+    if entry.kind == "safetensors":
+        return entry.path.name
+    split = gguf.split_of(entry.path.stem)
+    return split[0] if split else entry.path.stem
+
+
+def _below(entry: Source, root: Path) -> str:
+    """The path below the models directory, without the ending."""
+    return (entry.path.parent.relative_to(root) / _stem(entry)).as_posix()
+
+
+def _distinct(entries: list[Source], root: Path) -> list[Source]:
+    """Where two files have the same name, the second goes by its path below the root."""
+    seen: set[str] = set()
+    distinct = []
+    for entry in entries:
+        if fold(entry.id) in seen:
+            entry = msgspec.structs.replace(entry, id=_below(entry, root), aliases=())
+        seen.add(fold(entry.id))
+        distinct.append(entry)
+    return distinct
+
+
+def _merge(entries: list[Source]) -> list[Source]:
+    """Names that mean the same model with the same settings are one entry."""
+    merged: dict[str, Source] = {}
+    for entry in entries:
+        first = merged.get(entry.key)
+        if first is None:
+            merged[entry.key] = entry
+            continue
+        names = dict.fromkeys((*first.aliases, entry.id, *entry.aliases))
+        names.pop(first.id, None)
+        merged[entry.key] = msgspec.structs.replace(first, aliases=tuple(names))
+    return list(merged.values())
+
+
+def _explicit_names(entries: list[Source]) -> Names:
+    """The first entry of a name has it."""
+    names: Names = {}
+    for entry in entries:
+        for name in (entry.id, *entry.aliases):
+            names.setdefault(fold(name), [entry])
+    return names
+
+
+def _put(names: Names, entry: Source, *spellings: str) -> None:
+    for spelling in dict.fromkeys(map(fold, spellings)):
+        if spelling:
+            names.setdefault(spelling, []).append(entry)
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """A name, and for `name:tag` the ways that files write the same."""
+    yield name
+    base, colon, tag = name.partition(":")
+    if colon and base:
+        yield f"{base}.{tag}"
+        yield f"{base}-{tag}"
+        yield base

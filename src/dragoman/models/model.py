@@ -1,0 +1,100 @@
+"""A model that is loaded: its engine, its tokenizer, its template, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.admission import Gate
+from dragoman.engines import capabilities_of
+from dragoman.tokens.tokenizer import AnyTokenizer
+from dragoman.types import Capabilities, Engine, Sampling
+
+Progress = Callable[[str, float], None]  # what is being done, and how much of all is done
+
+# Set for the task that loads a model, so that a loader need not be handed it
+reporting: ContextVar[Progress | None] = ContextVar("reporting", default=None)
+
+
+def report(what: str, done: float) -> None:
+    """Say, from inside a loader, how far it is."""
+    listener = reporting.get()
+    if listener is not None:
+        listener(what, done)
+
+
+class ModelInfo(Struct, frozen=True, kw_only=True):
+    """What a client may know of a model; None is "not known before it is loaded"."""
+
+    architecture: str | None = None
+    parameters: str | None = None  # a label like 135M
+    quantisation: str | None = None
+    context: int | None = None
+    size: int = 0  # bytes of its files
+    modalities: tuple[str, ...] = ("text",)
+    capabilities: tuple[str, ...] = ()
+    lora: tuple[str, ...] = ()
+    created: int = 0  # when its file was last changed: the same at every look
+
+
+class Model(Struct, kw_only=True, eq=False):
+    """One model in memory."""
+
+    id: str
+    engine: Engine
+    info: ModelInfo = ModelInfo()
+    aliases: tuple[str, ...] = ()
+    path: Path | None = None
+    capabilities: Capabilities = Capabilities()
+    tokenizer: AnyTokenizer | None = None
+    template_source: str | None = None
+    defaults: Sampling = Sampling()
+    prompt: Any = None  # renders conversations and encodes texts
+    gate: Gate = msgspec.field(default_factory=lambda: Gate(None, 256))
+
+
+def make_prompter(template: str | None, tokenizer: AnyTokenizer | None) -> Any:
+    """The prompt room for a model."""
+    from dragoman.prompt.prompter import Prompter
+
+    return Prompter(template, tokenizer)
+
+
+def abilities(can: Capabilities, template: str | None) -> tuple[str, ...]:
+    """What a model can do, in the words that clients look for."""
+    able = {
+        "completion": True,
+        "chat": template is not None,
+        "embedding": can.embeddings > 0,
+        "grammar": can.grammars,
+        "logprobs": can.logprobs >= 0,
+        "lora": bool(can.lora),
+    }
+    return tuple(name for name, has in able.items() if has)
+
+
+def model_of_engine(engine: Engine, name: str, template: str | None, created: int) -> Model:
+    """A model around an engine that someone else made."""
+    can = capabilities_of(engine)
+    tokenizer = getattr(engine, "tokenizer", None)
+    info = ModelInfo(
+        context=can.context,
+        modalities=can.modalities,
+        capabilities=abilities(can, template),
+        lora=can.lora,
+        created=created,
+    )
+    return Model(
+        id=name,
+        engine=engine,
+        info=info,
+        capabilities=can,
+        tokenizer=tokenizer,
+        template_source=template,
+        prompt=make_prompter(template, tokenizer),
+    )

@@ -1,0 +1,331 @@
+"""From the messages of a request to the messages a template sees.
+
+Pure functions: nothing that came with the request is changed. A conversation is altered only as
+far as `Abilities` say that this template needs it, and never so that something is lost:
+
+- a system message that the template has no place for moves into the first one, or in front of what
+  the user says first;
+- messages of one role that may not follow each other become one, with an empty line between them;
+- several calls in one turn become turns of one call each, with their results after them;
+- a call that the template cannot write becomes text of the assistant's turn: `[called NAME with
+  ARGUMENTS]`; a result that it cannot write becomes a message of the user's: `[result of NAME]`
+  and the text on the next line.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.errors import Unsupported
+from dragoman.prompt.abilities import Abilities
+from dragoman.types import Message, Tool, ToolCall
+
+BETWEEN = "\n\n"
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+_SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
+
+
+def prepare(
+    messages: Sequence[Message], abilities: Abilities, tools: bool = False
+) -> list[dict[str, Any]]:
+    """The messages as this template takes them."""
+    if abilities.calls_need_tools and not tools:
+        abilities = replace(abilities, tool_calls_rendered=False)
+    turns = [_known_role(message, abilities) for message in messages]
+    turns = [_without_thoughts(turn, abilities) for turn in turns]
+    turns = list(_answered(turns))
+    turns = list(_written_out(turns, abilities))
+    if not abilities.thoughts_with_both:
+        turns = [_thought_aloud(turn) for turn in turns]
+    if not abilities.content_with_calls:
+        turns = list(_apart(turns))
+    if not abilities.parallel_calls:
+        turns = list(_one_by_one(turns))
+    turns = _systems(turns, abilities, tools)
+    turns = list(_merged(turns, abilities))
+    turns = list(_fillers(turns, abilities, tools))
+    return [_as_dict(turn, abilities) for turn in turns]
+
+
+def prepare_tools(tools: Iterable[Tool], abilities: Abilities) -> list[dict[str, Any]]:
+    """The tools as templates know them."""
+    made = [_tool(tool, abilities) for tool in tools]
+    if made and not abilities.tools_rendered:
+        refuse_tools()
+    return made
+
+
+def refuse_tools() -> None:
+    """What happens to tools that a template has no place for."""
+    raise Unsupported("This model's chat template has no place for tools.", param="tools")
+
+
+def _tool(tool: Tool, abilities: Abilities) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None or not abilities.bare_tools:
+        function["description"] = tool.description or ""
+    function["parameters"] = NO_PARAMETERS if tool.parameters is None else tool.parameters
+    return {"type": "function", "function": function}
+
+
+# Roles and reasoning
+
+
+def _known_role(message: Message, abilities: Abilities) -> Message:
+    if message.role == "developer" and not abilities.developer:
+        return replace(message, role="system")
+    return replace(message, role="tool") if message.role == "function" else message
+
+
+def _without_thoughts(turn: Message, abilities: Abilities) -> Message:
+    """Cut the reasoning off a content where the template would: it cannot see a broken tag."""
+    end = abilities.think_end
+    if end is None or turn.role != "assistant" or end not in (turn.content or ""):
+        return turn
+    thoughts, _, rest = (turn.content or "").rpartition(end)
+    start = end.replace("/", "", 1)
+    said = thoughts.split(end)[0].split(start)[-1].strip("\n")
+    return replace(turn, content=rest.lstrip("\n"), reasoning=turn.reasoning or said or None)
+
+
+# Calls and results
+
+
+def _answered(turns: list[Message]) -> Iterator[Message]:
+    """Results in the order of the calls that they answer, each with its id and function."""
+    open_calls: list[ToolCall] = []
+    for results, run in groupby(turns, lambda turn: turn.role == "tool"):
+        if not results:
+            for turn in run:
+                if turn.tool_calls:
+                    open_calls = list(turn.tool_calls)
+                yield turn
+            continue
+        order = {call.id: at for at, call in enumerate(open_calls)}
+        named = [_named(turn, open_calls) for turn in run]
+        yield from sorted(named, key=lambda turn: order.get(turn.tool_call_id or "", len(order)))
+
+
+def _named(result: Message, calls: list[ToolCall]) -> Message:
+    """A result with what is known of its call; that call is then no longer open."""
+    for at, call in enumerate(calls):
+        same = result.tool_call_id == call.id
+        if same or (result.tool_call_id is None and result.name in (None, call.name)):
+            del calls[at]
+            return replace(result, tool_call_id=call.id, name=result.name or call.name)
+    return result
+
+
+def _written_out(turns: list[Message], abilities: Abilities) -> Iterator[Message]:
+    """Calls and results as text, where the template has no place for them."""
+    called = False
+    for turn in turns:
+        called = bool(turn.tool_calls) or (called and turn.role == "tool")
+        if turn.tool_calls and not abilities.tool_calls_rendered:
+            calls = [f"[called {call.name} with {call.arguments}]" for call in turn.tool_calls]
+            yield replace(turn, content=_joined([turn.content, *calls], "\n"), tool_calls=())
+        elif turn.role == "tool" and not (
+            abilities.tool_results_rendered and (called or abilities.lone_results)
+        ):
+            text = f"[result of {turn.name or 'a call'}]\n{turn.content or ''}"
+            yield Message(role="user", content=text)
+        else:
+            yield turn
+
+
+def _thought_aloud(turn: Message) -> Message:
+    """Reasoning in front of the text of a turn that has calls as well."""
+    if not (turn.tool_calls and turn.content and turn.reasoning):
+        return turn
+    return replace(turn, content=_joined([turn.reasoning, turn.content]), reasoning=None)
+
+
+def _apart(turns: list[Message]) -> Iterator[Message]:
+    """A turn of text and calls as two turns."""
+    for turn in turns:
+        if turn.tool_calls and turn.content:
+            yield replace(turn, tool_calls=())
+            yield replace(turn, content=None, reasoning=None)
+        else:
+            yield turn
+
+
+def _one_by_one(turns: list[Message]) -> Iterator[Message]:
+    """A turn of several calls as several turns, each with the result of its call."""
+    at = 0
+    while at < len(turns):
+        turn = turns[at]
+        at += 1
+        if len(turn.tool_calls) < 2:
+            yield turn
+            continue
+        results = []
+        while at < len(turns) and turns[at].role == "tool":
+            results.append(turns[at])
+            at += 1
+        for number, call in enumerate(turn.tool_calls):
+            first = number == 0
+            yield replace(
+                turn,
+                tool_calls=(call,),
+                content=turn.content if first else None,
+                reasoning=turn.reasoning if first else None,
+            )
+            yield from (result for result in results if result.tool_call_id == call.id)
+        known = {call.id for call in turn.tool_calls}
+        yield from (result for result in results if result.tool_call_id not in known)
+
+
+# Systems, runs and fillers
+
+
+def _systems(turns: list[Message], abilities: Abilities, tools: bool) -> list[Message]:
+    """System messages where the template has a place for them."""
+    first = next((at for at, turn in enumerate(turns) if turn.role != "system"), len(turns))
+    heads, rest = turns[:first], turns[first:]
+    if not (abilities.system and abilities.system_later):
+        heads += [turn for turn in rest if turn.role == "system"]
+        rest = [turn for turn in rest if turn.role != "system"]
+    if not abilities.system:
+        return _into_user(_joined(turn.content for turn in heads), rest)
+    if len(heads) > 1 and not (abilities.system_twice and first == len(heads)):
+        heads = [replace(heads[0], content=_joined(turn.content for turn in heads))]
+    if tools and abilities.tools_need_system and not heads:
+        heads = [Message(role="system", content="")]
+    return heads + rest
+
+
+def _into_user(text: str, turns: list[Message]) -> list[Message]:
+    """Put what a system said in front of what the user says first."""
+    if not text:
+        return turns
+    for at, turn in enumerate(turns):
+        if turn.role == "user":
+            both = replace(turn, content=_joined([text, turn.content]))
+            return [*turns[:at], both, *turns[at + 1 :]]
+    return [Message(role="user", content=text), *turns]
+
+
+def _merged(turns: list[Message], abilities: Abilities) -> Iterator[Message]:
+    """One message for each run of a role that may not follow itself."""
+    alone = {
+        "user": not abilities.user_twice,
+        "assistant": not abilities.assistant_twice,
+        "system": not abilities.system_twice,
+    }
+    held: Message | None = None
+    for turn in turns:
+        calls = held is not None and bool(held.tool_calls or turn.tool_calls)
+        fit = abilities.content_with_calls or not calls
+        if held is not None and held.role == turn.role and alone.get(turn.role) and fit:
+            held = _together(held, turn)
+            continue
+        if held is not None:
+            yield held
+        held = turn
+    if held is not None:
+        yield held
+
+
+def _together(one: Message, two: Message) -> Message:
+    return replace(
+        one,
+        content=_joined([one.content, two.content]) or None,
+        name=one.name if one.name == two.name else None,
+        reasoning=_joined([one.reasoning, two.reasoning]) or None,
+        tool_calls=one.tool_calls + two.tool_calls,
+    )
+
+
+def _fillers(turns: list[Message], abilities: Abilities, tools: bool) -> Iterator[Message]:
+    """Empty messages where the template insists on one."""
+    nobody = all(turn.role != "user" for turn in turns)
+    nobody = nobody and (not abilities.without_user or (tools and abilities.tools_need_user))
+    before = speaker = "system"
+    for turn in turns:
+        opening = before == "system" and turn.role not in ("system", "user")
+        if opening and (nobody or (turn.role == "assistant" and not abilities.assistant_first)):
+            yield Message(role="user", content="")
+            nobody = False
+        asked = before == "tool" and turn.role == speaker == "user"
+        if asked and not abilities.user_after_result:
+            yield Message(role="assistant", content=abilities.filler)
+        yield turn
+        before = turn.role
+        speaker = speaker if before == "tool" or turn.tool_calls else before
+    if nobody:
+        yield Message(role="user", content="")
+
+
+def _joined(texts: Iterable[str | None], between: str = BETWEEN) -> str:
+    return between.join(text for text in texts if text)
+
+
+# As dicts
+
+
+def _as_dict(turn: Message, abilities: Abilities) -> dict[str, Any]:
+    made: dict[str, Any] = {"role": turn.role}
+    content = _content(turn, abilities)
+    if content is not msgspec.UNSET:
+        made["content"] = content
+    if turn.name is not None:
+        made["name"] = turn.name
+    if turn.reasoning is not None:
+        made |= dict.fromkeys(abilities.thoughts, turn.reasoning)
+    if turn.tool_calls:
+        made["tool_calls"] = [_call(call, abilities) for call in turn.tool_calls]
+    if turn.tool_call_id is not None:
+        made["tool_call_id"] = _call_id(turn.tool_call_id, abilities)
+    return made
+
+
+def _content(turn: Message, abilities: Abilities) -> Any:
+    """Text, or a list with one part of text; UNSET for none at all."""
+    if turn.tool_calls and not turn.content and abilities.call_content != "empty":
+        return None if abilities.call_content == "null" else msgspec.UNSET
+    if turn.role in abilities.parts:
+        return [{"type": "text", "text": turn.content or ""}]
+    return turn.content or ""
+
+
+def _call(call: ToolCall, abilities: Abilities) -> dict[str, Any]:
+    arguments: Any = call.arguments
+    if abilities.arguments == "dict":
+        arguments = parsed(call.arguments)
+    if isinstance(arguments, str) and not abilities.raw_arguments:
+        arguments = {"arguments": arguments}
+    return {
+        "id": _call_id(call.id, abilities),
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments},
+    }
+
+
+def parsed(arguments: str) -> Any:
+    """Arguments as a dict; no arguments as an empty one; text that is no JSON object as it is."""
+    if not arguments.strip():
+        return {}
+    try:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return found if isinstance(found, dict) else arguments
+
+
+def _call_id(name: str, abilities: Abilities) -> str:
+    """Some templates want nine letters and digits: the same id always becomes the same."""
+    long = abilities.tiny_ids or len(name) >= 9
+    if (long and not abilities.short_ids) or _SHORT_ID.fullmatch(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+    return base64.b32encode(digest).decode()[:9].lower()

@@ -1,0 +1,292 @@
+"""From a conversation to token ids, by the model's own template.
+
+    messages ── conversation ──> what this template takes
+             ── marks ─────────> the same, with nothing in it that reads as a special token
+             ── template ──────> text
+             ── marks ─────────> plain text and special tokens in turn
+             ── segments ──────> token ids; plain text that was seen before is not cut again
+
+All of it but the cutting happens on the event loop when it is quick, and in a thread when it is
+not: a rendering that does not end within `QUICK` is given up and started again off the loop, where
+it has its whole budget.
+
+A model without a template gets the last message's content as it is. A model without a tokenizer
+gets text; then special tokens are unknown here, and the engine reads the text as it likes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.errors import BadRequest, TemplateRejected, Unsupported
+from dragoman.prompt.abilities import Abilities, abilities, tools_variable
+from dragoman.prompt.budget import LIMITS, Budget, Limits
+from dragoman.prompt.conversation import prepare, prepare_tools
+from dragoman.prompt.marks import CUT, Guard, Marked, clean
+from dragoman.prompt.segments import Segments
+from dragoman.prompt.template import TOO_COSTLY, compile_template
+from dragoman.types import Chat, Prompt
+
+log = logging.getLogger("dragoman.prompt")
+
+QUICK = 0.02  # seconds that a rendering may hold up the event loop
+LARGE = 200_000  # characters of a conversation that goes to a thread at once
+YIELD = 20_000  # characters that are cut into tokens before others get a turn
+CACHE = 32 << 20
+
+
+class Cutter(Protocol):
+    """What is needed of a tokenizer; see `dragoman.tokenizer`."""
+
+    pieces: list[bytes]
+    specials: dict[str, int]
+    bos_id: int | None
+    add_bos: bool
+    variables: dict[str, str]
+    rstrip: frozenset[int]
+
+    async def encode(self, text: str) -> list[int]: ...
+
+
+class Rendered(Struct, frozen=True):
+    """A prompt: its text as a person would read it, and its tokens if there is a tokenizer."""
+
+    text: str
+    ids: list[int] | None = None
+    special: int = 0  # special tokens that the template wrote
+    cached_tokens: int = 0  # tokens that were known from an earlier prompt
+
+
+class Prompter:
+    """Makes prompts for one model."""
+
+    def __init__(
+        self,
+        template_source: str | None,
+        tokenizer: Cutter | None,
+        *,
+        cache: int = CACHE,
+        limits: Limits = LIMITS,
+    ) -> None:
+        self.template_source = template_source or None
+        self.tokenizer = tokenizer
+        self.segments = Segments(cache)
+        self._limits = limits
+        self._quick = msgspec.structs.replace(limits, seconds=min(QUICK, limits.seconds))
+        self._template = compile_template(template_source) if template_source else None
+        self.abilities = abilities(template_source) if template_source else Abilities()
+        if not self.abilities.renders:
+            log.warning("the chat template does not render a plain message of a user")
+        self._guard = self._make_guard()
+
+    def _make_guard(self) -> Guard:
+        specials = self.tokenizer.specials if self.tokenizer is not None else ()
+        if self._template is None:
+            return Guard(specials)
+        facts = self._template.facts
+        return Guard(specials, facts.literals, facts.cuts, facts.folds)
+
+    async def render(self, chat: Chat) -> Rendered:
+        """The prompt of a chat. Refuses what cannot be rendered, with the reason."""
+        pieces = await self._pieces(chat)
+        text = "".join(pieces)
+        if self.tokenizer is None:
+            if not text:
+                raise _empty()
+            return Rendered(text)
+        ids, cached = await self._encode(pieces, self.tokenizer)
+        if not ids:
+            raise _empty()
+        return Rendered(text, ids, len(pieces) // 2, cached)
+
+    async def count(self, chat: Chat) -> int:
+        """How many tokens the prompt of a chat has."""
+        rendered = await self.render(chat)
+        if rendered.ids is None:
+            raise Unsupported("This model's tokens cannot be counted without its tokenizer.")
+        return len(rendered.ids)
+
+    async def opening(self, chat: Chat) -> str:
+        """What the template writes to open the answer; no word of the client's is in it."""
+        whole = "".join(await self._pieces(chat))
+        before = "".join(
+            await self._pieces(msgspec.structs.replace(chat, add_generation_prompt=False))
+        )
+        return whole[len(before) :] if whole.startswith(before) else ""
+
+    async def encode(self, prompt: Prompt) -> list[int] | str:
+        """A prompt that is not a chat: plain text, or token ids as they are."""
+        content, tokenizer = prompt.content, self.tokenizer
+        if isinstance(content, list):
+            _check_ids(content, None if tokenizer is None else len(tokenizer.pieces))
+            return list(content)
+        if tokenizer is None:
+            return content
+        ids = await tokenizer.encode(content)
+        if prompt.add_special_tokens and tokenizer.add_bos and tokenizer.bos_id is not None:
+            return [tokenizer.bos_id, *ids]
+        return ids
+
+    # Text
+
+    async def _pieces(self, chat: Chat) -> list[str]:
+        """Plain text and special tokens in turn, plain text first and last."""
+        if not chat.messages:
+            raise _empty()
+        _check_ending(chat)
+        if self._template is None:
+            return [self._verbatim(chat)]
+        size = sum(len(message.content or "") for message in chat.messages)
+        if size <= LARGE:
+            try:
+                return self._work(chat, self._quick)
+            except TemplateRejected as error:
+                if error.code != TOO_COSTLY:
+                    raise
+        return await asyncio.to_thread(self._work, chat, self._limits)
+
+    def _verbatim(self, chat: Chat) -> str:
+        """Without a template: what was said last, as it is."""
+        for said, name in (
+            (chat.tools, "tools"),
+            (chat.template_kwargs, "chat_template_kwargs"),
+            (chat.continue_final_message, "continue_final_message"),
+        ):
+            if said:
+                raise Unsupported(f"This model has no chat template for `{name}`.", param=name)
+        return chat.messages[-1].content or ""
+
+    def _work(self, chat: Chat, limits: Limits) -> list[str]:
+        given = self._given(chat)
+        try:
+            marked = Marked(self._guard)
+            pieces = self._split(chat, self._variables(chat, given, marked), marked, limits)
+            middles = self._guard.middles(pieces, given)
+            if middles:
+                marked = Marked(self._guard, middles)
+                pieces = self._split(chat, self._variables(chat, given, marked), marked, limits)
+        except RecursionError:
+            raise BadRequest("The request is nested too deeply.", param="messages") from None
+        except TemplateRejected as error:  # it may quote the client, with our marks inside
+            said = clean(error.message)
+            raise TemplateRejected(said, param=error.param, code=error.code) from None
+        return [clean(piece) for piece in pieces] if marked.changed else pieces
+
+    def _given(self, chat: Chat) -> dict[str, Any]:
+        """What the client chose, in the shape that this template takes."""
+        assert self._template is not None  # noqa: S101
+        facts = self._template.facts
+        self._template.check(chat.template_kwargs)
+        given = dict(chat.template_kwargs)
+        if "tool_choice" in facts.reads:
+            given["tool_choice"] = chat.tool_choice
+        given["tools"] = prepare_tools(chat.tools, self.abilities)
+        given["messages"] = prepare(chat.messages, self.abilities, bool(chat.tools))
+        return given
+
+    def _variables(self, chat: Chat, given: dict[str, Any], marked: Marked) -> dict[str, Any]:
+        """Everything the template can read."""
+        assert self._template is not None  # noqa: S101
+        facts = self._template.facts
+        made = {name: marked.tree(value) for name, value in given.items()}
+        made |= tools_variable(made.pop("tools"), self.abilities.no_tools, facts)
+        if chat.continue_final_message:
+            _leave_open(made["messages"][-1])
+        made["add_generation_prompt"] = chat.add_generation_prompt
+        if "datetime" in facts.reads:
+            now = datetime.datetime.now(datetime.UTC)
+            made.setdefault("datetime", now.strftime("%Y-%m-%d %H:%M:%S GMT"))
+        tokens = {"bos_token": "", "eos_token": ""}
+        return made | tokens | (self.tokenizer.variables if self.tokenizer is not None else {})
+
+    def _split(
+        self, chat: Chat, variables: dict[str, Any], marked: Marked, limits: Limits
+    ) -> list[str]:
+        assert self._template is not None  # noqa: S101
+        text = self._template.render(variables, Budget(limits, marked.size, marked.known))
+        if chat.continue_final_message:
+            text, found, _ = text.rpartition(CUT)
+            if not found:
+                raise Unsupported(
+                    "This model's chat template cannot leave the last message open.",
+                    param="continue_final_message",
+                )
+            text = text.replace(CUT, "")
+        return self._guard.split(text)
+
+    # Tokens
+
+    async def _encode(self, pieces: list[str], tokenizer: Cutter) -> tuple[list[int], int]:
+        """The ids of all pieces, and how many of them were known."""
+        ids: list[int] = []
+        cached = cut = 0
+        swallow = False
+        for at, piece in enumerate(pieces):
+            if at % 2:
+                token = tokenizer.specials[piece]
+                ids.append(token)
+                swallow = token in tokenizer.rstrip
+                continue
+            text = piece.lstrip() if swallow else piece
+            known = self.segments.get(text) if text else ()
+            if known is not None:
+                ids.extend(known)
+                cached += len(known)
+                continue
+            if cut > YIELD:
+                cut = 0
+                await asyncio.sleep(0)
+            cut += len(text)
+            fresh = await tokenizer.encode(text)
+            self.segments.put(text, fresh)
+            ids.extend(fresh)
+        return _one_beginning(ids, tokenizer), cached
+
+
+def _one_beginning(ids: list[int], tokenizer: Cutter) -> list[int]:
+    """Exactly one token that begins the text, where the model wants one."""
+    bos = tokenizer.bos_id
+    if bos is None or not tokenizer.add_bos or not ids:
+        return ids
+    first = next((at for at, token in enumerate(ids) if token != bos), len(ids))
+    return [bos, *ids[first:]]
+
+
+def _check_ending(chat: Chat) -> None:
+    if not chat.continue_final_message:
+        return
+    last, where = chat.messages[-1], "continue_final_message"
+    if chat.add_generation_prompt:
+        raise BadRequest(
+            "`continue_final_message` and `add_generation_prompt` exclude each other.", param=where
+        )
+    if last.role != "assistant" or last.tool_calls:
+        raise BadRequest(
+            "`continue_final_message` needs a last message of text from the assistant.", param=where
+        )
+
+
+def _leave_open(message: dict[str, Any]) -> None:
+    """Put a sign where the prompt is to end."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content[-1]["text"] += CUT
+    else:
+        message["content"] = (content or "") + CUT
+
+
+def _check_ids(ids: list[int], size: int | None) -> None:
+    if ids and (min(ids) < 0 or (size is not None and max(ids) >= size)):
+        most = "" if size is None else f" and {size - 1}"
+        between = f"between 0{most}" if most else "0 or more"
+        raise BadRequest(f"Every token id of a prompt must be {between}.", param="prompt")
+
+
+def _empty() -> BadRequest:
+    return BadRequest("Messages cannot be empty.", param="messages")
