@@ -71,6 +71,15 @@ def test_an_engine_of_ten_lines_answers_the_client(
         assert ask(client, streamed) == answer
 
 
+def test_an_engine_that_does_not_count_is_held_to_the_limit() -> None:
+    with serving(Echo(), name=None) as server:
+        body = {"model": "default", "prompt": "a b c d", "max_tokens": 2}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body).json()
+        assert answer["choices"][0]["text"] == "a b "
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert answer["usage"]["completion_tokens"] == 2
+
+
 def test_d19_text_that_does_not_extend_what_was_sent_is_an_error() -> None:
     with serving(Stutter(), name=None) as server, client_of(server.url) as client:
         with pytest.raises(openai.InternalServerError):

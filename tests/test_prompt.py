@@ -15,6 +15,7 @@ from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupport
 from dragoman.prompt import prompter as prompt
 from dragoman.prompt.prompter import Prompter, Rendered
 from dragoman.prompt.segments import Segments
+from dragoman.testing import ByteTokenizer
 from dragoman.tokens import tokenizer
 from dragoman.types import Chat, Message, Prompt, Role, Tool, ToolCall
 from tests.bytes_tokenizer import FIRST, Bytes
@@ -175,6 +176,36 @@ def test_continue_final_message_that_the_template_drops() -> None:
     with pytest.raises(Unsupported) as caught:
         render(Prompter(source, None), chat(USER, OPEN, **LAST))
     assert caught.value.param == "continue_final_message"
+
+
+OPENING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and enable_thinking %}START\n"
+    "{% elif enable_thinking is defined %}START\n\nEND\n\n{% endif %}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("marks", [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("(*", "*)")])
+@pytest.mark.parametrize(
+    "text", ["hi", "START", "what does START mean?", "START END", "END", "START\n"]
+)
+def test_d45_d46_only_the_template_decides_where_an_answer_starts(
+    marks: tuple[str, str], text: str
+) -> None:
+    """A user who mentions the marks, whatever they are made of, does not flip the state."""
+    start, end = marks
+    source = OPENING.replace("START", start).replace("END", end)
+    prompter = Prompter(source, ByteTokenizer(markup=("<|im_start|>", "<|im_end|>")))
+    said = text.replace("START", start).replace("END", end)
+
+    def inside(**kwargs: Any) -> bool:
+        one = Chat(messages=(Message(role="user", content=said),), template_kwargs=kwargs)
+        return asyncio.run(prompter.opens_inside(one, start, end))
+
+    assert inside(enable_thinking=True)
+    assert not inside(enable_thinking=False)
+    assert not inside()
 
 
 def test_opening_is_what_the_template_writes_before_the_answer() -> None:

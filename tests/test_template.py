@@ -7,7 +7,9 @@ import datetime
 import json
 import subprocess
 import sys
+import threading
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
 from dragoman.prompt.budget import Budget, Limits
+from dragoman.prompt.prompter import Prompter
 from dragoman.prompt.template import RESERVED, Generation, Template, compile_template
 
 HERE = Path(__file__).parent
@@ -279,6 +282,7 @@ def test_cve_2026_5760_one_place_makes_environments() -> None:
 RUNNER = """
 import json, resource, sys, time, tomllib
 from dragoman.errors import DragomanError
+from dragoman.prompt.prompter import Prompter
 from dragoman.prompt.template import compile_template
 
 compile_template("{{ 1 }}").render({})
@@ -336,3 +340,15 @@ def test_limits_grow_with_what_the_client_sent() -> None:
     messages = [{"role": "user", "content": content}]
     text = compile_template(source).render({"messages": messages}, Budget(size=len(content)))
     assert text == content + "." + content.upper()
+
+
+def test_d76_many_threads_may_compile_one_template_at_once() -> None:
+    source = "{% for m in messages %}{{ m.content }}{% endfor %} made at once"
+    begin = threading.Barrier(8)
+
+    def compile_and_render(number: int) -> str:
+        begin.wait(10)
+        return Prompter(source, None).template_source or str(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(compile_and_render, range(8))) == {source}

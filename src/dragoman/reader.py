@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from dragoman.detokenize import Detokenizer, Released
 from dragoman.events import Delta, Token, Usage
 from dragoman.types import Job, Logprob, Step
@@ -19,6 +21,7 @@ class Reader:
         self._marks: tuple[Token, ...] = ()  # logprobs of the prompt, for `echo`
         self._text = text
         self._plain = text.plain and not echo
+        self._limit = math.inf if job.sampling.max_tokens is None else job.sampling.max_tokens
         self._completion = self._cached = 0
         self._counted: int | None = None
 
@@ -29,13 +32,14 @@ class Reader:
         self._completion += step.tokens or len(step.ids)
         if step.prompt_tokens is not None or step.cached_tokens is not None:
             self._count_prompt(step)
-        if self._plain and step.finish is None:  # the usual case, and the only one that is often
+        over = self._completion >= self._limit  # an engine that does not count is counted here
+        if self._plain and step.finish is None and not over:  # the usual case
             text = self._text.read(step)
             return Delta(self._index, text) if text else None
         released = self._text.feed(step)
         if self._echo:
             released = self._with_prompt(released)
-        if released.stop is not None or step.finish is not None:
+        if released.stop is not None or step.finish is not None or over:
             return self._finish(step, released)
         if released.text or released.tokens:
             return Delta(self._index, released.text, tokens=released.tokens)
@@ -50,7 +54,7 @@ class Reader:
         self._done = True
         text, tokens = released.text, released.tokens
         stop: str | int | None = released.stop
-        finish = step.finish or "stop"
+        finish = step.finish or "length"
         if stop is None:
             rest = self._text.close()
             text, tokens, stop = text + rest.text, tokens + rest.tokens, step.stop_id

@@ -120,6 +120,15 @@ class Prompter:
         )
         return whole[len(before) :] if whole.startswith(before) else ""
 
+    async def opens_inside(self, chat: Chat, start: str, end: str) -> bool:
+        """Whether the answer begins inside a block that the template opened with `start`.
+
+        Only what the template itself writes counts, so a user who mentions the marks changes
+        nothing, and the marks are compared as they are, whatever letters they are made of.
+        """
+        opening = await self.opening(chat)
+        return opening.rfind(start) > opening.rfind(end)
+
     async def encode(self, prompt: Prompt) -> list[int] | str:
         """A prompt that is not a chat: plain text, or token ids as they are."""
         content, tokenizer = prompt.content, self.tokenizer
