@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 from dragoman.errors import KINDS, DragomanError
@@ -25,13 +26,28 @@ would come again carry `x-should-retry: false`. This page is generated from `err
 """
 
 
+def other_codes() -> list[str]:
+    """Codes that the code gives to an error in place of its kind's own."""
+    found = set()
+    for path in (HERE.parent / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in KINDS:
+                found |= {
+                    word.value.value
+                    for word in node.keywords
+                    if word.arg == "code" and isinstance(word.value, ast.Constant)
+                }
+    return sorted(found)
+
+
 def errors_page() -> str:
     rows = [
         f"| {kind.status} | `{kind.type}` | `{kind.code}` | {name} |"
         for name, kind in sorted(KINDS.items(), key=lambda item: (item[1].status, item[0]))
         if kind is not DragomanError and kind.code is not None
     ]
-    return ERRORS + "\n".join(rows) + "\n"
+    others = ", ".join(f"`{code}`" for code in other_codes())
+    return ERRORS + "\n".join(rows) + f"\n\nA 400 says more precisely what is wrong: {others}.\n"
 
 
 PAGES = {"errors.md": errors_page}

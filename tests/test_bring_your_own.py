@@ -71,6 +71,16 @@ def test_an_engine_of_ten_lines_answers_the_client(
         assert ask(client, streamed) == answer
 
 
+def test_an_engine_that_knows_no_choices_gives_them_all_the_same() -> None:
+    with serving(Echo(), name=None) as server:
+        body = {"model": "default", "prompt": ["a b", "c"], "n": 2, "max_tokens": 9}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body).json()
+        assert [one["text"] for one in answer["choices"]] == ["a b ", "a b ", "c ", "c "]
+        refused = httpx.post(f"{server.url}/v1/completions", json=body | {"logprobs": 1})
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "logprobs"
+
+
 def test_an_engine_that_does_not_count_is_held_to_the_limit() -> None:
     with serving(Echo(), name=None) as server:
         body = {"model": "default", "prompt": "a b c d", "max_tokens": 2}

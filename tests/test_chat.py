@@ -338,6 +338,7 @@ def test_served_names_are_aliases() -> None:
     with serving("Hi.", served_name=("gpt-4o", "other")) as server:
         for name in ("gpt-4o", " OTHER ", "other:latest", "scripted"):
             assert post(server, model=name).status_code == 200
+        assert post(server, model="gpt-4o").json()["model"] == "gpt-4o"  # C28: echoed
         assert post(server, model="third").status_code == 404
 
 
@@ -346,6 +347,16 @@ def test_d71_an_unknown_adapter_is_a_400(server: Running) -> None:
     response = post(server, lora="painter")
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "lora"
+
+
+@pytest.mark.parametrize("template", [None, "{{ messages[0].content }}"])
+def test_what_a_model_cannot_do_is_refused_by_the_name_it_was_asked_by(
+    template: str | None,
+) -> None:
+    with serving("x", chat_template=template) as server:
+        response = post(server, reasoning_effort="high")
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "reasoning_effort"
 
 
 def test_d66_a_thousand_requests_have_distinct_ids_and_right_answers() -> None:

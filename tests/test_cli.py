@@ -47,7 +47,7 @@ def test_settings_come_from_flags_then_the_environment_then_defaults() -> None:
     ("name", "value"), [("PORT", "many"), ("ANY_MODEL", "perhaps"), ("DRAIN", "long")]
 )
 def test_a_setting_that_cannot_be_read_is_named(name: str, value: str) -> None:
-    with pytest.raises(SystemExit, match=f"DRAGOMAN_{name}"):
+    with pytest.raises(config.SettingsError, match=f"DRAGOMAN_{name}"):
         config.load({}, {f"DRAGOMAN_{name}": value})
 
 
@@ -210,6 +210,20 @@ def test_chat_streams_and_ctrl_c_stops_the_answer_only(default_model: Path) -> N
     terminal.until(">>> ")
     terminal.type("\x04")
     assert terminal.wait() == 0
+
+
+def test_chat_reads_a_pipe_to_its_end(default_model: Path) -> None:
+    done = subprocess.run(
+        [*DRAGOMAN, "chat", str(default_model), "--context", "512", "--temperature", "0"],
+        input="Say hello.\nSay it again.\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) >= 4
+    assert "Traceback" not in done.stderr
 
 
 def test_the_parser_knows_its_commands() -> None:

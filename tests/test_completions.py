@@ -139,6 +139,12 @@ def test_fact57_echo_with_logprobs(server: Running) -> None:
     assert lists["text_offset"] == [0, 1, 2, 3]
 
 
+def test_offsets_count_characters_whatever_tokens_they_are_made_of() -> None:
+    with serving(Scripted("😀a日", tokens=True)) as server:
+        whole = post(server, prompt="x", logprobs=0).json()["choices"][0]
+        assert whole["logprobs"]["text_offset"] == [0, 0, 0, 0, 1, 2, 2, 2]
+
+
 def test_echo_without_generating(server: Running) -> None:
     whole = post(server, prompt="one", echo=True, max_tokens=0, logprobs=0).json()
     assert whole["choices"][0]["text"] == "one"
@@ -195,6 +201,12 @@ def test_dimensions_shorten_and_normalise(server: Running) -> None:
     more = post(server, "/v1/embeddings", input="hello", dimensions=100_000)
     assert more.status_code == 400
     assert more.json()["error"]["param"] == "dimensions"
+
+
+def test_d16_embeddings_cannot_be_streamed(server: Running) -> None:
+    response = post(server, "/v1/embeddings", input="x", stream=True)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "stream"
 
 
 def test_an_engine_that_cannot_embed_says_so() -> None:

@@ -7,7 +7,7 @@ import json
 import resource
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from dragoman.testing import Reply, Scripted
+from dragoman.types import Job, Step
 from tests.serving import Running, chat, events, serving
 
 LONG = " ".join(f"word{i}" for i in range(2000))
@@ -54,6 +55,84 @@ def test_d1_leaving_stops_the_engine(streamed: bool) -> None:
         assert engine.steps == steps
         assert httpx.get(f"{server.url}/health/ready").status_code == 200
         assert server.app.metrics.errors["client_disconnected"] == 1
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_d1_a_request_sent_ahead_does_not_hide_the_leaving(streamed: bool) -> None:
+    engine = Scripted(Reply("one two", hang_at=1))
+    ahead = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with serving(engine) as server:
+        for extra in ([ahead], [ahead[:20], ahead[20:]], [b"garbage\r\n\r\n"]):
+            with connection(server, request(stream=streamed) + extra[0]) as made:
+                until(server, engine, lambda e: e.active == 1)
+                for more in extra[1:]:
+                    made.sendall(more)
+                made.close()
+            until(server, engine, lambda e: e.active == 0)
+        poll(lambda: len(server.app.answering.watches) == 0)
+
+
+def test_what_is_sent_ahead_does_not_reach_into_the_answer() -> None:
+    engine = Scripted(Reply("one two three"), pace=None)
+    with serving(engine, receive_timeout=0.2) as server:
+        with connection(server, request(stream=True) + b"GET / HT") as made:
+            until(server, engine, lambda e: e.active == 1)
+            for _ in range(5):
+                server.loop.call_soon_threadsafe(engine.tick)
+            received = b""
+            while data := made.recv(65536):  # and the connection is closed after the answer
+                received += data
+        assert received.count(b"HTTP/1.1") == 1
+        assert events_of(b"".join(unchunk(received.split(b"\r\n\r\n", 1)[1])).decode()) == (
+            "one two three"
+        )
+
+
+def test_an_engine_that_cancels_itself_is_an_error_like_any_other() -> None:
+    class Cancelling:
+        async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+            if "late" in str(job.prompt):
+                yield Step(text="a", tokens=1)
+            raise asyncio.CancelledError
+
+    with serving(Cancelling()) as server:
+        url = f"{server.url}/v1/chat/completions"
+        for text in ("early", "late"):
+            whole = httpx.post(url, json=chat(text))
+            assert whole.status_code == 500
+            assert whole.json()["error"]["code"] == "engine_error"
+        assert events(httpx.post(url, json=chat("late", stream=True)))[-1]["error"]
+
+
+def test_many_prompts_with_many_choices_do_not_freeze_the_server() -> None:
+    with serving(Scripted("x")) as server:
+        body = {"model": "scripted", "prompt": ["hi"] * 16, "n": 128, "max_tokens": 1}
+        began = time.monotonic()
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()
+        assert len(answer["choices"]) == 2048
+        assert time.monotonic() - began < 20
+
+
+def test_usage_does_not_depend_on_how_fast_a_client_reads() -> None:
+    script = Reply("word " * 3000 + "STOP " + "more " * 3000, chunks=5)
+    said = {"stop": "STOP", "stream": True, "stream_options": {"include_usage": True}}
+    with serving(Scripted(script)) as server:
+        body = json.dumps({"model": "scripted", "prompt": ["a", "b"], "max_tokens": 9999, **said})
+        quick = httpx.post(f"{server.url}/v1/completions", content=body, timeout=60)
+        usage = events(quick)[-1]["usage"]
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}"
+        with socket.socket() as made:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            made.connect(("127.0.0.1", server.port))
+            made.sendall(f"{head}\r\n\r\n{body}".encode())
+            received = b""
+            made.settimeout(20)
+            while b"data: [DONE]" not in received:
+                received += made.recv(2048)
+        text = b"".join(unchunk(received.split(b"\r\n\r\n", 1)[1])).decode()
+        last = next(frame for frame in text.split("\n\n") if '"choices":[]' in frame)
+        assert json.loads(last[6:])["usage"] == usage
+        assert usage["completion_tokens"] == 2 * 3001
 
 
 def test_d1_leaving_stops_every_choice_and_every_prompt() -> None:
@@ -186,6 +265,17 @@ def test_a_reader_that_takes_nothing_is_cut_off() -> None:
         until(server, engine, lambda e: e.started == 1)
         until(server, engine, lambda e: e.active == 0)
         assert engine.closed_early == 1
+        poll(lambda: not server._server.server_state.connections)
+
+
+def test_a_whole_answer_that_nobody_takes_is_dropped() -> None:
+    engine = Scripted(Reply(LONG * 400, chunks=100_000))
+    with serving(engine, stall=0.2) as server, socket.socket() as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        made.connect(("127.0.0.1", server.port))
+        made.sendall(request())
+        until(server, engine, lambda e: e.started == 1 and e.active == 0)
+        poll(lambda: not server._server.server_state.connections)
 
 
 def test_draining_lets_streams_finish_and_takes_no_new_work() -> None:

@@ -364,6 +364,68 @@ def test_headers_past_the_limit_are_a_431(server: Running) -> None:
         assert b'"code":"headers_too_large"' in answer
 
 
+def test_trailers_are_headers_too(server: Running) -> None:
+    head = (
+        b"POST /health/live HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"0\r\nX-T: "
+    )
+    answer = raw(server, head, *([b"a" * 30_000] * 10))
+    assert len(answer) < 2000
+
+
+def test_an_offer_to_upgrade_is_declined_and_the_request_answered(server: Running) -> None:
+    body = json.dumps(chat()).encode()
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade, "
+        b"HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+        b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    )
+    for parts in ([head + body], [head, body], [head[:50], head[50:] + body[:5], body[5:]]):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as made:
+            for part in parts:
+                made.sendall(part)
+            assert made.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert raw(server, b"CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_stray_line_does_not_keep_a_connection_for_ever() -> None:
+    with serving(Scripted("x"), receive_timeout=0.2) as server:
+        server._server.config.timeout_keep_alive = 1
+        get = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        answer = raw(server, get, b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("key", ["", "  "])
+def test_an_empty_key_is_refused_at_startup(key: str) -> None:
+    for option in ("api_key", "admin_key"):
+        with pytest.raises(assembly.StartupError, match="empty"):
+            scripted_app(**{option: (key,)})
+
+
+def test_a_misspelt_option_is_refused_at_startup() -> None:
+    with pytest.raises(config.SettingsError, match="api_keys"):
+        scripted_app(api_keys=("secret",))
+    with pytest.raises(config.SettingsError, match="port"):
+        scripted_app(port=99_999)
+
+
+def test_a_packed_body_is_a_415(server: Running) -> None:
+    response = httpx.post(
+        f"{server.url}/v1/chat/completions",
+        content=b"\x1f\x8b",
+        headers={"content-encoding": "gzip", "content-type": "application/json"},
+    )
+    assert response.status_code == 415
+
+
+def test_further_hosts_may_be_allowed() -> None:
+    with serving(Scripted("x"), allowed_host=("Example.com:80", "other")) as server:
+        for host, status in (("example.com", 200), ("OTHER:9", 200), ("third", 403)):
+            response = httpx.get(f"{server.url}/v1/models", headers={"host": host})
+            assert response.status_code == status
+
+
 def test_what_is_not_http_gets_the_error_object(server: Running) -> None:
     answer = raw(server, b"HELLO\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ")

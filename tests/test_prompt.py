@@ -287,8 +287,10 @@ def test_d42_the_request_is_not_changed() -> None:
 # Without a template, without a tokenizer, without a chat
 
 
-def test_s5_17_without_a_template_the_last_content_as_it_is() -> None:
-    asked = chat(say("system", "s"), say("user", "a <s> b"))
+def test_s5_17_without_a_template_the_contents_as_they_are() -> None:
+    both = chat(say("system", "s"), say("user", "a"))
+    assert render(Prompter(None, None), both) == Rendered("s\n\na")
+    asked = chat(say("user", "a <s> b"))
     assert render(Prompter(None, None), asked) == Rendered("a <s> b")
     cutter = Bytes("<s>", "</s>", add_bos=True)
     assert render(Prompter(None, cutter), asked).ids == [FIRST, *b"a <s> b"]

@@ -339,7 +339,9 @@ def test_d84_fact57_a_prompt_has_four_shapes(said: Any, arrives: list[Any]) -> N
     [
         ({"prompt": []}, "prompt"),
         ({"prompt": [[]]}, "prompt[0]"),
-        ({"prompt": [1, "a"]}, "prompt[0]"),
+        ({"prompt": [1, "a"]}, "prompt[1]"),
+        ({"prompt": ["a", 1]}, "prompt[1]"),
+        ({"prompt": ["a"] * 100, "n": 100}, "n"),
         ({"prompt": [-1]}, "prompt[0]"),
         ({"prompt": [True]}, "prompt[0]"),
         ({"prompt": [2**40]}, "prompt[0]"),

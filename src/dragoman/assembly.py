@@ -64,6 +64,8 @@ def make_app(models: Models, settings: Settings, local: bool) -> App:
         keys = Keys(settings.api_key, settings.admin_key, file)
     except (OSError, UnicodeDecodeError):
         raise StartupError("The key file cannot be read.") from None
+    except ValueError as error:
+        raise StartupError(str(error)) from None
     if local and not settings.loopback and not keys.wanted and not settings.allow_open:
         raise StartupError(
             f"Listening on {settings.host} without an API key would let everyone in. "

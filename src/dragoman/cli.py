@@ -85,7 +85,10 @@ def add_flags(command: argparse.ArgumentParser, fields: Sequence[str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     said = parser().parse_args(arguments)
     names = [field for _, field, _, _ in FLAGS]
-    settings = config.load({name: getattr(said, name, None) for name in names})
+    try:
+        settings = config.load({name: getattr(said, name, None) for name in names})
+    except config.SettingsError as error:
+        sys.exit(f"dragoman: {error}")
     set_up_logging(settings)
     commands = {"serve": serve, "chat": chat, "pull": pull, "list": show}
     from dragoman.assembly import StartupError

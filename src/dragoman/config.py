@@ -9,20 +9,24 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 PREFIX = "DRAGOMAN_"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class SettingsError(ValueError):
+    """A setting that does not exist or cannot have that value."""
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything an operator can choose. Times are seconds, sizes bytes."""
 
     host: str = "127.0.0.1"
-    port: int = 8000
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     models_dir: str = ""  # where models live; empty is the user's cache
     models_file: str = ""  # names and settings of models; empty is models.yaml in models_dir
     served_name: tuple[str, ...] = ()  # further names of the model given on the command line
@@ -76,19 +80,26 @@ def load(said: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -
         if text is not None:
             values[name] = _from_text(name, text, field.type)
     values |= {name: value for name, value in said.items() if value is not None}
-    return msgspec.convert(values, Settings)
+    try:
+        return msgspec.convert(values, Settings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(
+            str(error).replace("Object contains unknown field", "There is no setting")
+        ) from None
 
 
 def _from_text(name: str, text: str, kind: Any) -> Any:
     if kind is str:
         return text
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
     if kind == tuple[str, ...]:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     if kind is bool:
         if text.lower() not in ("1", "0", "true", "false", "yes", "no", ""):
-            raise SystemExit(f"{PREFIX}{name.upper()} must be true or false")
+            raise SettingsError(f"{PREFIX}{name.upper()} must be true or false")
         return text.lower() in ("1", "true", "yes")
     try:
         return kind(text)
     except ValueError:
-        raise SystemExit(f"{PREFIX}{name.upper()} must be a number") from None
+        raise SettingsError(f"{PREFIX}{name.upper()} must be a number") from None

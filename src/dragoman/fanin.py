@@ -8,7 +8,8 @@ job, the usual case, is handed through untouched.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 
@@ -23,7 +24,18 @@ def run_together(engine: Engine, jobs: Sequence[Job]) -> AsyncGenerator[Step, No
     return together([_renumbered(engine, job, at * job.n) for at, job in enumerate(jobs)])
 
 
+@asynccontextmanager
+async def closing(steps: AsyncGenerator[Step, None]) -> AsyncGenerator[Any, None]:
+    """Close an engine's stream at the end; one that is a bare iterator has nothing to close."""
+    try:
+        yield steps
+    finally:
+        close = getattr(steps, "aclose", None)
+        if close is not None:
+            await close()
+
+
 async def _renumbered(engine: Engine, job: Job, first: int) -> AsyncGenerator[Step, None]:
-    async with aclosing(engine.generate(job)) as steps:
+    async with closing(engine.generate(job)) as steps:
         async for step in steps:
             yield msgspec.structs.replace(step, choice=step.choice + first)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing
 from typing import TypeAlias, cast
 
 from msgspec import Struct
@@ -20,7 +19,7 @@ from dragoman.admission import Ticket
 from dragoman.detokenize import Detokenizer
 from dragoman.errors import BadRequest, ContextOverflow, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta, Token, Usage
-from dragoman.fanin import run_together
+from dragoman.fanin import closing, run_together
 from dragoman.models.registry import Lease, Model, Models
 from dragoman.reader import Reader
 from dragoman.types import (
@@ -52,6 +51,12 @@ class Plan(Struct):
         return self.lease.model
 
     @property
+    def name(self) -> str:
+        """What the model is called in the answer: the alias it was asked by, else its id."""
+        asked = self.request.model.strip()
+        return asked if asked in self.model.aliases else self.model.id
+
+    @property
     def choices(self) -> int:
         """How many choices the answer has."""
         return self.request.n * len(self.jobs)
@@ -67,19 +72,28 @@ async def prepare(request: Request, models: Models) -> Plan:
     try:
         model = lease.model
         check(request, model)
-        jobs, texts = [], []
+        ticket = model.gate.enter(choices(request) * len(request.prompts))
+    except BaseException:
+        lease.release()
+        raise
+    plan = Plan(request, lease, [], [], ticket)
+    try:
         for prompt in request.prompts:
             content, text = await render(prompt, model, request)
             room = fit(content, model, "messages" if isinstance(prompt, Chat) else "prompt")
             job = make_job(request, content, model, room)
             await model.engine.admit(job)
-            jobs.append(job)
-            texts.append(text)
-        ticket = model.gate.enter(sum(job.n for job in jobs))
+            plan.jobs.append(job)
+            plan.texts.append(text)
     except BaseException:
-        lease.release()
+        plan.close()
         raise
-    return Plan(request, lease, jobs, texts, ticket)
+    return plan
+
+
+def choices(request: Request) -> int:
+    """How many choices the engine makes for each prompt."""
+    return max(request.n, request.best_of or 0)
 
 
 async def render(prompt: object, model: Model, request: Request) -> tuple[list[int] | str, str]:
@@ -111,7 +125,7 @@ def make_job(request: Request, content: list[int] | str, model: Model, room: int
         wanted = sampling.max_tokens
         longest = room if wanted is None else min(wanted, room)
         sampling = Sampling(max_tokens=longest).over(sampling)
-    n = max(request.n, request.best_of or 0)
+    n = choices(request)
     cached = request.cache_prompt
     if cached is None:  # numbers differ in their last bits when part of a prompt was read before
         cached = request.sampling.seed is None
@@ -196,22 +210,19 @@ async def run(plan: Plan, deliver: Deliver) -> None:
     readers = make_readers(plan)
     left = len(readers)
     await plan.ticket.wait()
-    async with aclosing(run_together(plan.model.engine, plan.jobs)) as steps:
+    async with closing(run_together(plan.model.engine, plan.jobs)) as steps:
         async for step in steps:
             if not 0 <= step.choice < len(readers):
                 raise EngineFailed("The engine answered with a choice nobody asked for.")
-            if step.prompt_logprobs:
+            if step.prompt_tokens is not None or step.prompt_logprobs:
                 share(step, readers, plan.jobs[0].n)
-            delta = readers[step.choice].feed(step)
-            if delta is None:
-                continue
-            waiting = deliver(delta)
-            if waiting is not None:
-                await waiting
-            if delta.finish is not None:
-                left -= 1
-                if not left:
-                    return
+            for delta in readers[step.choice].feed(step):
+                waiting = deliver(delta)
+                if waiting is not None:
+                    await waiting
+                left -= delta.finish is not None
+            if not left:
+                return
     raise EngineFailed("The engine stopped before the answer was finished.")
 
 
@@ -226,8 +237,9 @@ def make_readers(plan: Plan) -> list[Reader]:
 
 
 def share(step: Step, readers: list[Reader], choices: int) -> None:
-    """A prompt's own logprobs are told once and belong to every choice of that prompt."""
+    """What is told of a prompt, with any of its choices, is for all of them."""
     first = step.choice - step.choice % choices
+    readers[first].count_prompt(step)
     for reader in readers[first : first + choices]:
         reader.echo(step.prompt_logprobs)
 

@@ -3,10 +3,38 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+
+from msgspec.structs import replace
 
 from dragoman.detokenize import Detokenizer, Released
 from dragoman.events import Delta, Token, Usage
 from dragoman.types import Job, Logprob, Step
+
+FINISHES = ("stop", "length")
+
+
+def one_by_one(step: Step) -> Iterator[Step]:
+    """A step of several tokens as steps of one: a stop is then met at the same token always."""
+    if step.text is not None:
+        parts = list(_texts(step)) or [step]
+    elif step.tokens in (0, len(step.ids)):
+        marks = step.logprobs if len(step.logprobs) == len(step.ids) else None
+        parts = [
+            Step(ids=[token], tokens=1, logprobs=[marks[at]] if marks else [])
+            for at, token in enumerate(step.ids)
+        ]
+    else:
+        parts = [step]
+    yield from parts[:-1]
+    yield replace(parts[-1], finish=step.finish, stop_id=step.stop_id)
+
+
+def _texts(step: Step) -> Iterator[Step]:
+    text, marks = step.text or "", step.logprobs
+    for characters, tokens in step.spans:
+        yield Step(text=text[:characters], tokens=tokens, logprobs=marks[:tokens])
+        text, marks = text[characters:], marks[tokens:]
 
 
 class Reader:
@@ -25,13 +53,16 @@ class Reader:
         self._completion = self._cached = 0
         self._counted: int | None = None
 
-    def feed(self, step: Step) -> Delta | None:
+    def feed(self, step: Step) -> list[Delta]:
         """What the choice gained, if anything; a choice that is done gains nothing."""
-        if self._done:
-            return None
+        if self._plain or (len(step.ids) < 2 and not step.spans):
+            delta = None if self._done else self._feed(step)
+            return [] if delta is None else [delta]
+        parts = one_by_one(step)
+        return [delta for part in parts if not self._done and (delta := self._feed(part))]
+
+    def _feed(self, step: Step) -> Delta | None:
         self._completion += step.tokens or len(step.ids)
-        if step.prompt_tokens is not None or step.cached_tokens is not None:
-            self._count_prompt(step)
         over = self._completion >= self._limit  # an engine that does not count is counted here
         if self._plain and step.finish is None and not over:  # the usual case
             text = self._text.read(step)
@@ -54,7 +85,7 @@ class Reader:
         self._done = True
         text, tokens = released.text, released.tokens
         stop: str | int | None = released.stop
-        finish = step.finish or "length"
+        finish = step.finish if step.finish in FINISHES else "length"
         if stop is None:
             rest = self._text.close()
             text, tokens, stop = text + rest.text, tokens + rest.tokens, step.stop_id
@@ -68,7 +99,8 @@ class Reader:
         echo, self._echo = self._echo, ""
         return Released(echo + released.text, self._marks + released.tokens, released.stop)
 
-    def _count_prompt(self, step: Step) -> None:
+    def count_prompt(self, step: Step) -> None:
+        """The engine's own count of the prompt, whichever choice it came with."""
         self._cached = step.cached_tokens or self._cached
         self._counted = step.prompt_tokens or self._counted
 

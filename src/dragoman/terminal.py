@@ -37,10 +37,11 @@ async def talk(models: Models, system: str | None, sampling: Sampling) -> None:
 
 async def ask() -> str | None:
     """The next line, or None at the end. Ctrl-C at the prompt asks again."""
+    if not sys.stdin.isatty():
+        return line_of(await asyncio.to_thread(sys.stdin.readline))
     loop = asyncio.get_running_loop()
     while True:
-        typed = asyncio.Event()
-        stopped = asyncio.Event()
+        typed, stopped = asyncio.Event(), asyncio.Event()
         loop.add_signal_handler(signal.SIGINT, stopped.set)
         loop.add_reader(sys.stdin, typed.set)
         say(PROMPT)
@@ -53,9 +54,12 @@ async def ask() -> str | None:
             loop.remove_reader(sys.stdin)
             loop.remove_signal_handler(signal.SIGINT)
         if typed.is_set():
-            text = sys.stdin.readline()
-            return text.rstrip("\n") if text else None
+            return line_of(sys.stdin.readline())
         say("\n")
+
+
+def line_of(text: str) -> str | None:
+    return text.rstrip("\n") if text else None
 
 
 async def turn(models: Models, history: list[Message], sampling: Sampling) -> None:

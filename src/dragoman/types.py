@@ -7,7 +7,7 @@ Structs, so they cross a process boundary unchanged. This module imports nothing
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -109,6 +109,7 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     tools: tuple[Tool, ...] = ()
     tool_choice: str = "auto"
     template_kwargs: dict[str, Json] = {}
+    reasoning_effort: str | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
 
@@ -186,6 +187,7 @@ class Step(Struct, frozen=True, array_like=True):
     prompt_tokens: int | None = None  # said once, on any step
     cached_tokens: int | None = None
     prompt_logprobs: list[Logprob] = []
+    spans: list[tuple[int, int]] = []  # of steps that were merged: characters and tokens of each
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -195,7 +197,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     slots: int | None = None  # choices that run at once; None is "as many as come"
     token_prompts: bool = False  # takes token ids
     sampling: frozenset[str] | None = None  # Sampling fields it honours; None is all of them
-    logprobs: int = 0  # most alternatives it can report, -1 is "no logprobs at all"
+    logprobs: int = -1  # most alternatives it can report, -1 is "no logprobs at all"
     prompt_logprobs: bool = False
     grammars: bool = False
     embeddings: int = 0  # vector length, 0 is "cannot embed"
@@ -230,6 +232,3 @@ class TextTokenizer(Protocol):
     async def tokenize(self, text: str, special: bool) -> list[int]:
         """Token ids of the text alone: no BOS is added. `special` lets control tokens match."""
         ...
-
-
-Headers: TypeAlias = Mapping[str, str]

@@ -17,4 +17,4 @@ FACTORIES = {
 def capabilities_of(engine: Engine) -> Capabilities:
     """What the engine says it can do, or that it takes text and does nothing special."""
     said = getattr(engine, "capabilities", None)
-    return said if isinstance(said, Capabilities) else Capabilities(logprobs=-1)
+    return said if isinstance(said, Capabilities) else Capabilities()

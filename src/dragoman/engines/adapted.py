@@ -25,6 +25,7 @@ from contextlib import aclosing
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.engines.together import together
 from dragoman.errors import DragomanError, EngineFailed
@@ -99,7 +100,7 @@ def _with_admit(engine: Any) -> Engine:
 
 
 class Unguarded:
-    """An engine that has only `generate`: every job is let in."""
+    """An engine that has only `generate`: every job is let in, one choice at a time."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -111,8 +112,19 @@ class Unguarded:
         """Nothing is known that could be refused."""
 
     def generate(self, job: Job) -> AsyncGenerator[Step, None]:
-        stream: AsyncGenerator[Step, None] = self._engine.generate(job)
-        return stream
+        """Such an engine knows nothing of choices, so each is a job of its own."""
+        if job.n == 1:
+            stream: AsyncGenerator[Step, None] = self._engine.generate(job)
+            return stream
+        return together([self._choice(job, choice) for choice in range(job.n)])
+
+    async def _choice(self, job: Job, choice: int) -> AsyncGenerator[Step, None]:
+        seed = job.sampling.seed
+        sampling = Sampling(seed=None if seed is None else seed + choice).over(job.sampling)
+        async for step in self._engine.generate(replace(job, n=1, sampling=sampling)):
+            if choice:  # a prompt is counted with its first choice
+                step = replace(step, prompt_tokens=None, cached_tokens=None)
+            yield replace(step, choice=choice)
 
 
 class Adapted:

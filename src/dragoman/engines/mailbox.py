@@ -1,8 +1,9 @@
 """Steps on their way to somebody who may be slow.
 
-Steps that wait are merged, choice by choice: text is joined, ids and logprobs are put in a row. So
-what waits is never more than the answer itself, a slow reader slows nobody, and a reader who comes
-late gets all of it at once. `merge` is pure and is used on both sides of a process boundary.
+Steps that wait are merged, choice by choice: text is joined, ids and logprobs are put in a row, and
+where one token ends and the next begins is kept. So what waits is never more than the answer, a
+slow reader slows nobody, and a reader who comes late gets all of it at once. `merge` is pure and is
+used on both sides of a process boundary.
 
 A mailbox is a list and at most one future. Waking its reader costs that future and nothing else.
 """
@@ -69,16 +70,25 @@ def _join(first: Step, second: Step) -> Step:
         first.prompt_tokens if said is None else said,
         first.cached_tokens if cached is None else cached,
         [*first.prompt_logprobs, *second.prompt_logprobs],
+        [*_spans(first), *_spans(second)],
     )
+
+
+def _spans(step: Step) -> list[tuple[int, int]]:
+    """Where one step's text ends and the next one's begins, for text that has no ids."""
+    if step.spans or step.ids or step.text is None:
+        return step.spans
+    return [(len(step.text), step.tokens)]
 
 
 class Mailbox:
     """Steps for one reader, until they end."""
 
-    __slots__ = ("_error", "_steps", "_wake", "ended")
+    __slots__ = ("_crowd", "_error", "_steps", "_wake", "ended")
 
     def __init__(self) -> None:
         self._steps: list[Step] = []
+        self._crowd = CROWDED
         self._wake: asyncio.Future[None] | None = None
         self._error: DragomanError | None = None
         self.ended = False
@@ -88,8 +98,9 @@ class Mailbox:
 
     def put(self, steps: list[Step]) -> None:
         self._steps.extend(steps)
-        if len(self._steps) > CROWDED:
+        if len(self._steps) > self._crowd:
             self._steps = merge(self._steps)
+            self._crowd = max(CROWDED, 2 * len(self._steps))  # many choices cannot be merged
         self._notify()
 
     def end(self, error: DragomanError | None = None) -> None:
@@ -109,6 +120,7 @@ class Mailbox:
                 self._wake = None
         if self._steps:
             steps, self._steps = self._steps, []
+            self._crowd = CROWDED
             return steps
         if self._error is not None:
             raise self._error

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from dragoman.engines.mailbox import Mailbox
-from dragoman.errors import from_note, to_note
+from dragoman.errors import DragomanError, from_note, to_note
 from dragoman.types import Step
+
+log = logging.getLogger("dragoman.engines")
 
 
 async def together(streams: Sequence[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step, None]:
@@ -26,6 +29,8 @@ async def together(streams: Sequence[AsyncGenerator[Step, None]]) -> AsyncGenera
         left -= 1
         error = None if task.cancelled() else task.exception()
         if error is not None:
+            if not isinstance(error, DragomanError):
+                log.error("the engine broke", exc_info=error)
             mailbox.end(from_note(to_note(error)))
         elif not left:
             mailbox.end()

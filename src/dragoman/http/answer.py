@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from dragoman import pipeline
@@ -54,9 +54,9 @@ class Watches:
     async def idle(self) -> None:
         await self._idle.wait()
 
-    def interrupt_all(self, reason: Exception) -> None:
+    def interrupt_all(self, reason: Callable[[], Exception]) -> None:
         for watch in list(self._open):
-            watch.interrupt(reason)
+            watch.interrupt(reason())
 
     @asynccontextmanager
     async def watch(self, exchange: Exchange) -> AsyncGenerator[Watch, None]:
@@ -71,15 +71,23 @@ class Watches:
         try:
             yield watch
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if watch.reason is None or task is None or task.uncancel() > 0:
-                raise
-            raise watch.reason from None
+            raise self._why(watch) from None
         finally:
             waiting.cancel()
             self._open.discard(watch)
             if not self._open:
                 self._idle.set()
+
+    @staticmethod
+    def _why(watch: Watch) -> BaseException:
+        """What a cancellation means: our own interruption, the server's, or an engine's mistake."""
+        task = asyncio.current_task()
+        if task is not None and watch.reason is not None and task.uncancel() == 0:
+            return watch.reason
+        if task is not None and task.cancelling() == 0:
+            log.error("the engine was cancelled from inside")
+            return EngineFailed("The engine failed while it worked on this request.")
+        return asyncio.CancelledError()
 
 
 class Timing:
@@ -109,20 +117,23 @@ class Answering:
         self._clock = clock
         self._metrics = metrics
         self.watches = Watches()
-        self.draining: Draining | None = None
+        self.drain: float | None = None  # seconds, once the server is stopping
+
+    def stopping(self) -> Draining:
+        return Draining("The server is stopping.", retry_after=self.drain)
 
     async def answer(self, exchange: Exchange, dialect: Dialect, request: Request) -> None:
-        if self.draining is not None:
-            raise self.draining
+        if self.drain is not None:
+            raise self.stopping()
         timing = Timing(self._metrics)
         stream: Stream | None = None
         writer: Writer | None = None
         try:
-            async with self.watches.watch(exchange) as watch:
+            async with self.watches.watch(exchange):
                 plan = await pipeline.prepare(request, self._models)
-                writer = dialect.writer(request, plan.model.id, plan.choices)
+                writer = dialect.writer(request, plan.name, plan.choices)
                 if request.stream:
-                    stream = Stream(exchange, writer.start, watch.interrupt)
+                    stream = Stream(exchange, writer.start)
                 await self._run(exchange, plan, writer, stream, timing)
         except DragomanError as error:
             if stream is None or writer is None or not stream.started:
@@ -143,7 +154,8 @@ class Answering:
                 await send_whole(exchange, plan, writer, timing)
             else:
                 with self._clock.watching(stream):
-                    await send_stream(stream, plan, writer, timing)
+                    # a task of its own is not resumed through all the layers, token by token
+                    await asyncio.create_task(send_stream(stream, plan, writer, timing))
         except (DragomanError, Disconnected):
             raise
         except Exception as error:
@@ -183,7 +195,7 @@ async def send_stream(stream: Stream, plan: pipeline.Plan, writer: Writer, timin
 
 async def last_words(stream: Stream, events: list[bytes]) -> None:
     """Tell the client that its stream broke, if it still listens."""
-    with suppress(TimeoutError, OSError):
+    with suppress(TimeoutError, OSError, RuntimeError):
         async with asyncio.timeout(LAST_WORDS):
             await stream.start()
             await stream.events(events)

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from dragoman.config import LOOPBACK, Settings
-from dragoman.errors import DragomanError, Draining, ModelLoading, Unavailable, UnsupportedMedia
+from dragoman.errors import DragomanError, ModelLoading, Unavailable, UnsupportedMedia
 from dragoman.http.answer import Answering
 from dragoman.http.asgi import Exchange, Receive, Scope, Send
 from dragoman.http.keys import Keys
 from dragoman.http.metrics import Metrics, ModelState
-from dragoman.http.middleware import HostGuard, KeyGuard, Outermost, exchange_of
+from dragoman.http.middleware import HostGuard, KeyGuard, Outermost, exchange_of, host_name
 from dragoman.http.routes import Handler, Route, Routes
 from dragoman.http.services import Services
 from dragoman.http.stream import Clock
@@ -30,11 +30,12 @@ class App:
     def __init__(self, models: Models, settings: Settings, keys: Keys, local: bool) -> None:
         self.models = models
         self.settings = settings
-        clock = Clock(settings.patience, settings.ping, settings.stall)
+        clock = Clock(settings.patience, settings.ping)
         self.metrics = Metrics(self._states, lambda: len(clock))
         self.answering = Answering(models, clock, self.metrics)
         self.routes = Routes(self._table())
-        hosts = frozenset({*LOOPBACK, "[::1]", *settings.allowed_host}) if local else None
+        allowed = {host_name(host.encode()) or "" for host in settings.allowed_host}
+        hosts = frozenset({*LOOPBACK, "[::1]", *allowed}) if local else None
         guarded = KeyGuard(self._dispatch, keys, self.routes)
         self.awaited: str | None = None  # a model that must be loaded before we are ready
         self._app = Outermost(HostGuard(guarded, hosts), self.metrics)
@@ -61,12 +62,12 @@ class App:
 
     def drain(self, seconds: float) -> None:
         """Take no new work; what runs may go on."""
-        self.answering.draining = Draining("The server is stopping.", retry_after=seconds)
+        self.answering.drain = seconds
 
     def not_ready(self) -> DragomanError | None:
         """Why requests cannot be served now, if they cannot."""
-        if self.answering.draining is not None:
-            return self.answering.draining
+        if self.answering.drain is not None:
+            return self.answering.stopping()
         if self.awaited is not None:
             if self.models.get(self.awaited).state != "ready":
                 return ModelLoading(f"The model `{self.awaited}` is loading.", retry_after=1)
@@ -86,12 +87,14 @@ class App:
     async def body(self, exchange: Exchange) -> bytes:
         """The JSON body of a request."""
         kind = (exchange.header(b"content-type") or b"application/json").partition(b";")[0]
-        if not kind.strip().lower().endswith(b"json"):
-            raise UnsupportedMedia("Send the body as `application/json`.")
+        packed = exchange.header(b"content-encoding") or b"identity"
+        if not kind.strip().lower().endswith(b"json") or packed.lower() != b"identity":
+            raise UnsupportedMedia("Send the body as plain `application/json`.")
         return await exchange.body(self.settings.body_limit, self.settings.receive_timeout)
 
     def _generating(self, dialect: Dialect) -> Handler:
         async def handler(exchange: Exchange) -> None:
+            exchange.write_error = dialect.error
             request = dialect.decode(await self.body(exchange), self.settings.strict_params)
             await self.answering.answer(exchange, dialect, request)
 

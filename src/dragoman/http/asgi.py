@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
-from dragoman.errors import RequestTimeout, TooLarge
+from dragoman.errors import DragomanError, RequestTimeout, TooLarge
+from dragoman.protocols import openai
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -48,6 +49,9 @@ class Exchange:
         self.status: int | None = None  # of the answer, once its headers are out
         self.code: str | None = None  # of the error that was answered or broke the stream
         self.route = ""  # the pattern that matched, for metrics
+        self.write_error: Callable[[DragomanError], bytes] = (
+            openai.error
+        )  # a dialect with errors of its own puts them here
 
     def header(self, name: bytes) -> bytes | None:
         for key, value in self.scope["headers"]:

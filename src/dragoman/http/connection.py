@@ -1,16 +1,20 @@
 """One TCP connection, guarded: what must be bounded before there is a request to speak of.
 
-The HTTP parser takes headers of any size and waits for ever. This bounds both: headers past the
-limit end with 431, a request that does not arrive in time with 408, and what is not HTTP with 400,
-each as the JSON error object, and the connection is closed.
+The HTTP parser takes headers of any size and waits for ever; this bounds both. Headers past the
+limit end with 431, a request that does not arrive in time with 408, what is not HTTP with 400, each
+as the JSON error object, and the connection is closed. Requests are answered one at a time: bytes
+that come while one is answered are not read ahead, the connection is closed after that answer, and
+the client's leaving is noticed meanwhile. An offer to upgrade is declined and the request answered
+as it is. A client that takes nothing of what was written for too long is dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from dragoman.errors import BadRequest, DragomanError, HeadersTooLarge, RequestTimeout
@@ -18,6 +22,7 @@ from dragoman.http.asgi import WRITER
 from dragoman.protocols import openai
 
 MOST_FIELDS = 100
+HOP = (b"upgrade", b"connection", b"http2-settings")
 
 
 class Writer:
@@ -48,39 +53,93 @@ class Connection(HttpToolsProtocol):
 
     header_limit: ClassVar[int] = 64 * 1024
     receive_timeout: ClassVar[float] = 30.0
+    stall: ClassVar[float] = 60.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._in_headers = False
-        self._size = 0  # bytes that came while headers were read
-        self._fields = 0  # bytes of the fields that are whole
+        self._phase: Literal["idle", "headers", "body"] = "headers"
+        self._ahead = False  # a further request came before its turn
+        self._declined = False  # an offer to upgrade
+        self._size = 0  # bytes that came without any of a body among them
+        self._fields = 0  # bytes of header fields that are whole
+        self._taken = 0  # bytes of a body in what just came
+        self._left = 0  # bytes the client has not taken yet
         self._refusal: DragomanError | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._in_headers = True
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self._unwatch()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        counting = self._in_headers
-        super().data_received(data)
-        if counting and self._in_headers:
-            self._size += len(data)
-            if self._size > self.header_limit and not self.transport.is_closing():
-                self._refuse(HeadersTooLarge("The request's headers are too large."))
+        self._unset_keepalive_if_required()
+        if self._answering:
+            self.cycle.keep_alive = False
+            return
+        self._taken = 0
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or BadRequest("This is not valid HTTP.", code="bad_http"))
+            return
+        self._bound(len(data))
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            method = self.parser.get_method()
+            if self._declined or method == b"CONNECT":
+                raise httptools.HttpParserError from None
+            self._declined = True
+            head = [method, b" ", self.url, b" HTTP/1.1\r\n"]
+            for name, value in self.headers:
+                if name not in HOP:
+                    head += [name, b": ", value, b"\r\n"]
+            self.parser = httptools.HttpRequestParser(self)
+            self._feed(b"".join([*head, b"\r\n", data[offer.args[0] :]]))
+
+    def _bound(self, size: int) -> None:
+        """Count what came: only a body may be large, and its reader bounds it."""
+        self._size = 0 if self._taken else self._size + size
+        if self._phase == "idle":
+            self._size = 0
+            if not self._answering and self._deadline is None:
+                self.timeout_keep_alive_task = self.loop.call_later(
+                    self.timeout_keep_alive, self.timeout_keep_alive_handler
+                )
+        elif self._size > self.header_limit:
+            self._refuse(HeadersTooLarge("The request's headers are too large."))
+
+    @property
+    def _answering(self) -> bool:
+        """Whether a request has arrived whole and its answer has not gone out whole."""
+        cycle = self.cycle
+        return self._phase == "idle" and cycle is not None and not cycle.response_complete
 
     def on_message_begin(self) -> None:
-        self._in_headers = True
+        if self._answering:
+            self._ahead = True
+            self.cycle.keep_alive = False
+            return
+        self._phase = "headers"
         self._size = self._fields = 0
         self._arm()
         super().on_message_begin()
 
+    def on_url(self, url: bytes) -> None:
+        if not self._ahead:
+            super().on_url(url)
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._ahead:
+            return
         super().on_header(name, value)
         self._fields += len(name) + len(value) + 4
         if len(self.headers) > MOST_FIELDS or self._fields > self.header_limit:
@@ -88,27 +147,46 @@ class Connection(HttpToolsProtocol):
             raise self._refusal
 
     def on_headers_complete(self) -> None:
-        self._in_headers = False
+        if self._ahead or self.parser.should_upgrade():
+            return
+        self._phase = "body"
+        self._declined = False
         super().on_headers_complete()
         self.scope[WRITER] = Writer(self.cycle)  # type: ignore[literal-required]
 
+    def on_body(self, body: bytes) -> None:
+        if not self._ahead:
+            self._taken += len(body)
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
+        if self._ahead or self._phase != "body":
+            return
+        self._phase = "idle"
         self._disarm()
         super().on_message_complete()
 
-    def send_400_response(self, msg: str) -> None:
-        """Called when the parser gives up, also because a callback above did."""
-        self._refuse(self._refusal or BadRequest("This is not valid HTTP.", code="bad_http"))
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
 
     def _refuse(self, error: DragomanError) -> None:
+        """Answer with an error, unless an answer is under way, and close."""
         self._disarm()
-        body = openai.error(error)
-        head = (
-            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-            "connection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            body = openai.error(error)
+            head = (
+                f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
+                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+                "connection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + body)
         self.transport.close()
 
     def _arm(self) -> None:
@@ -122,17 +200,34 @@ class Connection(HttpToolsProtocol):
 
     def _late(self) -> None:
         self._deadline = None
-        if self.transport.is_closing():
-            return
-        if self._in_headers and self._size:
+        if self._phase == "headers" and self._size:
             self._refuse(RequestTimeout("The request did not arrive in time."))
-        elif self._in_headers or self.cycle.response_complete:
+        elif self._phase == "headers" or self.cycle.response_complete:
             self.transport.close()
         else:  # the app reads the body under a deadline of its own; look again after it
             self._arm()
 
+    def _watch(self) -> None:
+        """Look whether the client takes what was written."""
+        self._left = self.transport.get_write_buffer_size()
+        if self._left and self._stalled is None:
+            self._stalled = self.loop.call_later(self.stall, self._check)
 
-def guarded(header_limit: int, receive_timeout: float) -> type[Connection]:
+    def _check(self) -> None:
+        self._stalled = None
+        left, before = self.transport.get_write_buffer_size(), self._left
+        if left and left >= before:
+            self.transport.abort()
+        else:
+            self._watch()
+
+    def _unwatch(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+
+def guarded(header_limit: int, receive_timeout: float, stall: float) -> type[Connection]:
     """The protocol class for a server with these limits."""
-    limits = {"header_limit": header_limit, "receive_timeout": receive_timeout}
+    limits = {"header_limit": header_limit, "receive_timeout": receive_timeout, "stall": stall}
     return type("GuardedConnection", (Connection,), limits)

@@ -22,14 +22,21 @@ def digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
+def checked(key: str) -> bytes:
+    """A key without the white space around it; an empty one would let everyone in."""
+    if not key.strip():
+        raise ValueError("An API key must not be empty.")
+    return key.strip().encode()
+
+
 class Keys:
     """API keys and admin keys. Without API keys everyone may ask."""
 
     def __init__(
         self, keys: Iterable[str] = (), admin: Iterable[str] = (), file: Path | None = None
     ) -> None:
-        self._given = frozenset(digest(key.encode()) for key in keys)
-        self._admin = frozenset(digest(key.encode()) for key in admin)
+        self._given = frozenset(digest(checked(key)) for key in keys)
+        self._admin = frozenset(digest(checked(key)) for key in admin)
         self._file = file
         self._from_file: frozenset[bytes] = frozenset()
         self._stamp: tuple[int, int] | None = None

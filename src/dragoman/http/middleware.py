@@ -14,13 +14,19 @@ import time
 import uuid
 from urllib.parse import urlsplit
 
-from dragoman.errors import BadRequest, DragomanError, EngineFailed, Forbidden, Unauthorized
+from dragoman.errors import (
+    BadRequest,
+    DragomanError,
+    Draining,
+    EngineFailed,
+    Forbidden,
+    Unauthorized,
+)
 from dragoman.http import keys as keyring
 from dragoman.http.asgi import App, Disconnected, Exchange, Header, Receive, Scope, Send
 from dragoman.http.keys import Keys
 from dragoman.http.metrics import Metrics
 from dragoman.http.routes import Routes
-from dragoman.protocols import openai
 
 log = logging.getLogger("dragoman.http")
 
@@ -53,7 +59,7 @@ class Outermost:
         except Disconnected:
             exchange.code = "client_disconnected"
         except asyncio.CancelledError:
-            exchange.code = "cancelled"
+            await self._fail(exchange, Draining("The server is stopping.", retry_after=1))
             raise
         except Exception:
             log.exception("request %s broke", exchange.request_id)
@@ -65,7 +71,7 @@ class Outermost:
         exchange.code = error.code or error.type
         if exchange.status is not None:
             return
-        await exchange.answer(error.status, openai.error(error), headers=retry(error))
+        await exchange.answer(error.status, exchange.write_error(error), headers=retry(error))
 
     def _count(self, exchange: Exchange, seconds: float) -> None:
         metrics = self._metrics
@@ -152,7 +158,8 @@ class KeyGuard:
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        access = self._routes.access(exchange_of(scope).path)
+        exchange = exchange_of(scope)
+        access = self._routes.access(exchange.path, exchange.method)
         shown = keyring.shown(scope["headers"])
         if access == "admin" and not self._administers(shown):
             raise self._refusal(shown, "This needs an admin key.")

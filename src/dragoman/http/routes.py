@@ -56,10 +56,11 @@ class Routes:
                 return methods, path[len(prefix) :]
         return None
 
-    def access(self, path: str) -> Access:
-        """Who may ask a path; one that does not exist is guarded like the rest."""
+    def access(self, path: str, method: str) -> Access:
+        """Who may ask; what does not exist is guarded like the rest."""
         found = self.find(path)
-        return "key" if found is None else next(iter(found[0].values())).access
+        route = found[0].get("GET" if method == "HEAD" else method) if found else None
+        return "key" if route is None else route.access
 
     async def dispatch(self, exchange: Exchange) -> None:
         found = self.find(exchange.path)

@@ -64,7 +64,9 @@ class Server(uvicorn.Server):
 
     async def _interrupt(self) -> None:
         watches = self._app.answering.watches
-        watches.interrupt_all(Draining("The server stopped before the answer was finished."))
+        watches.interrupt_all(
+            lambda: Draining("The server stopped before the answer was finished.")
+        )
         try:
             async with asyncio.timeout(FAREWELL):
                 await watches.idle()
@@ -92,7 +94,7 @@ def make(app: App, settings: Settings, ready: Ready | None = None) -> Server:
         app,
         host=settings.host,
         port=settings.port,
-        http=guarded(settings.header_limit, settings.receive_timeout),
+        http=guarded(settings.header_limit, settings.receive_timeout, settings.stall),
         ws="none",
         lifespan="off",
         loop="auto",

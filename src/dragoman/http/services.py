@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,6 +36,8 @@ class Services:
 
     async def embed(self, exchange: Exchange) -> None:
         request = embeddings.decode(await self._app.body(exchange), self._strict)
+        if self._app.answering.drain is not None:
+            raise self._app.answering.stopping()
         async with self._app.answering.watches.watch(exchange):
             model, vectors, spent = await pipeline.embed(
                 request.model, request.inputs, self._models
@@ -53,8 +56,10 @@ class Services:
                 ids = list(await model.prompt.encode(prompt))
             answer = tokens.TokenizeAnswer(len(ids), model.capabilities.context, ids)
             if said.return_token_strs:
-                answer.token_strs = [vocabulary.decode([token]) for token in ids]
-        await exchange.answer(200, openai.encode(answer))
+                answer.token_strs = [
+                    vocabulary.pieces[token].decode(errors="replace") for token in ids
+                ]
+        await exchange.answer(200, await asyncio.to_thread(openai.encode, answer))
 
     async def detokenize(self, exchange: Exchange) -> None:
         said = tokens.decode_ids(await self._app.body(exchange), self._strict)
@@ -62,7 +67,7 @@ class Services:
             vocabulary = vocabulary_of(model)
             if any(token >= vocabulary.vocab_size for token in said.tokens):
                 raise BadRequest("A token is not in the model's vocabulary.", param="tokens")
-            text = vocabulary.decode(said.tokens)
+            text = await asyncio.to_thread(vocabulary.decode, said.tokens)
         await exchange.answer(200, openai.encode(tokens.DetokenizeAnswer(text)))
 
     async def tokenizer_info(self, exchange: Exchange) -> None:

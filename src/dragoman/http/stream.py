@@ -2,8 +2,8 @@
 
 Headers are not sent at once: while the first token is awaited an error can still have its real
 status. When the wait grows long the clock sends them, so that no proxy gives up; later it sends a
-comment into every long silence, and cuts off a reader that takes nothing for too long. One clock
-serves all streams, so a stream costs no timer of its own.
+comment into every long silence. One clock serves all streams, so a stream costs no timer of its
+own.
 
 While a client is slow, `send` does not return, nothing is taken from the engine's mailbox, and
 what piles up there is merged into one delta. So a slow reader costs memory bounded by its answer
@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter as now
 
-from dragoman.errors import DragomanError, Unavailable
 from dragoman.http.asgi import STREAM_HEADERS, WRITER, Exchange
 
 PING = b": keep-alive\n\n"
@@ -30,7 +29,6 @@ class Stream:
         self,
         exchange: Exchange,
         opening: Callable[[], list[bytes]],
-        abort: Callable[[DragomanError], None],
     ) -> None:
         self._exchange = exchange
         self._send = exchange.send
@@ -41,7 +39,6 @@ class Stream:
         self._pinging: asyncio.Task[None] | None = None
         self._sending = False
         self._since = now()
-        self._abort = abort
         self.started = False  # headers are on their way or out
         self.open = False  # headers and opening events are out
 
@@ -93,13 +90,12 @@ class Stream:
         with suppress(OSError, RuntimeError):  # the client left meanwhile
             await self.events([PING])
 
-    def tick(self, at: float, patience: float, ping: float, stall: float) -> None:
-        """Called by the clock: begin, ping or give up as the time asks for."""
+    def tick(self, at: float, patience: float, ping: float) -> None:
+        """Called by the clock: begin or ping as the time asks for."""
         quiet = at - self._since
         if self._sending:
-            if quiet > stall:
-                self._abort(Unavailable("The client does not read its answer."))
-        elif not self.started:
+            return
+        if not self.started:
             if quiet >= patience:
                 self.started = True
                 self._started = self._loop.create_task(self._begin())
@@ -114,9 +110,10 @@ class Stream:
 class Clock:
     """Ticks for every open stream; runs only while there is one."""
 
-    def __init__(self, patience: float, ping: float, stall: float) -> None:
-        self._times = (patience, ping, stall)
-        self._every = max(0.01, min(0.25, patience / 2, ping / 4, stall / 4))
+    def __init__(self, patience: float, ping: float) -> None:
+        self._times = (patience, ping)
+        self._every = max(0.01, min(0.25, patience / 2, ping / 4))
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: set[Stream] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -126,7 +123,7 @@ class Clock:
     @contextmanager
     def watching(self, stream: Stream) -> Iterator[None]:
         self._streams.add(stream)
-        if self._timer is None:
+        if self._timer is None or self._loop is not asyncio.get_running_loop():
             self._arm()
         try:
             yield
@@ -134,10 +131,10 @@ class Clock:
             self._streams.discard(stream)
 
     def _arm(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._every, self._tick, loop)
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(self._every, self._tick)
 
-    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _tick(self) -> None:
         self._timer = None
         at = now()
         for stream in list(self._streams):

@@ -10,7 +10,7 @@ All of it but the cutting happens on the event loop when it is quick, and in a t
 not: a rendering that does not end within `QUICK` is given up and started again off the loop, where
 it has its whole budget.
 
-A model without a template gets the last message's content as it is. A model without a tokenizer
+A model without a template gets the messages' contents as they are. A model without a tokenizer
 gets text; then special tokens are unknown here, and the engine reads the text as it likes.
 """
 
@@ -161,7 +161,9 @@ class Prompter:
         return await asyncio.to_thread(self._work, chat, self._limits)
 
     def _verbatim(self, chat: Chat) -> str:
-        """Without a template: what was said last, as it is."""
+        """Without a template: what was said, as it is."""
+        if chat.reasoning_effort is not None:
+            raise _no_effort()
         for said, name in (
             (chat.tools, "tools"),
             (chat.template_kwargs, "chat_template_kwargs"),
@@ -169,7 +171,7 @@ class Prompter:
         ):
             if said:
                 raise Unsupported(f"This model has no chat template for `{name}`.", param=name)
-        return chat.messages[-1].content or ""
+        return "\n\n".join(message.content for message in chat.messages if message.content)
 
     def _work(self, chat: Chat, limits: Limits) -> list[str]:
         given = self._given(chat)
@@ -193,6 +195,10 @@ class Prompter:
         facts = self._template.facts
         self._template.check(chat.template_kwargs)
         given = dict(chat.template_kwargs)
+        if chat.reasoning_effort is not None:
+            if "reasoning_effort" not in facts.reads:
+                raise _no_effort()
+            given["reasoning_effort"] = chat.reasoning_effort
         if "tool_choice" in facts.reads:
             given["tool_choice"] = chat.tool_choice
         given["tools"] = prepare_tools(chat.tools, self.abilities)
@@ -295,6 +301,10 @@ def _check_ids(ids: list[int], size: int | None) -> None:
         most = "" if size is None else f" and {size - 1}"
         between = f"between 0{most}" if most else "0 or more"
         raise BadRequest(f"Every token id of a prompt must be {between}.", param="prompt")
+
+
+def _no_effort() -> Unsupported:
+    return Unsupported("This model has no reasoning effort to set.", param="reasoning_effort")
 
 
 def _empty() -> BadRequest:

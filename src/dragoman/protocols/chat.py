@@ -10,7 +10,7 @@ from dragoman.errors import BadRequest, Unsupported
 from dragoman.protocols import chat_answer, openai
 from dragoman.protocols.openai import SamplingFields
 from dragoman.protocols.wire import read
-from dragoman.types import Chat, Json, Message, Request, Role, Tool, ToolCall
+from dragoman.types import Chat, Message, Request, Role, Tool, ToolCall
 
 error = openai.error
 writer = chat_answer.Writer
@@ -134,7 +134,8 @@ def conversation(said: ChatRequest) -> Chat:
         messages=_messages(said),
         tools=_tools(said),
         tool_choice=_tool_choice(said),
-        template_kwargs=_template_kwargs(said),
+        template_kwargs=dict(said.chat_template_kwargs or {}),
+        reasoning_effort=said.reasoning_effort,
         add_generation_prompt=_opens_turn(said),
         continue_final_message=bool(said.continue_final_message or said.response_prefix),
     )
@@ -171,13 +172,6 @@ def _opens_turn(said: ChatRequest) -> bool:
             param="add_generation_prompt",
         )
     return not going_on if said.add_generation_prompt is None else said.add_generation_prompt
-
-
-def _template_kwargs(said: ChatRequest) -> dict[str, Json]:
-    kwargs = dict(said.chat_template_kwargs or {})
-    if said.reasoning_effort is not None:
-        kwargs["reasoning_effort"] = said.reasoning_effort
-    return kwargs
 
 
 def _messages(said: ChatRequest) -> tuple[Message, ...]:

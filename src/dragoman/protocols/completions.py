@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -12,12 +13,15 @@ from dragoman.events import Completion, Delta, Token
 from dragoman.events import Usage as Spent
 from dragoman.protocols import openai
 from dragoman.protocols.openai import Envelope, SamplingFields, encode
-from dragoman.protocols.wire import read
+from dragoman.protocols.wire import convert, read
 from dragoman.types import Prompt, Request
 
 error = openai.error
 DEFAULT_MAX_TOKENS = 16
 MOST_PROMPTS = 2048
+MOST_CHOICES = 2048
+Tokens = Annotated[list[openai.TokenId], Meta(min_length=1)]
+Prompts = Annotated[list[str | Tokens], Meta(max_length=MOST_PROMPTS)]
 
 
 class CompletionRequest(SamplingFields, kw_only=True):
@@ -43,12 +47,15 @@ def decode(body: bytes, strict: bool = False) -> Request:
     if best_of is not None and best_of > n and said.stream:
         raise BadRequest("`best_of` cannot be streamed.", param="best_of")
     special = said.add_special_tokens is not False
+    every = prompts(said.prompt)
+    if len(every) * max(n, best_of or 0) > MOST_CHOICES:
+        raise BadRequest(
+            f"`n` times the number of prompts must be at most {MOST_CHOICES}.", param="n"
+        )
     longest = DEFAULT_MAX_TOKENS if said.max_tokens is None else said.max_tokens
     return Request(
         model=openai.check_model(said.model),
-        prompts=tuple(
-            Prompt(content=one, add_special_tokens=special) for one in prompts(said.prompt)
-        ),
+        prompts=tuple(Prompt(content=one, add_special_tokens=special) for one in every),
         sampling=openai.sampling(said, longest),
         n=n,
         best_of=best_of,
@@ -70,22 +77,10 @@ def prompts(said: str | list[Any], at: str = "prompt") -> list[str | list[int]]:
         return [said]
     if not said:
         raise BadRequest(f"`{at}` must not be empty.", param=at)
-    if all(is_token(one) for one in said):
-        return [said]
-    if len(said) > MOST_PROMPTS:
-        raise BadRequest(f"`{at}` must have at most {MOST_PROMPTS} entries.", param=at)
-    for i, one in enumerate(said):
-        if isinstance(one, str):
-            continue
-        if not (isinstance(one, list) and one and all(is_token(token) for token in one)):
-            raise BadRequest(
-                f"`{at}[{i}]` must be a string or a list of token ids.", param=f"{at}[{i}]"
-            )
-    return said
-
-
-def is_token(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**31
+    if type(said[0]) is int:
+        return [convert(said, Tokens, at)]
+    found: list[str | list[int]] = convert(said, Prompts, at)
+    return found
 
 
 class TextLogprobs(Struct):
@@ -115,15 +110,22 @@ class TextCompletion(Struct):
     usage: openai.Usage
 
 
-def logprobs(tokens: Sequence[Token], offset: int) -> TextLogprobs:
-    lists = TextLogprobs([], [], [], [])
-    for token in tokens:
-        lists.tokens.append(token.text)
-        lists.token_logprobs.append(token.logprob)
-        lists.top_logprobs.append(_top(token))
-        lists.text_offset.append(offset)
-        offset += len(token.text)
-    return lists
+class Offsets:
+    """Where each token's text begins, counted in characters of the whole text."""
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._seen = 0
+
+    def logprobs(self, tokens: Sequence[Token]) -> TextLogprobs:
+        lists = TextLogprobs([], [], [], [])
+        for token in tokens:
+            lists.tokens.append(token.text)
+            lists.token_logprobs.append(token.logprob)
+            lists.top_logprobs.append(_top(token))
+            lists.text_offset.append(self._seen)
+            self._seen += len(self._decode(token.data))
+        return lists
 
 
 def _top(token: Token) -> dict[str, float] | None:
@@ -140,7 +142,7 @@ class Writer:
         self._envelope = Envelope("cmpl", "text_completion", model, options)
         self._logprobs = request.logprobs is not None
         self._plain = not self._logprobs and not request.obfuscate
-        self._offsets = [0] * choices
+        self._offsets = [Offsets() for _ in range(choices)]
         after = b',"logprobs":null,"finish_reason":null}'
         self._ends = [
             self._envelope.ends(b'{"index":%d,"text":' % index, after) for index in range(choices)
@@ -162,8 +164,7 @@ class Writer:
         return frames
 
     def _gain(self, delta: Delta) -> bytes:
-        lists = logprobs(delta.tokens, self._offsets[delta.choice]) if self._logprobs else None
-        self._offsets[delta.choice] += sum(len(token.text) for token in delta.tokens)
+        lists = self._offsets[delta.choice].logprobs(delta.tokens) if self._logprobs else None
         return self._envelope.chunk(TextChoice(delta.text, delta.choice, lists, None))
 
     def end(self, usage: Spent) -> list[bytes]:
@@ -177,7 +178,7 @@ class Writer:
             TextChoice(
                 choice.text,
                 choice.index,
-                logprobs(choice.tokens, 0) if self._logprobs else None,
+                Offsets().logprobs(choice.tokens) if self._logprobs else None,
                 choice.finish or "stop",
             )
             for choice in completion.choices()

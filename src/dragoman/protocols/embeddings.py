@@ -15,8 +15,6 @@ from dragoman.protocols import openai
 from dragoman.protocols.completions import prompts
 from dragoman.protocols.wire import read
 
-error = openai.error
-
 
 class EmbeddingRequest(Struct, kw_only=True):
     """What to embed: a string, token ids, or a list of either."""
@@ -25,6 +23,7 @@ class EmbeddingRequest(Struct, kw_only=True):
     input: str | list[Any]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=2**20)] | None = None
+    stream: bool | None = None
     user: str | None = None
 
 
@@ -59,6 +58,8 @@ class EmbeddingList(Struct):
 
 def decode(body: bytes, strict: bool = False) -> EmbedRequest:
     said = read(body, EmbeddingRequest, strict)
+    if said.stream:
+        raise BadRequest("Embeddings cannot be streamed.", param="stream")
     inputs = prompts(said.input, "input")
     for i, one in enumerate(inputs):
         if one == "":

@@ -8,8 +8,6 @@ from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.protocols import openai
 
-error = openai.error
-
 
 class ModelCard(Struct):
     """A model and what it can do; what is not known before it is loaded is left out."""

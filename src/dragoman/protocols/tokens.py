@@ -11,8 +11,6 @@ from dragoman.protocols import chat, openai
 from dragoman.protocols.wire import read
 from dragoman.types import Chat, Prompt
 
-error = openai.error
-
 
 class TokenizeRequest(Struct, kw_only=True):
     """A text, or a conversation to be rendered first. Without a model, the served one."""
