@@ -11,7 +11,7 @@ A mailbox is a list and at most one future. Waking its reader costs that future 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from dragoman.errors import DragomanError
 from dragoman.types import Step
@@ -84,11 +84,12 @@ def _spans(step: Step) -> list[tuple[int, int]]:
 class Mailbox:
     """Steps for one reader, until they end."""
 
-    __slots__ = ("_crowd", "_error", "_steps", "_wake", "ended")
+    __slots__ = ("_crowd", "_error", "_new_future", "_steps", "_wake", "ended")
 
     def __init__(self) -> None:
         self._steps: list[Step] = []
         self._crowd = CROWDED
+        self._new_future: Callable[[], asyncio.Future[None]] | None = None
         self._wake: asyncio.Future[None] | None = None
         self._error: DragomanError | None = None
         self.ended = False
@@ -113,7 +114,9 @@ class Mailbox:
     async def take(self) -> list[Step]:
         """All that waits, as soon as there is some; nothing when it has ended well."""
         if not self._steps and not self.ended:
-            self._wake = asyncio.get_running_loop().create_future()
+            if self._new_future is None:  # asking for the loop anew each time costs a system call
+                self._new_future = asyncio.get_running_loop().create_future
+            self._wake = self._new_future()
             try:
                 await self._wake
             finally:

@@ -16,13 +16,16 @@ class Turn:
     """One stream's place in the beat: steps that were granted and not taken yet."""
 
     def __init__(self) -> None:
+        self._new_future = (
+            asyncio.get_running_loop().create_future
+        )  # asking anew costs a system call
         self._granted = 0
         self._waiter: asyncio.Future[None] | None = None
 
     async def wait(self) -> None:
         """Take one step, or wait for it."""
         if not self._granted:
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = self._new_future()
             try:
                 await self._waiter
             finally:

@@ -84,6 +84,7 @@ class Scripted:
         self.steps = 0
         self.closed = False
         self._casting = Casting(script)
+        self._ready: dict[int, list[list[Step]]] = {}
         self._cuts: dict[tuple[int, int], list[str] | list[list[int]]] = {}
         self._beats: dict[float | None, Beat] = {}
         self._watchers: list[tuple[Callable[[Scripted], bool], asyncio.Future[None]]] = []
@@ -108,7 +109,8 @@ class Scripted:
         at, reply = self._cast(job)
         count, faulty = 0, reply.faulty
         with self._stage(job, reply) as turn:
-            for steps in self._rounds(job, at, reply):
+            rounds = self._plain(job, at) if self._is_plain(job, reply) else None
+            for steps in rounds or self._rounds(job, at, reply):
                 await turn.wait()
                 for step in steps:
                     if faulty:
@@ -225,6 +227,29 @@ class Scripted:
             else:
                 self._cuts[key] = cut_ids(self.tokenizer, reply, text)
         return self._cuts[key]
+
+    def _is_plain(self, job: Job, reply: Reply) -> bool:
+        """Whether the reply is only text, to be said once as it is."""
+        sampling = job.sampling
+        asked = job.logprobs is not None or job.prompt_logprobs is not None
+        odd = reply.spoils or sampling.ignore_eos or sampling.min_tokens or self.settings.tokens
+        return job.n == 1 and not (asked or odd or reply.variants or self.settings.context)
+
+    def _plain(self, job: Job, at: int) -> list[list[Step]]:
+        """The same steps for everyone who asks, so that a stream costs little more than itself."""
+        if at not in self._ready:
+            pieces = [piece for piece in self._pieces(at, 0) if isinstance(piece, str)]
+            self._ready[at] = [[Step(0, piece, tokens=1)] for piece in pieces]
+        said, limit = self._ready[at], job.sampling.max_tokens
+        if limit is not None and limit <= len(said):
+            if limit <= 0:
+                return []
+            last = msgspec.structs.replace(said[limit - 1][0], finish="length")
+            rounds = [*said[: limit - 1], [last]]
+        else:
+            rounds = [*said, [Step(finish="stop")]]
+        rounds[0] = [self._with_prompt(job, rounds[0][0], self._prompt_tokens(job))]
+        return rounds
 
     def _rounds(self, job: Job, at: int, reply: Reply) -> Iterator[list[Step]]:
         """One step of every choice that is not done, beat by beat."""
