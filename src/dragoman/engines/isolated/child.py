@@ -1,9 +1,10 @@
-"""The process an engine lives in: `python -m dragoman.engines.isolated_child FD PARENT`.
+"""The process an engine lives in: `python -m dragoman.engines.isolated.child FD PARENT`.
 
-It makes the engine it is told to, runs jobs as they come, and sends what moved once for each turn
-of its loop. While the parent does not read, what waits is merged, so that an engine is never held
-up and memory stays bounded by the answers. It ends when it is told to, and when the parent is gone:
-the socket closes, and where the system can, the kernel ends it too.
+It makes the engine it is told to, runs jobs as they come, and sends what moved once for each step
+of the engine: the jobs of one step move within a moment of each other, which is waited for. While
+the parent does not read, what waits is merged, so that an engine is never held up and memory stays
+bounded by the answers. It ends when it is told to, and when the parent is gone: the socket closes,
+and where the system can, the kernel ends it too.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from dragoman.types import Job, Step
 log = logging.getLogger("dragoman.isolated")
 
 PR_SET_PDEATHSIG = 1
+MOMENT = 0.001  # seconds in which the jobs of one step of an engine move
 FULL = 1 << 18  # bytes that may wait in the socket before steps are merged instead
 
 
 class Outbox:
-    """Collects what moved and sends it once for each turn of the loop."""
+    """Collects what moved and sends it once for each step of the engine."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -43,6 +45,7 @@ class Outbox:
         self._ended: list[tuple[int, ErrorNote | None]] = []
         self._planned = False
         self._drained: asyncio.Task[None] | None = None
+        self.jobs = 0  # how many run
 
     def add(self, number: int, step: Step) -> None:
         waiting = self._moved.setdefault(number, [])
@@ -65,7 +68,11 @@ class Outbox:
     def _plan(self) -> None:
         if not self._planned:
             self._planned = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            loop = asyncio.get_running_loop()
+            if self.jobs > 1:
+                loop.call_later(MOMENT, self._flush)
+            else:
+                loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         if self._writer.transport.get_write_buffer_size() > FULL:
@@ -119,7 +126,12 @@ class Child:
     def _begin(self, number: int, work: Any) -> None:
         task = asyncio.create_task(work)
         self._tasks[number] = task
-        task.add_done_callback(lambda _: self._tasks.pop(number, None))
+        self._outbox.jobs = len(self._tasks)
+        task.add_done_callback(lambda _: self._finished(number))
+
+    def _finished(self, number: int) -> None:
+        self._tasks.pop(number, None)
+        self._outbox.jobs = len(self._tasks)
 
     def _cancel(self, number: int) -> None:
         task = self._tasks.get(number)
