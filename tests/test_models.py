@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dragoman.errors import (
     Unsupported,
 )
 from dragoman.models.catalog import Catalog
+from dragoman.models.loader import load
 from dragoman.models.mapping import Chosen
 from dragoman.models.registry import Entry, Lease, Models, Policy
 from tests.files import put
@@ -339,3 +341,15 @@ def test_settings_of_layers_lie_over_each_other() -> None:
     assert Chosen(context=2, lora={"b": "y"}).over(below) == Chosen(
         context=2, lora={"a": "x", "b": "y"}, pin=True
     )
+
+
+def test_d82_created_is_when_the_file_was_made(tmp_path: Path) -> None:
+    file = put(tmp_path / "old.gguf")
+    os.utime(file, (1_600_000_000, 1_600_000_000))
+
+    async def check() -> None:
+        models = Models(Catalog(tmp_path), load)
+        assert [entry.info.created for entry in models.list()] == [1_600_000_000]
+        await models.aclose()
+
+    asyncio.run(check())

@@ -409,3 +409,13 @@ def test_large_conversations_are_rendered_in_a_thread(monkeypatch: pytest.Monkey
     render(prompter, chat(say("user", "short")))
     render(prompter, chat(say("user", "long enough")))
     assert seen == [True, False]
+
+
+@pytest.mark.parametrize("add_bos", [False, True])
+@pytest.mark.parametrize("asked", [False, True])
+def test_d37_a_prompt_begins_with_bos_only_where_the_tokenizer_says_so(
+    add_bos: bool, asked: bool
+) -> None:
+    prompter = Prompter(None, Bytes("<s>", "</s>", add_bos=add_bos))
+    ids = asyncio.run(prompter.encode(Prompt(content="ab", add_special_tokens=asked)))
+    assert ids == ([FIRST, *b"ab"] if add_bos and asked else list(b"ab"))
