@@ -225,6 +225,43 @@ def test_bad_grammar_is_a_400_and_the_server_goes_on(server: Running) -> None:
             assert response.json()["error"]["param"] == "grammar"
 
 
+HOSTILE = [
+    ("root ::= " + '"a"? ' * 3000, (200, 400)),  # hangs a native reader of GBNF
+    ('root ::= "a" [^\\x00-\\U0010FFFF]', (400,)),  # ends its process
+    ("root ::= " + "(" * 50_000 + '"a"' + ")" * 50_000, (400,)),  # overflows its stack
+    ('%llguidance {}\nstart: "a" X\nX: /[0-9]/ & /[a-z]/', (400,)),  # leads nowhere
+    ('root ::= ([a-z]{1,60} "x"?){1,60}', (200, 400)),
+    ("x" * 300_000, (400,)),
+    ('root ::= root "a" | "b"', (200,)),
+    ("root ::= [0-9]+", (200,)),
+]
+
+
+@pytest.mark.parametrize(("grammar", "statuses"), HOSTILE, ids=lambda value: repr(value)[:30])
+def test_a_hostile_grammar_costs_its_sender_a_400_and_nobody_else_anything(
+    server: Running, grammar: str, statuses: tuple[int, ...]
+) -> None:
+    pid = engine_of(server).pid
+    said = {"model": MODEL, "prompt": "a", "max_tokens": 6}
+    url = f"{server.url}/v1/completions"
+    answer = httpx.post(url, json=said | {"grammar": grammar}, timeout=60)
+    assert answer.status_code in statuses
+    if answer.status_code == 400:
+        assert answer.json()["error"]["param"] == "grammar"
+    elif "[0-9]+" in grammar:
+        assert answer.json()["choices"][0]["text"].isdigit()
+    assert httpx.post(url, json=said, timeout=60).status_code == 200
+    assert engine_of(server).pid == pid
+
+
+def test_a_huge_window_of_the_penalties_costs_no_memory(server: Running) -> None:
+    said = {"model": MODEL, "prompt": "a", "max_tokens": 2, "repeat_last_n": 2**31 - 1}
+    status = Path(f"/proc/{engine_of(server).pid}/statm")
+    before = int(status.read_text().split()[1])
+    assert httpx.post(f"{server.url}/v1/completions", json=said, timeout=60).status_code == 200
+    assert int(status.read_text().split()[1]) - before < 25_000  # pages of 4 kB
+
+
 def test_a_closed_stream_frees_its_slot_at_once(server: Running) -> None:
     body = {"model": MODEL, "messages": ASK, "stream": True, "ignore_eos": True}
     gate = next(iter(server.app.models.loaded())).gate

@@ -33,6 +33,7 @@ log = logging.getLogger("dragoman.http")
 _REQUEST_ID = re.compile(rb"[\w.:@/+=-]{1,128}", re.ASCII)
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[\w.-]*)(:\d{1,5})?", re.ASCII)
 CLOSED_BY_CLIENT = 499
+PROBES = ("/health", "/health/live", "/health/ready", "/metrics")  # asked every few seconds
 
 
 def exchange_of(scope: Scope) -> Exchange:
@@ -84,7 +85,9 @@ class Outermost:
             metrics.succeeded += 1
         else:
             metrics.errors[exchange.code] += 1
-        log.info(
+        level = logging.DEBUG if exchange.route in PROBES and status < 500 else logging.INFO
+        log.log(
+            level,
             "%s %s %s %d %.0f ms%s",
             exchange.request_id,
             exchange.method,

@@ -50,18 +50,32 @@ class Chosen(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
         return msgspec.structs.replace(below, **said)
 
 
+_warned: dict[Path, tuple[int, set[str]]] = {}
+
+
+def _warn(file: Path, what: str) -> None:
+    """Say what is wrong with a file once, until it changes."""
+    stamp = file.stat().st_mtime_ns
+    known, said = _warned.get(file, (stamp, set()))
+    if known != stamp:
+        said = set()
+    if what not in said:
+        log.warning("%s: %s", file.name, what)
+    _warned[file] = (stamp, said | {what})
+
+
 def read_mapping(file: Path) -> dict[str, tuple[Path, Chosen]]:
     """Name -> path and settings. A file that is not there or not valid maps nothing."""
     models = _load(file)
     mapping: dict[str, tuple[Path, Chosen]] = {}
     for name, value in models.items():
         if not isinstance(name, str) or not name.strip():
-            log.warning("%s: %r is not a name, left out", file.name, name)
+            _warn(file, f"{name!r} is not a name, left out")
             continue
         try:
             mapping[name.strip()] = _entry(value, file.parent)
         except (ValueError, RuntimeError) as error:
-            log.warning("%s: `%s` is left out: %s", file.name, name, error)
+            _warn(file, f"`{name}` is left out: {error}")
     return mapping
 
 

@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from dragoman.engines.llamacpp.engine import LlamaCpp
 
 MOST_CHOICES = 128
-MOST_GRAMMAR = 1 << 20  # characters
 REMEMBERED = 1024  # grammars that were found to be sound
 SURELY = 1e6
-LLGUIDANCE = "%llguidance"
 
 
 def check_job(job: Job, ids: Sequence[int], engine: LlamaCpp) -> None:
@@ -75,8 +73,6 @@ def _check_sampling(job: Job, vocabulary: Vocabulary) -> None:
     check_tokens(sampling.stop_token_ids or (), vocabulary, "stop_token_ids")
     if job.grammar is None:
         return
-    if not job.grammar.strip() or len(job.grammar) > MOST_GRAMMAR:
-        raise BadRequest("The grammar is empty or too long.", param="grammar")
     # the server forgets where it was in a grammar, and ends the process when nothing is allowed
     for name in ("min_tokens", "ignore_eos"):
         if getattr(sampling, name):
@@ -86,9 +82,9 @@ def _check_sampling(job: Job, vocabulary: Vocabulary) -> None:
 class Grammars:
     """Proves that the server will keep to a grammar.
 
-    It refuses a grammar of its own language that it cannot read, but one in the other language it
-    silently forgets. So it is asked for a control token, which such a grammar never allows unless
-    it names it: if the token comes, the grammar is not in force. A grammar is proved once.
+    One that it cannot read it silently forgets. So it is asked for a control token, which a grammar
+    never allows unless it names it: if the token comes, the grammar is not in force. A grammar is
+    proved once.
     """
 
     def __init__(self, engine: LlamaCpp) -> None:
@@ -108,10 +104,8 @@ class Grammars:
         """Ask for each of a few control tokens; a grammar may name one of them, hardly all."""
         vocabulary = self._engine.vocabulary
         never = [token for token in vocabulary.controls if token not in vocabulary.ends][:2]
-        if not grammar.startswith(LLGUIDANCE):
-            never = never[:1]
         answers = [await self._first(grammar, token) for token in never or [vocabulary.plain]]
-        if grammar.startswith(LLGUIDANCE) and never and answers == never:
+        if never and answers == never:
             raise BadRequest("The grammar cannot be read.", param="grammar", code="invalid_grammar")
 
     async def _first(self, grammar: str, token: int) -> int | None:

@@ -27,6 +27,7 @@ import msgspec
 from dragoman import gguf
 from dragoman.engines.llamacpp.checks import Grammars, check_job, check_tokens
 from dragoman.engines.llamacpp.gaps import Pieces
+from dragoman.engines.llamacpp.grammar import Keeper, keep_to, readable
 from dragoman.engines.llamacpp.http import Client, Stream
 from dragoman.engines.llamacpp.marks import Marks
 from dragoman.engines.llamacpp.params import (
@@ -105,9 +106,11 @@ class LlamaCpp:
         self._embedder: Native | None = None
         self._closed = False
         self._starting = asyncio.Lock()
+        self._embedding = asyncio.Lock()
         self._pieces: Pieces | None = None
         self._marks = Marks(self)
         self._grammars = Grammars(self)
+        self._keeper = Keeper(vocabulary)
         self.capabilities = Capabilities(
             context=self.context,
             slots=settings.slots,
@@ -127,10 +130,14 @@ class LlamaCpp:
     async def admit(self, job: Job) -> None:
         ids = await self._ids(job)
         check_job(job, ids, self)
-        if job.grammar is not None and self.slots.free:  # else it would wait for a slot here
-            await self._grammars.check(job.grammar)
+        if job.grammar is not None:
+            grammar = await readable(job.grammar)
+            if self.slots.free:  # else it would wait for a slot here
+                await self._grammars.check(grammar)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        if job.grammar is not None:
+            job = msgspec.structs.replace(job, grammar=await readable(job.grammar))
         ids = await self._ids(job)
         if len(ids) >= self.context:
             raise overflow(self.context, len(ids))
@@ -145,6 +152,9 @@ class LlamaCpp:
         budget = room if wanted is None else min(wanted, room)
         stops = stops_of(job, self.vocabulary)
         tracks = [Track(choice, budget, stops) for choice in range(job.n)]
+        if job.grammar is not None and self.vocabulary.pieces is not None:
+            for track in tracks:
+                track.grammar = await asyncio.to_thread(self._keeper.follow, job.grammar)
         tracks[0].prompt = None if told else len(ids)
         seed = random.getrandbits(32) if job.sampling.seed is None else job.sampling.seed
         width = 1 if job.sampling.min_tokens else self._settings.slots
@@ -171,12 +181,15 @@ class LlamaCpp:
         if not contents:
             return []
         native = await self._start_embedder()
-        status, body = await native.client.post("/v1/embeddings", {"input": contents})
+        async with self._embedding:  # one at a time, so that leaving stops what has not begun
+            return [await self._vector(native, content) for content in contents]
+
+    async def _vector(self, native: Native, content: list[int]) -> list[float]:
+        status, body = await native.client.post("/v1/embeddings", {"input": [content]})
         if status != 200:
             raise self.refused(body)
-        answer = msgspec.json.decode(body)
-        found = sorted(answer["data"], key=lambda each: int(each["index"]))
-        return [each["embedding"] for each in found]
+        vector: list[float] = msgspec.json.decode(body)["data"][0]["embedding"]
+        return vector
 
     async def tokenize(self, text: str, special: bool) -> list[int]:
         asked = {"content": text, "add_special": False, "parse_special": special}
@@ -323,6 +336,8 @@ class LlamaCpp:
         ids = self._named(event, fresh)
         if ids is None:
             return track.read(event.content, fresh, event.tokens[-1])
+        if track.grammar is not None:
+            keep_to(track.grammar, ids, track.stops)
         marks: list[Logprob] = []
         if job.logprobs is not None:
             known = [mark(prob, job.logprobs) for prob in event.completion_probabilities[-1:]]

@@ -123,7 +123,7 @@ def payload(job: Job, ask: Ask, context: int, adapters: Mapping[str, int]) -> di
 def window(sampling: Sampling, context: int) -> int:
     """How many of the last tokens the penalties look at; -1 is all of them."""
     said = sampling.repeat_last_n
-    return context if said is None or said < 0 else said
+    return context if said is None or said < 0 else min(said, context)
 
 
 def biases(sampling: Sampling, unending: bool, *, firm: bool) -> list[list[float | bool]]:

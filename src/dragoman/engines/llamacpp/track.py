@@ -7,6 +7,8 @@ sockets.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from dragoman.engines.llamacpp.params import Event
@@ -36,9 +38,14 @@ class Track:
         self.finish: StepFinish | None = None
         self.prompt: int | None = None  # counts that go out with the next step
         self.cached: int | None = None
+        self.grammar: Any = None  # follows what is said, where a grammar must be kept to
         self._asked = 0
         self._counted = 0
         self._stops = stops
+
+    @property
+    def stops(self) -> frozenset[int]:
+        return self._stops
 
     def begin(self, asked: int) -> None:
         """A new request takes over."""
