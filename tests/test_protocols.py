@@ -171,6 +171,7 @@ BAD_CHAT = [
     ({"frequency_penalty": -2.5}, "frequency_penalty"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
     ({"top_k": -2}, "top_k"),
+    ({"repeat_penalty": 1.1, "repetition_penalty": 1.2}, "repeat_penalty"),
     ({"n": 0}, "n"),
     ({"n": 129}, "n"),
     ({"n": 10**18}, "n"),

@@ -158,4 +158,5 @@ def card(entry: Entry) -> models.ModelCard:
         capabilities=list(info.capabilities),
         lora=list(info.lora),
         aliases=list(entry.aliases),
+        error=known(entry.error),
     )

@@ -131,7 +131,9 @@ def _written_out(turns: list[Message], abilities: Abilities) -> Iterator[Message
     for turn in turns:
         called = bool(turn.tool_calls) or (called and turn.role == "tool")
         if turn.tool_calls and not abilities.tool_calls_rendered:
-            calls = [f"[called {call.name} with {call.arguments}]" for call in turn.tool_calls]
+            calls = [
+                f"[called {call.name} with {call.arguments or '{}'}]" for call in turn.tool_calls
+            ]
             yield replace(turn, content=_joined([turn.content, *calls], "\n"), tool_calls=())
         elif turn.role == "tool" and not (
             abilities.tool_results_rendered and (called or abilities.lone_results)

@@ -27,6 +27,7 @@ class ModelCard(Struct):
     capabilities: list[str] | UnsetType = UNSET
     lora: list[str] | UnsetType = UNSET
     aliases: list[str] | UnsetType = UNSET
+    error: str | UnsetType = UNSET  # why it cannot be loaded
 
 
 class ModelName(Struct):

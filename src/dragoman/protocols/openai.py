@@ -79,7 +79,12 @@ class SamplingFields(Struct, kw_only=True):
 def sampling(body: SamplingFields, max_tokens: int | None) -> Sampling:
     """The sampling fields that were said, and only those."""
     top_k = 0 if body.top_k == -1 else body.top_k
-    repetition = body.repetition_penalty
+    repetition, other = body.repetition_penalty, body.repeat_penalty
+    if repetition is not None and other is not None and repetition != other:
+        raise BadRequest(
+            "`repeat_penalty` and `repetition_penalty` are one thing: give one of them.",
+            param="repeat_penalty",
+        )
     return Sampling(
         temperature=body.temperature,
         top_p=body.top_p,
@@ -88,7 +93,7 @@ def sampling(body: SamplingFields, max_tokens: int | None) -> Sampling:
         typical_p=body.typical_p,
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
-        repetition_penalty=body.repeat_penalty if repetition is None else repetition,
+        repetition_penalty=other if repetition is None else repetition,
         repeat_last_n=body.repeat_last_n,
         seed=body.seed,
         logit_bias=_bias(body.logit_bias),

@@ -21,7 +21,8 @@ class TokenizeRequest(Struct, kw_only=True):
     tools: list[chat.FunctionTool] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool = True
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
     return_token_strs: bool = False
 
 
@@ -63,6 +64,7 @@ def decode(body: bytes, strict: bool = False) -> tuple[TokenizeRequest, Chat | P
         tools=said.tools,
         chat_template_kwargs=said.chat_template_kwargs,
         add_generation_prompt=said.add_generation_prompt,
+        continue_final_message=said.continue_final_message,
     )
     return said, chat.conversation(conversation)
 
