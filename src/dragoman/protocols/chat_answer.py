@@ -8,12 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import DragomanError
 from dragoman.events import Choice as Gained
 from dragoman.events import Completion, Delta
-from dragoman.events import Usage as Spent
 from dragoman.protocols import openai
-from dragoman.protocols.openai import Envelope, Logprobs, encode
+from dragoman.protocols.openai import Logprobs, encode
 from dragoman.types import Request
 
 
@@ -65,49 +63,32 @@ class ChunkChoice(Struct):
     finish_reason: str | None = None
 
 
-class Writer:
+class Writer(openai.ChunkWriter):
     """Writes one answer."""
 
     def __init__(self, request: Request, model: str, choices: int) -> None:
-        options = openai.StreamOptions(request.include_usage, request.obfuscate)
-        self._envelope = Envelope("chatcmpl", "chat.completion.chunk", model, options)
-        self._choices = choices
-        self._plain = request.logprobs is None and not request.obfuscate
+        envelope = openai.envelope_of(request, "chatcmpl", "chat.completion.chunk", model)
         after = b'},"logprobs":null,"finish_reason":null}'
-        self._ends = [
-            self._envelope.ends(b'{"index":%d,"delta":{"content":' % index, after)
+        ends = [
+            envelope.ends(b'{"index":%d,"delta":{"content":' % index, after)
             for index in range(choices)
         ]
+        super().__init__(request, envelope, ends)
+        self._choices = choices
 
     def start(self) -> list[bytes]:
         first = {"role": "assistant", "content": ""}
-        return [self._envelope.chunk(ChunkChoice(i, first)) for i in range(self._choices)]
+        return [self.envelope.chunk(ChunkChoice(i, first)) for i in range(self._choices)]
 
-    def write(self, delta: Delta) -> list[bytes]:
-        if self._plain and delta.finish is None:  # the usual case
-            before, after = self._ends[delta.choice]
-            return [before + encode(delta.text) + after]
-        frames = []
-        if delta.text or delta.tokens:
-            frames.append(self._gain(delta))
-        if delta.finish is not None:
-            frames.append(
-                self._envelope.chunk(ChunkChoice(delta.choice, {}, finish_reason=delta.finish))
-            )
-        return frames
-
-    def _gain(self, delta: Delta) -> bytes:
+    def gained(self, delta: Delta) -> ChunkChoice:
         logprobs = openai.logprobs(delta.tokens) if delta.tokens else None
-        return self._envelope.chunk(ChunkChoice(delta.choice, {"content": delta.text}, logprobs))
+        return ChunkChoice(delta.choice, {"content": delta.text}, logprobs)
 
-    def end(self, usage: Spent) -> list[bytes]:
-        return self._envelope.last(usage)
-
-    def fail(self, failure: DragomanError) -> list[bytes]:
-        return [openai.event(openai.error(failure)), openai.DONE]
+    def ended(self, delta: Delta) -> ChunkChoice:
+        return ChunkChoice(delta.choice, {}, finish_reason=delta.finish)
 
     def whole(self, completion: Completion) -> bytes:
-        envelope = self._envelope
+        envelope = self.envelope
         answer = ChatCompletion(
             envelope.id,
             "chat.completion",

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from dragoman.errors import BadRequest, DragomanError, Unsupported
+from dragoman.errors import BadRequest, Unsupported
 from dragoman.events import Completion, Delta, Token
-from dragoman.events import Usage as Spent
 from dragoman.protocols import openai
-from dragoman.protocols.openai import Envelope, SamplingFields, encode
+from dragoman.protocols.openai import SamplingFields, encode
 from dragoman.protocols.wire import convert, read
 from dragoman.types import Prompt, Request
 
@@ -134,44 +133,26 @@ def _top(token: Token) -> dict[str, float] | None:
     return {other.text: other.logprob or 0.0 for other in reversed(token.top)}
 
 
-class Writer:
+class Writer(openai.ChunkWriter):
     """Writes one answer."""
 
     def __init__(self, request: Request, model: str, choices: int) -> None:
-        options = openai.StreamOptions(request.include_usage, request.obfuscate)
-        self._envelope = Envelope("cmpl", "text_completion", model, options)
-        self._logprobs = request.logprobs is not None
-        self._plain = not self._logprobs and not request.obfuscate
-        self._offsets = [Offsets() for _ in range(choices)]
+        envelope = openai.envelope_of(request, "cmpl", "text_completion", model)
         after = b',"logprobs":null,"finish_reason":null}'
-        self._ends = [
-            self._envelope.ends(b'{"index":%d,"text":' % index, after) for index in range(choices)
-        ]
+        ends = [envelope.ends(b'{"index":%d,"text":' % index, after) for index in range(choices)]
+        super().__init__(request, envelope, ends)
+        self._logprobs = request.logprobs is not None
+        self._offsets = [Offsets() for _ in range(choices)]
 
     def start(self) -> list[bytes]:
         return []
 
-    def write(self, delta: Delta) -> list[bytes]:
-        if self._plain and delta.finish is None:  # the usual case
-            before, after = self._ends[delta.choice]
-            return [before + encode(delta.text) + after]
-        frames = []
-        if delta.text or delta.tokens:
-            frames.append(self._gain(delta))
-        if delta.finish is not None:
-            last = TextChoice("", delta.choice, None, delta.finish)
-            frames.append(self._envelope.chunk(last))
-        return frames
-
-    def _gain(self, delta: Delta) -> bytes:
+    def gained(self, delta: Delta) -> TextChoice:
         lists = self._offsets[delta.choice].logprobs(delta.tokens) if self._logprobs else None
-        return self._envelope.chunk(TextChoice(delta.text, delta.choice, lists, None))
+        return TextChoice(delta.text, delta.choice, lists, None)
 
-    def end(self, usage: Spent) -> list[bytes]:
-        return self._envelope.last(usage)
-
-    def fail(self, failure: DragomanError) -> list[bytes]:
-        return [openai.event(error(failure)), openai.DONE]
+    def ended(self, delta: Delta) -> TextChoice:
+        return TextChoice("", delta.choice, None, delta.finish)
 
     def whole(self, completion: Completion) -> bytes:
         choices = [
@@ -183,7 +164,7 @@ class Writer:
             )
             for choice in completion.choices()
         ]
-        envelope = self._envelope
+        envelope = self.envelope
         answer = TextCompletion(
             envelope.id,
             "text_completion",

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest, DragomanError, Unsupported
-from dragoman.events import Token
+from dragoman.events import Delta, Token
 from dragoman.events import Usage as Spent
-from dragoman.types import Adapter, Sampling
+from dragoman.types import Adapter, Request, Sampling
 
 encode = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
@@ -227,10 +227,6 @@ def error(failure: DragomanError) -> bytes:
     return encode(ErrorAnswer(body))
 
 
-def event(payload: bytes) -> bytes:
-    return b"data: " + payload + b"\n\n"
-
-
 class Envelope:
     """What all chunks of one answer have in common: id, time, model, and the ends of a frame."""
 
@@ -267,3 +263,45 @@ class Envelope:
             return [DONE]
         frame = self._head + b'],"usage":' + encode(usage(spent)) + b"}\n\n"
         return [frame, DONE]
+
+
+class ChunkWriter:
+    """Writes a stream of chunks; a dialect says how a choice looks that gained, and one that ends.
+
+    The frame around the text of an ordinary chunk is made once for each choice.
+    """
+
+    def __init__(self, request: Request, envelope: Envelope, ends: list[tuple[bytes, bytes]]):
+        self.envelope = envelope
+        self._ends = ends
+        self._plain = request.logprobs is None and not request.obfuscate
+
+    def gained(self, delta: Delta) -> Struct:
+        """The choice of a chunk with what the delta gained."""
+        raise NotImplementedError
+
+    def ended(self, delta: Delta) -> Struct:
+        """The choice of a chunk that ends it."""
+        raise NotImplementedError
+
+    def write(self, delta: Delta) -> list[bytes]:
+        if self._plain and delta.finish is None:  # the usual case
+            before, after = self._ends[delta.choice]
+            return [before + encode(delta.text) + after]
+        frames = []
+        if delta.text or delta.tokens:
+            frames.append(self.envelope.chunk(self.gained(delta)))
+        if delta.finish is not None:
+            frames.append(self.envelope.chunk(self.ended(delta)))
+        return frames
+
+    def end(self, spent: Spent) -> list[bytes]:
+        return self.envelope.last(spent)
+
+    def fail(self, failure: DragomanError) -> list[bytes]:
+        return [b"data: " + error(failure) + b"\n\n", DONE]
+
+
+def envelope_of(request: Request, prefix: str, kind: str, model: str) -> Envelope:
+    options = StreamOptions(request.include_usage, request.obfuscate)
+    return Envelope(prefix, kind, model, options)
