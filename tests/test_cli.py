@@ -99,6 +99,13 @@ def test_a_broken_file_says_why_and_ends(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_d75_an_unknown_engine_is_refused_at_startup_with_the_choices(default_model: Path) -> None:
+    done = run("serve", str(default_model), "--engine", "warp")
+    assert done.returncode == 1
+    assert "'warp'" in done.stderr
+    assert "llamacpp" in done.stderr
+
+
 @contextmanager
 def served(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with subprocess.Popen(

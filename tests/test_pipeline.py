@@ -9,8 +9,10 @@ import httpx
 import msgspec
 import pytest
 
+from dragoman import pipeline
+from dragoman.events import Completion, Delta
 from dragoman.testing import Scripted
-from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
+from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Message, Request, Sampling
 from tests.serving import Running, chat, serving
 from tests.test_protocols import SAMPLING
 
@@ -72,6 +74,30 @@ def test_d25_temperature_0_and_top_k_1_are_greedy(server: Running, engine: Scrip
     assert told(server, engine, temperature=0).sampling.greedy
     assert told(server, engine, temperature=1.9, top_k=1).sampling.greedy
     assert not told(server, engine).sampling.greedy
+
+
+def test_d87_what_is_kept_of_a_streamed_answer_is_all_of_it(server: Running) -> None:
+    """The fold that keeps an answer sees the very deltas that the stream is written from."""
+    models = server.app.models
+    kept, written = Completion(), []
+
+    def deliver(delta: Delta) -> None:
+        written.append(delta.text)
+        kept.add(delta)
+
+    async def answer() -> None:
+        chat = Chat(messages=(Message(role="user", content="hi"),))
+        request = Request(model="scripted", prompts=(chat,), stream=True)
+        plan = await pipeline.prepare(request, models)
+        try:
+            await pipeline.generate(plan, deliver)
+        finally:
+            plan.close()
+
+    server.on_loop(answer())
+    assert len(written) > 3
+    assert kept.choices()[0].text == "".join(written) == "Hello there!"
+    assert kept.choices()[0].finish == "stop"
 
 
 def test_layers_of_sampling() -> None:

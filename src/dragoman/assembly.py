@@ -10,6 +10,7 @@ from typing import Any
 
 from dragoman import config
 from dragoman.config import Settings
+from dragoman.engines import factory
 from dragoman.engines.adapted import adapt
 from dragoman.errors import DragomanError
 from dragoman.http import server
@@ -92,7 +93,12 @@ def catalog(settings: Settings, model: str | None = None) -> Catalog:
 
 def chosen(settings: Settings) -> Chosen:
     """What the command line says of every model that says nothing itself."""
+    try:
+        factory(settings.engine)
+    except ValueError as error:
+        raise StartupError(str(error)) from None
     return Chosen(
+        engine=settings.engine,
         context=settings.context or None,
         slots=settings.slots,
         threads=settings.threads or None,

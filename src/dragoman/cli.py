@@ -23,6 +23,7 @@ FLAGS: list[tuple[str, str, Any, str]] = [
     ("--served-name", "served_name", "list", "a further name for MODEL; may be repeated"),
     ("--any-model", "any_model", bool, "answer every model name with MODEL"),
     ("--chat-template", "chat_template", str, "a file that replaces the model's own template"),
+    ("--engine", "engine", str, "what runs models from files (llamacpp)"),
     ("--context", "context", int, "tokens of prompt and answer together"),
     ("--slots", "slots", int, "answers generated at once (4)"),
     ("--threads", "threads", int, "threads of the engine (all cores)"),
@@ -43,7 +44,7 @@ FLAGS: list[tuple[str, str, Any, str]] = [
     ("--log-level", "log_level", str, "debug, info, warning or error (info)"),
 ]
 COMMON = ("models_dir", "models_file", "log_level")
-RUNNING = ("chat_template", "context", "slots", "threads", "gpu_layers", "lora")
+RUNNING = ("chat_template", "engine", "context", "slots", "threads", "gpu_layers", "lora")
 
 
 def parser() -> argparse.ArgumentParser:

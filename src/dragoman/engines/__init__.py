@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from dragoman.types import Capabilities, Engine
 
+# engines that run models from files
 FACTORIES = {
     "llamacpp": "dragoman.engines.llamacpp:create",
-    "scripted": "dragoman.testing.scripted:create",
 }
+
+
+def factory(name: str) -> str:
+    """Where the engine of that name is made, or a `ValueError` that lists the choices."""
+    if name not in FACTORIES:
+        raise ValueError(f"There is no engine {name!r}. Engines: {', '.join(FACTORIES)}.")
+    return FACTORIES[name]
 
 
 def capabilities_of(engine: Engine) -> Capabilities:

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from dragoman import gguf
-from dragoman.engines import capabilities_of
+from dragoman.engines import capabilities_of, factory
 from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.catalog import Source
 from dragoman.models.model import Model, ModelInfo, abilities, make_prompter, report
@@ -27,7 +27,7 @@ from dragoman.types import Sampling
 
 log = logging.getLogger("dragoman.models")
 
-ENGINE = "dragoman.engines.llamacpp:create"
+DEFAULT = "llamacpp"
 EXTRA = "vllm"  # runs models that are stored as safetensors
 MAX_TEMPLATE = 4 << 20
 # names in a generation_config.json, and in a GGUF file, of our sampling fields
@@ -91,7 +91,11 @@ def make_engine(source: Source) -> Any:
         "embeddings": chosen.embeddings,
     }
     said = {name: value for name, value in settings.items() if value is not None}
-    return Isolated(ENGINE, said, name=source.id)
+    try:
+        made_by = factory(chosen.engine or DEFAULT)
+    except ValueError as error:
+        raise ModelBroken(str(error)) from None
+    return Isolated(made_by, said, name=source.id)
 
 
 def read_model(path: Path) -> gguf.Header:

@@ -27,6 +27,7 @@ MAX_BYTES = 4 << 20
 class Chosen(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What an operator chose for a model; None is "not said"."""
 
+    engine: str | None = None
     context: int | None = None
     slots: int | None = None
     threads: int | None = None
