@@ -5,6 +5,9 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+from dragoman.models.catalog import Catalog
+from dragoman.models.mapping import Chosen
+
 
 def text(value: str) -> bytes:
     return struct.pack("<Q", len(value.encode())) + value.encode()
@@ -25,3 +28,18 @@ def put(path: Path, data: bytes | None = None, size: int = 1, **said: str) -> Pa
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gguf_bytes(size, said) if data is None else data)
     return path
+
+
+def catalog(root: Path, yaml: str | None = None, base: Chosen | None = None) -> Catalog:
+    """The index of a models directory, with a mapping file if one is given."""
+    mapping = root / "models.yaml"
+    if yaml is not None:
+        mapping.write_text(yaml)
+    made = Catalog(root, mapping, base)
+    made.refresh()
+    return made
+
+
+def found(made: Catalog, name: str) -> str | None:
+    source = made.find(name)
+    return source.path.name if source is not None else None

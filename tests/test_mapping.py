@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.models.catalog import Catalog
 from dragoman.models.mapping import Chosen, read_mapping
 from dragoman.types import Sampling
-from tests.files import put
+from tests.files import catalog, found, put
 
 
 @pytest.fixture
@@ -19,20 +18,6 @@ def root(tmp_path: Path) -> Path:
     folder = tmp_path / "models"
     folder.mkdir()
     return folder
-
-
-def catalog(root: Path, yaml: str | None = None, base: Chosen | None = None) -> Catalog:
-    mapping = root / "models.yaml"
-    if yaml is not None:
-        mapping.write_text(yaml)
-    made = Catalog(root, mapping, base)
-    made.refresh()
-    return made
-
-
-def found(made: Catalog, name: str) -> str | None:
-    source = made.find(name)
-    return source.path.name if source is not None else None
 
 
 def test_mapping_names_files(root: Path, tmp_path: Path) -> None:

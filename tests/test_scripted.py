@@ -262,7 +262,13 @@ def test_admit_refuses(engine: Scripted, work: Job, error: type[Exception]) -> N
 
 def test_admit_lets_the_rest_pass() -> None:
     engine = Scripted("x", context=4, lora=("known",))
-    asyncio.run(engine.admit(job("a b c", lora=(Adapter("known"),))))
+    work = job("a b c", lora=(Adapter("known"),))
+
+    async def admitted_and_done() -> str:
+        await engine.admit(work)
+        return "".join([step.text or "" async for step in engine.generate(work)])
+
+    assert asyncio.run(admitted_and_done()) == "x"
 
 
 @pytest.mark.parametrize(

@@ -109,22 +109,14 @@ class ChatRequest(SamplingFields, kw_only=True):
 
 def decode(body: bytes, strict: bool = False) -> Request:
     said = read(body, ChatRequest, strict)
-    options = openai.stream_options(said)
     _refuse(said)
     longest = said.max_completion_tokens
-    return Request(
-        model=openai.check_model(said.model),
+    return openai.request(
+        said,
+        strict,
+        said.max_tokens if longest is None else longest,
         prompts=(conversation(said),),
-        sampling=openai.sampling(said, said.max_tokens if longest is None else longest),
-        n=said.n or 1,
-        stop=openai.stops(said.stop, strict),
         logprobs=_logprobs(said),
-        grammar=said.grammar,
-        lora=openai.adapters(said.lora),
-        cache_prompt=said.cache_prompt,
-        stream=bool(said.stream),
-        include_usage=options.include_usage,
-        obfuscate=options.include_obfuscation,
     )
 
 

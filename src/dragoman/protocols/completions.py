@@ -37,7 +37,6 @@ class CompletionRequest(SamplingFields, kw_only=True):
 
 def decode(body: bytes, strict: bool = False) -> Request:
     said = read(body, CompletionRequest, strict)
-    options = openai.stream_options(said)
     if said.suffix:
         raise Unsupported("This model cannot fill in before a `suffix`.", param="suffix")
     n, best_of = said.n or 1, said.best_of
@@ -52,21 +51,14 @@ def decode(body: bytes, strict: bool = False) -> Request:
             f"`n` times the number of prompts must be at most {MOST_CHOICES}.", param="n"
         )
     longest = DEFAULT_MAX_TOKENS if said.max_tokens is None else said.max_tokens
-    return Request(
-        model=openai.check_model(said.model),
+    return openai.request(
+        said,
+        strict,
+        longest,
         prompts=tuple(Prompt(content=one, add_special_tokens=special) for one in every),
-        sampling=openai.sampling(said, longest),
-        n=n,
         best_of=best_of,
-        stop=openai.stops(said.stop, strict),
         logprobs=said.logprobs,
         echo=bool(said.echo),
-        grammar=said.grammar,
-        lora=openai.adapters(said.lora),
-        cache_prompt=said.cache_prompt,
-        stream=bool(said.stream),
-        include_usage=options.include_usage,
-        obfuscate=options.include_obfuscation,
     )
 
 

@@ -131,6 +131,24 @@ def adapters(said: str | list[AdapterChoice] | None) -> tuple[Adapter, ...] | No
     return tuple(Adapter(choice.name, choice.scale) for choice in said)
 
 
+def request(said: SamplingFields, strict: bool, max_tokens: int | None, **more: Any) -> Request:
+    """A request of what every generating dialect says alike, and `more` of its own."""
+    options = stream_options(said)
+    return Request(
+        model=check_model(said.model),
+        sampling=sampling(said, max_tokens),
+        n=said.n or 1,
+        stop=stops(said.stop, strict),
+        grammar=said.grammar,
+        lora=adapters(said.lora),
+        cache_prompt=said.cache_prompt,
+        stream=bool(said.stream),
+        include_usage=options.include_usage,
+        obfuscate=options.include_obfuscation,
+        **more,
+    )
+
+
 def check_model(name: str) -> str:
     if not name.strip():
         raise BadRequest("`model` is required.", param="model", code="missing_required_parameter")
