@@ -99,11 +99,17 @@ def test_a_broken_file_says_why_and_ends(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_d75_an_unknown_engine_is_refused_at_startup_with_the_choices(default_model: Path) -> None:
-    done = run("serve", str(default_model), "--engine", "warp")
+@pytest.mark.parametrize(
+    ("flag", "choice"),
+    [("--engine", "llamacpp"), ("--format", "hermes_json"), ("--reasoning-format", "think")],
+)
+def test_d75_an_unknown_name_is_refused_at_startup_with_the_choices(
+    default_model: Path, flag: str, choice: str
+) -> None:
+    done = run("serve", str(default_model), flag, "warp")
     assert done.returncode == 1
     assert "'warp'" in done.stderr
-    assert "llamacpp" in done.stderr
+    assert choice in done.stderr
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.errors import TemplateRejected, Unsupported
+from dragoman.errors import TemplateRejected
+from dragoman.output import parse_tool_call_complete
+from dragoman.prompt import generic
 from dragoman.prompt.abilities import Abilities, Probe, abilities
 from dragoman.prompt.conversation import parsed, prepare, prepare_tools
 from dragoman.prompt.template import Template, compile_template
@@ -156,6 +159,9 @@ def test_trying_is_cheap_and_done_once() -> None:
 SYSTEM, USER, MORE = say("system", "s"), say("user", "u"), say("user", "v")
 ANSWER, OTHER, LATER = say("assistant", "a"), say("assistant", "b"), say("system", "t")
 
+RESULT = "<tool_response>\nresult{}\n</tool_response>"
+CALLED = '<tool_call>\n{"name": "function1", "arguments": {"city": "argument1"}}\n</tool_call>'
+
 CHANGED: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] = {
     "nothing is changed without need": (
         {},
@@ -212,17 +218,17 @@ CHANGED: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] 
         {"tool_results_rendered": False, "user_twice": False},
         [USER, calls(1, 2), result(1), result(2)],
         [("user", "u"), ("assistant", ""),
-         ("user", "[result of function1]\nresult1\n\n[result of function2]\nresult2")],
+         ("user", f"{RESULT.format(1)}\n{RESULT.format(2)}")],
     ),
     "calls without a place": (
         {"tool_calls_rendered": False},
         [calls(1, content="a"), result(1)],
-        [("assistant", 'a\n[called function1 with {"city": "argument1"}]'), ("tool", "result1")],
+        [("assistant", f"a\n{CALLED}"), ("user", RESULT.format(1))],
     ),
     "a result without a call": (
         {"lone_results": False},
         [USER, result(1), calls(1), result(1)],
-        [("user", "u"), ("user", "[result of a call]\nresult1"), ("assistant", ""),
+        [("user", "u"), ("user", RESULT.format(1)), ("assistant", ""),
          ("tool", "result1")],
     ),
     "one call at a time": (
@@ -332,11 +338,38 @@ def test_names_are_kept() -> None:
     assert prepare([say("user", "u", name="Ada")], EVERYTHING)[0]["name"] == "Ada"
 
 
-def test_tools_without_a_place_are_refused_by_name() -> None:
-    with pytest.raises(Unsupported) as caught:
-        prepare_tools([Tool(name="f")], able(tools_rendered=False))
-    assert caught.value.param == "tools"
-    assert prepare_tools([], able(tools_rendered=False)) == []
+@pytest.mark.parametrize("first", [[], [SYSTEM], [say("developer", "s")]])
+def test_tools_without_a_place_are_offered_by_the_system(first: list[Message]) -> None:
+    """And then what was called before is written as the model is asked to write it."""
+    tools = [Tool(name="f"), Tool(name="g", description="G.", parameters={"type": "object"})]
+    found = able(tools_rendered=False)
+    assert prepare_tools(tools, found) == []
+    made = prepare([*first, USER, calls(1), result(1)], found, tools)
+    said = shape(made)
+    assert [role for role, _ in said] == [
+        first[0].role if first else "system",
+        "user",
+        "assistant",
+        "user",
+    ]
+    head = said[0][1]
+    assert head.startswith("s\n\n# Tools" if first else "# Tools")
+    lines = head.partition("<tools>\n")[2].partition("\n</tools>")[0].splitlines()
+    assert [json.loads(line) for line in lines] == prepare_tools(tools, EVERYTHING)
+    assert [content for _, content in said[2:]] == [CALLED, RESULT.format(1)]
+    assert all("tool_calls" not in turn for turn in made)
+
+
+def test_the_generic_form_is_the_format_that_answers_are_read_in() -> None:
+    """What the model sees of its earlier calls is what the parser would make calls of."""
+    arguments = ['{"city": "Zürich", "n": [1, null]}', "", " {} "]
+    said = tuple(call(at, text) for at, text in enumerate(arguments))
+    turn = generic.called(say("assistant", "Let me see.", tool_calls=said))
+    read = parse_tool_call_complete(turn.content or "", generic.FORMAT)
+    assert read["normal_text"].strip() == "Let me see."
+    assert [one["name"] for one in read["tool_calls"]] == [one.name for one in said]
+    made = [json.loads(one["arguments"]) for one in read["tool_calls"]]
+    assert made == [{"city": "Zürich", "n": [1, None]}, {}, {}]
 
 
 def test_tools_that_say_little() -> None:

@@ -17,6 +17,7 @@ from dragoman.models import loader
 from dragoman.models.catalog import Catalog, Source
 from dragoman.models.mapping import Chosen
 from dragoman.models.registry import Models
+from dragoman.models.speech import Speech
 from dragoman.tokens.tokenizer import PROBES, EngineTokenizer, Tokenizer, from_gguf
 from dragoman.types import Capabilities, Job, Sampling, Step
 from tests.files import put
@@ -145,6 +146,59 @@ def test_the_operators_template_replaces_the_models_own(
     model = asyncio.run(loader.load(source_of(file, chat_template=str(template))))
     assert model.template_source == "{{ messages[0].content }}"
     assert "chat" in model.info.capabilities
+
+
+THINKER = Path(__file__).parent / "templates" / "thinker.jinja"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "wanted"),
+    [
+        ({}, Speech("hermes_json", "think")),
+        ({"format": "glm45", "reasoning_format": "none"}, Speech("glm45", None)),
+        ({"format": "none", "reasoning_format": "mistral"}, Speech(None, "mistral")),
+    ],
+)
+def test_formats_are_found_and_logged_unless_the_operator_says_otherwise(
+    chosen: dict[str, str],
+    wanted: Speech,
+    file: Path,
+    ours: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    use(monkeypatch, Engine(ours))
+    caplog.set_level("INFO", "dragoman.models")
+    model = asyncio.run(loader.load(source_of(file, chat_template=str(THINKER), **chosen)))
+    assert model.speech == wanted
+    assert ("tools" in model.info.capabilities) == (wanted.tools is not None)
+    assert ("thinking" in model.info.capabilities) == (wanted.reasoning is not None)
+    assert "tool calls as hermes_json, thoughts as think (proved)" in caplog.text
+
+
+def test_a_proof_that_failed_is_logged_with_both_sides(
+    file: Path,
+    ours: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    use(monkeypatch, Engine(ours))
+    agent = THINKER.with_name("agent.jinja")
+    asyncio.run(loader.load(source_of(file, chat_template=str(agent))))
+    [line, *_] = [line for line in caplog.messages if "did not come back" in line]
+    assert "<tool_call>" in line
+    assert "was written as" in line
+    assert "read as" in line
+
+
+def test_d75_a_format_that_does_not_exist_is_a_broken_model_with_the_choices(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for chosen in ({"format": "warp"}, {"reasoning_format": "warp"}):
+        engine = use(monkeypatch, Engine())
+        with pytest.raises(ModelBroken, match=r"'warp'; there are: .*harmony"):
+            asyncio.run(loader.load(source_of(file, **chosen)))
+        assert engine.closed == 1
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"{% if %}"])

@@ -33,6 +33,8 @@ def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
         context: 512
         lora: {{poet: ../elsewhere/poet.gguf}}
         chat_template: t.jinja
+        format: hermes_json
+        reasoning_format: think
         keep_alive: 30
         defaults: {{temperature: 0.3, top_k: 7}}
         pin: true
@@ -51,6 +53,8 @@ def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
         slots=2,
         lora={"poet": str(root / "../elsewhere/poet.gguf")},
         chat_template=str(root / "t.jinja"),
+        format="hermes_json",
+        reasoning_format="think",
         keep_alive=30,
         defaults=Sampling(temperature=0.3, top_k=7),
         pin=True,

@@ -12,6 +12,8 @@ import pytest
 
 from dragoman import gguf
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
+from dragoman.formats import find_reasoning
+from dragoman.models.speech import Speech
 from dragoman.prompt import prompter as prompt
 from dragoman.prompt.prompter import Prompter, Rendered
 from dragoman.prompt.segments import Segments
@@ -126,9 +128,10 @@ def test_d40_d41_tools_calls_and_results_are_rendered() -> None:
     assert '{"type": "function", "function": {"name": "f", "parameters": {"type"' in text
     assert "<tool_call>call-1 <function=f><n>1</n></function></tool_call>" in text
     assert text.index("tool f\none\n(call-1)") < text.index("tool f\ntwo\n(call-2)")
-    with pytest.raises(Unsupported) as caught:
-        render(Prompter(source("chatml"), None), asked)
-    assert caught.value.param == "tools"
+    text = render(Prompter(source("chatml"), None), asked).text
+    assert '<tools>\n{"type": "function", "function": {"name": "f", "parameters": ' in text
+    assert '<tool_call>\n{"name": "f", "arguments": {"n": 1}}\n</tool_call>' in text
+    assert text.index("<tool_response>\none\n") < text.index("<tool_response>\ntwo\n")
 
 
 # How a prompt ends
@@ -186,26 +189,54 @@ OPENING = (
 )
 
 
-@pytest.mark.parametrize("marks", [("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("(*", "*)")])
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("name", ["think", "mistral_think", "kimi_dev_think"])
 @pytest.mark.parametrize(
     "text", ["hi", "START", "what does START mean?", "START END", "END", "START\n"]
 )
 def test_d45_d46_only_the_template_decides_where_an_answer_starts(
-    marks: tuple[str, str], text: str
+    name: str, text: str, special: bool
 ) -> None:
     """A user who mentions the marks, whatever they are made of, does not flip the state."""
-    start, end = marks
+    marks = find_reasoning(name)
+    start, end = marks.open[0], marks.close[0]
     source = OPENING.replace("START", start).replace("END", end)
-    prompter = Prompter(source, ByteTokenizer(markup=("<|im_start|>", "<|im_end|>")))
+    known = ("<|im_start|>", "<|im_end|>", *((start, end) if special else ()))
+    prompter = Prompter(source, ByteTokenizer(markup=known))
     said = text.replace("START", start).replace("END", end)
+    speech = Speech(None, name)
 
-    def inside(**kwargs: Any) -> bool:
-        one = Chat(messages=(Message(role="user", content=said),), template_kwargs=kwargs)
-        return asyncio.run(prompter.opens_inside(one, start, end))
+    def inside(*more: Message, **chosen: Any) -> bool | None:
+        settings: dict[str, Any] = {"template_kwargs": chosen} | (LAST if more else {})
+        one = Chat(messages=(Message(role="user", content=said), *more), **settings)
+        rendered = asyncio.run(prompter.render(one))
+        return asyncio.run(speech.begins_inside(one, rendered, prompter))
 
     assert inside(enable_thinking=True)
     assert not inside(enable_thinking=False)
     assert not inside()
+    assert inside(say("assistant", f"{start}so far"))
+    assert not inside(say("assistant", f"{start}so far{end}and"))
+    assert not inside(say("assistant", "so far"))
+
+
+@pytest.mark.parametrize(
+    ("source", "opening"),
+    [
+        ("{{ messages[-1].content }}<end>{% if add_generation_prompt %}<a><think>{% endif %}",
+         "<a><think>"),
+        ("{{ messages[-1].content }}<end><a><think>", "<end><a><think>"),
+        ("{{ messages[-1].content }}{{ '<think>' if add_generation_prompt else '<eos>' }}",
+         "<think>"),
+        ("{{ messages[-1].content }}", ""),
+        ("<think>{{ messages[-1].content }}", ""),
+        ("{{ messages|length }}", ""),
+    ],
+)  # fmt: skip
+def test_openings_of_templates_of_all_kinds(source: str, opening: str) -> None:
+    for text in ("hi", "think", "a <think>", "zqlast"):
+        asked = chat(USER, say("user", text))
+        assert asyncio.run(Prompter(source, None).opening(asked)) == opening
 
 
 def test_opening_is_what_the_template_writes_before_the_answer() -> None:
@@ -294,9 +325,14 @@ def test_s5_17_without_a_template_the_contents_as_they_are() -> None:
     assert render(Prompter(None, None), asked) == Rendered("a <s> b")
     cutter = Bytes("<s>", "</s>", add_bos=True)
     assert render(Prompter(None, cutter), asked).ids == [FIRST, *b"a <s> b"]
-    for more in ({"tools": (Tool(name="f"),)}, {"template_kwargs": {"x": 1}}):
+    for more in (LAST, {"template_kwargs": {"x": 1}}, {"reasoning_effort": "low"}):
         with pytest.raises(Unsupported):
-            render(Prompter(None, None), chat(USER, **more))
+            render(Prompter(None, None), chat(say("user", "u"), say("assistant", "a"), **more))
+    offered = render(Prompter(None, None), chat(USER, tools=(Tool(name="f"),))).text
+    assert offered.startswith("# Tools\n")
+    assert offered.endswith("\n\nCount.")
+    none = chat(USER, tools=(Tool(name="f"),), tool_choice="none")
+    assert render(Prompter(None, None), none).text == "Count."
 
 
 def test_counting() -> None:

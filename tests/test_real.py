@@ -323,6 +323,33 @@ def test_health_says_so_while_the_engine_is_down(default_model: Path) -> None:
             assert httpx.get(f"{server.url}/health/live").status_code == 200
 
 
+def test_tools_are_offered_to_a_model_that_has_no_place_for_them(
+    server: Running, client: OpenAI
+) -> None:
+    """The default model's template writes no tools: they are put as text, and it may answer."""
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tool: Any = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    said: Any = {"model": MODEL, "messages": ASK, "temperature": 0, "max_tokens": 24}
+    plain = client.chat.completions.create(**said)
+    offered = client.chat.completions.create(**said, tools=[tool])
+    assert offered.choices[0].message.content
+    assert offered.choices[0].finish_reason in ("stop", "length")
+    assert plain.usage is not None
+    assert offered.usage is not None
+    assert offered.usage.prompt_tokens > plain.usage.prompt_tokens + 100
+    call: Any = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    later = [
+        *ASK,
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "It rains."},
+    ]
+    body = {"model": MODEL, "messages": later}
+    ids = httpx.post(f"{server.url}/tokenize", json=body).json()["tokens"]
+    prompt = httpx.post(f"{server.url}/detokenize", json={"tokens": ids}).json()["prompt"]
+    assert '<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>' in prompt
+    assert "<tool_response>\nIt rains.\n</tool_response>" in prompt
+
+
 def test_usage_in_a_stream_of_the_real_model(server: Running) -> None:
     body = {
         "model": MODEL,

@@ -27,8 +27,9 @@ def app(engine: Any, **options: Any) -> App:
     """An ASGI app that answers with this engine, to be mounted at any path.
 
     Options are `name` (what the model is called), `chat_template` (Jinja source, or a `Path` to a
-    file with it), and every field of `dragoman.config.Settings`. An engine that has a `tokenizer`
-    is given token ids, any other the rendered text.
+    file with it), and every field of `dragoman.config.Settings`; `tool_parser` and
+    `reasoning_parser` mean `format` and `reasoning_format`. An engine that has a `tokenizer` is
+    given token ids, any other the rendered text.
     """
     from dragoman import assembly
 

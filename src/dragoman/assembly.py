@@ -21,8 +21,11 @@ from dragoman.models.loader import load
 from dragoman.models.mapping import Chosen
 from dragoman.models.pull import DEFAULT_ALIASES
 from dragoman.models.registry import Models, Policy
+from dragoman.models.speech import Formats, check_names
 
 BROUGHT = ("name", "chat_template")
+# names that other servers have for the same
+ALSO = {"tool_parser": "format", "reasoning_parser": "reasoning_format"}
 
 
 class StartupError(Exception):
@@ -31,16 +34,27 @@ class StartupError(Exception):
 
 def engine_app(engine: Any, options: dict[str, Any], local: bool) -> App:
     """An app over one engine that somebody brought."""
-    said = {name: value for name, value in options.items() if name not in BROUGHT}
+    said = {ALSO.get(name, name): value for name, value in options.items() if name not in BROUGHT}
     settings = config.load(said)
     models = Models.of_engine(
         adapt(engine),
         options.get("name") or "default",
         aliases=settings.served_name,
         chat_template=template_source(options.get("chat_template")),
+        formats=formats(settings),
         policy=policy(settings),
     )
     return make_app(models, settings, local)
+
+
+def formats(settings: Settings) -> Formats:
+    """What the operator says of tool calls and thoughts; names are checked before anything runs."""
+    said = settings.format or None, settings.reasoning_format or None
+    try:
+        check_names(*said)
+    except ValueError as error:
+        raise StartupError(str(error)) from None
+    return said
 
 
 def template_source(said: str | Path | None) -> str | None:
@@ -97,6 +111,7 @@ def chosen(settings: Settings) -> Chosen:
         factory(settings.engine)
     except ValueError as error:
         raise StartupError(str(error)) from None
+    tools, reasoning = formats(settings)
     return Chosen(
         engine=settings.engine,
         context=settings.context or None,
@@ -104,6 +119,8 @@ def chosen(settings: Settings) -> Chosen:
         threads=settings.threads or None,
         gpu_layers=settings.gpu_layers if settings.gpu_layers >= 0 else None,
         chat_template=settings.chat_template or None,
+        format=tools,
+        reasoning_format=reasoning,
         lora=dict(adapter_pair(pair) for pair in settings.lora),
     )
 

@@ -1,9 +1,10 @@
-"""The command line: `serve`, `chat`, `pull` and `list`."""
+"""The command line: `serve`, `chat`, `pull`, `list`, `explain` and `formats`."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ FLAGS: list[tuple[str, str, Any, str]] = [
     ("--served-name", "served_name", "list", "a further name for MODEL; may be repeated"),
     ("--any-model", "any_model", bool, "answer every model name with MODEL"),
     ("--chat-template", "chat_template", str, "a file that replaces the model's own template"),
+    ("--format", "format", str, "how tool calls are written (found from the template)"),
+    ("--reasoning-format", "reasoning_format", str, "how thoughts are written (likewise)"),
     ("--engine", "engine", str, "what runs models from files (llamacpp)"),
     ("--context", "context", int, "tokens of prompt and answer together"),
     ("--slots", "slots", int, "answers generated at once (4)"),
@@ -44,7 +47,10 @@ FLAGS: list[tuple[str, str, Any, str]] = [
     ("--log-level", "log_level", str, "debug, info, warning or error (info)"),
 ]
 COMMON = ("models_dir", "models_file", "log_level")
-RUNNING = ("chat_template", "engine", "context", "slots", "threads", "gpu_layers", "lora")
+RUNNING = (
+    *("chat_template", "format", "reasoning_format", "engine"),
+    *("context", "slots", "threads", "gpu_layers", "lora"),
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -68,6 +74,13 @@ def parser() -> argparse.ArgumentParser:
     add_flags(pull, COMMON)
     show = commands.add_parser("list", help="show the models that are there")
     add_flags(show, COMMON)
+    told = commands.add_parser("explain", help="say how a model writes calls and thoughts")
+    told.add_argument("model", help="a name, a .gguf, a .jinja or a tokenizer_config.json")
+    told.add_argument("--json", action="store_true", help="as JSON")
+    told.add_argument("--source", action="store_true", help="with the template itself")
+    add_flags(told, [*COMMON, "chat_template"])
+    table = commands.add_parser("formats", help="show the formats that are known")
+    add_flags(table, ["log_level"])
     return top
 
 
@@ -92,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(f"dragoman: {error}")
     set_up_logging(settings)
     commands = {"serve": serve, "chat": chat, "pull": pull, "list": show}
+    commands |= {"explain": explain, "formats": formats}
     from dragoman.assembly import StartupError
 
     try:
@@ -170,3 +184,19 @@ def show(said: argparse.Namespace, settings: Settings) -> None:
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         print("  ".join(cells).rstrip())
+
+
+def explain(said: argparse.Namespace, settings: Settings) -> None:
+    from dragoman import explain as explaining
+
+    source = explaining.open_source(said.model, settings)
+    if said.json:
+        print(json.dumps(explaining.facts(source), ensure_ascii=False, indent=2))
+    else:
+        print(explaining.words(source, said.source))
+
+
+def formats(said: argparse.Namespace, settings: Settings) -> None:
+    from dragoman.explain import table
+
+    print(table())

@@ -32,6 +32,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     served_name: tuple[str, ...] = ()  # further names of the model given on the command line
     any_model: bool = False  # answer every model name with the first model
     chat_template: str = ""  # a file that replaces the model's own template
+    format: str = ""  # how tool calls are written; empty is as the template shows
+    reasoning_format: str = ""  # how thoughts are written, likewise
     engine: str = "llamacpp"  # what runs models from files
     context: int = 0  # tokens of prompt and answer; 0 is the model's own, within reason
     slots: int = 4  # answers generated at once

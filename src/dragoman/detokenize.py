@@ -122,6 +122,34 @@ class Detokenizer:
         """The text of a step alone, for a reader that is `plain`."""
         return self._read(step.ids) if step.text is None else step.text
 
+    # For a reader that keeps the logprobs itself
+
+    @property
+    def stops(self) -> bool:
+        """Whether there are stop strings."""
+        return self._stops is not None
+
+    def place(self, step: Step) -> tuple[int, str, int]:
+        """The text of a step, and from where to where its tokens reach.
+
+        A token that begins a character reaches to the end of it, though the text does not yet.
+        """
+        text, start = self.read(step), self._seen
+        self._seen = end = start + len(text)
+        if step.text is None and self._decode.getstate()[0]:
+            end += 1
+        return start, text, end
+
+    def cut(self, text: str) -> tuple[str, str | None]:
+        """The text that is free of stops, and the stop that ended it if one did."""
+        return (text, None) if self._stops is None else self._stops.feed(text)
+
+    def insert(self, text: str) -> str:
+        """Go on after a text that no token stands for; what was held back comes before it."""
+        self._decode.reset()
+        self._seen += len(text)
+        return (self._stops.close() if self._stops else "") + text
+
     def close(self) -> Released:
         """What was still held back. Bytes of a character that never became whole are dropped."""
         text = self._stops.close() if self._stops else ""

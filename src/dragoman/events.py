@@ -58,6 +58,7 @@ class Delta(Struct, frozen=True, gc=False):
     finish: Finish | None = None
     stop: str | int | None = None  # the stop string or token that ended it
     usage: Usage | None = None
+    id: str = ""  # what the model itself calls the call, with its name
 
 
 class Call(Struct):
@@ -65,6 +66,7 @@ class Call(Struct):
 
     name: str = ""
     arguments: str = ""
+    id: str = ""  # the model's own, if it gave one
 
 
 class Choice(Struct):
@@ -85,6 +87,7 @@ class Completion:
     def __init__(self) -> None:
         self._choices: dict[int, Choice] = {}
         self._pieces: dict[tuple[int, Channel, int], list[str]] = {}
+        self._ids: dict[tuple[int, int], str] = {}
         self.usage = Usage()
 
     def add(self, delta: Delta) -> None:
@@ -95,6 +98,8 @@ class Completion:
             self._pieces.setdefault((delta.choice, delta.channel, delta.call), []).append(
                 delta.text
             )
+        if delta.id:
+            self._ids[delta.choice, delta.call] = delta.id
         choice.tokens.extend(delta.tokens)
         if delta.finish is not None:
             choice.finish = delta.finish
@@ -106,6 +111,8 @@ class Completion:
         """All choices by index, with their text joined."""
         for (index, channel, call), pieces in sorted(self._pieces.items()):
             self._put(self._choices[index], channel, call, "".join(pieces))
+        for (index, call), id_ in self._ids.items():
+            self._choices[index].calls[call].id = id_
         return [self._choices[index] for index in sorted(self._choices)]
 
     @staticmethod

@@ -10,7 +10,7 @@ hand. Whoever holds a `Plan` must close it; cancelling `generate` cancels the en
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import TypeAlias, cast
 
 from msgspec import Struct
@@ -21,7 +21,9 @@ from dragoman.errors import BadRequest, ContextOverflow, EngineFailed, Unsupport
 from dragoman.events import Completion, Delta, Token, Usage
 from dragoman.fanin import closing, run_together
 from dragoman.models.registry import Lease, Model, Models
-from dragoman.reader import Reader
+from dragoman.models.speech import Speech
+from dragoman.reader import ChatReader, Listening, Reader
+from dragoman.thinking import extended, within_budget
 from dragoman.types import (
     DEFAULT_SAMPLING,
     Chat,
@@ -33,8 +35,26 @@ from dragoman.types import (
     Step,
 )
 
+PLAIN = Speech()
 # takes a delta; what it returns, if anything, is awaited before the next one
 Deliver: TypeAlias = Callable[[Delta], Awaitable[None] | None]
+
+
+class Hearing(Struct):
+    """What to listen for in the answer to a chat."""
+
+    chat: Chat
+    speech: Speech
+    inside: bool | None = None  # it begins in the middle of a thought
+    budget: int | None = None  # most tokens of thoughts, where we must see to it
+
+
+class Ready(Struct):
+    """A prompt as the engine takes it."""
+
+    content: list[int] | str
+    echo: str = ""  # the same as text, when the client wants it back
+    hearing: Hearing | None = None
 
 
 class Plan(Struct):
@@ -43,7 +63,7 @@ class Plan(Struct):
     request: Request
     lease: Lease
     jobs: list[Job]
-    texts: list[str]  # the prompts as text, for `echo`
+    prompts: list[Ready]
     ticket: Ticket
 
     @property
@@ -79,12 +99,12 @@ async def prepare(request: Request, models: Models) -> Plan:
     plan = Plan(request, lease, [], [], ticket)
     try:
         for prompt in request.prompts:
-            content, text = await render(prompt, model, request)
-            room = fit(content, model, "messages" if isinstance(prompt, Chat) else "prompt")
-            job = make_job(request, content, model, room)
+            ready = await render(prompt, model, request)
+            room = fit(ready.content, model, "messages" if isinstance(prompt, Chat) else "prompt")
+            job = make_job(request, ready.content, model, room)
             await model.engine.admit(job)
             plan.jobs.append(job)
-            plan.texts.append(text)
+            plan.prompts.append(ready)
     except BaseException:
         plan.close()
         raise
@@ -96,26 +116,52 @@ def choices(request: Request) -> int:
     return max(request.n, request.best_of or 0)
 
 
-async def render(prompt: object, model: Model, request: Request) -> tuple[list[int] | str, str]:
-    """What goes to the engine, and the same as text when the client wants it echoed."""
+async def render(prompt: Chat | Prompt, model: Model, request: Request) -> Ready:
+    """What goes to the engine, and what to do with the answer."""
     if isinstance(prompt, Chat):
-        rendered = await model.prompt.render(prompt)
-        return rendered.text if rendered.ids is None else rendered.ids, ""
+        return await render_chat(prompt, model, request)
     content = await model.prompt.encode(prompt)
     if not content:
         raise BadRequest("The prompt is empty.", param="prompt")
-    if not request.echo:
-        return content, ""
-    if isinstance(content, str):
-        return content, content
-    return content, detokenizer(model).text(content)
+    if not request.echo or isinstance(content, str):
+        return Ready(content, content if request.echo else "")
+    return Ready(content, detokenizer(model).text(content))
 
 
-def detokenizer(model: Model, stops: Sequence[str] = (), logprobs: bool = False) -> Detokenizer:
-    vocabulary = model.tokenizer
-    if vocabulary is None:
+async def render_chat(chat: Chat, model: Model, request: Request) -> Ready:
+    """Where the answer begins, in thoughts or not, is decided by this very prompt."""
+    speech = model.speech.heard_in(chat)
+    budget = budget_of(chat, model, request)
+    rendered = await model.prompt.render(chat)
+    content = rendered.text if rendered.ids is None else rendered.ids
+    if not speech:
+        return Ready(content)
+    inside = await speech.begins_inside(chat, rendered, model.prompt)
+    if inside and budget == 0:
+        content, inside = await extended(content, (), model), False
+    return Ready(content, hearing=Hearing(chat, speech, inside, budget))
+
+
+def budget_of(chat: Chat, model: Model, request: Request) -> int | None:
+    """Most tokens of thoughts, where the template does not see to it itself."""
+    if chat.thinking_budget is None or model.prompt.keeps_budget:
+        return None
+    if model.speech.closing is None:
+        raise Unsupported("This model's thinking cannot be limited.", param="thinking_budget")
+    if request.n > 1 or request.grammar is not None:
+        other = "grammar" if request.grammar is not None else "n"
+        raise Unsupported(
+            f"`thinking_budget` and `{other}` cannot be had together here.", param="thinking_budget"
+        )
+    return chat.thinking_budget
+
+
+def detokenizer(
+    model: Model, stops: Sequence[str] = (), logprobs: bool = False, speech: Speech = PLAIN
+) -> Detokenizer:
+    if model.tokenizer is None:
         return Detokenizer(None, frozenset(), stops, logprobs)
-    return Detokenizer(vocabulary.pieces, vocabulary.control, stops, logprobs)
+    return Detokenizer(model.tokenizer.pieces, model.control(speech).hidden, stops, logprobs)
 
 
 def make_job(request: Request, content: list[int] | str, model: Model, room: int | None) -> Job:
@@ -210,7 +256,7 @@ async def run(plan: Plan, deliver: Deliver) -> None:
     readers = make_readers(plan)
     left = len(readers)
     await plan.ticket.wait()
-    async with closing(run_together(plan.model.engine, plan.jobs)) as steps:
+    async with closing(start(plan, readers)) as steps:
         async for step in steps:
             if not 0 <= step.choice < len(readers):
                 raise EngineFailed("The engine answered with a choice nobody asked for.")
@@ -226,14 +272,39 @@ async def run(plan: Plan, deliver: Deliver) -> None:
     raise EngineFailed("The engine stopped before the answer was finished.")
 
 
+def start(plan: Plan, readers: list[Reader]) -> AsyncGenerator[Step, None]:
+    """Start the jobs; one that may think only so long is watched."""
+    hearing, reader = plan.prompts[0].hearing, readers[0]
+    if hearing is not None and hearing.budget is not None and isinstance(reader, ChatReader):
+        return within_budget(plan.model, plan.jobs[0], reader)
+    return run_together(plan.model.engine, plan.jobs)
+
+
 def make_readers(plan: Plan) -> list[Reader]:
     """One for each choice, prompt by prompt."""
     readers: list[Reader] = []
-    for job, echo in zip(plan.jobs, plan.texts, strict=True):
+    for job, ready in zip(plan.jobs, plan.prompts, strict=True):
         for choice in range(job.n):
-            text = detokenizer(plan.model, plan.request.stop, job.logprobs is not None)
-            readers.append(Reader(len(readers), job, text, echo, first=choice == 0))
+            readers.append(make_reader(plan, job, ready, len(readers), first=choice == 0))
     return readers
+
+
+def make_reader(plan: Plan, job: Job, ready: Ready, index: int, *, first: bool) -> Reader:
+    model, stops, hearing = plan.model, plan.request.stop, ready.hearing
+    if hearing is None:
+        text = detokenizer(model, stops, job.logprobs is not None)
+        return Reader(index, job, text, ready.echo, first=first)
+    speech = hearing.speech
+    how = Listening(
+        speech.parser(hearing.chat, hearing.inside),
+        bool(hearing.inside),
+        plan.request.include_reasoning,
+        model.control(speech).shown,
+        hearing.budget,
+        speech.closing or "",
+    )
+    text = detokenizer(model, stops, speech=speech)  # logprobs go with what the parser makes of it
+    return ChatReader(index, job, text, how, first=first)
 
 
 def share(step: Step, readers: list[Reader], choices: int) -> None:

@@ -1,14 +1,25 @@
-"""Reads one choice: an engine's steps in, deltas out."""
+"""Reads one choice: an engine's steps in, deltas out.
+
+`Reader` is for text as it is. `ChatReader` is for a model that has formats of its own: there the
+text goes through the output parser, and what comes out is on channels. Tokens are counted and
+logprobs kept beside the text in both.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.detokenize import Detokenizer, Released
-from dragoman.events import Delta, Token, Usage
+from dragoman.events import Channel, Delta, Finish, Token, Usage
+from dragoman.output import OutputParser
+from dragoman.parse.span import Span
+from dragoman.tally import Place, Tally
 from dragoman.types import Job, Logprob, Step
 
 FINISHES = ("stop", "length")
@@ -112,3 +123,146 @@ class Reader:
         if prompt is None:
             prompt = len(self._prompt) if isinstance(self._prompt, list) else 0
         return Usage(prompt, self._completion, min(self._cached, prompt))
+
+
+class Listening(Struct, frozen=True):
+    """How one choice of a chat is to be read."""
+
+    parser: OutputParser
+    inside: bool = False  # it begins in the middle of a thought
+    tell: bool = True  # the client wants to see thoughts
+    shown: frozenset[int] = frozenset()  # control tokens that are there for the parser only
+    budget: int | None = None  # most tokens of thoughts
+    closing: str = ""  # what ends a thought that takes too long
+
+
+class ChatReader(Reader):
+    """Reads a choice of a chat: the parser says what of its text is what."""
+
+    def __init__(
+        self, index: int, job: Job, text: Detokenizer, how: Listening, *, first: bool
+    ) -> None:
+        super().__init__(index, job, text, "", first=first)
+        self._how = how
+        self._parser = how.parser
+        self._logprobs = job.logprobs is not None
+        self._marked = self._logprobs or bool(how.shown)
+        self._tally = Tally()
+        self._inside = how.inside  # the last that came was a thought
+        self._calls = 0
+        self._arguments: list[str] = []  # of the last call
+        self._heard: list[Step] = []  # kept only where there is a budget
+        self.interrupted = False  # it thought too long: what follows must come from another job
+
+    def feed(self, step: Step) -> list[Delta]:
+        if len(step.ids) < 2 and not step.spans:
+            return [] if self._done else self._hear(step)
+        deltas: list[Delta] = []
+        for part in one_by_one(step):
+            if self._done or self.interrupted:
+                break
+            deltas += self._hear(part)
+        return joined(deltas)
+
+    def _hear(self, step: Step) -> list[Delta]:
+        count = step.tokens or len(step.ids)
+        self._completion += count
+        start, text, end = self._text.place(step)
+        if end > start:
+            self._tally.note(self._place(step, start, end, count))
+        text, met = self._text.cut(text)
+        deltas = self._deltas(self._parser.feed(text)) if text else []
+        if met is not None or step.finish is not None or self._completion >= self._limit:
+            return [*deltas, *self._last_words(step, met)]
+        if self._how.budget is not None:
+            self._heard.append(step)
+            if self._inside and self._tally.thoughts >= self._how.budget:
+                deltas += self._interrupt()
+        return deltas
+
+    def _place(self, step: Step, start: int, end: int, count: int) -> Place:
+        if not self._marked:
+            return Place(start, end, count)
+        single = step.text is None and len(step.ids) == 1
+        control = single and step.ids[0] in self._how.shown
+        marks = step.logprobs[:1] if single else step.logprobs
+        told = tuple(map(self._text.token, marks)) if self._logprobs else ()
+        return Place(start, end, count, told, control)
+
+    def _deltas(self, spans: Sequence[Span]) -> list[Delta]:
+        deltas = []
+        for channel, text, start, call, given in spans:
+            self._inside = channel == "reasoning"
+            if channel == "text":
+                text, marks = self._tally.said(start, text)
+                if text:
+                    deltas.append(Delta(self._index, text, tokens=marks))
+            elif channel == "reasoning":
+                text = self._tally.thought(start, text)
+                if text and self._how.tell:
+                    deltas.append(Delta(self._index, text, channel))
+            else:
+                self._count_call(channel, text)
+                deltas.append(Delta(self._index, text, channel, call, id=given))
+        return deltas
+
+    def _count_call(self, channel: Channel, text: str) -> None:
+        if channel == "tool_name":
+            self._calls += 1
+            self._arguments.clear()
+        elif self._text.stops:
+            self._arguments.append(text)
+
+    def _last_words(self, step: Step, met: str | None) -> list[Delta]:
+        """The end. A call counts as made if the model, and nobody else, ended it."""
+        self._done = True
+        deltas: list[Delta] = []
+        finish: Finish = "stop"
+        if met is None:
+            finish = step.finish if step.finish in FINISHES else "length"
+            deltas += self._deltas(self._parser.feed(self._text.close().text))
+        deltas += self._deltas(self._parser.close(cut=met is not None or finish == "length"))
+        if finish == "stop" and self._calls and (met is None or self._whole_call()):
+            finish = "tool_calls"
+        last = deltas.pop() if deltas and deltas[-1].channel == "text" else Delta(self._index)
+        stop = step.stop_id if met is None else met
+        deltas.append(replace(last, finish=finish, stop=stop, usage=self._usage()))
+        return deltas
+
+    def _whole_call(self) -> bool:
+        """Whether the last call was complete when a stop string was met."""
+        try:
+            msgspec.json.decode("".join(self._arguments))
+        except msgspec.DecodeError:
+            return False
+        return True
+
+    def _usage(self) -> Usage:
+        return replace(super()._usage(), reasoning=self._tally.thoughts)
+
+    # A budget for thoughts, see `thinking`
+
+    def _interrupt(self) -> list[Delta]:
+        self.interrupted = True
+        deltas = self._deltas(self._parser.feed(self._text.insert(self._how.closing)))
+        self._inside = False
+        return deltas
+
+    def resume(self) -> list[Step]:
+        """What was heard of the job that was interrupted; another one takes over."""
+        heard, self._heard = self._heard, []
+        self.interrupted = False
+        return heard
+
+
+def joined(deltas: Sequence[Delta]) -> list[Delta]:
+    """Neighbours on one channel as one."""
+    if len(deltas) < 2:
+        return list(deltas)
+    made = []
+    for _, group in groupby(deltas, lambda delta: (delta.channel, delta.call)):
+        run = list(group)
+        text = "".join(delta.text for delta in run)
+        tokens = tuple(token for delta in run for token in delta.tokens)
+        made.append(run[0] if len(run) == 1 else replace(run[-1], text=text, tokens=tokens))
+    return made

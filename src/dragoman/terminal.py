@@ -84,7 +84,8 @@ async def turn(models: Models, history: list[Message], sampling: Sampling) -> No
 
 async def stream(models: Models, request: Request, parts: list[str]) -> None:
     def hear(delta: Delta) -> None:
-        parts.append(delta.text)
+        if delta.channel == "text":
+            parts.append(delta.text)
         say(delta.text)
 
     plan = await pipeline.prepare(request, models)

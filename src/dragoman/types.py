@@ -110,6 +110,7 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     tool_choice: str = "auto"
     template_kwargs: dict[str, Json] = {}
     reasoning_effort: str | None = None
+    thinking_budget: int | None = None  # most tokens of reasoning
     add_generation_prompt: bool = True
     continue_final_message: bool = False
 
@@ -139,6 +140,7 @@ class Request(Struct, frozen=True, kw_only=True):
     grammar: str | None = None
     lora: tuple[Adapter, ...] | None = None
     cache_prompt: bool | None = None  # None lets a seeded request go without, to be repeatable
+    include_reasoning: bool = True  # thoughts that are not told are counted all the same
     stream: bool = False
     include_usage: bool = False
     obfuscate: bool = False  # pad the frames of a stream so that their sizes tell nothing

@@ -22,6 +22,7 @@ from dragoman.engines import capabilities_of, factory
 from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.catalog import Source
 from dragoman.models.model import Model, ModelInfo, abilities, make_prompter, report
+from dragoman.models.speech import listen
 from dragoman.tokens.tokenizer import AnyTokenizer, from_gguf, proved
 from dragoman.types import Sampling
 
@@ -124,10 +125,14 @@ def describe(
     """The model around its engine. A template that cannot be used is the model's fault."""
     can = capabilities_of(engine)
     template = template_of(source, header)
+    formats = source.chosen.format, source.chosen.reasoning_format
     try:
-        prompter = make_prompter(template, tokenizer)
+        known = listen(template, tokenizer, formats, source.id)
+        prompter = make_prompter(template, tokenizer, known.knobs)
     except DragomanError as error:
         raise ModelBroken(error.message) from None
+    except ValueError as error:  # a format that does not exist
+        raise ModelBroken(f"It was given an {error}.") from None
     info = ModelInfo(
         architecture=header.architecture,
         parameters=header.parameters,
@@ -135,7 +140,7 @@ def describe(
         context=can.context or header.context_length,
         size=source.size,
         modalities=can.modalities,
-        capabilities=abilities(can, template),
+        capabilities=abilities(can, template, known.speech),
         lora=can.lora,
         created=source.created,
     )
@@ -149,6 +154,7 @@ def describe(
         tokenizer=tokenizer,
         template_source=template,
         defaults=source.chosen.defaults.over(beside.over(sampling(header.metadata, METADATA))),
+        speech=known.speech,
         prompt=prompter,
     )
 

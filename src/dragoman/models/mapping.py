@@ -34,6 +34,8 @@ class Chosen(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     gpu_layers: int | None = None
     lora: dict[str, str] = {}  # adapter -> file
     chat_template: str | None = None  # a file with a template
+    format: str | None = None  # how tool calls are written, where that is not found by itself
+    reasoning_format: str | None = None  # how thoughts are written, likewise
     keep_alive: float | None = None  # seconds; -1 is for ever
     defaults: Sampling = Sampling()
     embeddings: bool | None = None

@@ -1,4 +1,4 @@
-"""A model that is loaded: its engine, its tokenizer, its template, and what is known of it."""
+"""A model that is loaded: its engine, its tokenizer, its template, its formats, and so on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from msgspec import Struct
 
 from dragoman.admission import Gate
 from dragoman.engines import capabilities_of
+from dragoman.models.speech import Formats, Speech, listen
+from dragoman.prompt.thinking import Knobs
 from dragoman.tokens.tokenizer import AnyTokenizer
 from dragoman.types import Capabilities, Engine, Sampling
 
@@ -42,6 +44,13 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     created: int = 0  # when its file was last changed: the same at every look
 
 
+class Control(Struct, frozen=True):
+    """Control tokens that are never text, and those that a parser must see."""
+
+    hidden: frozenset[int] = frozenset()
+    shown: frozenset[int] = frozenset()
+
+
 class Model(Struct, kw_only=True, eq=False):
     """One model in memory."""
 
@@ -54,22 +63,36 @@ class Model(Struct, kw_only=True, eq=False):
     tokenizer: AnyTokenizer | None = None
     template_source: str | None = None
     defaults: Sampling = Sampling()
+    speech: Speech = Speech()  # the formats of its answers
     prompt: Any = None  # renders conversations and encodes texts
     gate: Gate = msgspec.field(default_factory=lambda: Gate(None, 256))
+    _control: dict[Speech, Control] = msgspec.field(default_factory=dict)
+
+    def control(self, speech: Speech) -> Control:
+        """The control tokens, for whoever reads these formats."""
+        if speech not in self._control:
+            every = frozenset() if self.tokenizer is None else self.tokenizer.control
+            shown = speech.shown(self.tokenizer)
+            self._control[speech] = Control(every - shown, shown)
+        return self._control[speech]
 
 
-def make_prompter(template: str | None, tokenizer: AnyTokenizer | None) -> Any:
+def make_prompter(
+    template: str | None, tokenizer: AnyTokenizer | None, knobs: Knobs | None = None
+) -> Any:
     """The prompt room for a model."""
     from dragoman.prompt.prompter import Prompter
 
-    return Prompter(template, tokenizer)
+    return Prompter(template, tokenizer, knobs=knobs)
 
 
-def abilities(can: Capabilities, template: str | None) -> tuple[str, ...]:
+def abilities(can: Capabilities, template: str | None, speech: Speech) -> tuple[str, ...]:
     """What a model can do, in the words that clients look for."""
     able = {
         "completion": True,
         "chat": template is not None,
+        "tools": template is not None and speech.tools is not None,
+        "thinking": speech.reasoning is not None,
         "embedding": can.embeddings > 0,
         "grammar": can.grammars,
         "logprobs": can.logprobs >= 0,
@@ -78,14 +101,17 @@ def abilities(can: Capabilities, template: str | None) -> tuple[str, ...]:
     return tuple(name for name, has in able.items() if has)
 
 
-def model_of_engine(engine: Engine, name: str, template: str | None, created: int) -> Model:
+def model_of_engine(
+    engine: Engine, name: str, template: str | None, created: int, formats: Formats = (None, None)
+) -> Model:
     """A model around an engine that someone else made."""
     can = capabilities_of(engine)
     tokenizer = getattr(engine, "tokenizer", None)
+    known = listen(template, tokenizer, formats, name)
     info = ModelInfo(
         context=can.context,
         modalities=can.modalities,
-        capabilities=abilities(can, template),
+        capabilities=abilities(can, template, known.speech),
         lora=can.lora,
         created=created,
     )
@@ -96,5 +122,6 @@ def model_of_engine(engine: Engine, name: str, template: str | None, created: in
         capabilities=can,
         tokenizer=tokenizer,
         template_source=template,
-        prompt=make_prompter(template, tokenizer),
+        speech=known.speech,
+        prompt=make_prompter(template, tokenizer, known.knobs),
     )

@@ -36,6 +36,7 @@ from dragoman.errors import (
 from dragoman.models.catalog import Catalog, Source
 from dragoman.models.keeping import Held, Keeper, Slot, State
 from dragoman.models.model import Model, ModelInfo, model_of_engine, report, reporting
+from dragoman.models.speech import Formats
 from dragoman.types import Engine
 
 __all__ = ["Entry", "Lease", "Model", "ModelInfo", "Models", "Policy", "report"]
@@ -115,6 +116,7 @@ class Models:
         *,
         aliases: Sequence[str] = (),
         chat_template: str | None = None,
+        formats: Formats = (None, None),
         policy: Policy | None = None,
     ) -> Models:
         """A registry of one model around an engine that someone else made and will close."""
@@ -122,7 +124,7 @@ class Models:
         source = Source(id=name, place=f"engine:{name}", created=int(time.time()))
         catalog.add(source, aliases)
         models = cls(catalog, _no_loader, policy)
-        model = model_of_engine(engine, name, chat_template, source.created)
+        model = model_of_engine(engine, name, chat_template, source.created, formats)
         slot = models._slot_of(catalog.entries()[0])
         models._adopt(slot, model, owned=False)
         return models

@@ -7,9 +7,8 @@ far as `Abilities` say that this template needs it, and never so that something 
   the user says first;
 - messages of one role that may not follow each other become one, with an empty line between them;
 - several calls in one turn become turns of one call each, with their results after them;
-- a call that the template cannot write becomes text of the assistant's turn: `[called NAME with
-  ARGUMENTS]`; a result that it cannot write becomes a message of the user's: `[result of NAME]`
-  and the text on the next line.
+- tools, calls and results that the template cannot write become text, in the form of `generic`;
+  where the tools are written so, all that belongs to them is.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.errors import Unsupported
+from dragoman.prompt import generic
 from dragoman.prompt.abilities import Abilities
 from dragoman.types import Message, Tool, ToolCall
 
@@ -35,38 +34,33 @@ _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 
 
 def prepare(
-    messages: Sequence[Message], abilities: Abilities, tools: bool = False
+    messages: Sequence[Message], abilities: Abilities, tools: Sequence[Tool] = ()
 ) -> list[dict[str, Any]]:
-    """The messages as this template takes them."""
-    if abilities.calls_need_tools and not tools:
-        abilities = replace(abilities, tool_calls_rendered=False)
+    """The messages as this template takes them; `tools` it has no place for are among them."""
+    offer = tools if not abilities.tools_rendered else ()
+    if offer or not abilities.tool_calls_rendered or (abilities.calls_need_tools and not tools):
+        abilities = replace(abilities, tool_calls_rendered=False, tool_results_rendered=False)
     turns = [_known_role(message, abilities) for message in messages]
     turns = [_without_thoughts(turn, abilities) for turn in turns]
     turns = list(_answered(turns))
     turns = list(_written_out(turns, abilities))
+    if offer:
+        turns = generic.offered(turns, [_tool(tool, abilities) for tool in offer])
     if not abilities.thoughts_with_both:
         turns = [_thought_aloud(turn) for turn in turns]
     if not abilities.content_with_calls:
         turns = list(_apart(turns))
     if not abilities.parallel_calls:
         turns = list(_one_by_one(turns))
-    turns = _systems(turns, abilities, tools)
+    turns = _systems(turns, abilities, bool(tools))
     turns = list(_merged(turns, abilities))
-    turns = list(_fillers(turns, abilities, tools))
+    turns = list(_fillers(turns, abilities, bool(tools)))
     return [_as_dict(turn, abilities) for turn in turns]
 
 
 def prepare_tools(tools: Iterable[Tool], abilities: Abilities) -> list[dict[str, Any]]:
-    """The tools as templates know them."""
-    made = [_tool(tool, abilities) for tool in tools]
-    if made and not abilities.tools_rendered:
-        refuse_tools()
-    return made
-
-
-def refuse_tools() -> None:
-    """What happens to tools that a template has no place for."""
-    raise Unsupported("This model's chat template has no place for tools.", param="tools")
+    """The tools as templates know them; none where they are written among the messages."""
+    return [_tool(tool, abilities) for tool in tools] if abilities.tools_rendered else []
 
 
 def _tool(tool: Tool, abilities: Abilities) -> dict[str, Any]:
@@ -128,20 +122,16 @@ def _named(result: Message, calls: list[ToolCall]) -> Message:
 def _written_out(turns: list[Message], abilities: Abilities) -> Iterator[Message]:
     """Calls and results as text, where the template has no place for them."""
     called = False
-    for turn in turns:
-        called = bool(turn.tool_calls) or (called and turn.role == "tool")
-        if turn.tool_calls and not abilities.tool_calls_rendered:
-            calls = [
-                f"[called {call.name} with {call.arguments or '{}'}]" for call in turn.tool_calls
-            ]
-            yield replace(turn, content=_joined([turn.content, *calls], "\n"), tool_calls=())
-        elif turn.role == "tool" and not (
-            abilities.tool_results_rendered and (called or abilities.lone_results)
-        ):
-            text = f"[result of {turn.name or 'a call'}]\n{turn.content or ''}"
-            yield Message(role="user", content=text)
-        else:
-            yield turn
+    for results, group in groupby(turns, lambda turn: turn.role == "tool"):
+        run = list(group)
+        if results:
+            placed = abilities.tool_results_rendered and (called or abilities.lone_results)
+            yield from run if placed else [generic.answered(run)]
+            continue
+        for turn in run:
+            called = bool(turn.tool_calls)
+            written = called and not abilities.tool_calls_rendered
+            yield generic.called(turn) if written else turn
 
 
 def _thought_aloud(turn: Message) -> Message:
@@ -268,8 +258,8 @@ def _fillers(turns: list[Message], abilities: Abilities, tools: bool) -> Iterato
         yield Message(role="user", content="")
 
 
-def _joined(texts: Iterable[str | None], between: str = BETWEEN) -> str:
-    return between.join(text for text in texts if text)
+def _joined(texts: Iterable[str | None]) -> str:
+    return BETWEEN.join(text for text in texts if text)
 
 
 # As dicts

@@ -10,7 +10,8 @@ All of it but the cutting happens on the event loop when it is quick, and in a t
 not: a rendering that does not end within `QUICK` is given up and started again off the loop, where
 it has its whole budget.
 
-A model without a template gets the messages' contents as they are. A model without a tokenizer
+A model without a template gets the messages' contents as they are. A template without a place for
+tools gets them as text, in the form of `generic`. A model without a tokenizer
 gets text; then special tokens are unknown here, and the engine reads the text as it likes.
 """
 
@@ -31,7 +32,8 @@ from dragoman.prompt.conversation import prepare, prepare_tools
 from dragoman.prompt.marks import CUT, Guard, Marked, clean
 from dragoman.prompt.segments import Segments
 from dragoman.prompt.template import TOO_COSTLY, compile_template
-from dragoman.types import Chat, Prompt
+from dragoman.prompt.thinking import Knobs, no_effort, thinking_variables
+from dragoman.types import Chat, Prompt, Tool
 
 log = logging.getLogger("dragoman.prompt")
 
@@ -39,6 +41,7 @@ QUICK = 0.02  # seconds that a rendering may hold up the event loop
 LARGE = 200_000  # characters of a conversation that goes to a thread at once
 YIELD = 20_000  # characters that are cut into tokens before others get a turn
 CACHE = 32 << 20
+SENTINEL = "zqlast"
 
 
 class Cutter(Protocol):
@@ -60,6 +63,7 @@ class Rendered(Struct, frozen=True):
     text: str
     ids: list[int] | None = None
     special: int = 0  # special tokens that the template wrote
+    ending: str = ""  # the special token it ends with, white space apart
     cached_tokens: int = 0  # tokens that were known from an earlier prompt
 
 
@@ -71,12 +75,14 @@ class Prompter:
         template_source: str | None,
         tokenizer: Cutter | None,
         *,
+        knobs: Knobs | None = None,
         cache: int = CACHE,
         limits: Limits = LIMITS,
     ) -> None:
         self.template_source = template_source or None
         self.tokenizer = tokenizer
         self.segments = Segments(cache)
+        self._knobs = knobs or Knobs()
         self._limits = limits
         self._quick = msgspec.structs.replace(limits, seconds=min(QUICK, limits.seconds))
         self._template = compile_template(template_source) if template_source else None
@@ -103,7 +109,9 @@ class Prompter:
         ids, cached = await self._encode(pieces, self.tokenizer)
         if not ids:
             raise _empty()
-        return Rendered(text, ids, len(pieces) // 2, cached)
+        ending = pieces[-2] if len(pieces) > 1 and not pieces[-1].strip() else ""
+        ids = _one_beginning(ids, self.tokenizer)
+        return Rendered(text, ids, len(pieces) // 2, ending, cached)
 
     async def count(self, chat: Chat) -> int:
         """How many tokens the prompt of a chat has."""
@@ -115,19 +123,38 @@ class Prompter:
     async def opening(self, chat: Chat) -> str:
         """What the template writes to open the answer; no word of the client's is in it."""
         whole = "".join(await self._pieces(chat))
-        before = "".join(
-            await self._pieces(msgspec.structs.replace(chat, add_generation_prompt=False))
-        )
-        return whole[len(before) :] if whole.startswith(before) else ""
+        if chat.continue_final_message:
+            return await self._opened(chat, whole)
+        closed = msgspec.structs.replace(chat, add_generation_prompt=False)
+        before = "".join(await self._pieces(closed))
+        if whole != before and whole.startswith(before):
+            return whole[len(before) :]
+        # A template that opens every answer, asked or not: what it writes behind any last message
+        last = msgspec.structs.replace(chat.messages[-1], content=SENTINEL)
+        other = msgspec.structs.replace(chat, messages=(*chat.messages[:-1], last))
+        _, found, rest = "".join(await self._pieces(other)).rpartition(SENTINEL)
+        return rest if found and whole.endswith(rest) else ""
 
-    async def opens_inside(self, chat: Chat, start: str, end: str) -> bool:
-        """Whether the answer begins inside a block that the template opened with `start`.
+    async def _opened(self, chat: Chat, whole: str) -> str:
+        """The same for an answer that is to go on: what the template wrote before its words."""
+        own, rest = (chat.messages[-1].content or "").strip(), chat.messages[:-1]
+        before = ""
+        if rest:
+            earlier = msgspec.structs.replace(chat, messages=rest, continue_final_message=False)
+            before = "".join(await self._pieces(earlier))
+        written = whole.removeprefix(before)
+        return written.rpartition(own)[0] if own else written
 
-        Only what the template itself writes counts, so a user who mentions the marks changes
-        nothing, and the marks are compared as they are, whatever letters they are made of.
-        """
-        opening = await self.opening(chat)
-        return opening.rfind(start) > opening.rfind(end)
+    @property
+    def keeps_budget(self) -> bool:
+        """Whether the template itself tells the model how long it may think."""
+        return self._knobs.budget is not None
+
+    async def marked(self, text: str) -> list[int] | str:
+        """A text of our own, in which special tokens are read as such."""
+        if self.tokenizer is None:
+            return text
+        return (await self._encode(self._guard.split(text), self.tokenizer))[0]
 
     async def encode(self, prompt: Prompt) -> list[int] | str:
         """A prompt that is not a chat: plain text, or token ids as they are."""
@@ -163,15 +190,20 @@ class Prompter:
     def _verbatim(self, chat: Chat) -> str:
         """Without a template: what was said, as it is."""
         if chat.reasoning_effort is not None:
-            raise _no_effort()
+            raise no_effort()
         for said, name in (
-            (chat.tools, "tools"),
             (chat.template_kwargs, "chat_template_kwargs"),
             (chat.continue_final_message, "continue_final_message"),
         ):
             if said:
                 raise Unsupported(f"This model has no chat template for `{name}`.", param=name)
-        return "\n\n".join(message.content for message in chat.messages if message.content)
+        turns = prepare(chat.messages, self.abilities, self._offered(chat))
+        return "\n\n".join(turn["content"] for turn in turns if turn["content"])
+
+    def _offered(self, chat: Chat) -> tuple[Tool, ...]:
+        """The tools to write down: as text only where the model may call them."""
+        wanted = self.abilities.tools_rendered or chat.tool_choice != "none"
+        return chat.tools if wanted else ()
 
     def _work(self, chat: Chat, limits: Limits) -> list[str]:
         given = self._given(chat)
@@ -194,15 +226,12 @@ class Prompter:
         assert self._template is not None  # noqa: S101
         facts = self._template.facts
         self._template.check(chat.template_kwargs)
-        given = dict(chat.template_kwargs)
-        if chat.reasoning_effort is not None:
-            if "reasoning_effort" not in facts.reads:
-                raise _no_effort()
-            given["reasoning_effort"] = chat.reasoning_effort
+        given = chat.template_kwargs | thinking_variables(chat, facts, self._knobs)
         if "tool_choice" in facts.reads:
             given["tool_choice"] = chat.tool_choice
-        given["tools"] = prepare_tools(chat.tools, self.abilities)
-        given["messages"] = prepare(chat.messages, self.abilities, bool(chat.tools))
+        tools = self._offered(chat)
+        given["tools"] = prepare_tools(tools, self.abilities)
+        given["messages"] = prepare(chat.messages, self.abilities, tools)
         return given
 
     def _variables(self, chat: Chat, given: dict[str, Any], marked: Marked) -> dict[str, Any]:
@@ -261,7 +290,7 @@ class Prompter:
             fresh = await tokenizer.encode(text)
             self.segments.put(text, fresh)
             ids.extend(fresh)
-        return _one_beginning(ids, tokenizer), cached
+        return ids, cached
 
 
 def _one_beginning(ids: list[int], tokenizer: Cutter) -> list[int]:
@@ -301,10 +330,6 @@ def _check_ids(ids: list[int], size: int | None) -> None:
         most = "" if size is None else f" and {size - 1}"
         between = f"between 0{most}" if most else "0 or more"
         raise BadRequest(f"Every token id of a prompt must be {between}.", param="prompt")
-
-
-def _no_effort() -> Unsupported:
-    return Unsupported("This model has no reasoning effort to set.", param="reasoning_effort")
 
 
 def _empty() -> BadRequest:

@@ -72,6 +72,15 @@ class ResponseFormat(Struct):
     json_schema: Any = None
 
 
+class ReasoningOptions(Struct):
+    """How to think: the same as the fields of these names beside it."""
+
+    effort: str | None = None
+    max_tokens: openai.Count | None = None
+    exclude: bool | None = None
+    enabled: bool | None = None
+
+
 class ChatRequest(SamplingFields, kw_only=True):
     """A conversation to go on with."""
 
@@ -83,7 +92,11 @@ class ChatRequest(SamplingFields, kw_only=True):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
+    include_reasoning: bool | None = None
+    thinking_budget: openai.Count | None = None
+    thinking_token_budget: openai.Count | None = None
+    reasoning: ReasoningOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -117,6 +130,7 @@ def decode(body: bytes, strict: bool = False) -> Request:
         said.max_tokens if longest is None else longest,
         prompts=(conversation(said),),
         logprobs=_logprobs(said),
+        include_reasoning=_told(said),
     )
 
 
@@ -127,7 +141,8 @@ def conversation(said: ChatRequest) -> Chat:
         tools=_tools(said),
         tool_choice=_tool_choice(said),
         template_kwargs=dict(said.chat_template_kwargs or {}),
-        reasoning_effort=said.reasoning_effort,
+        reasoning_effort=_effort(said),
+        thinking_budget=_budget(said),
         add_generation_prompt=_opens_turn(said),
         continue_final_message=bool(said.continue_final_message or said.response_prefix),
     )
@@ -154,6 +169,28 @@ def _logprobs(said: ChatRequest) -> int | None:
     if said.top_logprobs is not None and not said.logprobs:
         raise BadRequest("`top_logprobs` needs `logprobs` to be true.", param="top_logprobs")
     return (said.top_logprobs or 0) if said.logprobs else None
+
+
+def _effort(said: ChatRequest) -> str | None:
+    options = said.reasoning or ReasoningOptions()
+    if said.reasoning_effort is not None:
+        return said.reasoning_effort
+    if options.effort is None and options.enabled is not None:
+        return "medium" if options.enabled else "none"
+    return options.effort
+
+
+def _budget(said: ChatRequest) -> int | None:
+    options = said.reasoning or ReasoningOptions()
+    names = (said.thinking_budget, said.thinking_token_budget, options.max_tokens)
+    return next((budget for budget in names if budget is not None), None)
+
+
+def _told(said: ChatRequest) -> bool:
+    """Whether the client wants to see thoughts."""
+    if said.include_reasoning is not None:
+        return said.include_reasoning
+    return not (said.reasoning and said.reasoning.exclude)
 
 
 def _opens_turn(said: ChatRequest) -> bool:

@@ -68,17 +68,43 @@ class Writer(openai.ChunkWriter):
 
     def __init__(self, request: Request, model: str, choices: int) -> None:
         envelope = openai.envelope_of(request, "chatcmpl", "chat.completion.chunk", model)
-        after = b'},"logprobs":null,"finish_reason":null}'
-        ends = [
-            envelope.ends(b'{"index":%d,"delta":{"content":' % index, after)
-            for index in range(choices)
-        ]
-        super().__init__(request, envelope, ends)
+        every = range(choices)
+        super().__init__(request, envelope, [_around(envelope, i, b'"content":') for i in every])
         self._choices = choices
+        self._thoughts = [_around(envelope, i, b'"reasoning_content":') for i in every]
+        self._calls: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+        self._ids: set[str] = set()
 
     def start(self) -> list[bytes]:
         first = {"role": "assistant", "content": ""}
         return [self.envelope.chunk(ChunkChoice(i, first)) for i in range(self._choices)]
+
+    def write(self, delta: Delta) -> list[bytes]:
+        channel = delta.channel
+        if channel == "text":
+            return super().write(delta)
+        if channel == "tool_name":
+            return [self._call(delta)]
+        ends = self._thoughts[delta.choice]
+        if channel == "tool_args":
+            ends = self._calls[delta.choice, delta.call]
+        return [self.envelope.framed(ends, delta.text)]
+
+    def _call(self, delta: Delta) -> bytes:
+        """The first chunk of a call; those that follow have its arguments only."""
+        before = b'"tool_calls":[{"index":%d,"function":{"arguments":' % delta.call
+        ends = _around(self.envelope, delta.choice, before, b"}}]")
+        self._calls[delta.choice, delta.call] = ends
+        named = Call(self._call_id(delta.id), Called(delta.text, ""))
+        call = {"index": delta.call, **msgspec.structs.asdict(named)}
+        return self.envelope.chunk(ChunkChoice(delta.choice, {"tool_calls": [call]}))
+
+    def _call_id(self, given: str) -> str:
+        """The model's own id, unless it gave that before; else one of ours."""
+        if not given or given in self._ids:
+            return call_id()
+        self._ids.add(given)
+        return given
 
     def gained(self, delta: Delta) -> ChunkChoice:
         logprobs = openai.logprobs(delta.tokens) if delta.tokens else None
@@ -106,10 +132,19 @@ class Writer(openai.ChunkWriter):
         if gained.calls:
             message.content = gained.text or None
             message.tool_calls = [
-                Call(call_id(), Called(call.name, call.arguments)) for call in gained.calls
+                Call(self._call_id(call.id), Called(call.name, call.arguments))
+                for call in gained.calls
             ]
         logprobs = openai.logprobs(gained.tokens) if gained.tokens else None
         return Choice(gained.index, message, logprobs, gained.finish or "stop")
+
+
+def _around(
+    envelope: openai.Envelope, index: int, before: bytes, after: bytes = b""
+) -> tuple[bytes, bytes]:
+    """What stands around the text of an ordinary chunk."""
+    after += b'},"logprobs":null,"finish_reason":null}'
+    return envelope.ends(b'{"index":%d,"delta":{' % index + before, after)
 
 
 def call_id() -> str:

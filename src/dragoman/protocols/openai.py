@@ -263,6 +263,12 @@ class Envelope:
         """The two halves around the text of an ordinary chunk."""
         return self._head + before, after + self._tail
 
+    def framed(self, ends: tuple[bytes, bytes], text: str) -> bytes:
+        """A chunk of a text between two halves."""
+        before, after = ends
+        frame = before + encode(text) + after
+        return self._padded(frame) if self._pad else frame
+
     def chunk(self, choice: Any) -> bytes:
         """A chunk with one choice, of any shape."""
         frame = self._head + encode(choice) + self._tail

@@ -1,0 +1,310 @@
+"""Formats that a checkpoint brings along: transformers' `response_template`.
+
+It stands in a `tokenizer_config.json` and says, for each field of a message, what opens it, what
+closes it, and how its content is to be read. That is what our formats say, so it becomes one:
+literal marks as they are, patterns as far as they are literals, optional parts, white space and
+named captures. No pattern is ever run: they come with a model from a stranger, and a pattern can be
+made to take for ever. What cannot be said in a format is left out and named.
+
+A format that we already know and that reads the same is taken instead: it knows the ways in which
+models miss it. The older `response_schema` is read for what it has in common with this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dragoman.detect.found import Said
+from dragoman.detect.marks import any_stands, coverage, openers, within
+from dragoman.detect.patterns import Capture, Pieces, Unsayable, literal, pieces
+from dragoman.detect.proof import folded
+from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.output import OutputParser
+from dragoman.parse.spec import GAP, Body, Named, Objects, Pair, Reasoning, Tagged, Tools
+
+NAME = "response_template"
+MODELS = "a checkpoint with a response template"
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+SPACES = GAP + " \n\t"
+PLACE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
+
+
+@dataclass(frozen=True)
+class Brought:
+    """The formats that came with a checkpoint, and what of them could not be said."""
+
+    tools: Tools | None = None
+    reasoning: Reasoning | None = None
+    missing: tuple[str, ...] = ()
+
+
+def brought(config: Mapping[str, Any]) -> Brought | None:
+    """The formats of a tokenizer's configuration, if it has any."""
+    template, schema = config.get("response_template"), config.get("response_schema")
+    if isinstance(template, dict) and isinstance(template.get("fields"), dict):
+        return _read(template["fields"])
+    if isinstance(schema, dict):
+        return _read(_fields_of(schema))
+    return None
+
+
+def _read(fields: Mapping[str, Any]) -> Brought:
+    missing: list[str] = []
+    answer = _field(fields, "content")
+    drop = _try(missing, "content", lambda: _marks(answer, "open")) or ()
+    if drop:  # what closes an answer that nothing opens is the end of the turn
+        drop += _try(missing, "content", lambda: _marks(answer, "close")) or ()
+    thoughts = next((name for name in THOUGHTS if name in fields), None)
+    reasoning = None
+    if thoughts is not None:
+        given = _field(fields, thoughts)
+        reasoning = _try(missing, thoughts, lambda: _reasoning(given, drop))
+    tools = None
+    if "tool_calls" in fields:
+        given_calls = _field(fields, "tool_calls")
+        tools = _try(missing, "tool_calls", lambda: _tools(given_calls, drop))
+    return Brought(
+        tools and _known_tools(tools), reasoning and _known_reasoning(reasoning), tuple(missing)
+    )
+
+
+def _try(missing: list[str], what: str, make: Any) -> Any:
+    try:
+        return make()
+    except Unsayable as error:
+        missing.append(f"{what}: {error}")
+        return None
+
+
+def _field(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = fields.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+# Marks
+
+
+def _sides(field: Mapping[str, Any], side: str) -> list[Pieces]:
+    """The spellings of what opens or closes a field."""
+    said = field.get(side)
+    if isinstance(said, str):
+        return [[said]]
+    if isinstance(said, list):
+        return [[one] for one in said if isinstance(one, str)]
+    pattern = field.get(f"{side}_pattern")
+    return pieces(pattern) if isinstance(pattern, str) else []
+
+
+def _marks(field: Mapping[str, Any], side: str) -> tuple[str, ...]:
+    found = (literal(one) for one in _sides(field, side))
+    return tuple(dict.fromkeys(mark for mark in found if mark.replace(GAP, "").strip()))
+
+
+def _reasoning(field: Mapping[str, Any], drop: tuple[str, ...]) -> Reasoning:
+    opened, closed = _marks(field, "open"), _marks(field, "close")
+    if not closed:
+        raise Unsayable("nothing closes it")
+    example = f"{_plain(opened[0]) if opened else ''}thoughts{_plain(closed[0])}"
+    example += f"{_plain(drop[0])}answer{_plain(drop[-1])}" if drop else "answer"
+    return Reasoning(
+        name=NAME,
+        models=MODELS,
+        example=example,
+        open=opened,
+        close=closed,
+        drop=drop,
+        trim="space",
+        inside=not opened,
+    )
+
+
+# Calls
+
+
+def _tools(field: Mapping[str, Any], drop: tuple[str, ...]) -> Tools:
+    opened = _sides(field, "open")
+    closed = tuple(mark.strip(SPACES) for mark in _marks(field, "close"))
+    if not opened:
+        raise Unsayable("nothing opens it")
+    splits = [_split(one) for one in opened]
+    before = tuple(dict.fromkeys(literal(head) for head, _, _ in splits))
+    after = tuple(dict.fromkeys(literal(tail) for _, _, tail in splits))
+    named = any(name for _, name, _ in splits)
+    kind, args = field.get("content", "text"), field.get("content_args") or {}
+    if kind == "json":
+        body = _json_body(field, args, after) if named else _objects(field)
+    elif kind == "xml-inline" and named:
+        body = _tagged(args, after)
+    else:
+        raise Unsayable(f"content {kind!r} holds no arguments")
+    made = Tools(
+        name=NAME,
+        models=MODELS,
+        example="",
+        bodies=(body,),
+        section=Pair(open=before, close=closed),
+        drop=drop,
+    )
+    return replace(made, example=_example(made, body))
+
+
+def _split(found: Pieces) -> tuple[Pieces, bool, Pieces]:
+    """What stands before the name, whether there is one, and what stands behind it."""
+    at = next((at for at, one in enumerate(found) if isinstance(one, Capture)), None)
+    if at is None:
+        return found, False, []
+    return found[:at], True, found[at + 1 :]
+
+
+def _json_body(field: Mapping[str, Any], args: Mapping[str, Any], after: tuple[str, ...]) -> Body:
+    """Arguments as an object behind a name."""
+    delimiters = args.get("string_delims") or ()
+    quotes = tuple(dict.fromkeys(pair[0] for pair in delimiters if pair and pair[0] == pair[-1]))
+    if len(quotes) != len(delimiters):
+        raise Unsayable("strings that open and close differently")
+    ends = tuple(mark for mark in after if mark)
+    loose = bool(args.get("unquoted_keys"))
+    return Named(ends=ends, quoting="braces" if loose else "json", quotes=quotes, schema=loose)
+
+
+def _objects(field: Mapping[str, Any]) -> Body:
+    """Objects that hold the name as well; the transform says under which keys."""
+    function = field.get("transform")
+    function = function.get("function", function) if isinstance(function, dict) else function
+    if isinstance(function, str) or function is None:
+        return Objects()
+    keys = {key: _key(function.get(key)) for key in ("name", "arguments")}
+    usual = Objects()
+    name, arguments = keys["name"], keys["arguments"]
+    return Objects(
+        name=tuple(dict.fromkeys([*([name] if name else []), *usual.name])),
+        arguments=tuple(dict.fromkeys([*([arguments] if arguments else []), *usual.arguments])),
+    )
+
+
+def _key(said: Any) -> str | None:
+    """The key that a placeholder means: `{content.args}` and `{args}` are `args`."""
+    found = PLACE.fullmatch(said) if isinstance(said, str) else None
+    return found[1].rpartition(".")[2] if found else None
+
+
+def _tagged(args: Mapping[str, Any], after: tuple[str, ...]) -> Body:
+    pattern = args.get("tag_pattern")
+    if not isinstance(pattern, str):
+        raise Unsayable("no pattern of a tag")
+    [found, *others] = pieces(pattern)
+    where = [at for at, one in enumerate(found) if isinstance(one, Capture)]
+    if others or [found[at] for at in where] != [Capture("key"), Capture("value")]:
+        raise Unsayable("a tag that is not a key and then a value")
+    key, value = where
+    return Tagged(
+        ends=tuple(mark for mark in after if mark) or (">",),
+        key=Pair(open=(_bare(found[:key]),), close=(_bare(found[key + 1 : value]),)),
+        value=Pair(close=(_bare(found[value + 1 :]),)),
+        inner=True,
+    )
+
+
+def _bare(found: Pieces) -> str:
+    """A mark without the white space around it, which is no part of a value either."""
+    mark = literal(found).strip().strip(GAP).strip()
+    if not mark:
+        raise Unsayable("a tag without a mark")
+    return mark
+
+
+# Examples, and formats that are known already
+
+
+def _plain(mark: str) -> str:
+    return mark.replace(GAP, "")
+
+
+def _example(tools: Tools, body: Body) -> str:
+    opened = _plain(tools.section.open[0])
+    closed = _plain(tools.section.close[0]) if tools.section.close else ""
+    if isinstance(body, Objects):
+        inner = f'{{"{body.name[0]}": "f", "{body.arguments[0]}": {{"a": 1}}}}'
+    elif isinstance(body, Named):
+        inner = f"f{_plain(body.ends[0]) if body.ends else ''}" + (
+            "{a:1}" if body.quoting == "braces" else '{"a": 1}'
+        )
+    elif isinstance(body, Tagged):
+        key, value = body.key, body.value
+        inner = f"f{_plain(body.ends[0])}{key.open[0]}a{key.close[0]}1{value.close[0]}"
+    else:
+        inner = ""
+    return f"{opened}{inner}{closed}"
+
+
+def _known_tools(made: Tools) -> Tools:
+    """A format of ours that reads the example just so, else this one."""
+    wanted = folded(OutputParser(made), made.example)
+    fits = [
+        one
+        for one in tool_formats().values()
+        if any_stands(openers(one), made.example)
+        and folded(OutputParser(one.name), made.example) == wanted
+    ]
+    return max(fits, key=lambda one: _likeness(one, made.example)) if fits else made
+
+
+def _known_reasoning(made: Reasoning) -> Reasoning:
+    wanted = folded(OutputParser(reasoning=made), made.example)
+    fits = [
+        one
+        for one in reasoning_formats().values()
+        if any_stands(_frame(one), made.example)
+        and not one.shown
+        and _same(folded(OutputParser(reasoning=one.name), made.example), wanted)
+    ]
+    return max(fits, key=lambda one: _likeness(one, made.example)) if fits else made
+
+
+def _frame(reasoning: Reasoning) -> tuple[str, ...]:
+    return reasoning.open or reasoning.close or (reasoning.header.open if reasoning.header else ())
+
+
+def _same(one: Said, two: Said) -> bool:
+    return (one.text.strip(), one.thoughts.strip()) == (two.text.strip(), two.thoughts.strip())
+
+
+def _likeness(known: Tools | Reasoning, example: str) -> tuple[int, int]:
+    missing, length = coverage(known, within(example))
+    return -missing, length
+
+
+# The older `response_schema`
+
+
+def _fields_of(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """As much of a schema as can be said in fields: the marks around its named groups."""
+    properties = schema.get("properties")
+    found: dict[str, Any] = {}
+    for name, one in (properties if isinstance(properties, dict) else {}).items():
+        if not isinstance(one, dict):
+            continue
+        iterator = one.get("x-regex-iterator")
+        if name == "tool_calls" and isinstance(iterator, str):
+            opened, _, closed = re.sub(r"\(\?P<\w+>", "(", iterator).partition("(.*?)")
+            found[name] = {"open_pattern": opened, "close_pattern": closed, "content": "json"}
+        elif name in THOUGHTS:
+            found |= {name: dict(_around(str(schema.get("x-regex", "")), name))}
+    return found
+
+
+def _around(pattern: str, group: str) -> Iterator[tuple[str, str]]:
+    """The literal tags right before and right behind a named group."""
+    before, found, behind = pattern.partition(f"(?P<{group}>")
+    tag = r"(?:<[^<>()]+>|\[[^\[\]()]+\])"
+    if not found:
+        return
+    opened = re.search(rf"({tag})(?:\\n\??|\\s\*|\s)*$", before)
+    closed = re.search(rf"^[^()]*\)(?:\\n\??|\\s\*|\s)*({tag})", behind)
+    if opened:
+        yield "open_pattern", opened[1]
+    if closed:
+        yield "close_pattern", closed[1]

@@ -1,0 +1,12 @@
+"""Thoughts that the prompt opens in words, closed by a mark."""
+
+from dragoman.parse.spec import Reasoning
+
+REASONING = Reasoning(
+    name="apriel",
+    models="Apriel 1.6",
+    example="thoughts\n[BEGIN FINAL RESPONSE]\nanswer",
+    open=("Here are my reasoning steps:",),
+    close=("[BEGIN FINAL RESPONSE]",),
+    inside=True,
+)

@@ -1,0 +1,11 @@
+"""A list of actions in a fence after the word `Action`."""
+
+from dragoman.parse.spec import Objects, Pair, Tools
+
+TOOLS = Tools(
+    name="command_r_plus",
+    models="Command R+",
+    example='Action:\n```json\n[{"tool_name": "f", "parameters": {"a": 1}}]\n```',
+    section=Pair(open=("Action:\n```json\n", "Action: ```json\n"), close=("```",)),
+    bodies=(Objects(),),
+)

@@ -1,0 +1,27 @@
+"""Elements that say of every argument whether it is a string."""
+
+from dragoman.parse.spec import Pair, Tagged, Tools
+
+TOOLS = Tools(
+    name="deepseek_v32",
+    models="DeepSeek V3.2",
+    example=(
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n'
+        '<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n'
+        "</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+    ),
+    section=Pair(open=("<｜DSML｜function_calls>",), close=("</｜DSML｜function_calls>",)),
+    call=Pair(open=("<｜DSML｜invoke name=",), close=("</｜DSML｜invoke>",)),
+    bodies=(
+        Tagged(
+            ends=(">", "/>"),
+            key=Pair(open=("<｜DSML｜parameter name=",), close=(">",)),
+            keys=r"[\"']?(?P<key>[^\"'<>]+?)[\"']?(?:\s+string=[\"']?(?P<type>\w+)[\"']?)?",
+            value=Pair(close=("</｜DSML｜parameter>",)),
+            trim="none",
+            inner=True,
+            json=True,
+        ),
+    ),
+    aliases=("deepseekv32",),
+)

@@ -1,0 +1,20 @@
+"""As `gemma4`, with other marks."""
+
+from dragoman.parse.spec import Named, Pair, Tools
+
+TOOLS = Tools(
+    name="functiongemma",
+    models="FunctionGemma",
+    example="<start_function_call>call:f{a:<escape>v<escape>}<end_function_call>",
+    section=Pair(open=("<start_function_call>",), close=("<end_function_call>",)),
+    bodies=(
+        Named(
+            name=r"call:\s*(?P<name>[^\s{}]+)",
+            quoting="braces",
+            quotes=("<escape>",),
+            schema=True,
+            casts=True,
+        ),
+    ),
+    aliases=("function_gemma",),
+)

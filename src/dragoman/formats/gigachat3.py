@@ -1,0 +1,19 @@
+"""A JSON object after a message of its own; nothing closes it."""
+
+from dragoman.parse.spec import Objects, Pair, Tools
+
+TOOLS = Tools(
+    name="gigachat3",
+    models="GigaChat 3 and 3.1",
+    example='<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "f", "arguments": {"a": 1}}',
+    section=Pair(
+        open=(
+            "<|message_sep|>\n\nfunction call<|role_sep|>\n",
+            "function call<|role_sep|>\n",
+            "<|function_call|>",
+        ),
+        close=("<|message_sep|>",),
+    ),
+    bodies=(Objects(),),
+    spare=("</s>",),
+)

@@ -1,0 +1,12 @@
+"""A JSON list after a mark that nothing closes."""
+
+from dragoman.parse.spec import Objects, Pair, Tools
+
+TOOLS = Tools(
+    name="granite3",
+    models="Granite 3",
+    example='<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]',
+    section=Pair(open=("<|tool_call|>", "<tool_call>"), close=("</tool_call>",)),
+    bodies=(Objects(),),
+    aliases=("granite",),
+)

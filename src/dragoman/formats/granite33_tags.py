@@ -1,0 +1,12 @@
+"""Thoughts and answer, each between tags."""
+
+from dragoman.parse.spec import Reasoning
+
+REASONING = Reasoning(
+    name="granite33_tags",
+    models="Granite 3.3",
+    example="<think>thoughts</think><response>answer</response>",
+    open=("<think>",),
+    close=("</think>",),
+    drop=("<response>", "</response>"),
+)

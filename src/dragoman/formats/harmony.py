@@ -1,0 +1,34 @@
+"""Every message has a header with its channel and who it is for."""
+
+from dragoman.parse.spec import Header, Named, Pair, Reasoning, Tools
+
+HEADER = Header(
+    open=("<|start|>", "<|channel|>"),
+    end=("<|message|>",),
+    close=("<|end|>", "<|return|>", "<|call|>"),
+    begins=("to=", "assistant to=", "assistant<|channel|>"),
+    routes=(
+        (r"to=(?:functions\.)?(?P<name>(?!assistant\b)[\w.-]+)", "call"),
+        (r"analysis", "reasoning"),
+        (r"", "text"),
+    ),
+)
+TOOLS = Tools(
+    name="harmony",
+    models="gpt-oss",
+    example='<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
+    header=HEADER,
+    call=Pair(close=("<|call|>", "<|end|>", "<|return|>")),
+    bodies=(Named(),),
+    aliases=("openai", "gpt-oss", "gpt_oss"),
+)
+REASONING = Reasoning(
+    name="harmony",
+    models="gpt-oss",
+    example=(
+        "<|channel|>analysis<|message|>thoughts<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>answer<|return|>"
+    ),
+    header=HEADER,
+    aliases={"openai_gptoss": False, "gpt-oss": False, "gpt_oss": False},
+)

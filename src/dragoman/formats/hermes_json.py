@@ -1,0 +1,12 @@
+"""A JSON object between tags; the format of Qwen and Hermes, and the one for models without any."""
+
+from dragoman.parse.spec import Objects, Pair, Tools
+
+TOOLS = Tools(
+    name="hermes_json",
+    models="Qwen 2.5 and 3, QwQ, Hermes 2 and 3, Granite 4, SmolLM3, Reka, Bielik, Trinity",
+    example='<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
+    section=Pair(open=("<tool_call>",), close=("</tool_call>",)),
+    bodies=(Objects(),),
+    aliases=("hermes", "granite4", "qwen", "qwen25", "trinity", "qwen3"),
+)

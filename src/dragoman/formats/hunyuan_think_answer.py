@@ -1,0 +1,15 @@
+"""Thoughts and answer, each between tags on lines of their own."""
+
+from dragoman.parse.spec import Reasoning
+
+REASONING = Reasoning(
+    name="hunyuan_think_answer",
+    models="Hunyuan A13B",
+    example="<think>\nthoughts\n</think>\n<answer>\nanswer\n</answer>",
+    open=("<think>",),
+    close=("\n</think>", "</think>"),
+    drop=("<answer>\n", "\n</answer>", "<answer>", "</answer>"),
+    trim="newline",
+    signs=("<|extra_0|>",),
+    aliases={"hunyuan_a13b": False},
+)

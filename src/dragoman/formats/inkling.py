@@ -1,0 +1,31 @@
+"""Blocks that say what they hold, in any order."""
+
+from dragoman.parse.spec import Header, Objects, Pair, Reasoning, Tools
+
+BLOCKS = ("<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>")
+PLAIN = ("<|content_text|>", "<|content_invoke_tool_text|>", "<|content_tool_error|>")
+HEADER = Header(open=("<|message_model|>",), end=(*BLOCKS, *PLAIN, "<|end_message|>"), begins=("",))
+ENDS = ("<|end_message|>", "<|content_model_end_sampling|>")
+
+TOOLS = Tools(
+    name="inkling",
+    models="Inkling",
+    example=(
+        "<|message_model|>f<|content_invoke_tool_json|>"
+        '{"name": "f", "args": {"a": 1}}<|end_message|>'
+    ),
+    section=Pair(open=("<|content_invoke_tool_json|>",), close=("<|end_message|>",)),
+    bodies=(Objects(),),
+    header=HEADER,
+    drop=(*PLAIN, *ENDS),
+)
+REASONING = Reasoning(
+    name="inkling",
+    models="Inkling",
+    example="<|content_thinking|>thoughts<|end_message|><|content_text|>answer<|end_message|>",
+    open=("<|content_thinking|>",),
+    control=True,
+    close=("<|end_message|>", "<|content_text|>"),
+    header=HEADER,
+    drop=(*PLAIN, *ENDS),
+)

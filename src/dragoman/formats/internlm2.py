@@ -1,0 +1,15 @@
+"""A JSON object between an action's marks."""
+
+from dragoman.parse.spec import Objects, Pair, Tools
+
+TOOLS = Tools(
+    name="internlm2",
+    models="InternLM 2 and 2.5, Intern-S1",
+    example='<|action_start|><|plugin|>\n{"name": "f", "parameters": {"a": 1}}<|action_end|>',
+    section=Pair(
+        open=("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
+        close=("<|action_end|>",),
+    ),
+    bodies=(Objects(),),
+    aliases=("internlm", "interns1", "intern-s1"),
+)

@@ -1,0 +1,11 @@
+"""What a forced call is written as when the model has no say in it: a JSON list."""
+
+from dragoman.parse.spec import Objects, Tools
+
+TOOLS = Tools(
+    name="json_array_constrained",
+    models="any, when a call is forced by a JSON schema",
+    example='[{"name": "f", "parameters": {"a": 1}}]',
+    first=("[",),
+    bodies=(Objects(complete=True),),
+)

@@ -1,0 +1,12 @@
+"""Thoughts between `◁think▷` and `◁/think▷`."""
+
+from dragoman.parse.spec import Reasoning
+
+REASONING = Reasoning(
+    name="kimi_dev_think",
+    models="Kimi-VL, Kimi-Dev",
+    example="◁think▷thoughts◁/think▷answer",
+    open=("◁think▷",),
+    close=("◁/think▷",),
+    aliases={"kimi_vl": False},
+)

@@ -1,0 +1,18 @@
+"""An element for every call, without a wrapper; values may stand in CDATA."""
+
+from dragoman.parse.spec import GAP, Pair, Tagged, Tools
+
+TOOLS = Tools(
+    name="minicpm5",
+    models="MiniCPM5",
+    example='<function name="f"><param name="a">1</param></function>',
+    section=Pair(open=(f"<function{GAP}name=",), close=("</function>",)),
+    bodies=(
+        Tagged(
+            key=Pair(open=(f"<param{GAP}name=",), close=(">",)),
+            value=Pair(close=("</param>",)),
+            cdata=True,
+            inner=True,
+        ),
+    ),
+)

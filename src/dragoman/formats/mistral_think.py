@@ -1,0 +1,12 @@
+"""Thoughts between `[THINK]` and `[/THINK]`."""
+
+from dragoman.parse.spec import Reasoning
+
+REASONING = Reasoning(
+    name="mistral_think",
+    models="Magistral, Ministral 3",
+    example="[THINK]thoughts[/THINK]answer",
+    open=("[THINK]",),
+    close=("[/THINK]",),
+    aliases={"mistral": False},
+)

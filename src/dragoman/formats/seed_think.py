@@ -1,0 +1,12 @@
+"""Thoughts between `<seed:think>` and `</seed:think>`."""
+
+from dragoman.parse.spec import Reasoning
+
+REASONING = Reasoning(
+    name="seed_think",
+    models="Seed-OSS",
+    example="<seed:think>thoughts</seed:think>answer",
+    open=("<seed:think>",),
+    close=("</seed:think>",),
+    aliases={"seed_oss": True},
+)

@@ -1,0 +1,45 @@
+"""Thoughts between `<think>` tags."""
+
+from dragoman.parse.spec import Reasoning
+
+REASONING = Reasoning(
+    name="think",
+    models="DeepSeek, Qwen 3, QwQ, GLM, Kimi K2, MiniMax M2, Nemotron, Step, SmolLM3, LFM2, OLMo 3",
+    example="<think>thoughts</think>answer",
+    open=("<think>", "<think:opensource>"),
+    close=("</think>", "</think:opensource>"),
+    ended_by=(
+        "<tool_call>",
+        "<|tool_calls_section_begin|>",
+        "<minimax:tool_call>",
+        "<｜DSML｜tool_calls>",
+        "<｜DSML｜function_calls>",
+    ),
+    aliases={
+        "deepseek_r1": True,
+        "deepseek_v3": False,
+        "qwen3": False,
+        "glm45": False,
+        "glm47": True,
+        "deepseek_v4": True,
+        "kimi_k2": True,
+        "minimax_m2": True,
+        "olmo3": True,
+        "step3": True,
+        "step3p5": True,
+        "nemotron_v3": True,
+        "hy_v3": False,
+        "holo2": False,
+        "deepseek-r1": True,
+        "deepseek-v3": False,
+        "qwen3-thinking": True,
+        "glm": False,
+        "kimi": False,
+        "minimax": True,
+        "nano_v3": True,
+        "base": False,
+        "deepseekr1": True,
+        "poolside_v1": False,
+        "lfm2": False,
+    },
+)

@@ -1,0 +1,164 @@
+"""What a model's answers look like: how it writes its thoughts and its tool calls.
+
+Both are found from the model's own template when it is loaded (`dragoman.detect`), and an operator
+can say otherwise. Where the template has no place for tools they are put in the generic form, so
+there the answers are read as that. What was found is logged, with both sides of anything that did
+not come back from the round trip as it went in.
+
+Where an answer begins, in thoughts or not, is asked of each prompt. Only what the template itself
+wrote counts, so a user who mentions a mark changes nothing; of a message that the client wants to
+be continued, its own words count.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.detect import Detected, detect
+from dragoman.errors import DragomanError, TemplateRejected
+from dragoman.formats import find_reasoning, find_tools
+from dragoman.output import OutputParser, markers, opens_inside
+from dragoman.parse.spec import GAP, Reasoning
+from dragoman.prompt import generic
+from dragoman.prompt.prompter import Prompter, Rendered
+from dragoman.prompt.thinking import Knobs
+from dragoman.types import Chat
+
+log = logging.getLogger("dragoman.models")
+
+NONE = "none"  # an operator's word for "leave it as it is"
+Formats: TypeAlias = tuple[str | None, str | None]  # what an operator says of tools and thoughts
+
+
+class Vocabulary(Protocol):
+    """What is needed of a tokenizer."""
+
+    specials: dict[str, int]
+    control: frozenset[int]
+
+
+class Speech(Struct, frozen=True):
+    """The formats a model speaks, by name; None is "plain text"."""
+
+    tools: str | None = None
+    reasoning: str | None = None
+
+    def heard_in(self, chat: Chat) -> Speech:
+        """What is looked for in the answer: calls only where the request lets the model call."""
+        calls = bool(chat.tools) and chat.tool_choice != "none"
+        return self if calls else Speech(None, self.reasoning)
+
+    def __bool__(self) -> bool:
+        return self.tools is not None or self.reasoning is not None
+
+    @property
+    def thoughts(self) -> Reasoning | None:
+        return None if self.reasoning is None else find_reasoning(self.reasoning)
+
+    def parser(self, chat: Chat, inside: bool | None) -> OutputParser:
+        """Reads one answer; `inside` is whether it begins in the middle of a thought."""
+        return OutputParser(self.tools, self.reasoning, tools=chat.tools, inside=inside)
+
+    def shown(self, vocabulary: Vocabulary | None) -> frozenset[int]:
+        """Control tokens that are marks of these formats, or parts of one."""
+        if vocabulary is None or not self:
+            return frozenset()
+        tools = None if self.tools is None else find_tools(self.tools)
+        marks = markers(tools, self.thoughts)
+        return frozenset(
+            token
+            for text, token in vocabulary.specials.items()
+            if token in vocabulary.control and any(text in mark for mark in marks)
+        )
+
+    @property
+    def closing(self) -> str | None:
+        """What to write to end a thought, where that can be done."""
+        thoughts = self.thoughts
+        if thoughts is None or not thoughts.close:
+            return None
+        return f"\n{thoughts.close[0].replace(GAP, '')}\n\n"
+
+    async def begins_inside(self, chat: Chat, rendered: Rendered, by: Prompter) -> bool | None:
+        """Whether the answer begins in the middle of a thought; None where no template says."""
+        thoughts = self.thoughts
+        if thoughts is None or by.template_source is None:
+            return None
+        if chat.continue_final_message:
+            own = chat.messages[-1].content or ""
+            if any(mark in own for mark in (*thoughts.open, *thoughts.close)):
+                return opens_inside(thoughts, own)
+        if not opens_inside(thoughts, rendered.text):
+            return False
+        if rendered.ending in thoughts.open:  # a special token, so nobody but the template wrote it
+            return True
+        try:
+            return opens_inside(thoughts, await by.opening(chat))
+        except TemplateRejected:  # it takes this conversation in no other form
+            return rendered.text.rstrip().endswith(thoughts.open)
+
+
+class Known(Struct, frozen=True):
+    """What was found out about a model's template."""
+
+    speech: Speech = Speech()
+    knobs: Knobs = Knobs()
+
+
+def check_names(tools: str | None, reasoning: str | None) -> None:
+    """A `ValueError` with the choices, for a format that does not exist."""
+    if tools and tools != NONE:
+        find_tools(tools)
+    if reasoning and reasoning != NONE:
+        find_reasoning(reasoning)
+
+
+def listen(template: str | None, vocabulary: Vocabulary | None, said: Formats, name: str) -> Known:
+    """What a model's template says of its answers, with what an operator said over it."""
+    tools, reasoning = said
+    check_names(tools, reasoning)
+    if template is None:
+        return Known(Speech(_either(tools, generic.FORMAT), _either(reasoning, None)))
+    try:
+        found = detect(template, () if vocabulary is None else vocabulary.specials)
+    except DragomanError:
+        raise
+    except Exception:
+        log.exception("%s: what its template says of its answers could not be found", name)
+        return Known(Speech(_either(tools, None), _either(reasoning, None)))
+    _tell(found, name)
+    own = found.tools if found.declares else generic.FORMAT
+    speech = Speech(_either(tools, own), _either(reasoning, found.reasoning))
+    switch = found.thinking.switch
+    switched = None if switch is None else (switch.name, switch.on, switch.off)
+    return Known(speech, Knobs(switched, found.thinking.budget))
+
+
+def _either(said: str | None, found: str | None) -> str | None:
+    """The operator's word over what was found."""
+    if not said:
+        return found
+    return None if said == NONE else said
+
+
+def _tell(found: Detected, name: str) -> None:
+    log.info(
+        "%s: tool calls as %s, thoughts as %s (%s)",
+        name,
+        found.tools,
+        found.reasoning or NONE,
+        found.sure,
+    )
+    for item in found.failed:
+        log.warning(
+            "%s: its template's %s did not come back as it went in: %r was written as %r and "
+            "read as %r",
+            name,
+            item.name,
+            item.said,
+            item.text,
+            item.came,
+        )

@@ -1,0 +1,146 @@
+"""Reads what a model says: as a library, for text from anywhere.
+
+    parser = OutputParser("hermes_json", "think", tools=tools, prompt=prompt)
+    for piece in pieces:
+        spans = parser.feed(piece)
+    spans = parser.close()
+
+A parser takes the text in any pieces and gives spans on four channels: `text`, `reasoning`,
+`tool_name` and `tool_args`. How the text was cut never changes what comes out. It raises on no text
+at all: what cannot be a call is text. `docs/formats.md` has the policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
+from dragoman.parse.calls import Toolbox
+from dragoman.parse.machine import Parser
+from dragoman.parse.rules import DEFAULT, Policy, Rules
+from dragoman.parse.source import Sieve, last_of
+from dragoman.parse.span import Span
+from dragoman.parse.spec import NO_REASONING, Header, Reasoning, Tools
+from dragoman.types import Tool
+
+__all__ = [
+    "OutputParser",
+    "Policy",
+    "Span",
+    "list_formats",
+    "markers",
+    "opens_inside",
+    "parse_reasoning_complete",
+    "parse_tool_call_complete",
+]
+
+Declared = Sequence[Tool | Mapping[str, Any]]
+
+
+@lru_cache(maxsize=64)
+def _rules(tools: str | None, reasoning: str | None) -> Rules:
+    return Rules(
+        None if tools is None else find_tools(tools),
+        None if reasoning is None else find_reasoning(reasoning),
+    )
+
+
+def rules(tools: str | Tools | None, reasoning: str | Reasoning | None) -> Rules:
+    """Two formats put together; by name they are put together once."""
+    if isinstance(tools, Tools) or isinstance(reasoning, Reasoning):
+        return Rules(
+            find_tools(tools) if isinstance(tools, str) else tools,
+            find_reasoning(reasoning) if isinstance(reasoning, str) else reasoning,
+        )
+    return _rules(tools, reasoning)
+
+
+class OutputParser(Parser):
+    """Reads one answer of one model."""
+
+    def __init__(
+        self,
+        format: str | Tools | None = None,  # noqa: A002
+        reasoning: str | Reasoning | None = None,
+        *,
+        tools: Declared | None = None,
+        prompt: str | None = None,
+        inside: bool | None = None,
+        policy: Policy = DEFAULT,
+    ) -> None:
+        """`tools` None accepts every name; `prompt` or `inside` say where the answer begins."""
+        both = rules(format, reasoning)
+        if inside is None and prompt is not None:
+            inside = opens_inside(both.reasoning, prompt)
+        declared = None if tools is None else dict(map(_declared, tools))
+        toolbox = Toolbox(declared, accept=policy.undeclared == "accept")
+        super().__init__(both, toolbox, inside, policy)
+        self._sieve = Sieve(policy.hidden) if policy.hidden else None
+
+    def feed(self, text: str) -> list[Span]:
+        return super().feed(text if self._sieve is None else self._sieve.feed(text))
+
+    def close(self, cut: bool = False) -> list[Span]:
+        rest = [] if self._sieve is None else super().feed(self._sieve.close())
+        return rest + super().close(cut)
+
+
+def _declared(tool: Tool | Mapping[str, Any]) -> tuple[str, Any]:
+    if isinstance(tool, Tool):
+        return tool.name, tool.parameters
+    said = tool.get("function", tool)
+    return str(said.get("name", "")), said.get("parameters")
+
+
+def opens_inside(reasoning: Reasoning, prompt: str) -> bool:
+    """Whether a prompt ends inside thoughts."""
+    return last_of(prompt, reasoning.open) > last_of(prompt, reasoning.close)
+
+
+def markers(tools: Tools | None, reasoning: Reasoning | None) -> frozenset[str]:
+    """The marks that two formats look for."""
+    found: set[str] = set()
+    if tools is not None:
+        for pair in (tools.section, tools.call):
+            found.update(pair.open, pair.close)
+        found.update(tools.drop, tools.spare)
+    if reasoning is not None:
+        found.update(reasoning.open, reasoning.close, reasoning.drop)
+    for one in (tools, reasoning):
+        header: Header | None = one.header if one is not None else None
+        if header is not None:
+            found.update(header.open, header.end, header.close)
+    return frozenset(found - {""})
+
+
+def parse_tool_call_complete(text: str, parser: str) -> dict[str, Any]:
+    """The text and the calls of a whole answer."""
+    spans = _whole(OutputParser(parser), text)
+    calls: list[dict[str, str]] = []
+    for span in spans:
+        if span.channel == "tool_name":
+            calls.append({"name": span.text, "arguments": ""})
+        elif span.channel == "tool_args":
+            calls[span.call]["arguments"] += span.text
+    return {"normal_text": _joined(spans, "text"), "tool_calls": calls}
+
+
+def parse_reasoning_complete(text: str, parser: str) -> dict[str, str]:
+    """The text and the thoughts of a whole answer."""
+    spans = _whole(OutputParser(reasoning=parser), text)
+    return {"normal_text": _joined(spans, "text"), "reasoning_text": _joined(spans, "reasoning")}
+
+
+def _whole(parser: OutputParser, text: str) -> list[Span]:
+    return [*parser.feed(text), *parser.close()]
+
+
+def _joined(spans: list[Span], channel: str) -> str:
+    return "".join(span.text for span in spans if span.channel == channel)
+
+
+def list_formats() -> dict[str, list[str]]:
+    """The names of all formats, by kind."""
+    return {"tools": list(tool_formats()), "reasoning": [NO_REASONING.name, *reasoning_formats()]}

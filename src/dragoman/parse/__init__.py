@@ -1,0 +1,1 @@
+"""Text in pieces in, spans on channels out: the one parser of what models say."""

@@ -1,0 +1,203 @@
+"""Readers of calls, one for each way to write a name and its arguments.
+
+Each is a generator that begins where the body begins, tells `Calls` what it finds, and returns
+after the last character of the body. What cannot be a call is `Refused`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from dragoman.parse.calls import Calls
+from dragoman.parse.cast import loads
+from dragoman.parse.literal import Value
+from dragoman.parse.source import Marks, Reading, Refused, Source, here, look, skip, until
+from dragoman.parse.spec import Named, Objects
+
+
+@lru_cache(maxsize=512)
+def marks(*which: str) -> Marks:
+    return Marks(which)
+
+
+def letter_after_space(src: Source) -> Reading[str]:
+    yield from skip(src)
+    return (yield from look(src))
+
+
+def read_value(src: Source, calls: Calls, body: Named | None = None) -> Reading[None]:
+    """Arguments that are one value, handed out as they come."""
+    quotes = marks(*body.quotes) if body is not None and body.quotes else None
+    loose = body is not None and body.quoting == "braces"
+    types = calls.tools.types(calls.name) if body is not None and body.schema else None
+    value = Value(src, calls.args, quotes, loose, types)
+    value.forgiving = body is not None
+    value.ends = calls.ends
+    value.casts = body is not None and body.casts
+    calls.closing, calls.held = value.closing, value.held
+    yield from value.read()
+
+
+def collect(src: Source) -> Reading[str]:
+    """A value that nothing is done with yet."""
+    parts: list[str] = []
+    yield from Value(src, parts.append).read()
+    return "".join(parts)
+
+
+# Objects
+
+
+def objects(src: Source, body: Objects, calls: Calls) -> Reading[None]:
+    """One object, or a list of them."""
+    letter = yield from letter_after_space(src)
+    if letter == "{":
+        yield from one_object(src, body, calls)
+        return
+    if letter != "[":
+        raise Refused
+    src.at += 1
+    yield from listed(src, body, calls)
+
+
+def listed(src: Source, body: Objects, calls: Calls) -> Reading[None]:
+    """The objects of a list whose bracket was read."""
+    while True:
+        letter = yield from letter_after_space(src)
+        if letter == "]":
+            src.at += 1
+            if not calls.found and not calls.muted:
+                raise Refused
+            return
+        if letter == "{":
+            yield from one_object(src, body, calls)
+        elif letter == "," and calls.found:
+            src.at += 1
+        else:
+            raise Refused
+
+
+class _Found:
+    """What an object said so far."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.id = ""
+        self.early: str | None = None  # arguments that came before the name
+        self.told = False
+
+
+def one_object(src: Source, body: Objects, calls: Calls) -> Reading[None]:
+    said = _Found()
+    yield from members(src, body, calls, said)
+    if said.name is None:
+        raise Refused
+    if not said.told:
+        if said.early is None and body.complete:
+            raise Refused
+        calls.open(said.name, said.id)
+        calls.args(said.early if said.early is not None else "{}")
+    calls.close()
+
+
+def members(src: Source, body: Objects, calls: Calls, said: _Found) -> Reading[None]:
+    """The members of an object, from its opening brace to its closing one."""
+    src.at += 1
+    while True:
+        letter = yield from letter_after_space(src)
+        if letter == "}":
+            src.at += 1
+            return
+        if letter == ",":
+            src.at += 1
+            continue
+        if letter not in ('"', "'"):
+            raise Refused
+        key = loads((yield from collect(src)))
+        letter = yield from letter_after_space(src)
+        if letter != ":" or not isinstance(key, str):
+            raise Refused
+        src.at += 1
+        yield from skip(src)
+        yield from member(src, body, calls, said, key)
+
+
+def member(src: Source, body: Objects, calls: Calls, said: _Found, key: str) -> Reading[None]:
+    letter = yield from look(src)
+    if body.keyed and said.name is None:
+        said.name = key
+        yield from arguments(src, calls, said, letter)
+    elif key in body.name and letter == "{" and said.name is None:
+        yield from members(src, body, calls, said)  # {"function": {"name": ..., ...}}
+    elif key in body.name and said.name is None:
+        if letter not in ("'", '"'):
+            raise Refused
+        name = loads((yield from collect(src)))
+        if not isinstance(name, str) or not name:
+            raise Refused
+        said.name = name
+    elif key in body.arguments and not said.told and said.early is None:
+        yield from arguments(src, calls, said, letter)
+    else:
+        value = yield from collect(src)
+        if key in body.id:
+            found = loads(value)
+            said.id = found if isinstance(found, str) else ""
+
+
+def arguments(src: Source, calls: Calls, said: _Found, letter: str) -> Reading[None]:
+    """Arguments as an object; as text that holds one; or none at all."""
+    if letter == "{" and said.name is not None:
+        calls.open(said.name, said.id)
+        said.told = True
+        yield from read_value(src, calls)
+        return
+    text = yield from collect(src)
+    value = loads(text)
+    if isinstance(value, str) and letter in ("'", '"'):
+        text = value
+        value = loads(value) if value.strip() else None
+    if value is None and text.strip() in ("null", ""):
+        text, value = "{}", {}
+    if not isinstance(value, dict):
+        raise Refused
+    said.early = text
+    if said.name is not None:
+        calls.open(said.name, said.id)
+        said.told = True
+        calls.args(said.early)
+
+
+# Named
+
+
+def named(src: Source, body: Named, calls: Calls) -> Reading[None]:
+    """A name, what ends it, and an object."""
+    text, mark, end = yield from until(src, marks(*body.ends, "{"))
+    if mark != "{":
+        src.at = end
+    found = re.fullmatch(body.name, text.strip())
+    if found is None:
+        raise Refused
+    groups = found.groupdict()
+    yield from named_arguments(src, body, calls, groups["name"], groups.get("id") or "")
+
+
+def named_arguments(
+    src: Source, body: Named, calls: Calls, name: str, own: str = ""
+) -> Reading[None]:
+    calls.open(name, own)
+    letter = yield from letter_after_space(src)
+    if letter != "{":
+        if not body.fence:
+            raise Refused
+        yield from here(src, marks(*body.fence))
+        letter = yield from letter_after_space(src)
+        if letter != "{":
+            raise Refused
+    yield from read_value(src, calls, body)
+    calls.close()
+    if body.fence:
+        yield from skip(src)
+        yield from here(src, marks(*(mark.strip() for mark in body.fence)))

@@ -1,0 +1,82 @@
+"""Words and letters of literals, as JSON writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from dragoman.parse.source import Cut, Reading, Source
+
+# what a string cannot pass on as it is, by the quote it stands in
+PLAIN = {'"': re.compile(r'["\\\x00-\x1f]'), "'": re.compile(r"['\"\\\x00-\x1f]")}
+WORDS = {"true": "true", "false": "false", "null": "null"}
+WORDS |= {"True": "true", "False": "false", "None": "null"}
+_ESCAPE = re.compile(r"u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[^uUx]", re.DOTALL)
+_ESCAPES = {"u": 5, "U": 9, "x": 3}
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_LIKE_A_NUMBER = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?")
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def escaped(text: str) -> str:
+    """Text as it stands inside a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def word_of(word: str) -> str:
+    """A bare word: a number or a constant if it is one, else a string."""
+    if word in WORDS:
+        return WORDS[word]
+    if _NUMBER.fullmatch(word):
+        return word
+    return _number(word) or quoted(word)
+
+
+def _number(word: str) -> str | None:
+    """A number that Python would read but JSON would not."""
+    try:
+        return str(int(word.replace("_", ""), 0)) if len(word) < 32 else None
+    except ValueError:
+        pass
+    if _LIKE_A_NUMBER.fullmatch(word) and len(word) < 32:
+        number = float(word)
+        return json.dumps(int(number) if number.is_integer() and "." not in word else number)
+    return None
+
+
+def read_escape(src: Source) -> Reading[str]:
+    """An escape, from its backslash on, as JSON writes it."""
+    while True:
+        letter = src.text[src.at + 1 : src.at + 2]
+        need = _ESCAPES.get(letter, 1)
+        if letter and len(src.text) - src.at > need:
+            break
+        if src.ended:
+            src.at = len(src.text)
+            raise Cut
+        yield
+    found = _ESCAPE.match(src.text, src.at + 1)
+    if found is None:  # an escape of too few digits is no escape
+        src.at += 1
+        return "\\\\"
+    src.at = found.end()
+    return _escape_of(found.group())
+
+
+def _escape_of(said: str) -> str:
+    """An escape of JSON or Python, without its backslash, as JSON writes it."""
+    kind = said[0]
+    if kind == "u":
+        return "\\" + said
+    if kind in "Ux":
+        return escaped(chr(min(int(said[1:], 16), 0x10FFFF)))
+    if kind in '"\\/bfnrt':
+        return "\\" + kind
+    if kind == "'":
+        return "'"
+    if kind == "\n":
+        return ""
+    return "\\\\" + escaped(kind)

@@ -1,0 +1,343 @@
+"""The parser: text in pieces in, spans on channels out.
+
+It is always in one of two places, text or thoughts, and looks only for the marks that mean
+something there. What comes before a mark is handed out at once; a tail that may still become a mark
+is held back until it is one or not. A mark that may begin a call starts an attempt: what is read is
+kept until it is certain that it is a call, and given back as text when it is not.
+
+A call inside thoughts is a draft while more follows: models quote calls while they think. It counts
+only if the thoughts were never closed and nothing comes after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+from dragoman.parse.bodies import marks
+from dragoman.parse.calls import Calls, Toolbox
+from dragoman.parse.frames import Frames
+from dragoman.parse.rules import DEFAULT, Place, Policy, Rules, What
+from dragoman.parse.source import Cut, Reading, Refused, Source, here, peek, skip, until
+from dragoman.parse.span import Span
+from dragoman.parse.spec import Header
+
+WORD = re.compile(r"[\w.\-]*")
+
+
+class Parser:
+    """Reads one answer."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        tools: Toolbox,
+        inside: bool | None = None,
+        policy: Policy = DEFAULT,
+    ) -> None:
+        self._rules = rules
+        self._policy = policy
+        self._src = Source()
+        self._spans: list[Span] = []
+        self._calls = Calls(self._src, self._spans, tools, self._give_back)
+        self._frames = None if rules.tools is None else Frames(self._src, self._calls, rules.tools)
+        self._inside = rules.reasoning.inside if inside is None else inside
+        self._place = self._thoughts() if self._inside else rules.text
+        self._blank: list[str] = []  # white space that is only worth telling if text follows
+        self._blank_start = 0
+        self._lead = True  # whether nothing was said yet since the last thing that was not text
+        self._pure = True  # whether nothing but text was seen
+        self._cut = False
+        self._closed = False
+        self._going = self._run()
+        next(self._going)
+
+    def feed(self, text: str) -> list[Span]:
+        """What is certain now."""
+        if not text or self._closed:
+            return []
+        self._src.push(text)
+        next(self._going)
+        if self._calls.muted:
+            self._calls.return_muted()
+        if not self._spans:
+            return []
+        spans = self._spans[:]
+        self._spans.clear()
+        return spans
+
+    def close(self, cut: bool = False) -> list[Span]:
+        """All that was held back. `cut` says that the answer was not ended by the model."""
+        if self._closed:
+            return []
+        self._closed = self._src.ended = True
+        self._cut = cut
+        for _ in self._going:
+            pass
+        if self._pure and self._blank:
+            self._spans.append(Span("text", "".join(self._blank), self._blank_start))
+        return self._spans[:]
+
+    @property
+    def calls(self) -> int:
+        """How many calls were handed out."""
+        return self._calls.count + self._calls.begun
+
+    # places
+
+    def _thoughts(self) -> Place:
+        rules = self._rules
+        match self._policy.in_reasoning:
+            case "ignore":
+                return rules.alone
+            case "accept":
+                return rules.leaving
+        return rules.thoughts
+
+    def _go(self, place: Place) -> None:
+        self._place = place
+        self._lead = True
+        self._blank.clear()
+
+    def _say(self, text: str, start: int) -> None:
+        """Hand out text or thoughts. White space at the beginning waits for what follows it."""
+        if not text:
+            return
+        if self._place.channel == "reasoning":
+            self._pure = False
+            self._lead = self._lead and not text.strip()
+            self._spans.append(Span("reasoning", text, start))
+            return
+        if self._lead:
+            if not text.strip():
+                if not self._blank:
+                    self._blank_start = start
+                self._blank.append(text)
+                return
+            self._lead = False
+            if self._blank:
+                start = self._blank_start
+                text = "".join([*self._blank, text])
+                self._blank.clear()
+        self._spans.append(Span("text", text, start))
+
+    def _give_back(self) -> None:
+        text, start = self._src.kept()
+        self._say(text, start)
+
+    # the loop
+
+    def _run(self) -> Reading[None]:
+        src = self._src
+        if self._inside and self._rules.reasoning.shown:
+            yield from self._show()
+        yield from self._beginning()
+        while True:
+            place = self._place
+            start, end, number = place.marks.search(src)
+            if start > src.at:
+                self._say(src.text[src.at : start], src.base + src.at)
+                src.at = start
+            if number >= 0:
+                yield from self._met(place.meaning[number], place.marks.marks[number], end)
+            elif src.ended:
+                self._say(src.text[src.at :], src.base + src.at)
+                return
+            else:
+                yield
+
+    def _show(self) -> Reading[None]:
+        """Thoughts that stay in the answer get the mark back that the prompt opened them with."""
+        reasoning = self._rules.reasoning
+        if not (yield from peek(self._src, marks(*reasoning.open))):
+            self._spans.append(Span("text", reasoning.open[0]))
+        self._place, self._lead = self._rules.text, False
+
+    def _beginning(self) -> Reading[None]:
+        """Formats in which the beginning of an answer is a header or a call without a mark."""
+        src, header = self._src, self._rules.header
+        while not src.text and not src.ended:
+            yield
+        rules = self._rules
+        if self._inside:
+            return
+        if header is not None and header.begins:
+            src.keep()
+            if (yield from self._inside_header(header)):
+                yield from self._header()
+            else:
+                self._give_back()
+        elif rules.reasoning.begins:
+            if (yield from here(src, marks(*rules.reasoning.begins))) >= 0:
+                self._pure = False
+                self._go(self._thoughts())
+        elif rules.tools is not None and rules.tools.start:
+            yield from self._attempt(Frames.call, src.at)
+
+    def _inside_header(self, header: Header) -> Reading[bool]:
+        """Whether an answer begins in the middle of a header."""
+        src = self._src
+        if any(header.begins):
+            yield from skip(src)
+            return (yield from peek(src, marks(*header.begins)))
+        yield from skip(src, WORD)
+        return (yield from peek(src, marks(*header.end)))
+
+    def _met(self, what: What, mark: str, end: int) -> Reading[None]:
+        """Do what a mark means here."""
+        src = self._src
+        match what:
+            case "section":
+                refused = yield from self._attempt(Frames.section, end)
+                if refused and self._place is self._rules.text:
+                    self._place = self._rules.opened  # its next call may be a good one
+            case "call":
+                yield from self._attempt(Frames.call, end)
+            case "first":
+                yield from self._attempt(Frames.call, src.at)
+            case "header":
+                src.keep()
+                src.at = end
+                yield from self._header()
+            case "skip":
+                yield from self._skip(mark, end)
+            case "over":
+                self._go(self._rules.text)
+                self._say(src.text[src.at : end], src.base + src.at)
+                src.at = end
+            case "drop":
+                src.at = end
+            case _:
+                yield from self._turn(what, end)
+
+    def _turn(self, what: What, end: int) -> Reading[None]:
+        """Go from text to thoughts or back, unless the mark is only a word here."""
+        src, reasoning = self._src, self._rules.reasoning
+        thinking = self._place.channel == "reasoning"
+        stray = not self._lead and (what == "open" if thinking else what == "close")
+        stray = stray and not reasoning.control and (thinking or self._pure)
+        if stray or (reasoning.shown and what != "end"):
+            self._say(src.text[src.at : end], src.base + src.at)
+            src.at = end
+            return
+        src.at = end
+        self._pure = False
+        if what == "open":
+            self._go(self._thoughts())
+            if reasoning.label:
+                yield from here(src, marks(*reasoning.label))
+        else:
+            self._go(self._rules.text)
+        match reasoning.trim:
+            case "newline":
+                yield from here(src, marks("\n"))
+            case "space":
+                yield from skip(src)
+
+    def _skip(self, mark: str, end: int) -> Reading[None]:
+        """Leave out marks inside text, with what stands between them."""
+        src = self._src
+        close = next(pair.close for pair in self._rules.skip if mark in pair.open)
+        src.keep()
+        src.at = end
+        if close:
+            try:
+                _, _, src.at = yield from until(src, marks(*close))
+            except (Cut, Refused):
+                self._give_back()
+                return
+        src.forget()
+
+    # headers
+
+    def _header(self) -> Reading[None]:
+        """Read a header and go where it says. One that never ends is text."""
+        src, header = self._src, self._rules.header
+        assert header is not None  # noqa: S101
+        try:
+            _, mark, end = yield from until(src, marks(*header.end, *header.close))
+        except Cut:
+            src.at = len(src.text)
+            if self._cut:
+                src.forget()
+            self._give_back()
+            return
+        except Refused:
+            self._give_back()
+            return
+        if mark not in header.end:
+            src.at = end
+            self._give_back()
+            return
+        text, _ = src.kept()
+        self._pure = False
+        if header.routes:  # otherwise the mark itself says where to go
+            src.at = end
+            yield from self._route(header, text)
+
+    def _route(self, header: Header, text: str) -> Reading[None]:
+        for pattern, where in header.routes:
+            found = re.search(pattern, text)
+            if found is None:
+                continue
+            self._go(self._thoughts() if where == "reasoning" else self._rules.said)
+            if where == "call" and self._frames is not None:
+                reading = partial(Frames.addressed, name=found["name"])
+                yield from self._attempt(reading, self._src.at)
+            return
+
+    # calls
+
+    def _attempt(self, reading: Callable[[Frames], Reading[None]], end: int) -> Reading[bool]:
+        """Read what may be calls, from `end` on; give it back as text if it is none.
+
+        Whether it was refused, in the middle or at once.
+        """
+        src, calls, frames = self._src, self._calls, self._frames
+        assert frames is not None  # noqa: S101
+        draft = self._place.channel == "reasoning" and self._policy.in_reasoning == "auto"
+        calls.attempt(draft=draft)
+        src.at = end
+        refused = False
+        try:
+            yield from reading(frames)
+            while draft and (yield from frames.follows()):
+                yield from frames.section_or_call()
+        except Refused:
+            refused = True
+            self._complete()
+        except Cut:
+            self._ended()
+            src.at = len(src.text)
+        if draft:
+            yield from self._judge()
+        elif calls.found:
+            self._pure = False
+            self._go(self._rules.after)
+        self._give_back()
+        return refused and not calls.found
+
+    def _judge(self) -> Reading[None]:
+        """A call among thoughts counts if nothing follows it."""
+        src, calls = self._src, self._calls
+        yield from skip(src)
+        meant = calls.found and not calls.spoiled and src.ended and not src.more
+        calls.judge(meant)
+        if meant:
+            src.forget()
+
+    def _complete(self) -> None:
+        if self._calls.begun:
+            self._calls.args(self._calls.closing())
+            self._calls.close()
+
+    def _ended(self) -> None:
+        """The answer ended inside a call, or what looked like one."""
+        calls = self._calls
+        if not self._cut:
+            self._complete()
+        elif calls.opened and not calls.muted:
+            calls.args("" if calls.begun else calls.held())
+            self._src.at = len(self._src.text)
+            calls.settle()

@@ -1,0 +1,163 @@
+"""What an output format is made of: plain data, read by the parser, the prover and the detector.
+
+A tool format says where calls stand and how one is written:
+
+    section? ( call? BODY call? )* section?
+
+`section` and `call` are pairs of marks, each of them optional; the body says where in between the
+name and the arguments are. A reasoning format says which marks thoughts stand between. The two
+combine freely. Formats whose messages carry a header that says where they go (harmony and others)
+describe it with `Header`.
+
+Marks are compared letter by letter; `GAP` in one stands for white space that may be there or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+GAP = "\0"
+
+Quoting: TypeAlias = Literal["json", "braces"]
+Trim: TypeAlias = Literal["none", "newline", "space"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Marks around something. Several spellings are equal; without `close` it ends by itself."""
+
+    open: tuple[str, ...] = ()
+    close: tuple[str, ...] = ()
+
+
+NOTHING = Pair()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objects:
+    """A call is a JSON object with a name and arguments in it; a list of them is several calls."""
+
+    name: tuple[str, ...] = ("name", "tool_name", "function")
+    arguments: tuple[str, ...] = ("arguments", "parameters", "args")
+    id: tuple[str, ...] = ("id", "tool_call_id")
+    keyed: bool = False  # the name is the only key: {"f": {...}}
+    complete: bool = False  # an object without arguments is no call
+    between: str = ",;"  # what may stand between two objects that are not in a list
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """A name, a mark, and the arguments as one object."""
+
+    ends: tuple[str, ...] = ()  # what ends the name; an opening brace always does
+    name: str = r"(?P<name>[^\s{}]+)"  # what the text before it may be
+    fence: tuple[str, ...] = ()  # what may close the arguments
+    quoting: Quoting = "json"
+    quotes: tuple[str, ...] = ()  # marks around strings, besides quotation marks
+    schema: bool = False  # bare words are typed by the tool's schema
+    casts: bool = False  # and so are strings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tagged:
+    """A name, then for each argument its key and its value between marks."""
+
+    ends: tuple[str, ...] = (">",)  # what ends the name
+    name: str = r"[\"']?(?P<name>[^\"'<>]+?)[\"']?"
+    key: Pair = NOTHING  # without `close`, the value follows the key's opening mark at once
+    value: Pair = NOTHING
+    keys: str = r"[\"']?(?P<key>[^\"'<>]+?)[\"']?"
+    trim: Trim = "newline"  # what of a value's white space is markup
+    cdata: bool = False
+    escaped: bool = False  # entities in names and keys
+    inner: bool = False  # a value may end where the next key or the call's end begins
+    json: bool = False  # the arguments may also be written as one JSON object
+    untyped: Literal["text", "json"] = "text"  # what a value is that no schema describes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nested:
+    """A name, then the arguments as elements: an object's keys are tags, a list's are `item`s."""
+
+    ends: tuple[str, ...] = ('">',)
+    name: str = r"[\"']?(?P<name>[^\"'<>]+?)[\"']?"
+    prefix: str = ""  # stands before every tag
+    item: str = "item"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pythonic:
+    """Calls as Python writes them: `[f(a=1), g()]`."""
+
+    brackets: bool = True
+    lines: bool = False  # calls stand on lines of their own
+
+
+Body: TypeAlias = Objects | Named | Tagged | Nested | Pythonic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """A message's header: what it says decides where the message goes.
+
+    A header is what stands between one of `open` and one of `end`. The first of `routes` whose
+    pattern is found in it wins; a `call` takes its name from the pattern.
+    """
+
+    open: tuple[str, ...] = ()
+    end: tuple[str, ...] = ()
+    close: tuple[str, ...] = ()  # what ends a message
+    routes: tuple[tuple[str, Literal["text", "reasoning", "call"]], ...] = ()
+    begins: tuple[str, ...] = ()  # what an answer may begin with when it begins inside a header
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """How calls are written."""
+
+    name: str
+    models: str
+    example: str
+    bodies: tuple[Body, ...]  # several: the first that can begin as the text does
+    section: Pair = NOTHING
+    call: Pair = NOTHING
+    header: Header | None = None
+    bare: bool = False  # a call may stand without its section
+    first: tuple[str, ...] = ()  # what a call without any mark begins with
+    start: bool = False  # a call needs no mark, but only the beginning of an answer can be one
+    drop: tuple[str, ...] = ()  # marks around text that are no part of it
+    skip: tuple[Pair, ...] = ()  # marks inside text, with all that stands between the two
+    spare: tuple[str, ...] = ()  # what may follow a call and means nothing
+    signs: tuple[str, ...] = ()  # what a template has that speaks so, where marks do not tell
+    thoughts: str = ""  # how these models think, for templates that do not say
+    aliases: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reasoning:
+    """How thoughts are written."""
+
+    name: str
+    models: str
+    example: str
+    open: tuple[str, ...] = ()
+    close: tuple[str, ...] = ()
+    begins: tuple[str, ...] = ()  # opens thoughts too, but only as the first thing of an answer
+    label: tuple[str, ...] = ()  # left out right after the opening mark
+    drop: tuple[str, ...] = ()  # marks around the answer that are no part of it
+    skip: tuple[Pair, ...] = ()  # marks inside text, with all that stands between the two
+    header: Header | None = None
+    trim: Trim = "none"  # white space of thoughts and answer that is markup
+    shown: bool = False  # the marks are part of the answer
+    control: bool = False  # the marks are tokens that are never words
+    signs: tuple[str, ...] = ()  # what a template has that thinks so, where marks do not tell
+    inside: bool = False  # where an answer begins when nothing is known of the prompt
+    ended_by: tuple[str, ...] = ()  # marks of calls that end thoughts which were left open
+    aliases: Mapping[str, bool] = field(default_factory=dict)  # other names, and their `inside`
+    note: str = ""
+
+
+NO_REASONING = Reasoning(name="none", models="models that do not think", example="Hello.")

@@ -1,0 +1,276 @@
+"""Readers of arguments that stand between tags.
+
+What is between the tags is text; the tool's schema says what it means. An argument that can only be
+a string flows out as it arrives, any other is held back until its end is seen.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+
+from dragoman.parse.bodies import letter_after_space, marks, read_value
+from dragoman.parse.calls import Calls, Schema
+from dragoman.parse.cast import STRING, Types, cast, loads
+from dragoman.parse.letters import escaped, quoted
+from dragoman.parse.source import (
+    Cut,
+    Marks,
+    Reading,
+    Refused,
+    Source,
+    here,
+    peek,
+    skip,
+    until,
+    up_to,
+)
+from dragoman.parse.spec import Nested, Tagged
+
+CDATA = ("<![CDATA[", "]]>")
+INLINE = {"true": STRING, "false": frozenset({"json"})}
+
+
+class Writing:
+    """Writes arguments down as one JSON object."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._some = False
+        self._string = False
+        calls.closing = self.closing
+
+    def closing(self) -> str:
+        return '"}' if self._string else "}"
+
+    def key(self, key: str) -> str:
+        lead = ", " if self._some else "{"
+        self._some = True
+        return f"{lead}{quoted(key)}: "
+
+    def whole(self, key: str, value: str) -> None:
+        self._calls.args(self.key(key) + value)
+
+    def begin(self, key: str) -> None:
+        self._string = True
+        self._calls.args(self.key(key) + '"')
+
+    def go_on(self, text: str) -> None:
+        self._calls.args(escaped(text))
+
+    def end(self) -> None:
+        self._string = False
+        self._calls.args('"')
+
+    def close(self) -> None:
+        self._calls.args("}" if self._some else "{}")
+        self._calls.close()
+
+
+def tagged(src: Source, body: Tagged, calls: Calls, after: tuple[str, ...]) -> Reading[None]:
+    """A name, then keys and values. `after` are the marks that can follow the last of them."""
+    text, mark, end = yield from until(src, marks(*body.ends, *body.key.open, *after))
+    if mark in body.ends:
+        src.at = end
+    found = re.fullmatch(body.name, text.strip())
+    if found is None:
+        raise Refused
+    name = found["name"].strip()
+    calls.open(html.unescape(name) if body.escaped else name)
+    if body.json and (yield from letter_after_space(src)) == "{":
+        yield from read_value(src, calls)
+        calls.close()
+        return
+    out = Writing(calls)
+    opens = marks(*body.key.open)
+    while True:
+        yield from skip(src)
+        if src.ended and not src.more:
+            raise Cut
+        if (yield from here(src, opens)) < 0:
+            break
+        yield from argument(src, body, calls, out, after)
+    out.close()
+
+
+def argument(
+    src: Source, body: Tagged, calls: Calls, out: Writing, after: tuple[str, ...]
+) -> Reading[None]:
+    text, _, src.at = yield from until(src, marks(*body.key.close))
+    found = re.fullmatch(body.keys, text.strip())
+    if found is None:
+        raise Refused
+    groups = found.groupdict()
+    key = html.unescape(groups["key"]) if body.escaped else groups["key"].strip()
+    if body.value.open:
+        yield from skip(src)
+        yield from here(src, marks(*body.value.open))
+    types = calls.types(key)
+    inline = groups.get("type")
+    if inline is not None:
+        types = _inline(inline, types)
+    closes = body.value.close
+    if body.inner:
+        closes += (*body.key.open, *after)
+    if body.trim == "newline":
+        closes += tuple("\n" + mark for mark in closes)
+    yield from value(src, Slot(body, key, types, marks(*closes)), out)
+
+
+class Slot:
+    """A value to be read."""
+
+    def __init__(self, body: Tagged, key: str, types: Types, closes: Marks) -> None:
+        self.key = key
+        self.types = types
+        self.closes = closes
+        self.body = body
+
+
+def value(src: Source, slot: Slot, out: Writing) -> Reading[None]:
+    """A value up to what closes it."""
+    body = slot.body
+    if body.trim == "newline":
+        yield from here(src, marks("\n"))
+    elif body.trim == "space":
+        yield from skip(src)
+    raw = False
+    if body.cdata:
+        raw = (yield from here(src, marks(CDATA[0]))) >= 0
+    closes = marks(CDATA[1]) if raw else slot.closes
+    streams = slot.types == STRING or (not slot.types and body.untyped == "text")
+    parts: list[str] = []
+    try:
+        if streams:
+            out.begin(slot.key)
+        mark, end = yield from up_to(src, closes, out.go_on if streams else parts.append)
+    except Cut:
+        if not streams:
+            out.whole(slot.key, finished("".join(parts), slot))
+        raise
+    if streams:
+        out.end()
+    else:
+        out.whole(slot.key, finished("".join(parts), slot))
+    if raw:
+        src.at = end
+        yield from skip(src)
+        yield from here(src, slot.closes)
+    elif mark.lstrip("\n") in body.value.close:
+        src.at = end
+
+
+def finished(text: str, slot: Slot) -> str:
+    if not slot.types or slot.types == frozenset({"json"}):
+        found = loads(text.strip())
+        return text.strip() if _is_json(text) else _again(found, text)
+    return cast(text, slot.types)
+
+
+def _again(found: object, text: str) -> str:
+    return quoted(text) if found is None else json.dumps(found, ensure_ascii=False)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _inline(said: str, types: Types) -> Types:
+    if said in INLINE:
+        return INLINE[said]
+    return frozenset({"json"}) if said != "string" else STRING
+
+
+# Nested
+
+
+def nested(src: Source, body: Nested, calls: Calls, after: tuple[str, ...]) -> Reading[None]:
+    """A name, then an element for each argument."""
+    text, mark, end = yield from until(src, marks(*body.ends, *after))
+    if mark in body.ends:
+        src.at = end
+    found = re.fullmatch(body.name, text.strip())
+    if found is None:
+        raise Refused
+    calls.open(found["name"].strip())
+    out = Writing(calls)
+    opens, ends = marks(body.prefix + "<"), marks(*after)
+    while True:
+        yield from skip(src)
+        at_end = yield from peek(src, ends)
+        if at_end or (yield from here(src, opens)) < 0:
+            break
+        key, _, src.at = yield from until(src, marks(">"))
+        yield from element(src, body, calls, out, key)
+    out.close()
+
+
+def element(src: Source, body: Nested, calls: Calls, out: Writing, key: str) -> Reading[None]:
+    closes = marks(f"{body.prefix}</{key}>")
+    if calls.types(key) == STRING:
+        out.begin(key)
+        _, src.at = yield from up_to(src, closes, out.go_on)
+        out.end()
+        return
+    parts: list[str] = []
+    schema = calls.tools.schema(calls.name, key)
+    try:
+        _, src.at = yield from up_to(src, closes, parts.append)
+    except Cut:
+        out.whole(key, tree(body, "".join(parts), schema))
+        raise
+    out.whole(key, tree(body, "".join(parts), schema))
+
+
+def tree(body: Nested, text: str, schema: Schema, depth: int = 0) -> str:
+    """The JSON of what stands inside an element."""
+    children = list(_children(body, text)) if depth < 32 else []
+    types = schema.types
+    if not children:
+        return cast(text, types) if types else untyped(text)
+    items_only = all(key == body.item for key, _ in children)
+    if types == frozenset({"array"}) or (items_only and (not types or "array" in types)):
+        items = (tree(body, inner, schema.item(), depth + 1) for _, inner in children)
+        return f"[{', '.join(items)}]"
+    members = (
+        f"{quoted(key)}: {tree(body, inner, schema.member(key), depth + 1)}"
+        for key, inner in children
+    )
+    return f"{{{', '.join(members)}}}"
+
+
+def untyped(text: str) -> str:
+    """What an element without a schema holds: a value if it reads as one, else text."""
+    if not text.strip():
+        return "null"
+    return text.strip() if _is_json(text) else quoted(text)
+
+
+def _children(body: Nested, text: str) -> Iterator[tuple[str, str]]:
+    """The elements in a text, each up to the end of its own kind; elements of one name nest."""
+    at, opening = 0, body.prefix + "<"
+    while (start := text.find(opening, at)) >= 0:
+        end = text.find(">", start + len(opening))
+        if end < 0:
+            return
+        key = text[start + len(opening) : end]
+        if key.startswith("/"):
+            at = end + 1
+            continue
+        begun, depth, at = end + 1, 1, end + 1
+        pattern = re.compile(re.escape(opening) + "(/?)" + re.escape(key) + ">")
+        close = len(text)
+        for found in pattern.finditer(text, begun):
+            depth += -1 if found[1] else 1
+            if not depth:
+                close, at = found.start(), found.end()
+                break
+        else:
+            at = len(text)
+        yield key, text[begun:close]

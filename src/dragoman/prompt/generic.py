@@ -1,0 +1,76 @@
+"""The generic form of tools, for templates that have no place for them.
+
+The system message lists the functions and says how to call one; calls and results of earlier turns
+are written the way the model is asked to write them. It is the form that most open models know
+(`hermes_json` among the output formats), so what comes back is read as that.
+
+    <tool_call>
+    {"name": "weather", "arguments": {"city": "Paris"}}
+    </tool_call>
+
+    <tool_response>
+    Sunny, 21 °C
+    </tool_response>
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from dragoman.types import Message, ToolCall
+
+FORMAT = "hermes_json"  # what answers are read as
+HEADS = ("system", "developer")
+OFFER = """# Tools
+
+You can call functions to help with what the user asks. Each line in <tools></tools> is one:
+<tools>
+%s
+</tools>
+
+To call a function, write a JSON object with its name and arguments in <tool_call></tool_call>:
+<tool_call>
+{"name": "<function-name>", "arguments": <arguments-as-a-JSON-object>}
+</tool_call>
+Write one such block for each call. The results come back in <tool_response></tool_response>.
+If no function is of use, just answer."""
+
+
+def offered(turns: Sequence[Message], tools: Iterable[dict[str, Any]]) -> list[Message]:
+    """The conversation with the tools in its first system message; one is made if need be."""
+    text = OFFER % "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    if turns and turns[0].role in HEADS:
+        said = turns[0].content
+        return [replace(turns[0], content=f"{said}\n\n{text}" if said else text), *turns[1:]]
+    return [Message(role="system", content=text), *turns]
+
+
+def called(turn: Message) -> Message:
+    """A turn of the assistant's with its calls as text."""
+    texts = [turn.content, *map(_call, turn.tool_calls)]
+    return replace(turn, content="\n".join(text for text in texts if text), tool_calls=())
+
+
+def _call(call: ToolCall) -> str:
+    name = json.dumps(call.name, ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {name}, "arguments": {_arguments(call)}}}\n</tool_call>'
+
+
+def _arguments(call: ToolCall) -> str:
+    """As the client sent them; what is no JSON object is put as a string."""
+    text = call.arguments.strip() or "{}"
+    try:
+        whole = isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        whole = False
+    return text if whole else json.dumps(text, ensure_ascii=False)
+
+
+def answered(results: Iterable[Message]) -> Message:
+    """Results in a row as one turn of the user's."""
+    texts = [f"<tool_response>\n{result.content or ''}\n</tool_response>" for result in results]
+    return Message(role="user", content="\n".join(texts))

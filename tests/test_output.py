@@ -1,0 +1,277 @@
+"""The library door to the parser: names, prompts, policies, and the promises it makes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
+from dragoman.output import (
+    OutputParser,
+    Policy,
+    list_formats,
+    markers,
+    opens_inside,
+    parse_reasoning_complete,
+    parse_tool_call_complete,
+)
+from tests.test_formats import folded
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+        },
+    },
+}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+
+
+def say(text: str, *names: str, **options: Any) -> dict[str, Any]:
+    """What a text means, read whole and one character at a time."""
+    cut = options.pop("cut", False)
+    one, other = OutputParser(*names, **options), OutputParser(*names, **options)
+    whole = folded(one.feed(text) + one.close(cut))
+    pieces = folded([span for letter in text for span in other.feed(letter)] + other.close(cut))
+    assert whole == pieces
+    return whole
+
+
+def test_a_whole_text_with_calls() -> None:
+    """S5.1."""
+    said = parse_tool_call_complete(f"Look: {CALL}", "hermes_json")
+    arguments = '{"city": "Paris"}'
+    assert said["normal_text"] == "Look: "
+    assert said["tool_calls"] == [{"name": "weather", "arguments": arguments}]
+
+
+def test_a_whole_text_with_thoughts() -> None:
+    """S5.3."""
+    said = parse_reasoning_complete("<think>hm</think>yes", "think")
+    assert said == {"normal_text": "yes", "reasoning_text": "hm"}
+    assert parse_reasoning_complete("yes", "think")["reasoning_text"] == ""
+
+
+@pytest.mark.parametrize("find", [find_tools, find_reasoning, OutputParser])
+def test_an_unknown_name_lists_the_choices(find: Any) -> None:
+    """S5.2, D75."""
+    with pytest.raises(ValueError, match=r"unknown .* parser 'nonsense'; there are: .*harmony"):
+        find("nonsense")
+
+
+def test_everything_is_listed() -> None:
+    listed = list_formats()
+    assert len(listed["tools"]) >= 50
+    assert len(listed["reasoning"]) >= 20  # and `none`
+    assert listed["tools"] == sorted(listed["tools"])
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("hermes", "hermes_json"),
+        ("qwen25", "hermes_json"),
+        ("qwen3_xml", "qwen3_coder"),
+        ("phi4_mini_json", "functools"),
+        ("llama4_pythonic", "pythonic"),
+        ("openai", "harmony"),
+        ("gpt-oss", "harmony"),
+        ("json", "json_bare"),
+        ("deepseekv31", "deepseek_v31"),
+        ("glm45_moe", "glm45"),
+    ],
+)
+def test_names_of_other_servers_are_known(alias: str, name: str) -> None:
+    assert find_tools(alias).name == name
+
+
+def test_an_alias_never_hides_a_name() -> None:
+    for one in tool_formats().values():
+        assert all(
+            find_tools(alias).name == one.name or alias in tool_formats() for alias in one.aliases
+        )
+    assert all(find_reasoning(name).name == name for name in reasoning_formats())
+
+
+def test_where_an_answer_begins_is_read_from_the_prompt() -> None:
+    """D46: marks are compared as they are, whatever letters they are made of."""
+    assert opens_inside(find_reasoning("mistral_think"), "[INST]x[/INST][THINK]")
+    assert not opens_inside(find_reasoning("mistral_think"), "THINK [T]")
+    assert not opens_inside(find_reasoning("think"), "<think>\n\n</think>\n\n")
+    assert opens_inside(find_reasoning("kimi_k3"), "<|open|>think<|sep|>")
+    assert say("hm</think>yes", None, "think", prompt="<|im_start|>assistant\n<think>\n") == {
+        "text": "yes",
+        "reasoning": "hm",
+        "calls": [],
+    }
+
+
+def test_an_answer_may_begin_anywhere_whatever_the_format_says() -> None:
+    assert say("yes", None, "deepseek_r1")["reasoning"] == "yes"
+    assert say("yes", None, "deepseek_r1", inside=False)["text"] == "yes"
+
+
+def test_a_channel_name_never_leaks() -> None:
+    """D48, D49."""
+    said = say("<|channel>thought\nplan<channel|>Hi", None, "gemma4_channel")
+    assert said == {"text": "Hi", "reasoning": "plan", "calls": []}
+
+
+def test_a_label_is_left_out_only_at_the_beginning() -> None:
+    """D63."""
+    said = say("<|channel>thought\nthought\nthought\n<channel|>Hi", None, "gemma4_channel")
+    assert said["reasoning"] == "thought\nthought\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("so <tool_c", {"text": "so <tool_c"}),
+        ("<think>hm", {"reasoning": "hm"}),
+        ("<think>hm</thi", {"reasoning": "hm</thi"}),
+        ('<tool_call>{"name": "wea', {"text": '<tool_call>{"name": "wea'}),
+    ],
+)
+def test_what_was_held_back_comes_out_at_the_end(text: str, expected: dict[str, str]) -> None:
+    """D50."""
+    assert say(text, "hermes_json", "think") == {
+        "text": "",
+        "reasoning": "",
+        "calls": [],
+        **expected,
+    }
+
+
+def test_a_call_that_the_limit_cut_has_what_there_was() -> None:
+    """D50, D65: what was generated, and not a letter more."""
+    text = '<tool_call>{"name": "weather", "arguments": {"city": "Par'
+    assert say(text, "hermes_json", cut=True)["calls"] == [["weather", '{"city": "Par']]
+    assert say(text, "hermes_json")["calls"] == [["weather", '{"city": "Par"}']]
+
+
+def test_text_that_is_no_call_is_text() -> None:
+    """D51."""
+    text = '<tool_call>{"name": 5}</tool_call> and <tool_call>{]</tool_call>'
+    assert say(text, "hermes_json") == {"text": text, "reasoning": "", "calls": []}
+
+
+def test_declared_strings_stay_strings() -> None:
+    """D55."""
+    text = "<tool_call>\n<function=weather>\n<parameter=city>\n02134\n</parameter>\n"
+    text += "<parameter=days>\n02\n</parameter>\n</function>\n</tool_call>"
+    arguments = say(text, "qwen3_coder", tools=[WEATHER])["calls"][0][1]
+    assert json.loads(arguments) == {"city": "02134", "days": 2}
+
+
+def test_an_undeclared_name_is_no_call() -> None:
+    """D56."""
+    text = CALL.replace("weather", "nobody")
+    assert say(text, "hermes_json", tools=[WEATHER])["text"] == text
+    accepting = Policy(undeclared="accept")
+    assert say(text, "hermes_json", tools=[WEATHER], policy=accepting)["calls"]
+
+
+def test_prose_before_a_call_is_kept() -> None:
+    """D58."""
+    assert say(f"Let me see. \n{CALL}", "hermes_json")["text"] == "Let me see. \n"
+
+
+def test_several_blocks_are_several_calls() -> None:
+    """D59."""
+    said = say(f"{CALL}\n{CALL}{CALL}", "hermes_json")
+    assert [name for name, _ in said["calls"]] == ["weather"] * 3
+    assert said["text"] == ""
+
+
+@pytest.mark.parametrize("rest", ["", "\n\n", f"\n\n{CALL}", " \n"])
+def test_white_space_after_thoughts_needs_text_to_be_told(rest: str) -> None:
+    """D64."""
+    assert say(f"<think>hm</think>{rest}", "hermes_json", "think")["text"] == ""
+    assert say(f"<think>hm</think>\n\nyes{rest}", "hermes_json", "think")["text"].startswith(
+        "\n\nyes"
+    )
+
+
+def test_white_space_alone_is_an_answer() -> None:
+    assert say(" \n", "hermes_json", "think")["text"] == " \n"
+
+
+@pytest.mark.parametrize(
+    ("policy", "text", "reasoning", "calls"),
+    [
+        ("auto", f"<think>hm {CALL}", "hm ", 1),
+        ("auto", f"<think>hm {CALL}\n", "hm ", 1),
+        ("auto", f"<think>hm {CALL}\n{CALL}", "hm ", 2),
+        ("auto", f"<think>hm {CALL} so</think>", f"hm {CALL} so", 0),
+        ("auto", f"<think>hm {CALL} so", f"hm {CALL} so", 0),
+        ("auto", f"<think>hm {CALL}</think>", f"hm {CALL}", 0),
+        ("ignore", f"<think>hm {CALL}", f"hm {CALL}", 0),
+        ("accept", f"<think>hm {CALL}", "hm ", 1),
+    ],
+)
+def test_calls_inside_thoughts(policy: Any, text: str, reasoning: str, calls: int) -> None:
+    said = say(text, "hermes_json", "think", policy=Policy(in_reasoning=policy))
+    assert (said["reasoning"], len(said["calls"])) == (reasoning, calls)
+
+
+def test_arguments_flow_out_as_they_come() -> None:
+    """A string argument is not held back, and every delta is ready to be sent."""
+    parser = OutputParser("qwen3_coder", tools=[WEATHER])
+    parser.feed("<tool_call>\n<function=weather>\n<parameter=city>\n")
+    pieces = [
+        "".join(span.text for span in parser.feed(piece) if span.channel == "tool_args")
+        for piece in ['New "', "York", "\n", "City\n", "</parameter>\n</function>"]
+    ]
+    assert pieces == ['New \\"', "York", "", "\\nCity", '"}']
+
+
+def test_ids_that_the_model_gave_are_told() -> None:
+    parser = OutputParser("kimi_k2")
+    spans = parser.feed(find_tools("kimi_k2").example)
+    assert [span.id for span in spans if span.channel == "tool_name"] == ["functions.f:0"]
+
+
+def test_marks_are_known() -> None:
+    marks = markers(find_tools("gemma4"), find_reasoning("gemma4_channel"))
+    assert {"<|tool_call>", "<tool_call|>", "<|channel>", "<channel|>"} <= marks
+    assert markers(None, None) == frozenset()
+
+
+def test_control_tokens_can_be_left_out() -> None:
+    said = say(
+        "<bos><think>a<eos></think>b", None, "think", policy=Policy(hidden=("<bos>", "<eos>"))
+    )
+    assert (said["reasoning"], said["text"]) == ("a", "b")
+
+
+def test_a_closed_parser_says_nothing_more() -> None:
+    parser = OutputParser("hermes_json")
+    assert [span.text for span in parser.feed("a") + parser.close()] == ["a"]
+    assert parser.feed("b") == parser.close() == []
+
+
+def test_the_library_imports_no_engine() -> None:
+    code = (
+        "import sys, dragoman.output, dragoman.detect\n"
+        "print([m for m in sys.modules if m.startswith(('dragoman.engines', 'dragoman.http'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("depth", [10, 300, 100_000])
+@pytest.mark.parametrize("name", ["hermes_json", "pythonic", "gemma4", "qwen3_coder", "minimax_m3"])
+def test_deep_nesting_breaks_nothing(name: str, depth: int) -> None:
+    start = find_tools(name).example.partition("1")[0]
+    for brackets in ("[", "{", '{"a":', "(", "]<]minimax[>[<a>"):
+        OutputParser(name).feed(start + brackets * depth)
+        parser = OutputParser(name, tools=[WEATHER])
+        parser.feed(start + brackets * depth)
+        parser.close()
