@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 MODEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint format bench clean
+.PHONY: help serve test exam format bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -20,6 +20,11 @@ test: $(VENV)/.test ## set up, then run every check and every test
 	$(BIN)/mypy
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q
+
+exam: $(VENV)/.test ## read other projects' cases of output formats, where ../shared/exam holds them
+	@test -f ../shared/exam/score.py || { echo 'there are no cases: ../shared/exam is not here'; exit 1; }
+	$(BIN)/python ../shared/exam/score.py tests.format_cases:parse
+	$(BIN)/python ../shared/exam/score.py tests.format_cases:parse ../shared/exam/roundtrip.jsonl
 
 format: $(VENV)/.test ## format the code and mend what the linter can
 	$(BIN)/ruff check --fix .

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import yaml
+
 from dragoman.errors import KINDS, DragomanError
+from dragoman.formats import reasoning_formats, tool_formats
 
 HERE = Path(__file__).parent
+PARTS = HERE / "parts"
 
 ERRORS = """# Errors
 
@@ -50,7 +54,32 @@ def errors_page() -> str:
     return ERRORS + "\n".join(rows) + f"\n\nA 400 says more precisely what is wrong: {others}.\n"
 
 
-PAGES = {"errors.md": errors_page}
+def formats_page() -> str:
+    """Prose with the tables of all formats in it."""
+    tools = [(one.name, one.models, one.example, one.aliases) for one in tool_formats().values()]
+    reasoning = [
+        (one.name, one.models, one.example, tuple(one.aliases))
+        for one in reasoning_formats().values()
+    ]
+    measured = yaml.safe_load((PARTS / "misses.yaml").read_text(encoding="utf-8"))
+    misses = "\n".join(f"- `{case}`: {why}" for case, why in measured["misses"])
+    prose = (PARTS / "formats.md").read_text(encoding="utf-8")
+    return prose.format(
+        tools=table(tools), reasoning=table(reasoning), cases=measured["score"], misses=misses
+    )
+
+
+def table(rows: list[tuple[str, str, str, tuple[str, ...]]]) -> str:
+    lines = ["| name | models | example | also known as |", "|---|---|---|---|"]
+    for name, models, example, aliases in rows:
+        shown = example.replace("|", "\\|").replace("\n", "⏎")
+        fence = "``" if "`" in shown else "`"
+        also = ", ".join(f"`{alias}`" for alias in aliases)
+        lines.append(f"| `{name}` | {models} | {fence} {shown} {fence} | {also} |")
+    return "\n".join(lines)
+
+
+PAGES = {"errors.md": errors_page, "formats.md": formats_page}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dragoman import cli
-from dragoman.detect import Detected, Switch, brought, detect
-from dragoman.detect.proof import folded
+from dragoman.detection import Detected, Switch, brought, detect
+from dragoman.detection.proof import folded
 from dragoman.errors import ModelBroken
 from dragoman.output import OutputParser
 

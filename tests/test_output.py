@@ -34,7 +34,7 @@ WEATHER = {
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 
 
-def say(text: str, *names: str, **options: Any) -> dict[str, Any]:
+def say(text: str, *names: str | None, **options: Any) -> dict[str, Any]:
     """What a text means, read whole and one character at a time."""
     cut = options.pop("cut", False)
     one, other = OutputParser(*names, **options), OutputParser(*names, **options)
@@ -259,7 +259,7 @@ def test_a_closed_parser_says_nothing_more() -> None:
 
 def test_the_library_imports_no_engine() -> None:
     code = (
-        "import sys, dragoman.output, dragoman.detect\n"
+        "import sys, dragoman.output, dragoman.detection\n"
         "print([m for m in sys.modules if m.startswith(('dragoman.engines', 'dragoman.http'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

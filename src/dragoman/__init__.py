@@ -9,6 +9,13 @@
 An engine is any object with `generate(job)` (see `dragoman.types.Engine`), or with only
 `async def generate_request(obj)` that yields cumulative dicts. `dragoman.testing.check_engine` says
 whether it does what is expected of one.
+
+What models say can be read without serving anything:
+
+    parser = dragoman.OutputParser("hermes_json", "think", tools=tools)
+    spans = parser.feed(piece)                     # and `close()` at the end
+
+See `dragoman.output`; `dragoman.detect` finds a format from a chat template.
 """
 
 from __future__ import annotations
@@ -18,9 +25,39 @@ from typing import TYPE_CHECKING, Any
 from dragoman._version import __version__
 
 if TYPE_CHECKING:
+    from dragoman.detection import detect
     from dragoman.http.app import App
+    from dragoman.output import (
+        OutputParser,
+        list_formats,
+        parse_reasoning_complete,
+        parse_tool_call_complete,
+    )
 
-__all__ = ["__version__", "app", "serve", "serve_async"]
+__all__ = [
+    "OutputParser",
+    "__version__",
+    "app",
+    "detect",
+    "list_formats",
+    "parse_reasoning_complete",
+    "parse_tool_call_complete",
+    "serve",
+    "serve_async",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The library's functions, imported when they are first used."""
+    if name == "detect":
+        from dragoman.detection import detect
+
+        return detect
+    if name in __all__:
+        from dragoman import output
+
+        return getattr(output, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def app(engine: Any, **options: Any) -> App:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import Settings
-from dragoman.detect import Detected, Item, Said, detect
-from dragoman.detect.sources import Source, from_path
+from dragoman.detection import Detected, Item, Said, detect
+from dragoman.detection.sources import Source, from_path
 from dragoman.errors import ModelBroken
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output import markers

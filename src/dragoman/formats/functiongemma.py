@@ -10,7 +10,7 @@ TOOLS = Tools(
     bodies=(
         Named(
             name=r"call:\s*(?P<name>[^\s{}]+)",
-            quoting="braces",
+            bare=True,
             quotes=("<escape>",),
             schema=True,
             casts=True,

@@ -11,7 +11,7 @@ TOOLS = Tools(
     bodies=(
         Named(
             name=r"call:\s*(?P<name>[^\s{}]+)",
-            quoting="braces",
+            bare=True,
             quotes=('<|"|>',),
             schema=True,
         ),

@@ -7,5 +7,5 @@ TOOLS = Tools(
     models="OLMo 3",
     example="<function_calls>\nf(a=1)\n</function_calls>",
     section=Pair(open=("<function_calls>",), close=("</function_calls>",)),
-    bodies=(Pythonic(brackets=False, lines=True),),
+    bodies=(Pythonic(brackets=False),),
 )

@@ -1,6 +1,6 @@
 """What a model's answers look like: how it writes its thoughts and its tool calls.
 
-Both are found from the model's own template when it is loaded (`dragoman.detect`), and an operator
+Both are found from the model's own template when it is loaded (see `detection`), and an operator
 can say otherwise. Where the template has no place for tools they are put in the generic form, so
 there the answers are read as that. What was found is logged, with both sides of anything that did
 not come back from the round trip as it went in.
@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.detect import Detected, detect
+from dragoman.detection import Detected, detect
 from dragoman.errors import DragomanError, TemplateRejected
 from dragoman.formats import find_reasoning, find_tools
 from dragoman.output import OutputParser, markers, opens_inside

@@ -29,7 +29,7 @@ def letter_after_space(src: Source) -> Reading[str]:
 def read_value(src: Source, calls: Calls, body: Named | None = None) -> Reading[None]:
     """Arguments that are one value, handed out as they come."""
     quotes = marks(*body.quotes) if body is not None and body.quotes else None
-    loose = body is not None and body.quoting == "braces"
+    loose = body is not None and body.bare
     types = calls.tools.types(calls.name) if body is not None and body.schema else None
     value = Value(src, calls.args, quotes, loose, types)
     value.forgiving = body is not None

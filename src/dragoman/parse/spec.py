@@ -20,7 +20,6 @@ from typing import Literal, TypeAlias
 
 GAP = "\0"
 
-Quoting: TypeAlias = Literal["json", "braces"]
 Trim: TypeAlias = Literal["none", "newline", "space"]
 
 
@@ -44,7 +43,6 @@ class Objects:
     id: tuple[str, ...] = ("id", "tool_call_id")
     keyed: bool = False  # the name is the only key: {"f": {...}}
     complete: bool = False  # an object without arguments is no call
-    between: str = ",;"  # what may stand between two objects that are not in a list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +52,7 @@ class Named:
     ends: tuple[str, ...] = ()  # what ends the name; an opening brace always does
     name: str = r"(?P<name>[^\s{}]+)"  # what the text before it may be
     fence: tuple[str, ...] = ()  # what may close the arguments
-    quoting: Quoting = "json"
+    bare: bool = False  # words without quotes end at a comma or a bracket only
     quotes: tuple[str, ...] = ()  # marks around strings, besides quotation marks
     schema: bool = False  # bare words are typed by the tool's schema
     casts: bool = False  # and so are strings
@@ -91,8 +89,7 @@ class Nested:
 class Pythonic:
     """Calls as Python writes them: `[f(a=1), g()]`."""
 
-    brackets: bool = True
-    lines: bool = False  # calls stand on lines of their own
+    brackets: bool = True  # without them, calls may stand on lines of their own
 
 
 Body: TypeAlias = Objects | Named | Tagged | Nested | Pythonic
@@ -133,7 +130,6 @@ class Tools:
     signs: tuple[str, ...] = ()  # what a template has that speaks so, where marks do not tell
     thoughts: str = ""  # how these models think, for templates that do not say
     aliases: tuple[str, ...] = ()
-    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +153,6 @@ class Reasoning:
     inside: bool = False  # where an answer begins when nothing is known of the prompt
     ended_by: tuple[str, ...] = ()  # marks of calls that end thoughts which were left open
     aliases: Mapping[str, bool] = field(default_factory=dict)  # other names, and their `inside`
-    note: str = ""
 
 
 NO_REASONING = Reasoning(name="none", models="models that do not think", example="Hello.")

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.detect.found import Begin, Switch, Thinking
-from dragoman.detect.marks import last
-from dragoman.detect.stage import Manner, Stage, Switches
+from dragoman.detection.found import Begin, Switch, Thinking
+from dragoman.detection.marks import last
+from dragoman.detection.stage import Manner, Stage, Switches
 from dragoman.parse.spec import Reasoning
 from dragoman.prompt.template import RESERVED
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dragoman.detect.found import Call, Item, Said, Status
-from dragoman.detect.stage import (
+from dragoman.detection.found import Call, Item, Said, Status
+from dragoman.detection.stage import (
     ANSWER,
     LOOK,
     PING,

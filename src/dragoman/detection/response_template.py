@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dragoman.detect.found import Said
-from dragoman.detect.marks import any_stands, coverage, openers, within
-from dragoman.detect.patterns import Capture, Pieces, Unsayable, literal, pieces
-from dragoman.detect.proof import folded
+from dragoman.detection.found import Said
+from dragoman.detection.marks import any_stands, coverage, openers, within
+from dragoman.detection.patterns import Capture, Pieces, Unsayable, literal, pieces
+from dragoman.detection.proof import folded
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output import OutputParser
 from dragoman.parse.spec import GAP, Body, Named, Objects, Pair, Reasoning, Tagged, Tools
@@ -167,7 +167,7 @@ def _json_body(field: Mapping[str, Any], args: Mapping[str, Any], after: tuple[s
         raise Unsayable("strings that open and close differently")
     ends = tuple(mark for mark in after if mark)
     loose = bool(args.get("unquoted_keys"))
-    return Named(ends=ends, quoting="braces" if loose else "json", quotes=quotes, schema=loose)
+    return Named(ends=ends, bare=loose, quotes=quotes, schema=loose)
 
 
 def _objects(field: Mapping[str, Any]) -> Body:
@@ -230,7 +230,7 @@ def _example(tools: Tools, body: Body) -> str:
         inner = f'{{"{body.name[0]}": "f", "{body.arguments[0]}": {{"a": 1}}}}'
     elif isinstance(body, Named):
         inner = f"f{_plain(body.ends[0]) if body.ends else ''}" + (
-            "{a:1}" if body.quoting == "braces" else '{"a": 1}'
+            "{a:1}" if body.bare else '{"a": 1}'
         )
     elif isinstance(body, Tagged):
         key, value = body.key, body.value

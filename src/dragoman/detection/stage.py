@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from dragoman.detect.found import Call, Said
+from dragoman.detection.found import Call, Said
 from dragoman.errors import TemplateRejected
 from dragoman.prompt.abilities import (
     ARGUMENTS,

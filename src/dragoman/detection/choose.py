@@ -14,10 +14,10 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dragoman.detect.found import Item, Said
-from dragoman.detect.marks import any_stands, coverage, markless, openers, signs, within
-from dragoman.detect.proof import BRIEF, CALL, Scene, folded
-from dragoman.detect.stage import Manner, Stage
+from dragoman.detection.found import Item, Said
+from dragoman.detection.marks import any_stands, coverage, markless, openers, signs, within
+from dragoman.detection.proof import BRIEF, CALL, Scene, folded
+from dragoman.detection.stage import Manner, Stage
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output import OutputParser
 from dragoman.parse.spec import Reasoning, Tools
