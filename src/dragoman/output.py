@@ -12,6 +12,7 @@ at all: what cannot be a call is text. `docs/formats.md` has the policies.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -36,6 +37,8 @@ __all__ = [
     "parse_tool_call_complete",
 ]
 
+FAR = 2000  # characters; thoughts that a client wants continued may be as long
+TAG = re.compile(r"<[^\s<>]{1,30}>|\[/?[A-Z_]{1,30}\]")
 Declared = Sequence[Tool | Mapping[str, Any]]
 
 
@@ -74,9 +77,11 @@ class OutputParser(Parser):
         both = rules(format, reasoning)
         if inside is None and prompt is not None:
             inside = opens_inside(both.reasoning, prompt)
+        header = both.header
+        within = header is not None and prompt is not None and prompt.endswith(header.open)
         declared = None if tools is None else dict(map(_declared, tools))
         toolbox = Toolbox(declared, accept=policy.undeclared == "accept")
-        super().__init__(both, toolbox, inside, policy)
+        super().__init__(both, toolbox, inside, policy, header=within)
         self._sieve = Sieve(policy.hidden) if policy.hidden else None
 
     def feed(self, text: str) -> list[Span]:
@@ -95,8 +100,25 @@ def _declared(tool: Tool | Mapping[str, Any]) -> tuple[str, Any]:
 
 
 def opens_inside(reasoning: Reasoning, prompt: str) -> bool:
-    """Whether a prompt ends inside thoughts."""
-    return last_of(prompt, reasoning.open) > last_of(prompt, reasoning.close)
+    """Whether a prompt ends inside thoughts.
+
+    A mark that somebody only mentioned is followed by other marks, or by a lot of text.
+    """
+    header = reasoning.header
+    if header is not None and header.routes:
+        return _routed(header, prompt) == "reasoning"
+    opened, closed = last_of(prompt, reasoning.open), last_of(prompt, reasoning.close)
+    after = prompt[opened[1] :]
+    return opened > closed and len(after) <= FAR and TAG.search(after) is None
+
+
+def _routed(header: Header, prompt: str) -> str | None:
+    """Where a message goes whose header a prompt ends with; None if it does not end in one."""
+    start, end = last_of(prompt, header.open)[0], last_of(prompt, header.end)[0]
+    if not start < end or last_of(prompt, header.close)[0] > start:
+        return None
+    routes = (where for pattern, where in header.routes if re.search(pattern, prompt[start:end]))
+    return next(routes, None)
 
 
 def markers(tools: Tools | None, reasoning: Reasoning | None) -> frozenset[str]:
@@ -108,6 +130,7 @@ def markers(tools: Tools | None, reasoning: Reasoning | None) -> frozenset[str]:
         found.update(tools.drop, tools.spare)
     if reasoning is not None:
         found.update(reasoning.open, reasoning.close, reasoning.drop)
+        found.update(reasoning.wrap.open, reasoning.wrap.close)
     for one in (tools, reasoning):
         header: Header | None = one.header if one is not None else None
         if header is not None:

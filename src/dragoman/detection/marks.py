@@ -74,7 +74,9 @@ def within(text: str) -> Callable[[str], bool]:
 
 def _all_groups(of: Tools | Reasoning) -> Sequence[tuple[Group, ...]]:
     if isinstance(of, Reasoning):
-        return [_solid([of.open, of.close, of.drop, *_header(of.header)])]
+        return [
+            _solid([of.open, of.close, of.drop, of.wrap.open, of.wrap.close, *_header(of.header)])
+        ]
     frame = [
         of.section.open,
         of.section.close,

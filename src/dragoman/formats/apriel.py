@@ -1,6 +1,6 @@
 """Thoughts that the prompt opens in words, closed by a mark."""
 
-from dragoman.parse.spec import Reasoning
+from dragoman.parse.spec import Pair, Reasoning
 
 REASONING = Reasoning(
     name="apriel",
@@ -8,5 +8,7 @@ REASONING = Reasoning(
     example="thoughts\n[BEGIN FINAL RESPONSE]\nanswer",
     open=("Here are my reasoning steps:",),
     close=("[BEGIN FINAL RESPONSE]",),
+    words=True,
+    wrap=Pair(close=("[END FINAL RESPONSE]",)),
     inside=True,
 )

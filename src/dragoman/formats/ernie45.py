@@ -17,7 +17,10 @@ REASONING = Reasoning(
     example="thoughts\n</think>\n\n<response>\nanswer\n</response>\n",
     open=("<think>",),
     close=("\n</think>", "</think>"),
-    drop=("<response>\n", "\n</response>\n", "\n</response>", "<response>", "</response>"),
+    wrap=Pair(
+        open=("<response>\n", "<response>"),
+        close=("\n</response>\n", "\n</response>", "</response>"),
+    ),
     trim="space",
     inside=True,
 )

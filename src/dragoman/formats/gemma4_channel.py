@@ -10,7 +10,7 @@ REASONING = Reasoning(
     control=True,
     close=("<channel|>",),
     begins=("thought\n",),
-    label=("thought\n", "thought"),
+    label=("thought\n",),
     ended_by=("<|tool_call>",),
     aliases={"gemma4": False},
 )

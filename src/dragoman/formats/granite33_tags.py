@@ -1,6 +1,6 @@
 """Thoughts and answer, each between tags."""
 
-from dragoman.parse.spec import Reasoning
+from dragoman.parse.spec import Pair, Reasoning
 
 REASONING = Reasoning(
     name="granite33_tags",
@@ -8,5 +8,5 @@ REASONING = Reasoning(
     example="<think>thoughts</think><response>answer</response>",
     open=("<think>",),
     close=("</think>",),
-    drop=("<response>", "</response>"),
+    wrap=Pair(open=("<response>",), close=("</response>",)),
 )

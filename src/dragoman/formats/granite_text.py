@@ -8,5 +8,6 @@ REASONING = Reasoning(
     example="Here is my thought process: thoughts Here is my response: answer",
     open=("Here is my thought process:", "Here's my thought process:"),
     close=("Here is my response:", "Here's my response:"),
+    words=True,
     aliases={"granite": False},
 )

@@ -1,6 +1,6 @@
 """Thoughts and answer, each between tags on lines of their own."""
 
-from dragoman.parse.spec import Reasoning
+from dragoman.parse.spec import Pair, Reasoning
 
 REASONING = Reasoning(
     name="hunyuan_think_answer",
@@ -8,7 +8,7 @@ REASONING = Reasoning(
     example="<think>\nthoughts\n</think>\n<answer>\nanswer\n</answer>",
     open=("<think>",),
     close=("\n</think>", "</think>"),
-    drop=("<answer>\n", "\n</answer>", "<answer>", "</answer>"),
+    wrap=Pair(open=("<answer>\n", "<answer>"), close=("\n</answer>", "</answer>")),
     trim="newline",
     signs=("<|extra_0|>",),
     aliases={"hunyuan_a13b": False},

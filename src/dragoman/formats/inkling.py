@@ -4,7 +4,9 @@ from dragoman.parse.spec import Header, Objects, Pair, Reasoning, Tools
 
 BLOCKS = ("<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>")
 PLAIN = ("<|content_text|>", "<|content_invoke_tool_text|>", "<|content_tool_error|>")
-HEADER = Header(open=("<|message_model|>",), end=(*BLOCKS, *PLAIN, "<|end_message|>"), begins=("",))
+HEADER = Header(
+    open=("<|message_model|>",), end=(*BLOCKS, *PLAIN), close=("<|end_message|>",), begins=("",)
+)
 ENDS = ("<|end_message|>", "<|content_model_end_sampling|>")
 
 TOOLS = Tools(

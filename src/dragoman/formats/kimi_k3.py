@@ -32,6 +32,7 @@ TOOLS = Tools(
             key=Pair(open=(f"<|open|>{GAP}argument ",), close=("<|sep|>",)),
             keys=r'\s*key\s*=\s*"(?P<key>[^"]*)"(?:\s+type\s*=\s*"(?P<type>[^"]*)")?\s*',
             value=Pair(close=(closing("argument"),)),
+            block=Pair(open=(f"<|open|>{GAP}json ",), close=(closing("json"),)),
             trim="none",
             escaped=True,
         ),

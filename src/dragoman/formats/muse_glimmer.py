@@ -28,6 +28,7 @@ TOOLS = Tools(
         Tagged(
             key=Pair(open=("<atem:parameter name=",), close=(">",)),
             value=Pair(close=("</atem:parameter>",)),
+            trim="none",
             untyped="json",
             inner=True,
         ),

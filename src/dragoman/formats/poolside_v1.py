@@ -15,6 +15,7 @@ TOOLS = Tools(
             value=Pair(open=("<arg_value>",), close=("</arg_value>",)),
             trim="none",
             inner=True,
+            json=True,
         ),
         Objects(),
     ),

@@ -67,12 +67,13 @@ def listed(src: Source, body: Objects, calls: Calls) -> Reading[None]:
         letter = yield from letter_after_space(src)
         if letter == "]":
             src.at += 1
-            if not calls.found and not calls.muted:
+            if not calls.found and not calls.spoiled:
                 raise Refused
             return
         if letter == "{":
+            calls.renew()
             yield from one_object(src, body, calls)
-        elif letter == "," and calls.found:
+        elif letter == "," and (calls.found or calls.spoiled):
             src.at += 1
         else:
             raise Refused
@@ -86,6 +87,7 @@ class _Found:
         self.id = ""
         self.early: str | None = None  # arguments that came before the name
         self.told = False
+        self.other = False  # whether there are members that are no part of a call
 
 
 def one_object(src: Source, body: Objects, calls: Calls) -> Reading[None]:
@@ -94,7 +96,7 @@ def one_object(src: Source, body: Objects, calls: Calls) -> Reading[None]:
     if said.name is None:
         raise Refused
     if not said.told:
-        if said.early is None and body.complete:
+        if said.early is None and (body.complete or said.other):
             raise Refused
         calls.open(said.name, said.id)
         calls.args(said.early if said.early is not None else "{}")
@@ -144,6 +146,8 @@ def member(src: Source, body: Objects, calls: Calls, said: _Found, key: str) -> 
         if key in body.id:
             found = loads(value)
             said.id = found if isinstance(found, str) else ""
+        elif key != "type":
+            said.other = True
 
 
 def arguments(src: Source, calls: Calls, said: _Found, letter: str) -> Reading[None]:

@@ -88,7 +88,6 @@ class Calls:
 
     def attempt(self, *, draft: bool) -> None:
         """What is read from here on may be a call. Of a draft nothing is handed out yet."""
-        self._src.keep()
         self._draft = [] if draft else None
         self._before = self.count
         self._text = False
@@ -137,6 +136,17 @@ class Calls:
         """What was read up to here is dealt with, unless it belongs to a call that is text."""
         if self._draft is None and not self._text:
             self._src.keep()
+
+    def renew(self) -> None:
+        """Another call begins. What is left of one that became text is text too."""
+        if self._text and self._draft is None:
+            self._give_back()
+            self._src.keep()
+        self._text = False
+
+    def end(self) -> None:
+        """The attempt is over."""
+        self.muted = self._text = False
 
     @property
     def begun(self) -> bool:

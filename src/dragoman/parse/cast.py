@@ -182,6 +182,18 @@ def loads(text: str) -> object:
         return None
 
 
+def read(text: str) -> str | None:
+    """A value of JSON or of Python's literals as JSON, or None if it is neither."""
+    said = text.strip()
+    try:
+        json.loads(said)
+    except (ValueError, RecursionError):
+        value = loads(said)
+        known = value is not None or said == "None"
+        return json.dumps(value, ensure_ascii=False) if known else None
+    return said
+
+
 def _shallow(text: str) -> bool:
     """Whether brackets nest no deeper than Python's own parser can take."""
     depth = 0

@@ -35,6 +35,7 @@ class Frames:
                 fresh = (yield from here(src, marks(*tools.section.open))) >= 0
                 if fresh:
                     continue
+            calls.renew()
             marked = (yield from here(src, marks(*tools.call.open))) >= 0
             if not marked and not (yield from self._unmarked(not fresh)):
                 if not fresh:
@@ -129,7 +130,7 @@ class Frames:
 
     def _body(self, body: Body) -> Reading[None]:
         src, calls, tools = self._src, self._calls, self._tools
-        after = (*tools.call.close, *tools.section.close, *tools.call.open, *tools.section.open)
+        after = (*tools.call.close, *tools.section.close)
         match body:
             case Objects():
                 yield from objects(src, body, calls)

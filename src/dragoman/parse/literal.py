@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from dragoman.parse.cast import Types, cast
+from dragoman.parse.cast import STRING, Types, cast
 from dragoman.parse.letters import PLAIN, escaped, quoted, read_escape, word_of
 from dragoman.parse.source import Cut, Marks, Reading, Refused, Source, peek
 
@@ -41,6 +41,7 @@ class Value:
         "_quotes",
         "_src",
         "_types",
+        "_unsure",
         "casts",
         "ends",
         "forgiving",
@@ -63,7 +64,8 @@ class Value:
         self._bare = bare
         self._types = types
         self._lead = ""  # what comes before the next value, held back until there is one
-        self._open = ""  # a brace whose kind is not known yet
+        self._open = ""  # braces whose kind is not known yet, with what stands between them
+        self._unsure = 0  # how many they are
         self._hold: str | None = None  # the key that a value is read for
         self.stack: list[str] = []
         self.keys: Sequence[str] = ()  # names that may be glued to the end of a bare word
@@ -74,7 +76,7 @@ class Value:
 
     def closing(self) -> str:
         """What completes the value as it stands."""
-        return "".join(reversed(self.stack))
+        return "".join(reversed(self.stack[: len(self.stack) - self._unsure]))
 
     def held(self) -> str:
         """What was read and not handed out yet."""
@@ -125,7 +127,7 @@ class Value:
     def _begin(self, text: str) -> None:
         """Hand out the beginning of a value, and all that was held back for it."""
         lead, self._lead = self._open + self._lead, ""
-        self._open = ""
+        self._open, self._unsure = "", 0
         self._out(lead + text)
 
     def _close(self) -> None:
@@ -162,6 +164,7 @@ class Value:
                 yield from self._value()
             return
         self._lead, self._open = "", self._open + self._lead + "{"
+        self._unsure += 1
         self.stack.append("}")
         following = yield from self._next()
         if following not in "}])":
@@ -267,7 +270,7 @@ class Value:
             yield
         src.at = end
         types = self._wanted() if self.casts else None
-        if types and "string" not in types:
+        if types and types != STRING:
             parts: list[str] = []
             yield from self._until_mark(number, parts.append, plain=True)
             self._begin(cast("".join(parts), types))

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
+from dragoman.events import Channel
 from dragoman.parse.bodies import marks
 from dragoman.parse.calls import Calls, Toolbox
 from dragoman.parse.frames import Frames
@@ -35,19 +36,23 @@ class Parser:
         tools: Toolbox,
         inside: bool | None = None,
         policy: Policy = DEFAULT,
+        *,
+        header: bool = False,
     ) -> None:
+        """`inside` says that the answer begins in thoughts, `header` that it begins in a header."""
         self._rules = rules
         self._policy = policy
+        self._begins = header
         self._src = Source()
         self._spans: list[Span] = []
         self._calls = Calls(self._src, self._spans, tools, self._give_back)
         self._frames = None if rules.tools is None else Frames(self._src, self._calls, rules.tools)
         self._inside = rules.reasoning.inside if inside is None else inside
         self._place = self._thoughts() if self._inside else rules.text
-        self._blank: list[str] = []  # white space that is only worth telling if text follows
-        self._blank_start = 0
+        self._blank: list[Span] = []  # white space that is only worth telling if text follows
         self._lead = True  # whether nothing was said yet since the last thing that was not text
         self._pure = True  # whether nothing but text was seen
+        self._wrapped = False
         self._cut = False
         self._closed = False
         self._going = self._run()
@@ -71,12 +76,13 @@ class Parser:
         """All that was held back. `cut` says that the answer was not ended by the model."""
         if self._closed:
             return []
-        self._closed = self._src.ended = True
+        self._closed = True
         self._cut = cut
+        self._src.finish()
         for _ in self._going:
             pass
-        if self._pure and self._blank:
-            self._spans.append(Span("text", "".join(self._blank), self._blank_start))
+        if self._pure:
+            self._spans.extend(self._blank)
         return self._spans[:]
 
     @property
@@ -107,20 +113,18 @@ class Parser:
         if self._place.channel == "reasoning":
             self._pure = False
             self._lead = self._lead and not text.strip()
-            self._spans.append(Span("reasoning", text, start))
+            channel: Channel = "text" if self._rules.reasoning.shown else "reasoning"
+            self._spans.append(Span(channel, text, start))
             return
+        span = Span("text", text, start)
         if self._lead:
             if not text.strip():
-                if not self._blank:
-                    self._blank_start = start
-                self._blank.append(text)
+                self._blank.append(span)
                 return
             self._lead = False
-            if self._blank:
-                start = self._blank_start
-                text = "".join([*self._blank, text])
-                self._blank.clear()
-        self._spans.append(Span("text", text, start))
+            self._spans.extend(self._blank)
+            self._blank.clear()
+        self._spans.append(span)
 
     def _give_back(self) -> None:
         text, start = self._src.kept()
@@ -140,7 +144,8 @@ class Parser:
                 self._say(src.text[src.at : start], src.base + src.at)
                 src.at = start
             if number >= 0:
-                yield from self._met(place.meaning[number], place.marks.marks[number], end)
+                mark = place.marks.marks[number]
+                yield from self._met(place.meanings[mark], mark, end)
             elif src.ended:
                 self._say(src.text[src.at :], src.base + src.at)
                 return
@@ -152,7 +157,6 @@ class Parser:
         reasoning = self._rules.reasoning
         if not (yield from peek(self._src, marks(*reasoning.open))):
             self._spans.append(Span("text", reasoning.open[0]))
-        self._place, self._lead = self._rules.text, False
 
     def _beginning(self) -> Reading[None]:
         """Formats in which the beginning of an answer is a header or a call without a mark."""
@@ -162,7 +166,10 @@ class Parser:
         rules = self._rules
         if self._inside:
             return
-        if header is not None and header.begins:
+        if header is not None and self._begins:
+            src.keep()
+            yield from self._header()
+        elif header is not None and header.begins:
             src.keep()
             if (yield from self._inside_header(header)):
                 yield from self._header()
@@ -206,22 +213,37 @@ class Parser:
                 self._go(self._rules.text)
                 self._say(src.text[src.at : end], src.base + src.at)
                 src.at = end
+            case "wrap" | "unwrap":
+                self._wrap(what == "wrap", end)
             case "drop":
+                src.forget()
                 src.at = end
             case _:
+                src.forget()
                 yield from self._turn(what, end)
+
+    def _wrap(self, opening: bool, end: int) -> None:
+        """A mark around the answer: it counts only as the first and the last thing of it."""
+        src = self._src
+        open_now = self._wrapped or not (self._rules.reasoning.wrap.open or self._pure)
+        if self._lead and not self._wrapped if opening else open_now:
+            self._wrapped = opening
+        else:
+            self._say(src.text[src.at : end], src.base + src.at)
+        src.at = end
 
     def _turn(self, what: What, end: int) -> Reading[None]:
         """Go from text to thoughts or back, unless the mark is only a word here."""
         src, reasoning = self._src, self._rules.reasoning
         thinking = self._place.channel == "reasoning"
         stray = not self._lead and (what == "open" if thinking else what == "close")
-        stray = stray and not reasoning.control and (thinking or self._pure)
-        if stray or (reasoning.shown and what != "end"):
+        stray = stray and not reasoning.control and (thinking or self._pure or reasoning.words)
+        stray = stray or (reasoning.words and what == "open" and not self._pure)
+        if stray or reasoning.shown:
             self._say(src.text[src.at : end], src.base + src.at)
-            src.at = end
-            return
         src.at = end
+        if stray:
+            return
         self._pure = False
         if what == "open":
             self._go(self._thoughts())
@@ -270,22 +292,31 @@ class Parser:
             src.at = end
             self._give_back()
             return
-        text, _ = src.kept()
         self._pure = False
-        if header.routes:  # otherwise the mark itself says where to go
-            src.at = end
+        if header.routes:
+            text, src.at = src.so_far(), end
             yield from self._route(header, text)
+        else:  # the mark itself says where to go
+            what = self._place.meanings.get(mark)
+            if what is None:
+                src.forget()
+            else:
+                yield from self._met(what, mark, end)
 
     def _route(self, header: Header, text: str) -> Reading[None]:
+        """Go where a header says; one that says nothing is text."""
         for pattern, where in header.routes:
             found = re.search(pattern, text)
             if found is None:
                 continue
             self._go(self._thoughts() if where == "reasoning" else self._rules.said)
-            if where == "call" and self._frames is not None:
-                reading = partial(Frames.addressed, name=found["name"])
-                yield from self._attempt(reading, self._src.at)
+            if where != "call" or self._frames is None:
+                self._src.forget()
+                return
+            reading = partial(Frames.addressed, name=found["name"])
+            yield from self._attempt(reading, self._src.at)
             return
+        self._give_back()
 
     # calls
 
@@ -298,7 +329,11 @@ class Parser:
         assert frames is not None  # noqa: S101
         draft = self._place.channel == "reasoning" and self._policy.in_reasoning == "auto"
         calls.attempt(draft=draft)
+        if not src.keeping:
+            src.keep()
         src.at = end
+        if draft:
+            src.fence(self._rules.closers)
         refused = False
         try:
             yield from reading(frames)
@@ -316,16 +351,22 @@ class Parser:
             self._pure = False
             self._go(self._rules.after)
         self._give_back()
+        calls.end()
         return refused and not calls.found
 
     def _judge(self) -> Reading[None]:
         """A call among thoughts counts if nothing follows it."""
         src, calls = self._src, self._calls
-        yield from skip(src)
+        if not src.walled:
+            yield from skip(src)
+            while (yield from here(src, self._rules.nothing)) >= 0:
+                yield from skip(src)
         meant = calls.found and not calls.spoiled and src.ended and not src.more
+        meant = meant and not src.walled
         calls.judge(meant)
         if meant:
             src.forget()
+        src.lift()
 
     def _complete(self) -> None:
         if self._calls.begun:

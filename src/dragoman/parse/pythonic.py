@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from dragoman.parse.bodies import letter_after_space, listed, marks
+from dragoman.parse.bodies import letter_after_space, listed, marks, one_object
 from dragoman.parse.calls import Calls
 from dragoman.parse.cast import STRING, cast
 from dragoman.parse.letters import PLAIN, escaped, quoted, read_escape
@@ -27,6 +27,9 @@ ENDS = (")]", "),", ")\n", ")<")
 def pythonic(src: Source, body: Pythonic, calls: Calls) -> Reading[None]:
     """Calls in brackets, or on lines of their own."""
     letter = yield from letter_after_space(src)
+    if letter == "{":
+        yield from one_object(src, Objects(complete=True), calls)
+        return
     listing = letter == "["
     if body.brackets and not listing:
         raise Refused

@@ -15,7 +15,20 @@ from dragoman.events import Channel
 from dragoman.parse.source import Marks
 from dragoman.parse.spec import NO_REASONING, Header, Reasoning, Tools
 
-What = Literal["open", "close", "drop", "section", "call", "first", "header", "end", "over", "skip"]
+What = Literal[
+    "open",
+    "close",
+    "drop",
+    "section",
+    "call",
+    "first",
+    "header",
+    "end",
+    "over",
+    "skip",
+    "wrap",
+    "unwrap",
+]
 
 
 @dataclass(frozen=True)
@@ -35,11 +48,10 @@ class Place:
 
     def __init__(self, channel: Channel, found: Sequence[tuple[str, What]]) -> None:
         self.channel = channel
-        meant: dict[str, What] = {}
+        self.meanings: dict[str, What] = {}
         for mark, what in found:
-            meant.setdefault(mark, what)
-        self.marks = Marks(list(meant))
-        self.meaning = [meant[mark] for mark in self.marks.marks]
+            self.meanings.setdefault(mark, what)
+        self.marks = Marks(list(self.meanings))
 
 
 class Rules:
@@ -57,6 +69,9 @@ class Rules:
         self.thoughts = Place("reasoning", [*self._ends(), *self._calls()])
         self.leaving = Place("reasoning", [*self._ends(), *(self._calls() or over)])
         self.alone = Place("reasoning", self._ends())
+        ends = self.reasoning.header.close if self.reasoning.header is not None else ()
+        self.closers = Marks((*self.reasoning.close, *ends))  # end thoughts, whatever is open
+        self.nothing = Marks(self._meaningless())  # what may follow calls and says nothing
         headers = [one.header for one in (tools, self.reasoning) if one is not None and one.header]
         self.header: Header | None = headers[0] if headers else None
 
@@ -73,6 +88,8 @@ class Rules:
         found: list[tuple[str, What]] = [(mark, "open") for mark in self.reasoning.open]
         found += [(mark, "close") for mark in self.reasoning.close]
         found += [(mark, "drop") for mark in self.reasoning.drop]
+        found += [(mark, "wrap") for mark in self.reasoning.wrap.open]
+        found += [(mark, "unwrap") for mark in self.reasoning.wrap.close]
         found += self._skips()
         if self.tools is not None:
             found += [(mark, "drop") for mark in self.tools.drop]
@@ -107,6 +124,14 @@ class Rules:
             return []
         marks = (*tools.section.close, *tools.call.close, *tools.spare)
         return [*self._openers(), *((mark, "drop") for mark in marks)]
+
+    def _meaningless(self) -> list[str]:
+        tools = self.tools
+        if tools is None:
+            return []
+        ends = () if tools.header is None else tools.header.close
+        closes = (*tools.section.close, *tools.call.close)
+        return [*tools.drop, *tools.spare, *self.reasoning.drop, *closes, *ends]
 
     def _openers(self) -> list[tuple[str, What]]:
         return [] if self.tools is None else [(mark, "call") for mark in self.tools.call.open]

@@ -34,7 +34,18 @@ class Refused(Exception):
 class Source:
     """A text that comes in pieces."""
 
-    __slots__ = ("_from", "_kept", "_start", "at", "base", "ended", "text")
+    __slots__ = (
+        "_beyond",
+        "_fence",
+        "_from",
+        "_kept",
+        "_start",
+        "at",
+        "base",
+        "ended",
+        "text",
+        "walled",
+    )
 
     def __init__(self) -> None:
         self.text = ""
@@ -44,8 +55,17 @@ class Source:
         self._kept: list[str] | None = None
         self._from = 0
         self._start = 0
+        self._fence: Marks | None = None
+        self._beyond = ""
+        self.walled = False  # whether the text ends for now because a mark of the fence follows
 
     def push(self, piece: str) -> None:
+        if self._fence is not None:
+            self._push_fenced(piece)
+        else:
+            self._push(piece)
+
+    def _push(self, piece: str) -> None:
         at = self.at
         if self._kept is not None:
             self._kept.append(self.text[self._from : at])
@@ -53,6 +73,39 @@ class Source:
         self.base += at
         self.text = self.text[at:] + piece if at < len(self.text) else piece
         self.at = 0
+
+    def fence(self, marks: Marks) -> None:
+        """Nothing past one of the marks is to be read until `lift`: it is as if the text ended."""
+        self._fence = marks
+        self._wall()
+
+    def _push_fenced(self, piece: str) -> None:
+        if self.walled:
+            self._beyond += piece
+            return
+        beyond, self._beyond = self._beyond, ""
+        self._push(beyond + piece)
+        self._wall()
+
+    def _wall(self) -> None:
+        assert self._fence is not None  # noqa: S101
+        start, _, number = self._fence.search(self)
+        self.text, self._beyond = self.text[:start], self.text[start:]
+        self.walled = number >= 0
+        self.ended = self.ended or self.walled
+
+    def lift(self) -> None:
+        """Read on past the fence."""
+        self.ended = self.ended and not self.walled
+        self.text += self._beyond
+        self._fence, self._beyond, self.walled = None, "", False
+
+    def finish(self) -> None:
+        """No more text comes."""
+        self.ended = True
+        if self._fence is not None and not self.walled:
+            self.text += self._beyond
+            self._beyond = ""
 
     def keep(self) -> None:
         """Keep what is read from here on."""
@@ -66,8 +119,16 @@ class Source:
         self._kept = None
         return text, self._start
 
+    def so_far(self) -> str:
+        """What was read since `keep`; it is kept on."""
+        return "".join([*(self._kept or ()), self.text[self._from : self.at]])
+
     def forget(self) -> None:
         self._kept = None
+
+    @property
+    def keeping(self) -> bool:
+        return self._kept is not None
 
     @property
     def more(self) -> bool:
@@ -143,13 +204,13 @@ def _unfinished(mark: str) -> str:
     return pattern
 
 
-def last_of(text: str, marks: Sequence[str]) -> int:
-    """Where the last of the marks in a text begins, or -1."""
-    ends = [text.rfind(mark) for mark in marks if GAP not in mark]
+def last_of(text: str, marks: Sequence[str]) -> tuple[int, int]:
+    """Where the last of the marks in a text begins and ends, or -1."""
+    spans = [(at, at + len(mark)) for mark in marks if (at := text.rfind(mark)) >= 0]
     for mark in marks:
         if GAP in mark:
-            ends += [found.start() for found in re.finditer(_pattern(mark), text)]
-    return max(ends, default=-1)
+            spans += [found.span() for found in re.finditer(_pattern(mark), text)]
+    return max(spans, default=(-1, -1))
 
 
 class Sieve:

@@ -72,6 +72,7 @@ class Tagged:
     escaped: bool = False  # entities in names and keys
     inner: bool = False  # a value may end where the next key or the call's end begins
     json: bool = False  # the arguments may also be written as one JSON object
+    block: Pair = NOTHING  # marks around such an object; the first ends as a key does
     untyped: Literal["text", "json"] = "text"  # what a value is that no schema describes
 
 
@@ -149,6 +150,8 @@ class Reasoning:
     trim: Trim = "none"  # white space of thoughts and answer that is markup
     shown: bool = False  # the marks are part of the answer
     control: bool = False  # the marks are tokens that are never words
+    words: bool = False  # the marks are plain words: only the first of each counts
+    wrap: Pair = NOTHING  # marks around the whole answer that are no part of it
     signs: tuple[str, ...] = ()  # what a template has that thinks so, where marks do not tell
     inside: bool = False  # where an answer begins when nothing is known of the prompt
     ended_by: tuple[str, ...] = ()  # marks of calls that end thoughts which were left open

@@ -7,13 +7,12 @@ a string flows out as it arrives, any other is held back until its end is seen.
 from __future__ import annotations
 
 import html
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dragoman.parse.bodies import letter_after_space, marks, read_value
 from dragoman.parse.calls import Calls, Schema
-from dragoman.parse.cast import STRING, Types, cast, loads
+from dragoman.parse.cast import STRING, Types, cast, read
 from dragoman.parse.letters import escaped, quoted
 from dragoman.parse.source import (
     Cut,
@@ -30,7 +29,8 @@ from dragoman.parse.source import (
 from dragoman.parse.spec import Nested, Tagged
 
 CDATA = ("<![CDATA[", "]]>")
-INLINE = {"true": STRING, "false": frozenset({"json"})}
+JSON: Types = frozenset({"json"})  # a value that the format itself says is no text
+INLINE = {"true": STRING, "false": JSON}
 
 
 class Writing:
@@ -38,7 +38,7 @@ class Writing:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._some = False
+        self.some = False
         self._string = False
         calls.closing = self.closing
 
@@ -46,8 +46,8 @@ class Writing:
         return '"}' if self._string else "}"
 
     def key(self, key: str) -> str:
-        lead = ", " if self._some else "{"
-        self._some = True
+        lead = ", " if self.some else "{"
+        self.some = True
         return f"{lead}{quoted(key)}: "
 
     def whole(self, key: str, value: str) -> None:
@@ -65,7 +65,7 @@ class Writing:
         self._calls.args('"')
 
     def close(self) -> None:
-        self._calls.args("}" if self._some else "{}")
+        self._calls.args("}" if self.some else "{}")
         self._calls.close()
 
 
@@ -83,7 +83,14 @@ def tagged(src: Source, body: Tagged, calls: Calls, after: tuple[str, ...]) -> R
         yield from read_value(src, calls)
         calls.close()
         return
+    yield from skip(src)
+    if body.block.open and (yield from here(src, marks(*body.block.open))) >= 0:
+        yield from block(src, body, calls)
+        return
     out = Writing(calls)
+    if mark.startswith("/"):  # it closes itself
+        out.close()
+        return
     opens = marks(*body.key.open)
     while True:
         yield from skip(src)
@@ -92,13 +99,28 @@ def tagged(src: Source, body: Tagged, calls: Calls, after: tuple[str, ...]) -> R
         if (yield from here(src, opens)) < 0:
             break
         yield from argument(src, body, calls, out, after)
+    if not out.some and after and not (yield from peek(src, marks(*after))):
+        raise Refused  # neither arguments nor an end
     out.close()
+
+
+def block(src: Source, body: Tagged, calls: Calls) -> Reading[None]:
+    """All arguments as one JSON object between marks."""
+    _, _, src.at = yield from until(src, marks(*body.key.close))
+    if (yield from letter_after_space(src)) != "{":
+        raise Refused
+    yield from read_value(src, calls)
+    calls.close()
+    yield from skip(src)
+    yield from here(src, marks(*body.block.close))
 
 
 def argument(
     src: Source, body: Tagged, calls: Calls, out: Writing, after: tuple[str, ...]
 ) -> Reading[None]:
-    text, _, src.at = yield from until(src, marks(*body.key.close))
+    text, mark, end = yield from until(src, marks(*body.key.close, *body.value.open))
+    if mark in body.key.close:
+        src.at = end
     found = re.fullmatch(body.keys, text.strip())
     if found is None:
         raise Refused
@@ -157,34 +179,21 @@ def value(src: Source, slot: Slot, out: Writing) -> Reading[None]:
     if raw:
         src.at = end
         yield from skip(src)
-        yield from here(src, slot.closes)
+        _, src.at = yield from up_to(src, slot.closes, str)
     elif mark.lstrip("\n") in body.value.close:
         src.at = end
 
 
 def finished(text: str, slot: Slot) -> str:
-    if not slot.types or slot.types == frozenset({"json"}):
-        found = loads(text.strip())
-        return text.strip() if _is_json(text) else _again(found, text)
+    if not slot.types or slot.types == JSON:
+        return read(text) or quoted(text)
     return cast(text, slot.types)
-
-
-def _again(found: object, text: str) -> str:
-    return quoted(text) if found is None else json.dumps(found, ensure_ascii=False)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _inline(said: str, types: Types) -> Types:
     if said in INLINE:
         return INLINE[said]
-    return frozenset({"json"}) if said != "string" else STRING
+    return JSON if said != "string" else STRING
 
 
 # Nested
@@ -207,25 +216,51 @@ def nested(src: Source, body: Nested, calls: Calls, after: tuple[str, ...]) -> R
         if at_end or (yield from here(src, opens)) < 0:
             break
         key, _, src.at = yield from until(src, marks(">"))
-        yield from element(src, body, calls, out, key)
+        yield from element(src, body, calls, out, Element(key, after))
     out.close()
 
 
-def element(src: Source, body: Nested, calls: Calls, out: Writing, key: str) -> Reading[None]:
-    closes = marks(f"{body.prefix}</{key}>")
+class Element:
+    """An element to be read, and the marks that end it though it was not closed."""
+
+    def __init__(self, key: str, after: tuple[str, ...]) -> None:
+        self.key = key
+        self.after = after
+
+
+def element(src: Source, body: Nested, calls: Calls, out: Writing, one: Element) -> Reading[None]:
+    key = one.key
     if calls.types(key) == STRING:
         out.begin(key)
-        _, src.at = yield from up_to(src, closes, out.go_on)
+        yield from inside(src, body, one, out.go_on)
         out.end()
         return
     parts: list[str] = []
     schema = calls.tools.schema(calls.name, key)
     try:
-        _, src.at = yield from up_to(src, closes, parts.append)
+        yield from inside(src, body, one, parts.append)
     except Cut:
         out.whole(key, tree(body, "".join(parts), schema))
         raise
     out.whole(key, tree(body, "".join(parts), schema))
+
+
+def inside(
+    src: Source, body: Nested, one: Element, write: Callable[[str], object]
+) -> Reading[None]:
+    """What stands in an element; others of its name may stand in it."""
+    opening, closing = f"{body.prefix}<{one.key}>", f"{body.prefix}</{one.key}>"
+    depth = 1
+    while True:
+        mark, end = yield from up_to(src, marks(opening, closing, *one.after), write)
+        depth += (mark == opening) - (mark == closing)
+        if mark in one.after:
+            return
+        if depth:
+            write(src.text[src.at : end])
+        src.at = end
+        if not depth:
+            return
 
 
 def tree(body: Nested, text: str, schema: Schema, depth: int = 0) -> str:
@@ -249,7 +284,7 @@ def untyped(text: str) -> str:
     """What an element without a schema holds: a value if it reads as one, else text."""
     if not text.strip():
         return "null"
-    return text.strip() if _is_json(text) else quoted(text)
+    return read(text) or quoted(text)
 
 
 def _children(body: Nested, text: str) -> Iterator[tuple[str, str]]:
