@@ -26,7 +26,8 @@ exam: $(VENV)/.test ## read other projects' cases of output formats, where ../sh
 	$(BIN)/python ../shared/exam/score.py tests.format_cases:parse
 	$(BIN)/python ../shared/exam/score.py tests.format_cases:parse ../shared/exam/roundtrip.jsonl
 
-format: $(VENV)/.test ## format the code and mend what the linter can
+format: $(VENV)/.test ## format the code, mend what the linter can, write the generated pages
+	$(BIN)/python docs/generate.py
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

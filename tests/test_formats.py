@@ -18,7 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.formats import reasoning_formats, tool_formats
-from dragoman.output import OutputParser, Policy, Span
+from dragoman.output import OutputParser, Policy
+from dragoman.testing import check_format
+from dragoman.testing.formats import Said, fold, read
 
 CASES = Path(__file__).parent / "formats"
 FILES = sorted(CASES.glob("*.yaml"))
@@ -49,46 +51,19 @@ def parser(case: dict[str, Any]) -> OutputParser:
     )
 
 
-def folded(spans: list[Span]) -> dict[str, Any]:
-    """What spans say together; also checks that a call is a name and then arguments."""
-    said: dict[str, Any] = {"text": "", "reasoning": "", "calls": []}
-    for span in spans:
-        if span.channel == "tool_name":
-            assert span.call == len(said["calls"])
-            said["calls"].append([span.text, ""])
-        elif span.channel == "tool_args":
-            assert span.call == len(said["calls"]) - 1
-            said["calls"][-1][1] += span.text
-        else:
-            said[span.channel] += span.text
-    return said
-
-
-def read(case: dict[str, Any], pieces: list[str], cut: bool = False) -> dict[str, Any]:
-    one = parser(case)
-    return folded([span for piece in pieces for span in one.feed(piece)] + one.close(cut))
-
-
-def meant(said: dict[str, Any]) -> dict[str, Any]:
-    """The same with arguments as values."""
-    calls = [[name, json.loads(arguments)] for name, arguments in said["calls"]]
-    return {**said, "calls": calls}
+def said(case: dict[str, Any], pieces: list[str]) -> Said:
+    return fold(read(parser(case), pieces))
 
 
 @pytest.mark.parametrize("case", ALL)
 def test_it_says_what_it_means(case: dict[str, Any]) -> None:
+    """D47, D50: whole, in pieces, cut short."""
+    found = check_format(
+        lambda: parser(case), case["text"], randoms=3, verbatim=not case.get("unsaid")
+    )
     expected = {"text": "", "reasoning": "", "calls": [], **case["says"]}
-    assert meant(read(case, [case["text"]])) == expected
-
-
-@pytest.mark.parametrize("case", ALL)
-def test_no_cut_changes_it(case: dict[str, Any]) -> None:
-    """D47."""
-    text = case["text"]
-    whole = read(case, [text])
-    assert read(case, list(text)) == whole
-    for at in range(1, len(text)):
-        assert read(case, [text[:at], text[at:]]) == whole, f"cut at {at}"
+    calls = [list(call) for call in found.calls]
+    assert {"text": found.text, "reasoning": found.reasoning, "calls": calls} == expected
 
 
 @settings(max_examples=30, deadline=None)
@@ -99,17 +74,7 @@ def test_no_cuts_change_it(file: Path, data: st.DataObject) -> None:
     text = case["text"]
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(text) - 1)), max_size=8)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    assert read(case, pieces) == read(case, [text])
-
-
-@pytest.mark.parametrize("case", ALL)
-def test_cut_short_it_is_still_read(case: dict[str, Any]) -> None:
-    """D50: nothing raises, and a call that was handed out ends as JSON unless the limit cut it."""
-    text = case["text"]
-    for at in range(len(text)):
-        for _, arguments in read(case, [text[:at]])["calls"]:
-            assert isinstance(json.loads(arguments), dict)
-        assert read(case, list(text[:at]), cut=True) == read(case, [text[:at]], cut=True)
+    assert said(case, pieces) == said(case, [text])
 
 
 JUNK = ["\n", " and so on.", "</tool_call>", "<tool_call>", "{", '"]}', "<", "<|", "[", "\0"]
@@ -119,28 +84,12 @@ JUNK = ["\n", " and so on.", "</tool_call>", "<tool_call>", "{", '"]}', "<", "<|
 def test_junk_after_it_takes_nothing_back(case: dict[str, Any]) -> None:
     if not case["says"].get("calls") or case.get("inside") or "draft" in case["name"]:
         return
-    whole = read(case, [case["text"]])
+    whole = said(case, [case["text"]])
     for junk in JUNK:
         text = case["text"] + junk
-        said = read(case, [text])
-        assert said["calls"][: len(whole["calls"])] == whole["calls"]
-        assert read(case, list(text)) == said
-
-
-@pytest.mark.parametrize("case", ALL)
-def test_nothing_is_lost(case: dict[str, Any]) -> None:
-    """Text and thoughts are pieces of what the model said, where the spans say they are."""
-    if case.get("unsaid"):
-        return
-    one = parser(case)
-    pieces = [case["text"][at : at + 3] for at in range(0, len(case["text"]), 3)]
-    spans = [span for piece in pieces for span in one.feed(piece)] + one.close()
-    last = 0
-    for span in spans:
-        if span.channel in ("text", "reasoning"):
-            assert case["text"][span.start : span.start + len(span.text)] == span.text
-            assert span.start >= last
-            last = span.start + len(span.text)
+        more = said(case, [text])
+        assert more.written[: len(whole.written)] == whole.written
+        assert said(case, list(text)) == more
 
 
 def test_every_format_has_cases() -> None:
@@ -161,7 +110,6 @@ def test_noise_never_raises(name: str) -> None:
     for _ in range(60):
         text = "".join(noise.choice(bits) for _ in range(noise.randrange(1, 30)))
         case = {"format": name if tools else None, "reasoning": name if thoughts else "think"}
-        whole = read({**case, "any": True}, [text])
-        assert read({**case, "any": True}, list(text)) == whole
-        for _, arguments in whole["calls"]:
-            assert isinstance(json.loads(arguments), dict), text
+        whole = said({**case, "any": True}, [text])
+        assert said({**case, "any": True}, list(text)) == whole, text
+        assert all(isinstance(arguments, dict) for _, arguments in whole.calls), text

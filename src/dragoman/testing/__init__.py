@@ -3,6 +3,7 @@
 - `Scripted`, `Reply`, `ByteTokenizer`: an engine that says what you tell it to, and goes wrong
   where you tell it to.
 - `check_engine`: what every engine must keep to; run it over your own.
+- `check_format`: what the output parser promises; run it over a format and texts of your own.
 - `every_cut`: ways of cutting a text, for proving that a reader does not care.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dragoman.testing.bytetokens import ByteTokenizer
 from dragoman.testing.conformance import NotConformant, Result, check_engine
 from dragoman.testing.cuts import every_cut
+from dragoman.testing.formats import check_format
 from dragoman.testing.replies import Reply
 from dragoman.testing.scripted import Scripted
 
@@ -21,5 +23,6 @@ __all__ = [
     "Result",
     "Scripted",
     "check_engine",
+    "check_format",
     "every_cut",
 ]
