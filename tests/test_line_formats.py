@@ -429,6 +429,7 @@ def test_efforts_turn_the_templates_switch(
     assert bytes_engine.tokenizer.decode(prompt).endswith(ending)
 
 
+NAMED = {"type": "function", "function": {"name": "nobody"}}
 KNOWS_EFFORT = (
     "{{ messages[0].content }}{% if reasoning_effort %} {{ reasoning_effort }}{% endif %}"
 )
@@ -444,7 +445,9 @@ KNOWS_EFFORT = (
         (THINKER, {"reasoning_effort": "enormous"}, "reasoning_effort"),
         (THINKER, {"thinking_budget": 5, "n": 2}, "thinking_budget"),
         (THINKER, {"thinking_budget": -1}, "thinking_budget"),
-        (THINKER, {"tool_choice": "required"}, "tool_choice"),
+        (THINKER, {"thinking_budget": 5, "grammar": 'root ::= "a"'}, "thinking_budget"),  # D62
+        (THINKER, {"tool_choice": "required"}, "tool_choice"),  # D60: forced, or refused by name
+        (THINKER, {"tool_choice": NAMED}, "tool_choice"),  # D60: named, but nobody declared it
         (THINKER, {"parallel_tool_calls": False}, "parallel_tool_calls"),
         (THINKER, {"response_format": {"type": "json_object"}}, "response_format"),
     ],
@@ -452,7 +455,7 @@ KNOWS_EFFORT = (
 def test_what_cannot_be_done_is_refused_by_name(
     template: Any, fields: dict[str, Any], param: str
 ) -> None:
-    with serving("x", chat_template=template) as server:
+    with serving(Scripted("x", grammars=True), chat_template=template) as server:
         response = post(server, "it", **fields)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
