@@ -424,3 +424,18 @@ def test_real_templates_lose_nothing() -> None:
             except TemplateRejected as error:
                 pytest.fail(f"{path.name}: {error.message}")
             assert [word for word in words_of(messages) if word not in text] == [], path.name
+
+
+PARTS = """{%- for m in messages -%}[{{ m.role }}]
+{%- if m.content is string %}{{ m.content }}{% else %}
+{%- for part in m.content %}{% if part.type == 'thinking' %}<t>{{ part.thinking }}</t>
+{%- else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"""
+
+
+def test_thoughts_go_into_a_part_where_the_template_takes_them_so() -> None:
+    able_to = abilities(PARTS)
+    assert able_to.thought_parts
+    turns = prepare([say("user", "q"), say("assistant", "a", reasoning="hm")], able_to)
+    text = compile_template(PARTS).render({"messages": turns})
+    assert text == "[user]q[assistant]<t>hm</t>a"
+    assert not abilities("{% for m in messages %}{{ m.content }}{% endfor %}").thought_parts

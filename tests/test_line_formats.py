@@ -468,6 +468,18 @@ def test_an_effort_goes_to_a_template_that_knows_it() -> None:
     assert engine.jobs[-1].prompt == "say it. medium"
 
 
+STRENGTH = (
+    "{{ messages[0].content }}{% if reasoning_strength %} {{ reasoning_strength }}{% endif %}"
+)
+
+
+def test_an_effort_goes_to_the_variable_that_the_template_has_for_it() -> None:
+    engine = Scripted("x")
+    with serving(engine, chat_template=STRENGTH) as server:
+        assert post(server, "it", tools=None, reasoning_effort="high").status_code == 200
+    assert engine.jobs[-1].prompt == "say it. high"
+
+
 BUDGET = [
     Reply("The answer.", when="</think>"),
     Reply("<think>one two three four five six</think>By myself.", chunks="words"),

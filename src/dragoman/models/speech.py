@@ -16,6 +16,7 @@ import logging
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.detection import Detected, detect
 from dragoman.errors import DragomanError, TemplateRejected
@@ -134,7 +135,10 @@ def listen(template: str | None, vocabulary: Vocabulary | None, said: Formats, n
     speech = Speech(_either(tools, own), _either(reasoning, found.reasoning))
     switch = found.thinking.switch
     switched = None if switch is None else (switch.name, switch.on, switch.off)
-    return Known(speech, Knobs(switched, found.thinking.budget))
+    knobs = Knobs(switched, found.thinking.budget)
+    if found.thinking.effort:
+        knobs = replace(knobs, effort=found.thinking.effort)
+    return Known(speech, knobs)
 
 
 def _either(said: str | None, found: str | None) -> str | None:

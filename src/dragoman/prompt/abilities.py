@@ -85,6 +85,7 @@ class Abilities(Struct, frozen=True, kw_only=True):
     short_ids: bool = False  # ids of calls must be nine letters and digits
     tiny_ids: bool = True  # they may be shorter than that
     thoughts: tuple[str, ...] = ("reasoning_content",)  # fields that carry reasoning
+    thought_parts: bool = False  # reasoning is a part of the content, of type `thinking`
     think_end: str | None = None  # where the template cuts reasoning off a content
 
 
@@ -181,6 +182,7 @@ class Probe:
             developer="developer" in facts.words and self.sees([*developer], "zqdeveloper"),
             no_tools=self._no_tools,
             thoughts=thought_fields(facts),
+            thought_parts=self._thought_parts(),
             think_end=self._think_end(),
             parts=frozenset(self._parts),
             **found,
@@ -302,6 +304,20 @@ class Probe:
         at = as_text.find(JSON_ARGUMENTS)
         bare = at > 0 and as_text[at - 1] not in "'\""
         return text if PYTHON_ARGUMENTS in as_dict and bare else shape
+
+    def _thought_parts(self) -> bool:
+        """Whether reasoning is written that comes as a part, and not if it comes as a field."""
+        facts = self._template.facts
+        if "thinking" not in facts.words:
+            return False
+        user, again = self.say("user", "zquser"), self.say("user", "zqagain")
+        fields = self.say("assistant", "zqanswer", **dict.fromkeys(thought_fields(facts), "zqmind"))
+        thought = {"type": "thinking", "thinking": "zqmind"}
+        parts = {"role": "assistant", "content": [thought, {"type": "text", "text": "zqanswer"}]}
+        if self.sees([user, fields, again], "zqmind"):
+            return False
+        text = self.render([user, parts, again]) or ""
+        return "zqmind" in text and "zqanswer" in text and PART.search(text) is None
 
     def _think_end(self) -> str | None:
         """The tag up to which the template drops what an earlier answer begins with."""

@@ -283,8 +283,12 @@ def _as_dict(turn: Message, abilities: Abilities) -> dict[str, Any]:
 
 def _content(turn: Message, abilities: Abilities) -> Any:
     """Text, or a list with one part of text; UNSET for none at all."""
-    if turn.tool_calls and not turn.content and abilities.call_content != "empty":
+    thinks = bool(turn.reasoning) and abilities.thought_parts
+    if turn.tool_calls and not turn.content and abilities.call_content != "empty" and not thinks:
         return None if abilities.call_content == "null" else msgspec.UNSET
+    if thinks:
+        thought = {"type": "thinking", "thinking": turn.reasoning}
+        return [thought, {"type": "text", "text": turn.content or ""}]
     if turn.role in abilities.parts:
         return [{"type": "text", "text": turn.content or ""}]
     return turn.content or ""

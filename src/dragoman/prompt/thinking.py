@@ -25,21 +25,23 @@ class Knobs(Struct, frozen=True):
 
     switch: tuple[str, Any, Any] | None = None  # a variable, and its values for on and off
     budget: str | None = None  # a variable for the most tokens
+    effort: str = EFFORT  # the variable that efforts go to
 
 
 def thinking_variables(chat: Chat, facts: Facts, knobs: Knobs) -> dict[str, Any]:
     """What to set for this chat, besides what its client set."""
     made: dict[str, Any] = {}
     if chat.reasoning_effort is not None:
-        made |= _effort(chat.reasoning_effort, facts, knobs.switch)
+        made |= _effort(chat.reasoning_effort, facts, knobs)
     if chat.thinking_budget is not None and knobs.budget is not None:
         made[knobs.budget] = chat.thinking_budget
     return {name: value for name, value in made.items() if name not in chat.template_kwargs}
 
 
-def _effort(effort: str, facts: Facts, switch: tuple[str, Any, Any] | None) -> dict[str, Any]:
-    known = EFFORT in facts.reads
-    if switch is not None and switch[0] == EFFORT and switch[2] not in facts.words:
+def _effort(effort: str, facts: Facts, knobs: Knobs) -> dict[str, Any]:
+    name, switch = knobs.effort, knobs.switch
+    known = name in facts.reads
+    if switch is not None and switch[0] == name and switch[2] not in facts.words:
         switch = None  # a template that writes down any word turns nothing off
     if effort == "none":
         if switch is None:
@@ -51,7 +53,7 @@ def _effort(effort: str, facts: Facts, switch: tuple[str, Any, Any] | None) -> d
         choices = ", ".join(("none", *EFFORTS))
         raise BadRequest(f"`{EFFORT}` must be one of {choices}.", param=EFFORT)
     made = {} if switch is None else {switch[0]: switch[1]}
-    return made | ({EFFORT: effort} if known else {})
+    return made | ({name: effort} if known else {})
 
 
 def no_effort() -> Unsupported:
