@@ -243,3 +243,14 @@ def test_the_parser_knows_its_commands() -> None:
     known = cli.parser().parse_args(["serve", "m", "--lora", "a=b", "--lora", "c=d"])
     assert known.lora == ["a=b", "c=d"]
     assert known.any_model is None
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m dragoman formats"
+    with subprocess.Popen(
+        command.split(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""

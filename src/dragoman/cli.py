@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -110,6 +111,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     try:
         commands[said.command](said, settings)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (DragomanError, StartupError) as error:
         sys.exit(f"dragoman: {error}")
     except KeyboardInterrupt:
