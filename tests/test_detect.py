@@ -402,3 +402,8 @@ def test_formats_shows_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "hermes_json (also hermes" in shown
     assert "REASONING FORMATS" in shown
+
+
+def test_a_few_letters_are_no_sign_of_a_format() -> None:
+    found = detect("{% for m in messages %}{{ '>>> ' + m.role + ': ' + m.content }}{% endfor %}")
+    assert (found.generic, found.reasoning) == (True, None)

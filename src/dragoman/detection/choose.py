@@ -23,6 +23,7 @@ from dragoman.output import OutputParser
 from dragoman.parse.spec import Reasoning, Tools
 
 SPACE = re.compile(r"\s+")
+TELLING = 4  # letters of a mark that hardly stand there by chance
 
 
 @dataclass(frozen=True)
@@ -275,11 +276,13 @@ def _may_read(tools: Tools, texts: list[str]) -> bool:
 
 
 def _all_openers(tools: Tools, text: str) -> bool:
+    """Whether all that opens a call is there. A few letters alone may stand for anything."""
     groups = [tools.section.open, tools.call.open]
     if tools.header is not None:
         groups.append(tools.header.open)
     wanted = [group for group in groups if any(mark.strip() for mark in group)]
-    return bool(wanted) and all(any_stands(group, text) for group in wanted)
+    telling = any(len(mark) >= TELLING for group in wanted for mark in group)
+    return telling and all(any_stands(group, text) for group in wanted)
 
 
 def _status(proof: Iterable[Item], name: str) -> str:

@@ -8,4 +8,5 @@ TOOLS = Tools(
     example='Action:\n```json\n[{"tool_name": "f", "parameters": {"a": 1}}]\n```',
     section=Pair(open=("Action:\n```json\n", "Action: ```json\n"), close=("```",)),
     bodies=(Objects(),),
+    signs=("directly-answer",),
 )
