@@ -13,7 +13,8 @@ at all: what cannot be a call is text. `docs/formats.md` has the policies.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +24,16 @@ from dragoman.parse.machine import Parser
 from dragoman.parse.rules import DEFAULT, Policy, Rules
 from dragoman.parse.source import Sieve, last_of
 from dragoman.parse.span import Span
-from dragoman.parse.spec import NO_REASONING, Header, Reasoning, Tools
+from dragoman.parse.spec import (
+    GAP,
+    NO_REASONING,
+    Header,
+    Named,
+    Nested,
+    Reasoning,
+    Tagged,
+    Tools,
+)
 from dragoman.types import Tool
 
 __all__ = [
@@ -39,6 +49,9 @@ __all__ = [
 
 FAR = 2000  # characters; thoughts that a client wants continued may be as long
 TAG = re.compile(r"<[^\s<>]{1,30}>|\[/?[A-Z_]{1,30}\]")
+# fields of a format that hold no marks
+NO_MARKS = {"name", "keys", "models", "example", "aliases", "signs", "thoughts", "answer"}
+NO_MARKS |= {"trim", "untyped", "item", "id", "arguments", "routes"}
 Declared = Sequence[Tool | Mapping[str, Any]]
 
 
@@ -122,20 +135,31 @@ def _routed(header: Header, prompt: str) -> str | None:
 
 
 def markers(tools: Tools | None, reasoning: Reasoning | None) -> frozenset[str]:
-    """The marks that two formats look for."""
-    found: set[str] = set()
-    if tools is not None:
-        for pair in (tools.section, tools.call):
-            found.update(pair.open, pair.close)
-        found.update(tools.drop, tools.spare)
-    if reasoning is not None:
-        found.update(reasoning.open, reasoning.close, reasoning.drop)
-        found.update(reasoning.wrap.open, reasoning.wrap.close)
-    for one in (tools, reasoning):
-        header: Header | None = one.header if one is not None else None
-        if header is not None:
-            found.update(header.open, header.end, header.close)
+    """The marks that two formats look for, around a call and inside it."""
+    found = {mark.replace(GAP, "") for one in (tools, reasoning) for mark in _texts(one)}
     return frozenset(found - {""})
+
+
+def shows(tools: Tools | None, reasoning: Reasoning | None, token: str) -> bool:
+    """Whether a token is one of the marks, or a part of one, or of a pattern that is looked for."""
+    bodies = () if tools is None else tools.bodies
+    patterns = [one.name for one in bodies if isinstance(one, Named | Tagged | Nested)]
+    escaped = re.escape(token)
+    return any(token in mark for mark in markers(tools, reasoning)) or any(
+        token in pattern or escaped in pattern for pattern in patterns
+    )
+
+
+def _texts(data: object) -> Iterator[str]:
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, tuple):
+        for one in data:
+            yield from _texts(one)
+    elif is_dataclass(data):
+        for part in fields(data):
+            if part.name not in NO_MARKS:
+                yield from _texts(getattr(data, part.name))
 
 
 def parse_tool_call_complete(text: str, parser: str) -> dict[str, Any]:

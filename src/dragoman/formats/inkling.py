@@ -30,4 +30,5 @@ REASONING = Reasoning(
     close=("<|end_message|>", "<|content_text|>"),
     header=HEADER,
     drop=(*PLAIN, *ENDS),
+    answer="<|message_model|><|content_text|>",
 )

@@ -48,4 +48,5 @@ REASONING = Reasoning(
     drop=RESPONSE,
     ended_by=(opening("tools"),),
     inside=True,
+    answer="<|open|>response<|sep|>",
 )

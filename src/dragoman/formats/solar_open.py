@@ -27,4 +27,5 @@ REASONING = Reasoning(
     control=True,
     close=("<|end|>", "<|flush|>"),
     drop=("<|begin|>assistant", "<|content|>"),
+    answer="<|begin|>assistant<|content|>",
 )

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from dragoman.detection import Detected, detect
 from dragoman.errors import DragomanError, TemplateRejected
 from dragoman.formats import find_reasoning, find_tools
-from dragoman.output import OutputParser, markers, opens_inside
+from dragoman.output import OutputParser, opens_inside, shows
 from dragoman.parse.spec import GAP, Reasoning
 from dragoman.prompt import generic
 from dragoman.prompt.prompter import Prompter, Rendered
@@ -68,11 +68,10 @@ class Speech(Struct, frozen=True):
         if vocabulary is None or not self:
             return frozenset()
         tools = None if self.tools is None else find_tools(self.tools)
-        marks = markers(tools, self.thoughts)
         return frozenset(
             token
             for text, token in vocabulary.specials.items()
-            if token in vocabulary.control and any(text in mark for mark in marks)
+            if token in vocabulary.control and shows(tools, self.thoughts, text)
         )
 
     @property

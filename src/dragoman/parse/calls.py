@@ -113,7 +113,8 @@ class Calls:
             if self._draft is None:
                 self._src.forget()
             spans.append(Span("tool_name", self.name, 0, self.count, self._id))
-        spans.append(Span("tool_args", text, 0, self.count))
+        if text:
+            spans.append(Span("tool_args", text, 0, self.count))
 
     def close(self) -> None:
         """The call is whole. What follows may be another one."""

@@ -90,6 +90,16 @@ class Parser:
         """How many calls were handed out."""
         return self._calls.count + self._calls.begun
 
+    @property
+    def inside(self) -> bool:
+        """Whether it is among thoughts, by all that is certain."""
+        return self._place.channel == "reasoning"
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a tail is held back that may become a mark, or a call that is not certain."""
+        return self._src.more or self._src.keeping
+
     # places
 
     def _thoughts(self) -> Place:

@@ -153,6 +153,7 @@ class Reasoning:
     words: bool = False  # the marks are plain words: only the first of each counts
     wrap: Pair = NOTHING  # marks around the whole answer that are no part of it
     signs: tuple[str, ...] = ()  # what a template has that thinks so, where marks do not tell
+    answer: str = "\n\n"  # what comes between closed thoughts and the answer
     inside: bool = False  # where an answer begins when nothing is known of the prompt
     ended_by: tuple[str, ...] = ()  # marks of calls that end thoughts which were left open
     aliases: Mapping[str, bool] = field(default_factory=dict)  # other names, and their `inside`
