@@ -17,7 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dragoman import cli, config
+import dragoman
+from dragoman import assembly, cli, config
+from dragoman.testing import Scripted
 
 DRAGOMAN = [sys.executable, "-m", "dragoman"]
 
@@ -254,3 +256,37 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize("command", ["formats", "explain"])
+def test_a_locale_without_our_letters_gets_their_numbers(command: str, tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("→{{ messages[0].content }}", encoding="utf-8")
+    more = [str(tmp_path / "t.jinja"), "--source"] if command == "explain" else []
+    done = run(command, *more, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\u" in done.stdout
+
+
+def test_what_the_system_refuses_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with Path("/dev/full").open("w") as full:
+        unwritten = subprocess.run(
+            [*DRAGOMAN, "formats"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    unmade = run("list", "--models-dir", str(tmp_path / "file" / "models"))
+    for done, says in ((unwritten, "No space left on device"), (unmade, str(tmp_path))):
+        assert done.returncode == 1
+        assert done.stderr.startswith("dragoman: ")
+        assert says in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_two_names_of_one_setting_must_agree() -> None:
+    with pytest.raises(assembly.StartupError, match="`format` and `tool_parser`"):
+        dragoman.app(Scripted("x"), format="hermes_json", tool_parser="glm45")
+    assert dragoman.app(Scripted("x"), format="glm45", tool_parser="glm45", reasoning_parser=None)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_template_file(tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("{{ 1 }}", encoding="utf-8-sig")
+    assert assembly.template_source(tmp_path / "t.jinja") == "{{ 1 }}"

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from dragoman import cli
-from dragoman.detection import Detected, Switch, brought, detect
+from dragoman.detection import Detected, Switch, brought, detect, stage
 from dragoman.detection.proof import folded
 from dragoman.errors import ModelBroken
+from dragoman.formats import tool_formats
 from dragoman.output import OutputParser
+from dragoman.prompt.template import compile_template
 
 TEMPLATES = Path(__file__).parent / "templates"
 SPEAKING = tomllib.loads((TEMPLATES / "speaking.toml").read_text(encoding="utf-8"))
@@ -246,6 +248,28 @@ def test_a_hostile_template_is_given_up_in_time(name: str) -> None:
     assert time.thread_time() - started < 10
 
 
+MARKS = "".join(one.example for one in tool_formats().values())
+NAMES = [f"{{% if thinking_{at} %}}{at}{{% endif %}}" for at in range(1000)]
+ENDLESS = {
+    "many names": "".join(NAMES) + template(HERMES),
+    "every format at once": template("{{ j }}" + json.dumps(MARKS).join(("{{ ", " }}"))),
+    "long openings": template(opening="".join(NAMES[:200]) + "{{ '<think>' * 30000 }}"),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_detection_ends_in_time_whatever_the_template(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "PATIENCE", 0.5)
+    compile_template(ENDLESS[name])
+    started = time.thread_time()
+    found = detect(ENDLESS[name])
+    assert time.thread_time() - started < 2
+    assert found.tools
+    assert any("time" in why for why in found.why) == (name == "every format at once")
+
+
 def test_a_broken_template_is_the_models_fault() -> None:
     with pytest.raises(ModelBroken):
         detect("{% if %}")
@@ -395,6 +419,61 @@ def test_explain_names_what_it_cannot_read(tmp_path: Path) -> None:
     for name in (str(tmp_path / "tokenizer_config.json"), "no-such-model"):
         with pytest.raises(SystemExit, match="dragoman: "):
             cli.main(["explain", name, "--models-dir", str(tmp_path / "models")])
+
+
+@pytest.mark.parametrize("source", ["{{ raise_exception('No.') }}", BOMBS["nested_loops"]])
+def test_explain_says_that_a_template_renders_nothing(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.jinja").write_text(source, encoding="utf-8")
+    told = explained(capsys, str(tmp_path / "t.jinja"))
+    assert "does not render" in told
+    assert "has no calls of its own" not in told
+    assert not json.loads(explained(capsys, str(tmp_path / "t.jinja"), "--json"))["template"][
+        "renders"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("a" * 5000, "There is no model"),
+        ("{folder}/tokenizer_config.json", r"tokenizer_config\.json holds no chat template"),
+    ],
+)
+def test_explain_says_what_is_missing(name: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(SystemExit, match=f"dragoman: {says}"):
+        cli.main(["explain", name.format(folder=tmp_path), "--models-dir", str(tmp_path / "m")])
+
+
+def test_explain_takes_the_template_that_it_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("own.jinja", "tokenizer_config.json", "bare.json", "folder/chat_template.jinja")
+    (tmp_path / "folder").mkdir()
+    for file in files:
+        said = {"chat_template": template()} if file == files[1] else {}
+        text = template() if file.endswith("jinja") else json.dumps(said)
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    other = tmp_path / "other.template"
+    other.write_text(template(SPEAKING["longcat"]["each"]), encoding="utf-8")
+    for name in (*files, "folder"):
+        place = str(tmp_path / name)
+        data = json.loads(explained(capsys, place, "--json", "--chat-template", str(other)))
+        assert data["tools"]["format"] == "longcat"
+        assert data["template"]["from"] == str(other)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_template(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = template(HERMES)
+    config = json.dumps({"chat_template": source})
+    for name, text in (("t.jinja", source), ("tokenizer_config.json", config)):
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+        data = json.loads(explained(capsys, str(tmp_path / name), "--json"))
+        assert data["template"]["source"] == source
 
 
 def test_formats_shows_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -388,6 +388,12 @@ def test_d45_the_prompt_decides_and_no_word_of_the_users(
     ("own", "thoughts", "content"),
     [
         ("<think>I wonder", "hm", "Yes."),
+        ("<think>" + "word " * 500, "hm", "Yes."),
+        ("\n<think>I write <b>bold</b> and", "hm", "Yes."),
+        ("<think>\n1 [INST] so", "hm", "Yes."),
+        ("<think>I</think>So <think>and", "hm", "Yes."),
+        ("The tag <think> means", "", "hmYes."),
+        ("Use <think>", "", "hmYes."),
         ("<think>I wonder</think>So", "", "hmYes."),
         ("So I say", "", "hmYes."),
     ],
@@ -443,6 +449,13 @@ KNOWS_EFFORT = (
         ("{{ messages[0].content }}", {"thinking_budget": 5}, "thinking_budget"),
         (KNOWS_EFFORT, {"reasoning_effort": "none"}, "reasoning_effort"),
         (THINKER, {"reasoning_effort": "enormous"}, "reasoning_effort"),
+        ("{{ messages[0].content }}", {"reasoning": {"effort": "low"}}, "reasoning.effort"),
+        ("{{ messages[0].content }}", {"reasoning": {"enabled": True}}, "reasoning.enabled"),
+        (KNOWS_EFFORT, {"reasoning": {"enabled": False}}, "reasoning.enabled"),
+        (THINKER, {"reasoning": {"effort": "enormous"}}, "reasoning.effort"),
+        ("{{ messages[0].content }}", {"thinking_token_budget": 5}, "thinking_token_budget"),
+        ("{{ messages[0].content }}", {"reasoning": {"max_tokens": 5}}, "reasoning.max_tokens"),
+        (THINKER, {"thinking_token_budget": 5, "n": 2}, "thinking_token_budget"),
         (THINKER, {"thinking_budget": 5, "n": 2}, "thinking_budget"),
         (THINKER, {"thinking_budget": -1}, "thinking_budget"),
         (THINKER, {"thinking_budget": 5, "grammar": 'root ::= "a"'}, "thinking_budget"),  # D62
@@ -459,6 +472,12 @@ def test_what_cannot_be_done_is_refused_by_name(
         response = post(server, "it", **fields)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize("template", [None, "{{ messages[0].content }}"])
+def test_thinking_can_be_turned_off_where_there_is_none(template: str | None) -> None:
+    with serving("x", chat_template=template) as server:
+        assert post(server, "it", reasoning={"enabled": False}).status_code == 200
 
 
 def test_an_effort_goes_to_a_template_that_knows_it() -> None:
@@ -500,8 +519,8 @@ def test_a_budget_ends_thoughts_that_take_too_long(tokens: bool, field: str) -> 
         engine.jobs.clear()
         answer = ask(client, "it", extra_body={field: budget})
     [choice] = answer["choices"]
-    assert choice["thoughts"].strip() == "one two"
-    assert choice["content"].strip() == "The answer."
+    assert choice["thoughts"] == "one two"
+    assert choice["content"] == "The answer."
     assert choice["finish"] == "stop"
     usage = answer["usage"]
     assert usage["completion_tokens_details"]["reasoning_tokens"] == budget
@@ -540,11 +559,11 @@ def test_no_budget_at_all_ends_thoughts_before_they_begin() -> None:
 
 
 def test_no_budget_at_all_ends_thoughts_that_the_model_begins() -> None:
-    engine = Scripted(BUDGET)
+    engine = Scripted([BUDGET[1].text, "The answer."])
     with serving(engine, chat_template=THINKER) as server:
         answer = post(server, "it", thinking_budget=0).json()
-    assert answer["choices"][0]["message"]["content"].strip() == "The answer."
-    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 1
+    assert answer["choices"][0]["message"]["content"] == "The answer."
+    assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
     assert len(engine.jobs) == 2
 
 
@@ -650,6 +669,87 @@ def test_the_models_own_id_of_a_call_is_kept() -> None:
                     if "tool_calls" in one]  # fmt: skip
     assert whole["id"] == streamed[0]["id"] == "functions.now:4"
     assert whole["function"] == {"name": "now", "arguments": "{}"}
+
+
+def test_every_choice_keeps_the_models_own_ids() -> None:
+    one = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    text = f"<|tool_calls_section_begin|>{one}{one}<|tool_calls_section_end|>"
+    with serving(text, chat_template=THINKER, format="kimi_k2") as server:
+        choices = post(server, "it", n=3).json()["choices"]
+        streamed = [one["choices"][0] for one in events(post(server, "it", n=3, stream=True))]
+    whole = {(one["index"], at): call["id"] for one in choices
+             for at, call in enumerate(one["message"]["tool_calls"])}  # fmt: skip
+    said = {
+        (one["index"], call["index"]): call["id"]
+        for one in streamed
+        for call in one["delta"].get("tool_calls", ())
+        if "id" in call
+    }
+    for ids in (whole, said):
+        assert [ids[choice, 0] for choice in range(3)] == ["functions.now:0"] * 3
+        assert all(ids[choice, 1].startswith("call_") for choice in range(3))  # told twice
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+def test_marks_that_are_part_of_the_answer_stay_in_it(tokens: bool) -> None:
+    engine = Scripted(Reply("hm</think>Yes.", chunks="bytes"), tokens=True)
+    if tokens:
+        engine.tokenizer = ByteTokenizer(("<|endoftext|>", "<think>", "</think>", "<|im_end|>"))
+    options = {"format": "none", "reasoning_format": "think_append"}
+    with (
+        serving(engine, chat_template=THINKER, **options) as server,
+        OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        opened = {"chat_template_kwargs": {"enable_thinking": True}}
+        [choice] = ask(client, "it", logprobs=True, extra_body=opened)["choices"]
+    assert choice["content"] == "<think>hm</think>Yes."
+    told = bytes(byte for entry in choice["logprobs"] for byte in entry["bytes"]).decode()
+    assert told == "hm</think>Yes."  # the first mark is the prompt's
+
+
+# Headers that the template opens
+
+MESSAGES = "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}END{% endfor %}"
+THEN = "<|end|><|start|>assistant<|channel|>final<|message|>Hi<|return|>"
+
+
+@pytest.mark.parametrize("tools", [True, False])
+@pytest.mark.parametrize(
+    ("name", "opening", "text", "thoughts"),
+    [
+        ("harmony", "<|start|>assistant", f"<|channel|>analysis<|message|>hm{THEN}", "hm"),
+        ("harmony", "<|start|>assistant<|channel|>", f"analysis<|message|>hm{THEN}", "hm"),
+        ("harmony", "<|start|>assistant<|channel|>", "final<|message|>Hi<|return|>", ""),
+        ("harmony", "<|start|>assistant<|channel|>analysis<|message|>", f"hm{THEN}", "hm"),
+        ("harmony", "<|start|>assistant<|channel|>final<|message|>", "Hi<|return|>", ""),
+        (
+            "muse_glimmer",
+            "<|start|>",
+            "assistant to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>Hi<|eot|>",
+            "hm",
+        ),
+    ],
+)
+def test_an_answer_may_begin_inside_a_header(
+    name: str, opening: str, text: str, thoughts: str, tools: bool
+) -> None:
+    template = MESSAGES + "{% if add_generation_prompt %}" + opening + "{% endif %}"
+    options = {"format": name if tools else "none", "reasoning_format": name}
+    with serving(Scripted(Reply(text, chunks=3)), chat_template=template, **options) as server:
+        message = post(server, "it").json()["choices"][0]["message"]
+    assert (message["content"], message.get("reasoning_content", "")) == ("Hi", thoughts)
+
+
+def test_a_header_that_the_user_opens_is_none() -> None:
+    with serving(
+        "analysis<|message|>hm",
+        chat_template="{{ messages[0].content }}",
+        format="harmony",
+        reasoning_format="harmony",
+    ) as server:
+        body = chat("<|start|>assistant<|channel|>")
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body).json()
+    assert "reasoning_content" not in answer["choices"][0]["message"]
 
 
 # Templates with no place for tools, and other roads

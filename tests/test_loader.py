@@ -13,11 +13,11 @@ import pytest
 
 from dragoman import gguf
 from dragoman.errors import EngineDown, ModelBroken
-from dragoman.models import loader
+from dragoman.models import loader, speech
 from dragoman.models.catalog import Catalog, Source
 from dragoman.models.mapping import Chosen
 from dragoman.models.registry import Models
-from dragoman.models.speech import Speech
+from dragoman.models.speech import Speech, listen
 from dragoman.tokens.tokenizer import PROBES, EngineTokenizer, Tokenizer, from_gguf
 from dragoman.types import Capabilities, Job, Sampling, Step
 from tests.files import put
@@ -141,7 +141,7 @@ def test_the_operators_template_replaces_the_models_own(
     file: Path, tmp_path: Path, ours: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     template = tmp_path / "t.jinja"
-    template.write_text("{{ messages[0].content }}")
+    template.write_text("{{ messages[0].content }}", encoding="utf-8-sig")
     use(monkeypatch, Engine(ours))
     model = asyncio.run(loader.load(source_of(file, chat_template=str(template))))
     assert model.template_source == "{{ messages[0].content }}"
@@ -176,6 +176,45 @@ def test_formats_are_found_and_logged_unless_the_operator_says_otherwise(
     assert "tool calls as hermes_json, thoughts as think (proved)" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("place", "said", "wanted", "warned"),
+    [
+        (False, None, "hermes_json", False),
+        (False, "hermes", "hermes", False),
+        (False, "qwen3_coder", "qwen3_coder", True),
+        (False, "none", None, True),
+        (True, None, "hermes_json", False),
+        (True, "qwen3_coder", "qwen3_coder", False),
+    ],
+)
+def test_where_the_prompt_asks_for_the_generic_form_answers_are_read_as_that(
+    place: bool,
+    said: str | None,
+    wanted: str | None,
+    warned: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = THINKER if place else THINKER.with_name("chatml.jinja")
+    known = listen(file.read_text(encoding="utf-8"), None, (said, None), "m")
+    assert known.speech.tools == wanted
+    assert ("the prompt teaches hermes_json" in caplog.text) == warned
+
+
+@pytest.mark.parametrize(
+    ("file", "wanted"), [("chatml.jinja", "hermes_json"), ("thinker.jinja", None)]
+)
+def test_a_detection_that_fails_leaves_the_generic_form(
+    file: str, wanted: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(speech, "detect", fail)
+    source = THINKER.with_name(file).read_text(encoding="utf-8")
+    assert listen(source, None, (None, None), "m").speech.tools == wanted
+    assert "could not be found" in caplog.text
+
+
 def test_a_proof_that_failed_is_logged_with_both_sides(
     file: Path,
     ours: Tokenizer,
@@ -198,7 +237,7 @@ def test_d75_a_format_that_does_not_exist_is_a_broken_model_with_the_choices(
         engine = use(monkeypatch, Engine())
         with pytest.raises(ModelBroken, match=r"'warp'; there are: .*harmony"):
             asyncio.run(loader.load(source_of(file, **chosen)))
-        assert engine.closed == 1
+        assert not engine.started.is_set()  # nothing is loaded for it
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"{% if %}"])

@@ -84,6 +84,8 @@ def test_mapping_comes_before_discovery(root: Path, tmp_path: Path) -> None:
         ("{path: m.gguf, context: many}", "context"),
         ("{path: m.gguf, defaults: {temperature: hot}}", "temperature"),
         ("{path: m.gguf, lora: {x: ''}}", "path is missing"),
+        ("{path: m.gguf, format: nonsense}", "'nonsense'; there are: "),
+        ("{path: m.gguf, reasoning_format: nonsense}", "'nonsense'; there are: "),
         ('"a\\0b"', "path is missing"),
     ],
 )

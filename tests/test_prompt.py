@@ -210,7 +210,7 @@ def test_d45_d46_only_the_template_decides_where_an_answer_starts(
         settings: dict[str, Any] = {"template_kwargs": chosen} | (LAST if more else {})
         one = Chat(messages=(Message(role="user", content=said), *more), **settings)
         rendered = asyncio.run(prompter.render(one))
-        return asyncio.run(speech.begins_inside(one, rendered, prompter))
+        return asyncio.run(speech.begins(one, rendered, prompter)).inside
 
     assert inside(enable_thinking=True)
     assert not inside(enable_thinking=False)

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import re
+import time
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.detokenize import Detokenizer
 from dragoman.engines.mailbox import merge
-from dragoman.events import Completion
+from dragoman.events import Choice, Completion, Token
+from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.models.speech import Speech
 from dragoman.output import OutputParser
-from dragoman.reader import ChatReader, Listening
+from dragoman.reader import ChatReader, Listening, Reader
 from dragoman.tally import Place, Tally
 from dragoman.testing import ByteTokenizer
-from dragoman.types import Job, Logprob, Step, Tool
+from dragoman.types import Job, Logprob, Sampling, Step, Tool
 
 TOOLS = (Tool(name="f"), Tool(name="g"))
 CALL = '<tool_call>{"name": "f", "arguments": {"a": "é 😀"}}</tool_call>'
 PARTS = ("hm 雨", "<think>", "</think>", CALL, " <b>", "\n\n", "<tool_call>", "Yes. ", "</tool_")
 BYTES = ByteTokenizer()
+MANNERS = ("text", "ids", "both")
 
 
-def read(steps: list[Step], stops: tuple[str, ...] = (), tell: bool = True) -> Completion:
+def read(
+    steps: list[Step], stops: tuple[str, ...] = (), tell: bool = True, limit: int | None = None
+) -> Completion:
     """Everything that the steps add up to, with logprobs."""
     parser = OutputParser("hermes_json", "think", tools=TOOLS, inside=False)
-    job = Job(id="x", prompt="", logprobs=0)
+    job = Job(id="x", prompt="", logprobs=0, sampling=Sampling(max_tokens=limit))
     text = Detokenizer(BYTES.pieces, BYTES.control, stops)
     reader = ChatReader(0, job, text, Listening(parser, tell=tell), first=True)
     whole = Completion()
@@ -34,11 +45,16 @@ def read(steps: list[Step], stops: tuple[str, ...] = (), tell: bool = True) -> C
     return whole
 
 
-def tokens_of(text: str, words: bool) -> list[Step]:
-    """Tokens of an engine that speaks ids, or text."""
-    if words:
+def tokens_of(text: str, manner: str) -> list[Step]:
+    """Tokens of an engine that speaks ids, or text, or both."""
+    if manner != "ids":
         steps = [
-            Step(text=letter, tokens=1, logprobs=[Logprob(-1, -0.5, text=letter)])
+            Step(
+                text=letter,
+                ids=[0] if manner == "both" else [],
+                tokens=1,
+                logprobs=[Logprob(-1, -0.5, text=letter)],
+            )
             for letter in text
         ]
     else:
@@ -59,28 +75,65 @@ def merged(steps: list[Step], sizes: list[int]) -> list[Step]:
 @given(
     st.lists(st.sampled_from(PARTS), max_size=6).map("".join),
     st.lists(st.integers(1, 40), max_size=6),
-    st.booleans(),
+    st.sampled_from(MANNERS),
     st.sampled_from([(), ("Yes",), ("\n\n", "雨")]),
+    st.none() | st.integers(1, 80),
 )
 def test_d47_merged_steps_are_read_as_single_ones(
-    text: str, sizes: list[int], words: bool, stops: tuple[str, ...]
+    text: str, sizes: list[int], manner: str, stops: tuple[str, ...], limit: int | None
 ) -> None:
-    steps = tokens_of(text, words)
-    single, together = read(steps, stops), read(merged(steps, sizes), stops)
+    """The engine does not count, so the limit is met here, at the same token always."""
+    steps = tokens_of(text, manner)
+    single = read(steps, stops, limit=limit)
+    together = read(merged(steps, sizes), stops, limit=limit)
     assert together.choices() == single.choices()
     assert together.usage == single.usage
 
 
-@given(st.lists(st.sampled_from(PARTS), max_size=6).map("".join), st.booleans())
-def test_every_token_is_where_its_characters_are(text: str, words: bool) -> None:
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("limit", [None, 1, 2, 3, 4])
+@pytest.mark.parametrize("logprobs", [None, 0])
+def test_plain_text_is_read_alike_too(manner: str, limit: int | None, logprobs: int | None) -> None:
+    def plain(steps: list[Step]) -> tuple[list[Choice], int]:
+        job = Job(id="x", prompt="", sampling=Sampling(max_tokens=limit), logprobs=logprobs)
+        text = Detokenizer(BYTES.pieces, BYTES.control, logprobs=logprobs is not None)
+        reader, whole = Reader(0, job, text, "", first=True), Completion()
+        for step in steps:
+            for delta in reader.feed(step):
+                whole.add(delta)
+        return whole.choices(), whole.usage.completion
+
+    steps = tokens_of("abc", manner)
+    assert plain(merge(steps)) == plain(steps)
+
+
+def test_a_token_without_text_is_counted_however_it_came() -> None:
+    steps = [Step(text="a", tokens=1), Step(tokens=1), Step(text="b", tokens=1), Step(tokens=1)]
+    steps.append(Step(finish="stop"))
+    for came in (steps, merge(steps)):
+        whole = read(came)
+        assert whole.choices()[0].text == "ab"
+        assert whole.usage.completion == 4
+
+
+def test_tokens_that_came_as_one_text_are_told_apart_by_their_logprobs() -> None:
+    texts = ("<think>", "hm", "</think>", "Hi", " you")
+    marks = [Logprob(-1, -0.5, text=text) for text in texts]
+    whole = read([Step(text="".join(texts), tokens=5, logprobs=marks), Step(finish="stop")])
+    assert [token.text for token in whole.choices()[0].tokens] == ["Hi", " you"]
+    assert whole.usage.reasoning == 1
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=6).map("".join), st.sampled_from(MANNERS))
+def test_every_token_is_where_its_characters_are(text: str, manner: str) -> None:
     """One token a letter, or a byte: so what is counted must be as long as what is said."""
-    whole = read(tokens_of(text, words))
+    whole = read(tokens_of(text, manner))
     [choice] = whole.choices()
-    size = len if words else lambda said: len(said.encode())
+    size = len if manner != "ids" else lambda said: len(said.encode())
     assert whole.usage.reasoning == size(choice.reasoning)
     assert b"".join(token.data for token in choice.tokens).decode() == choice.text
     assert whole.usage.completion == size(text)
-    untold = read(tokens_of(text, words), tell=False)
+    untold = read(tokens_of(text, manner), tell=False)
     assert untold.usage == whole.usage
     assert untold.choices()[0].reasoning == ""
 
@@ -116,3 +169,91 @@ def test_control_tokens_are_cut_out_of_what_is_said() -> None:
     assert tally.said(6, ">cd")[0] == "cd"
     assert tally.thought(9, "<m>") == ""
     assert tally.thoughts == 0
+
+
+@pytest.mark.parametrize("control", [False, True])
+def test_a_long_text_that_was_held_back_is_given_back_at_once(control: bool) -> None:
+    many = 100_000
+    mark = (Token("x", b"x", -0.5),)
+    tally = Tally()
+    for at in range(many):
+        tally.note(Place(at, at + 1, marks=mark, control=control and at % 2 == 0))
+    began = time.perf_counter()
+    text, marks = tally.said(0, "x" * many)
+    assert time.perf_counter() - began < 1
+    assert len(text) == len(marks) == (many // 2 if control else many)
+
+
+def test_tokens_of_a_call_are_not_kept() -> None:
+    letters = '<tool_call>{"name": "f", "arguments": {"a": "' + "x" * 5000
+    rest = '"}}</tool_call>\n \nSo.'
+    parser = OutputParser("hermes_json", "think", tools=TOOLS, inside=False)
+    job = Job(id="x", prompt="", logprobs=0)
+    reader = ChatReader(0, job, Detokenizer(None), Listening(parser), first=True)
+    whole = Completion()
+    steps = iter(tokens_of(letters + rest, "text"))
+    for _, step in zip(letters, steps, strict=False):
+        for delta in reader.feed(step):
+            whole.add(delta)
+    assert sum(isinstance(one, Place) for one in gc.get_objects()) < 2000
+    for step in steps:
+        for delta in reader.feed(step):
+            whole.add(delta)
+    [choice] = whole.choices()
+    assert b"".join(token.data for token in choice.tokens).decode() == choice.text == "\n \nSo."
+
+
+# Marks that are control tokens
+
+PIECE = re.compile(
+    r"<\|[^<>\s]+>|<[^<>\s]+\|>|<｜[^<>\s]+｜>|</?[a-z_:]{3,}>|◁/?think▷|\[/?[A-Z_]+\]"
+)
+WIDE = (
+    '<|tool_call>call:f{a:<|"|>Rome, Italy: {x} "y"<|"|>,'
+    'b:<|"|>02134<|"|>,c:<|"|>true<|"|>}<tool_call|>'
+)
+
+
+def examples() -> Iterator[tuple[str | None, str | None, str]]:
+    for tools in tool_formats().values():
+        yield tools.name, None, tools.example
+    for thoughts in reasoning_formats().values():
+        yield None, thoughts.name, thoughts.example
+    yield "gemma4", None, WIDE
+
+
+def as_tokens(text: str, speech: Speech, known: ByteTokenizer) -> Choice:
+    """What is heard of a text whose marks are the control tokens of a vocabulary."""
+    shown = speech.shown(known)
+    parser = OutputParser(speech.tools, speech.reasoning, tools=TOOLS)
+    reader = ChatReader(
+        0,
+        Job(id="x", prompt=""),
+        Detokenizer(known.pieces, known.control - shown),
+        Listening(parser, shown=shown - speech.kept(known)),
+        first=True,
+    )
+    whole = Completion()
+    for step in [Step(ids=[token], tokens=1) for token in known.encode_marked(text)]:
+        for delta in reader.feed(step):
+            whole.add(delta)
+    for delta in reader.feed(Step(finish="stop")):
+        whole.add(delta)
+    [choice] = whole.choices()
+    return choice
+
+
+@pytest.mark.parametrize(("tools", "reasoning", "text"), list(examples()))
+def test_marks_say_the_same_as_control_tokens(
+    tools: str | None, reasoning: str | None, text: str
+) -> None:
+    speech = Speech(tools, reasoning)
+    plain = as_tokens(text, speech, ByteTokenizer(()))
+    assert plain.calls or plain.reasoning or plain.text
+    assert as_tokens(text, speech, ByteTokenizer(sorted(set(PIECE.findall(text))))) == plain
+
+
+def test_d55_strings_between_control_tokens_stay_strings() -> None:
+    known = ByteTokenizer(("<|tool_call>", "<tool_call|>", '<|"|>'))
+    [call] = as_tokens(WIDE, Speech("gemma4"), known).calls
+    assert json.loads(call.arguments) == {"a": 'Rome, Italy: {x} "y"', "b": "02134", "c": "true"}

@@ -34,8 +34,7 @@ class StartupError(Exception):
 
 def engine_app(engine: Any, options: dict[str, Any], local: bool) -> App:
     """An app over one engine that somebody brought."""
-    said = {ALSO.get(name, name): value for name, value in options.items() if name not in BROUGHT}
-    settings = config.load(said)
+    settings = config.load(_by_our_names(options))
     models = Models.of_engine(
         adapt(engine),
         options.get("name") or "default",
@@ -45,6 +44,19 @@ def engine_app(engine: Any, options: dict[str, Any], local: bool) -> App:
         policy=policy(settings),
     )
     return make_app(models, settings, local)
+
+
+def _by_our_names(options: dict[str, Any]) -> dict[str, Any]:
+    """Settings by the names that they have here. One that is said twice must be the same."""
+    said: dict[str, Any] = {}
+    for name, value in options.items():
+        ours = ALSO.get(name, name)
+        if name in BROUGHT or value is None:
+            continue
+        if said.setdefault(ours, value) != value:
+            other = next(theirs for theirs, own in ALSO.items() if own == ours)
+            raise StartupError(f"`{ours}` and `{other}` are the same, but say different things.")
+    return said
 
 
 def formats(settings: Settings) -> Formats:
@@ -59,7 +71,7 @@ def formats(settings: Settings) -> Formats:
 
 def template_source(said: str | Path | None) -> str | None:
     """A template given as source, or as a path to a file that holds it."""
-    return said.read_text(encoding="utf-8") if isinstance(said, Path) else said
+    return said.read_text(encoding="utf-8-sig") if isinstance(said, Path) else said
 
 
 def policy(settings: Settings) -> Policy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import json
 import logging
 import os
@@ -15,6 +16,8 @@ from dragoman import config
 from dragoman._version import __version__
 from dragoman.config import Settings
 from dragoman.errors import DragomanError
+
+log = logging.getLogger("dragoman")
 
 # flag, settings field, type, what it says in --help
 FLAGS: list[tuple[str, str, Any, str]] = [
@@ -109,16 +112,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands |= {"explain": explain, "formats": formats}
     from dragoman.assembly import StartupError
 
+    if isinstance(sys.stdout, io.TextIOWrapper):  # not every locale has a letter for everything
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         commands[said.command](said, settings)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads has seen enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        let_go()
         sys.exit(1)
     except (DragomanError, StartupError) as error:
         sys.exit(f"dragoman: {error}")
+    except OSError as error:
+        let_go()
+        log.debug("something could not be read or written", exc_info=error)
+        where = f": {error.filename}" if error.filename else ""
+        sys.exit(f"dragoman: {error.strerror or error}{where}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def let_go() -> None:
+    """Drop what cannot be written, or Python tries again at its end and complains."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def set_up_logging(settings: Settings) -> None:

@@ -72,6 +72,10 @@ class Stops:
         held, self._held = self._held, ""
         return held
 
+    @property
+    def holding(self) -> bool:
+        return bool(self._held)
+
     def _earliest(self, buffer: str) -> tuple[int, str] | None:
         best: tuple[int, int, str] | None = None
         for stop in self._stops:
@@ -129,6 +133,11 @@ class Detokenizer:
         """Whether there are stop strings."""
         return self._stops is not None
 
+    @property
+    def holding(self) -> bool:
+        """Whether a tail is held back that may become a stop string, or a character."""
+        return bool(self._decode.getstate()[0]) or (self._stops is not None and self._stops.holding)
+
     def place(self, step: Step) -> tuple[int, str, int]:
         """The text of a step, and from where to where its tokens reach.
 
@@ -176,7 +185,7 @@ class Detokenizer:
 
     def _read_tokens(self, step: Step) -> str:
         """As `_read`, one token at a time, noting which characters each stands for."""
-        if step.text is not None and not step.ids:
+        if step.text is not None:
             for entry in step.logprobs:
                 self._note(self.token(entry), self._seen, self._seen + len(step.text))
             self._seen += len(step.text)

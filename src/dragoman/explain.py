@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from dragoman.config import Settings
 from dragoman.detection import Detected, Item, Said, detect
-from dragoman.detection.sources import Source, from_path
+from dragoman.detection.sources import Source, from_path, text_of
 from dragoman.errors import ModelBroken
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output import markers
@@ -32,6 +33,7 @@ SURE = {
     "said": "No call could be rendered and read back; this is what the template says.",
     "generic": "The template has no calls of its own: tools are put into the system message.",
 }
+SILENT = "The template does not render even a plain message of a user, so nothing is known of it."
 FAILED = "Some of what the template writes did not come back; see the proof."
 STATUS = {
     "proved": "proved",
@@ -54,8 +56,22 @@ INDENT = 12
 def open_source(name: str, settings: Settings) -> Source:
     """The template that a name on the command line means."""
     path = Path(name)
-    found = from_path(path) if path.exists() else None
+    if not os.path.exists(path):  # which, unlike the method, takes a name of any length
+        return _of_model(name, settings)
+    found = from_path(path)
+    if settings.chat_template and (found is not None or path.suffix == ".json"):
+        return _replaced(found, settings.chat_template)
+    if found is None and path.suffix == ".json":
+        raise ModelBroken(f"{path.name} holds no chat template.")
     return found or _of_model(name, settings)
+
+
+def _replaced(source: Source | None, file: str) -> Source:
+    """The operator's template in place of a model's own."""
+    template = text_of(Path(file))
+    if source is None:
+        return Source(template, file)
+    return dataclasses.replace(source, template=template, place=file)
 
 
 def _of_model(name: str, settings: Settings) -> Source:
@@ -65,6 +81,8 @@ def _of_model(name: str, settings: Settings) -> Source:
     entry = assembly.catalog(settings, name).added[0]
     if entry.kind != "gguf":
         found = from_path(entry.path)
+        if entry.chosen.chat_template:
+            return _replaced(found, entry.chosen.chat_template)
         if found is None:
             raise ModelBroken("The model has no chat template.")
         return found
@@ -90,6 +108,7 @@ def facts(source: Source) -> dict[str, Any]:
             "from": source.place,
             "sha256": _digest(source.template),
             "characters": len(source.template),
+            "renders": found.renders,
             "source": source.template,
         },
         "tools": {
@@ -206,11 +225,17 @@ def words(source: Source, whole: bool = False) -> str:
     lines += ["", _line("proof", "rendered by the template, read back, compared")]
     for item in found.proof:
         lines += _proved(item)
-    why = FAILED if found.failed and found.sure == "partly" else SURE[found.sure]
-    lines += ["", _line("sure", f"{found.sure}. {why}")]
+    lines += ["", _line("sure", f"{found.sure}. {_how_sure(found)}")]
+    lines += [_line("", why.partition(": ")[2]) for why in found.why[2:]]
     if whole:
         lines += ["", _line("source", ""), source.template]
     return "\n".join(lines)
+
+
+def _how_sure(found: Detected) -> str:
+    if not found.renders:
+        return SILENT
+    return FAILED if found.failed and found.sure == "partly" else SURE[found.sure]
 
 
 def _of_tools(found: Detected, tools: Tools | None) -> Iterator[str]:

@@ -109,6 +109,8 @@ def _declared(tool: Tool | Mapping[str, Any]) -> tuple[str, Any]:
     if isinstance(tool, Tool):
         return tool.name, tool.parameters
     said = tool.get("function", tool)
+    if not isinstance(said, Mapping):
+        raise ValueError("a tool is declared with a name and parameters")
     return str(said.get("name", "")), said.get("parameters")
 
 

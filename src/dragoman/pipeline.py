@@ -21,7 +21,7 @@ from dragoman.errors import BadRequest, ContextOverflow, EngineFailed, Unsupport
 from dragoman.events import Completion, Delta, Token, Usage
 from dragoman.fanin import closing, run_together
 from dragoman.models.registry import Lease, Model, Models
-from dragoman.models.speech import Speech
+from dragoman.models.speech import Beginning, Speech
 from dragoman.reader import ChatReader, Listening, Reader
 from dragoman.thinking import extended, within_budget
 from dragoman.types import (
@@ -45,7 +45,7 @@ class Hearing(Struct):
 
     chat: Chat
     speech: Speech
-    inside: bool | None = None  # it begins in the middle of a thought
+    begins: Beginning
     budget: int | None = None  # most tokens of thoughts, where we must see to it
 
 
@@ -136,23 +136,22 @@ async def render_chat(chat: Chat, model: Model, request: Request) -> Ready:
     content = rendered.text if rendered.ids is None else rendered.ids
     if not speech:
         return Ready(content)
-    inside = await speech.begins_inside(chat, rendered, model.prompt)
-    if inside and budget == 0:
-        content, inside = await extended(content, (), model), False
-    return Ready(content, hearing=Hearing(chat, speech, inside, budget))
+    begins = await speech.begins(chat, rendered, model.prompt)
+    if begins.inside and budget == 0:
+        content, begins = await extended(content, (), model), Beginning(inside=False)
+    return Ready(content, hearing=Hearing(chat, speech, begins, budget))
 
 
 def budget_of(chat: Chat, model: Model, request: Request) -> int | None:
     """Most tokens of thoughts, where the template does not see to it itself."""
     if chat.thinking_budget is None or model.prompt.keeps_budget:
         return None
+    name = chat.name("thinking_budget")
     if model.speech.closing is None:
-        raise Unsupported("This model's thinking cannot be limited.", param="thinking_budget")
+        raise Unsupported("This model's thinking cannot be limited.", param=name)
     if request.n > 1 or request.grammar is not None:
         other = "grammar" if request.grammar is not None else "n"
-        raise Unsupported(
-            f"`thinking_budget` and `{other}` cannot be had together here.", param="thinking_budget"
-        )
+        raise Unsupported(f"`{name}` and `{other}` cannot be had together here.", param=name)
     return chat.thinking_budget
 
 
@@ -296,10 +295,9 @@ def make_reader(plan: Plan, job: Job, ready: Ready, index: int, *, first: bool) 
         return Reader(index, job, text, ready.echo, first=first)
     speech = hearing.speech
     how = Listening(
-        speech.parser(hearing.chat, hearing.inside),
-        bool(hearing.inside),
+        speech.parser(hearing.chat, hearing.begins),
         plan.request.include_reasoning,
-        model.control(speech).shown,
+        model.control(speech).shown - speech.kept(model.tokenizer),
         hearing.budget,
         speech.closing or "",
     )

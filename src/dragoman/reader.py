@@ -23,11 +23,13 @@ from dragoman.tally import Place, Tally
 from dragoman.types import Job, Logprob, Step
 
 FINISHES = ("stop", "length")
+HELD = 1000  # characters; more of a call that goes on are never given back as text
+TIMES = 3  # a model that thinks again each time it is interrupted is left to it after so many
 
 
 def one_by_one(step: Step) -> Iterator[Step]:
     """A step of several tokens as steps of one: a stop is then met at the same token always."""
-    if step.text is not None:
+    if step.spans or step.text is not None:
         parts = list(_texts(step)) or [step]
     elif step.tokens in (0, len(step.ids)):
         marks = step.logprobs if len(step.logprobs) == len(step.ids) else None
@@ -42,10 +44,27 @@ def one_by_one(step: Step) -> Iterator[Step]:
 
 
 def _texts(step: Step) -> Iterator[Step]:
-    text, marks = step.text or "", step.logprobs
-    for characters, tokens in step.spans:
-        yield Step(text=text[:characters], tokens=tokens, logprobs=marks[:tokens])
-        text, marks = text[characters:], marks[tokens:]
+    text, ids, marks = step.text or "", step.ids, step.logprobs
+    at = count = 0
+    for characters, tokens in step.spans or _told(step):
+        yield Step(
+            text=text[at : at + characters],
+            ids=ids[count : count + tokens],
+            tokens=tokens,
+            logprobs=marks[count : count + tokens],
+        )
+        at, count = at + characters, count + tokens
+
+
+def _told(step: Step) -> list[tuple[int, int]]:
+    """The same of a step that came so, if its logprobs say it."""
+    texts = [mark.text or "" for mark in step.logprobs]
+    told = len(texts) == step.tokens and "".join(texts) == step.text
+    return [(len(text), 1) for text in texts] if told else []
+
+
+def _single(step: Step) -> bool:
+    return len(step.ids) < 2 and len(step.logprobs) < 2 and not step.spans
 
 
 class Reader:
@@ -66,7 +85,8 @@ class Reader:
 
     def feed(self, step: Step) -> list[Delta]:
         """What the choice gained, if anything; a choice that is done gains nothing."""
-        if self._plain or (len(step.ids) < 2 and not step.spans):
+        within = self._completion + (step.tokens or len(step.ids)) <= self._limit
+        if (self._plain and within) or _single(step):
             delta = None if self._done else self._feed(step)
             return [] if delta is None else [delta]
         parts = one_by_one(step)
@@ -129,11 +149,10 @@ class Listening(Struct, frozen=True):
     """How one choice of a chat is to be read."""
 
     parser: OutputParser
-    inside: bool = False  # it begins in the middle of a thought
     tell: bool = True  # the client wants to see thoughts
     shown: frozenset[int] = frozenset()  # control tokens that are there for the parser only
     budget: int | None = None  # most tokens of thoughts
-    closing: str = ""  # what ends a thought that takes too long
+    closing: str = ""  # the mark that ends a thought that takes too long
 
 
 class ChatReader(Reader):
@@ -148,14 +167,16 @@ class ChatReader(Reader):
         self._logprobs = job.logprobs is not None
         self._marked = self._logprobs or bool(how.shown)
         self._tally = Tally()
-        self._inside = how.inside  # the last that came was a thought
         self._calls = 0
         self._arguments: list[str] = []  # of the last call
         self._heard: list[Step] = []  # kept only where there is a budget
+        self._waits = False  # it is not certain yet what the last characters are
+        self._held = 0  # tokens since then
+        self._again = TIMES if how.budget is not None else 0  # interruptions that are left
         self.interrupted = False  # it thought too long: what follows must come from another job
 
     def feed(self, step: Step) -> list[Delta]:
-        if len(step.ids) < 2 and not step.spans:
+        if _single(step):
             return [] if self._done else self._hear(step)
         deltas: list[Delta] = []
         for part in one_by_one(step):
@@ -172,11 +193,13 @@ class ChatReader(Reader):
             self._tally.note(self._place(step, start, end, count))
         text, met = self._text.cut(text)
         deltas = self._deltas(self._parser.feed(text)) if text else []
+        if deltas and deltas[-1].channel == "tool_args":
+            self._tally.forget(start - HELD)  # tokens of a call claim nothing
         if met is not None or step.finish is not None or self._completion >= self._limit:
             return [*deltas, *self._last_words(step, met)]
-        if self._how.budget is not None:
+        if self._again:
             self._heard.append(step)
-            if self._inside and self._tally.thoughts >= self._how.budget:
+            if self._too_long(count):
                 deltas += self._interrupt()
         return deltas
 
@@ -192,7 +215,6 @@ class ChatReader(Reader):
     def _deltas(self, spans: Sequence[Span]) -> list[Delta]:
         deltas = []
         for channel, text, start, call, given in spans:
-            self._inside = channel == "reasoning"
             if channel == "text":
                 text, marks = self._tally.said(start, text)
                 if text:
@@ -242,11 +264,23 @@ class ChatReader(Reader):
 
     # A budget for thoughts, see `thinking`
 
+    def _too_long(self, count: int) -> bool:
+        """Whether thoughts have used up the budget.
+
+        What may be the mark that ends them is waited for; no mark has more tokens than letters, so
+        what takes longer is a call that the model drafts.
+        """
+        waited, self._waits = self._waits, self._parser.waiting or self._text.holding
+        self._held = self._held + count if waited and self._waits else 0
+        spent = self._tally.thoughts + self._held >= (self._how.budget or 0)
+        sure = not self._waits or self._held >= len(self._how.closing)
+        return spent and sure and self._parser.inside
+
     def _interrupt(self) -> list[Delta]:
         self.interrupted = True
-        deltas = self._deltas(self._parser.feed(self._text.insert(self._how.closing)))
-        self._inside = False
-        return deltas
+        self._again -= 1
+        self._waits = False
+        return self._deltas(self._parser.feed(self._text.insert(self._how.closing)))
 
     def resume(self) -> list[Step]:
         """What was heard of the job that was interrupted; another one takes over."""

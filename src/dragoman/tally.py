@@ -62,7 +62,7 @@ class Tally:
 
     def said(self, start: int, text: str) -> tuple[str, tuple[Token, ...]]:
         """A span of text: the same without control tokens, and the logprobs that go with it."""
-        marks: tuple[Token, ...] = ()
+        marks: list[Token] = []
         control = []
         for place in self._claimed(start, start + len(text)):
             if place.control:
@@ -70,7 +70,12 @@ class Tally:
             elif not place.told:
                 place.told = True
                 marks += place.marks
-        return (_without(text, start, control) if control else text), marks
+        return (_without(text, start, control) if control else text), tuple(marks)
+
+    def forget(self, before: int) -> None:
+        """No token that ends before a character is text or a thought."""
+        while self._open and self._open[0].end <= before:
+            self._open.popleft()
 
     def _claimed(self, start: int, end: int) -> list[Place]:
         """Every place that has characters in the span; what lies before it is forgotten."""
@@ -86,6 +91,8 @@ class Tally:
 
 
 def _without(text: str, start: int, places: list[Place]) -> str:
-    for place in reversed(places):
-        text = text[: max(0, place.start - start)] + text[max(0, place.end - start) :]
-    return text
+    parts, at = [], 0
+    for place in places:
+        parts.append(text[at : max(0, place.start - start)])
+        at = place.end - start
+    return "".join([*parts, text[at:]])

@@ -3,7 +3,8 @@
 When the thoughts of an answer have used up their tokens, its reader closes them for the model. The
 job is then stopped, and another one goes on from the prompt, what was said so far and the mark that
 ends thoughts; an engine that remembers prompts has read nearly all of it already. To whoever reads
-the steps it is one answer.
+the steps it is one answer. A model that thinks again each time is left to it in the end: an answer
+is worth more than a budget.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from msgspec.structs import replace
 
+from dragoman.errors import ContextOverflow
 from dragoman.fanin import closing
 from dragoman.models.model import Model
 from dragoman.reader import ChatReader
@@ -37,18 +39,22 @@ async def within_budget(model: Model, job: Job, reader: ChatReader) -> AsyncGene
             yield Step(finish="length")
             return
         first = False
-        await model.engine.admit(job)
+        try:
+            await model.engine.admit(job)
+        except ContextOverflow:  # an engine that counts the tokens of a text itself
+            yield Step(finish="length")
+            return
 
 
 async def extended(prompt: list[int] | str, heard: Sequence[Step], model: Model) -> list[int] | str:
     """A prompt that goes on with what was said and the end of the thoughts."""
-    end = model.speech.closing or ""
+    end = model.speech.ending
     said = "".join(step.text or "" for step in heard)
     if isinstance(prompt, str) or model.tokenizer is None:
         return f"{prompt}{said}{end}"
     ids = [token for step in heard for token in step.ids]
     if said and not ids:
-        ids = await model.tokenizer.encode(said)
+        ids = await model.prompt.marked(said)
     return [*prompt, *ids, *await model.prompt.marked(end)]
 
 

@@ -113,6 +113,11 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     thinking_budget: int | None = None  # most tokens of reasoning
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    told_as: dict[str, str] = {}  # fields that the client knows by another name
+
+    def name(self, field: str) -> str:
+        """What the client called a field, to be refused by."""
+        return self.told_as.get(field, field)
 
 
 class Prompt(Struct, frozen=True, kw_only=True, tag="prompt"):

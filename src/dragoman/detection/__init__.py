@@ -57,17 +57,19 @@ def _look(template: str, vocabulary: Container[str], given: Brought) -> Detected
     positions = Positions(stage)
     stage.find_thoughts([one.switches for one in positions.all])
     scene = Scene(stage, [one.switches for one in positions.distinct])
-    chooser = Chooser(scene, [one.opening for one in positions.all], vocabulary)
+    chooser = Chooser(scene, [one.opening for one in positions.distinct], vocabulary)
     calls, thoughts = _with(given, chooser)
     proof = scene.prove(calls.format, thoughts.format)
     why = [f"calls: {calls.why}" if calls.why else "calls: nothing points to a format"]
     why.append(f"thoughts: {thoughts.why or 'nothing points to any'}")
+    why += ["time: there was not enough to find out everything"] if stage.spent else []
     tools = calls.format or find_tools(GENERIC)
     return Detected(
         tools=tools.name,
         reasoning=thoughts.format.name if thoughts.format else None,
         generic=calls.format is None,
         declares=stage.able.tools_rendered,
+        renders=stage.able.renders,
         thinking=positions.thinking(thoughts.format),
         proof=proof,
         sure=_sure(calls, thoughts, proof),

@@ -55,18 +55,18 @@ class Chooser:
         self.stage: Stage = scene.stage
         self.vocabulary = vocabulary
         self.openings = "\n".join(openings)
-        self.turns = "\n".join(
-            text for name in BRIEF for take in scene.takes(name) for text in take.texts
-        )
+        # the last text of a take is all of it, the others are how it begins
+        self.turns = "\n".join(take.texts[-1] for name in BRIEF for take in scene.takes(name))
         self.told = _told(self.stage)
         self.source = "\n".join(sorted(self.stage.facts.literals))
         self.words = "\n".join((self.turns, self.openings, self.told, self.source))
+        self.likely = self._likely_thoughts()
 
     # Thoughts
 
     def thoughts(self, tools: Tools | None) -> Thoughts:
         """The format of thoughts, beside a format of calls."""
-        likely = self._likely_thoughts()
+        likely = self.likely
         shown = [one for one in likely if self._shows(tools, one)]
         if shown:
             best = max(shown, key=self._fit)
@@ -182,7 +182,7 @@ class Chooser:
     def _best_proof(self, tools: Tools) -> tuple[Item, ...]:
         """The proof beside whatever thoughts fit best."""
         best: tuple[Item, ...] = ()
-        for reasoning in [None, *self._likely_thoughts()]:
+        for reasoning in [None, *self.likely]:
             if _status(self.scene.prove(tools, reasoning, [CALL]), CALL) != "proved":
                 continue
             proof = self.scene.prove(tools, reasoning)
@@ -219,9 +219,12 @@ class Chooser:
         if not found:
             return None
 
+        bones = _skeleton(text)
+
         def rank(tools: Tools) -> tuple[int, ...]:
             missing, length = coverage(tools, within(text))
-            likely = (-missing, not markless(tools), length, _resembles(tools.example, text))
+            alike = _skeleton(tools.example) in bones  # whatever the words in it are
+            likely = (-missing, not markless(tools), length, alike)
             return signs(tools, text), *map(int, likely)
 
         return Choice(max(found, key=rank), why)
@@ -307,17 +310,12 @@ def _alike(text: str, example: str) -> int:
     return int(SPACE.sub("", text).endswith(SPACE.sub("", example)))
 
 
-def _resembles(example: str, text: str) -> int:
-    """Whether the example stands in a text, whatever the words in it are."""
-    return int(_skeleton(example) in _skeleton(text))
-
-
 @lru_cache(maxsize=256)
 def _shape(example: str) -> re.Pattern[str] | None:
     """What an example without marks looks like, whatever the words in it are."""
     called = re.match(r"(\[?)\w+\(\w+=", example)
     if called:
-        return re.compile(re.escape(called[1]) + r"[\w<>-]+\([\w<>-]+=")
+        return re.compile(re.escape(called[1]) + r"[\w<>-]{1,60}\([\w<>-]{1,60}=")
     opened = re.match(r"[\[{]*", example)
     keys = re.findall(r'"(\w+)":', example)[:2]
     if opened is None or not opened[0] or len(keys) < 2:
@@ -329,5 +327,6 @@ def _shape(example: str) -> re.Pattern[str] | None:
 
 
 def _skeleton(text: str) -> str:
+    """A text with one letter for every run of words."""
     inside = re.sub(r"(?<=>)[^<>\s]+|\b\w+\b", "x", text)
     return re.sub(r"x(?:[ ,.]*x)+", "x", inside)

@@ -84,6 +84,7 @@ class Detected:
     reasoning: str | None  # the format of thoughts; None where nothing points to any
     generic: bool  # no format of its own: definitions in the system message, calls in `tools`
     declares: bool  # the template writes the tools that a request declares
+    renders: bool  # the template writes a plain message of a user's
     thinking: Thinking
     proof: tuple[Item, ...]
     sure: Sure

@@ -182,7 +182,7 @@ class Scene:
         said, best = ITEMS[name], None
         takes = self.takes(name) if not said.calls or tools is not None else []
         for take in takes:
-            for text, prompt in _readings(take, said):
+            for text, prompt in () if self.stage.over else _readings(take, said):
                 item = _compared(name, text, prompt, read(text, prompt, tools, reasoning))
                 if item.status == "proved" and not item.end:
                     return item

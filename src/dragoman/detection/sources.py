@@ -37,7 +37,7 @@ def from_path(path: Path) -> Source | None:
         said = _config(beside)
         return Source(found.template, found.place, vocabulary(said), said)
     if path.suffix in (".jinja", ".jinja2", ".j2", ".txt"):
-        return Source(_text(path), str(path))
+        return Source(text_of(path), str(path))
     if path.suffix != ".json":
         return None
     said = _config(path)
@@ -66,16 +66,17 @@ def vocabulary(config: dict[str, Any]) -> frozenset[str]:
 
 def _config(path: Path) -> dict[str, Any]:
     try:
-        said = json.loads(_text(path))
+        said = json.loads(text_of(path))
     except (ValueError, RecursionError):
         raise ModelBroken(f"{path.name} is no JSON.") from None
     return said if isinstance(said, dict) else {}
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """All of a file, if it can be a template."""
     try:
         if path.stat().st_size > LARGEST:
             raise ModelBroken(f"{path.name} is too large.")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
         raise ModelBroken(f"{path.name} cannot be read.") from None

@@ -6,6 +6,9 @@ training. The end of it, which the model says with a token and not with text, is
 turn: everything behind the words that it was made of.
 
 Templates are picky, so a turn of calls is put in several manners until its words arrive.
+
+A template is a stranger's program, so all of detection is bounded: the time of the renderings, the
+time of everything, and the length of what is looked at. What is not known by then stays unknown.
 """
 
 from __future__ import annotations
@@ -49,7 +52,9 @@ ANSWER, THOUGHT, VALUE = "zqanswer", "zqthought", "zqvalue"
 LONGEST = 16_000  # letters of a turn that is looked at
 PIECES = 40
 TAIL = 400  # letters behind a turn
-TRYING = Limits(seconds=1.0, steps=400_000)  # for all renderings of a template together
+# for all renderings of a template together; `least` is the most that one may write
+TRYING = Limits(seconds=1.0, steps=400_000, least=1 << 18)
+PATIENCE = 4.0  # seconds for all that is found out about a template; an honest one takes 0.3
 TYPED = re.compile(r"""["']type["']\s*:\s*["']thinking""")  # a list that is written as it is
 PIECE = re.compile(r"<[^<>\s][^<>\n]*>|\[[^\[\]\s]*\]|\s+|[^<\[\s]+|.")
 TAG = re.compile(r"<[^<>\s][^<>\n]*>|\[/?[A-Z_]+\]")
@@ -117,11 +122,22 @@ class Stage:
         self.facts = self.template.facts
         self.able = abilities(source)
         self._limits = TRYING
+        self._ends = time.thread_time() + PATIENCE
         self._seen: dict[Any, str | None] = {}
         self.calling = self._manner_of_calls()  # None: calls are never written
         self.thinking: tuple[Manner, Switches] | None = None  # None: thoughts never are
 
     # Rendering
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no time left for anything."""
+        return time.thread_time() > self._ends
+
+    @property
+    def spent(self) -> bool:
+        """Whether something was not looked at for want of time."""
+        return self.over or self._limits.seconds <= 0
 
     def render(
         self, said: Said | None, manner: Manner, switches: Switches, opened: bool = False
@@ -141,6 +157,8 @@ class Stage:
     def _rendered(
         self, turns: list[dict[str, Any]], manner: Manner, switches: Switches, opened: bool
     ) -> str | None:
+        if self.spent:  # a rendering of few steps never looks
+            return None
         tools = TOOLS if manner.tools else None
         given = Marked(UNTOUCHED)
         variables = given.tree(
@@ -166,11 +184,13 @@ class Stage:
         if whole is None:
             return None
         if bare is not None and whole.startswith(bare) and len(whole) > len(bare):
-            return whole[len(bare) :]
-        return whole[max(whole.rfind(ASKED), 0) :].removeprefix(ASKED)
+            return whole[len(bare) :][-LONGEST:]
+        return whole[max(whole.rfind(ASKED), 0) :].removeprefix(ASKED)[-LONGEST:]
 
     def write(self, said: Said, manner: Manner, switches: Switches) -> Written | None:
         """The turn that the template makes of this; None where it refuses."""
+        if self.over:
+            return None
         whole = self.render(said, manner, switches)
         before = self.render(None, manner, switches, opened=True)
         if whole is None or before is None:
@@ -259,7 +279,7 @@ class Stage:
             turns += [(calls, replace(self.calling, carrier=carrier)) for carrier in CARRIERS]
         turns += [(plain, Manner(carrier=carrier, later="user")) for carrier in CARRIERS]
         for (said, manner), switches in product(turns, positions):
-            text = self.render(said, manner, switches)
+            text = None if self.over else self.render(said, manner, switches)
             if text is not None and THOUGHT in text and TYPED.search(text) is None:
                 self.thinking = (manner, switches)
                 return

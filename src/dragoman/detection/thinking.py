@@ -31,6 +31,8 @@ ON = ("enabled", "on", "thinking", "think", "high", "medium", "low", "max", "aut
 OFF = ("disabled", "off", "none", "no_think", "chat")
 MODES = (*ON, *OFF)
 MOST = 12  # values that are tried for one variable
+NAMES = 16  # variables that are tried
+WAYS = 16  # of opening an answer that turns are written in
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Positions:
         found: dict[str, Position] = {}
         for one in self.all:
             found.setdefault(one.opening, one)
-        return list(found.values())
+        return list(found.values())[:WAYS]
 
     def thinking(self, reasoning: Reasoning | None) -> Thinking:
         """What the positions mean when thoughts are written like this."""
@@ -165,7 +167,8 @@ def _telling(tried: Sequence[Position]) -> bool:
 
 def _names(stage: Stage) -> list[str]:
     names = [name for name in stage.facts.reads - RESERVED if ABOUT.search(name)]
-    return sorted(names, key=lambda name: (USUAL.index(name) if name in USUAL else 99, name))
+    names.sort(key=lambda name: (USUAL.index(name) if name in USUAL else 99, name))
+    return names[:NAMES]
 
 
 def _compared(stage: Stage, name: str) -> list[str]:

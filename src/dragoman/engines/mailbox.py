@@ -38,6 +38,8 @@ def _joinable(first: Step, second: Step) -> bool:
     """Can the two be one step without changing what a reader makes of them?"""
     if first.finish is not None:
         return False
+    if second.finish is not None and not second.tokens and not second.ids:
+        return False  # a limit that is met by the tokens before it comes first
     if not first.ids and not second.ids:
         return True
     if _plain(first) and _plain(second):
@@ -75,10 +77,10 @@ def _join(first: Step, second: Step) -> Step:
 
 
 def _spans(step: Step) -> list[tuple[int, int]]:
-    """Where one step's text ends and the next one's begins, for text that has no ids."""
-    if step.spans or step.ids or step.text is None:
+    """Where one step's text ends and the next one's begins; ids alone say it themselves."""
+    if step.spans or (step.text is None and (step.ids or not step.tokens)):
         return step.spans
-    return [(len(step.text), step.tokens)]
+    return [(len(step.text or ""), step.tokens)]
 
 
 class Mailbox:

@@ -9,4 +9,5 @@ REASONING = Reasoning(
     open=("<|inner_prefix|>",),
     control=True,
     close=("<|inner_suffix|>",),
+    answer="",
 )

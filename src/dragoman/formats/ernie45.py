@@ -23,4 +23,5 @@ REASONING = Reasoning(
     ),
     trim="space",
     inside=True,
+    answer="\n\n<response>\n",
 )

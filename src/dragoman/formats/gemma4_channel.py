@@ -13,4 +13,5 @@ REASONING = Reasoning(
     label=("thought\n",),
     ended_by=("<|tool_call>",),
     aliases={"gemma4": False},
+    answer="",
 )

@@ -12,4 +12,5 @@ REASONING = Reasoning(
     trim="newline",
     signs=("<|extra_0|>",),
     aliases={"hunyuan_a13b": False},
+    answer="\n<answer>\n",
 )

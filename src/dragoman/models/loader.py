@@ -22,7 +22,7 @@ from dragoman.engines import capabilities_of, factory
 from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.catalog import Source
 from dragoman.models.model import Model, ModelInfo, abilities, make_prompter, report
-from dragoman.models.speech import listen
+from dragoman.models.speech import check_names, listen
 from dragoman.tokens.tokenizer import AnyTokenizer, from_gguf, proved
 from dragoman.types import Sampling
 
@@ -61,6 +61,10 @@ async def load(source: Source) -> Model:
 
 async def load_gguf(source: Source) -> Model:
     """Load a GGUF file into an engine of its own."""
+    try:
+        check_names(source.chosen.format, source.chosen.reasoning_format)
+    except ValueError as error:
+        raise ModelBroken(f"It was given an {error}.") from None
     report("reading the file", 0.02)
     header = await asyncio.to_thread(read_model, source.path)
     report("starting the engine", 0.1)
@@ -131,8 +135,6 @@ def describe(
         prompter = make_prompter(template, tokenizer, known.knobs)
     except DragomanError as error:
         raise ModelBroken(error.message) from None
-    except ValueError as error:  # a format that does not exist
-        raise ModelBroken(f"It was given an {error}.") from None
     info = ModelInfo(
         architecture=header.architecture,
         parameters=header.parameters,
@@ -167,7 +169,7 @@ def template_of(source: Source, header: gguf.Header) -> str | None:
     try:
         if Path(file).stat().st_size > MAX_TEMPLATE:
             raise ModelBroken("The chat template that was chosen for it is too large.")
-        return Path(file).read_text(encoding="utf-8")
+        return Path(file).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         log.error("the chat template of %s cannot be read: %r", source.id, error)
         raise ModelBroken("The chat template that was chosen for it cannot be read.") from None

@@ -17,6 +17,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
+from dragoman.models.speech import check_names
 from dragoman.types import Sampling
 
 log = logging.getLogger("dragoman.catalog")
@@ -111,6 +112,7 @@ def _entry(value: Any, folder: Path) -> tuple[Path, Chosen]:
     options = dict(value)
     path = _path(options.pop("path", None), folder)
     chosen = msgspec.convert(options, Chosen)
+    check_names(chosen.format, chosen.reasoning_format)
     lora = {name: str(_path(file, folder)) for name, file in chosen.lora.items()}
     template = chosen.chat_template
     return path, msgspec.structs.replace(

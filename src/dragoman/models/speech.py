@@ -21,9 +21,11 @@ from msgspec.structs import replace
 from dragoman.detection import Detected, detect
 from dragoman.errors import DragomanError, TemplateRejected
 from dragoman.formats import find_reasoning, find_tools
-from dragoman.output import OutputParser, opens_inside, shows
+from dragoman.output import OutputParser, opens_inside, rules, shows
+from dragoman.parse.source import last_of
 from dragoman.parse.spec import GAP, Reasoning
 from dragoman.prompt import generic
+from dragoman.prompt.abilities import abilities
 from dragoman.prompt.prompter import Prompter, Rendered
 from dragoman.prompt.thinking import Knobs
 from dragoman.types import Chat
@@ -39,6 +41,13 @@ class Vocabulary(Protocol):
 
     specials: dict[str, int]
     control: frozenset[int]
+
+
+class Beginning(Struct, frozen=True):
+    """Where an answer begins."""
+
+    inside: bool | None = None  # in the middle of a thought; None where no template says
+    opening: str | None = None  # what the template wrote, where that is an open header
 
 
 class Speech(Struct, frozen=True):
@@ -59,9 +68,15 @@ class Speech(Struct, frozen=True):
     def thoughts(self) -> Reasoning | None:
         return None if self.reasoning is None else find_reasoning(self.reasoning)
 
-    def parser(self, chat: Chat, inside: bool | None) -> OutputParser:
-        """Reads one answer; `inside` is whether it begins in the middle of a thought."""
-        return OutputParser(self.tools, self.reasoning, tools=chat.tools, inside=inside)
+    def parser(self, chat: Chat, begins: Beginning) -> OutputParser:
+        """Reads one answer."""
+        return OutputParser(
+            self.tools,
+            self.reasoning,
+            tools=chat.tools,
+            prompt=begins.opening,
+            inside=begins.inside,
+        )
 
     def shown(self, vocabulary: Vocabulary | None) -> frozenset[int]:
         """Control tokens that are marks of these formats, or parts of one."""
@@ -74,31 +89,66 @@ class Speech(Struct, frozen=True):
             if token in vocabulary.control and shows(tools, self.thoughts, text)
         )
 
+    def kept(self, vocabulary: Vocabulary | None) -> frozenset[int]:
+        """Those of them that are part of the answer."""
+        thoughts = self.thoughts
+        if vocabulary is None or thoughts is None or not thoughts.shown:
+            return frozenset()
+        known = vocabulary.specials
+        return frozenset(known[mark] for mark in (*thoughts.open, *thoughts.close) if mark in known)
+
     @property
     def closing(self) -> str | None:
-        """What to write to end a thought, where that can be done."""
+        """The mark that ends a thought, where we can write it in the model's stead."""
         thoughts = self.thoughts
-        if thoughts is None or not thoughts.close:
+        if thoughts is None or not thoughts.close or thoughts.shown:
             return None
-        return f"\n{thoughts.close[0].replace(GAP, '')}\n\n"
+        if thoughts.header is not None and thoughts.header.routes:
+            return None
+        return thoughts.close[0].replace(GAP, "")
 
-    async def begins_inside(self, chat: Chat, rendered: Rendered, by: Prompter) -> bool | None:
-        """Whether the answer begins in the middle of a thought; None where no template says."""
+    @property
+    def ending(self) -> str:
+        """The same as it stands in a prompt, with what the answer follows on."""
+        thoughts, mark = self.thoughts, self.closing
+        return "" if thoughts is None or mark is None else f"\n{mark.lstrip()}{thoughts.answer}"
+
+    async def begins(self, chat: Chat, rendered: Rendered, by: Prompter) -> Beginning:
+        """Where the answer begins, by this prompt."""
+        if by.template_source is None:
+            return Beginning()
+        header = rules(self.tools, self.reasoning).header
+        opening = None
+        if header is not None and rendered.text.endswith(header.open):
+            opening = await self._opening(chat, by)
+        return Beginning(await self._inside(chat, rendered, by), opening)
+
+    async def _opening(self, chat: Chat, by: Prompter) -> str | None:
+        """What the template writes to open the answer; None if it takes the chat as it is only."""
+        try:
+            return await by.opening(chat)
+        except TemplateRejected:
+            return None
+
+    async def _inside(self, chat: Chat, rendered: Rendered, by: Prompter) -> bool | None:
         thoughts = self.thoughts
-        if thoughts is None or by.template_source is None:
+        if thoughts is None:
             return None
         if chat.continue_final_message:
-            own = chat.messages[-1].content or ""
-            if any(mark in own for mark in (*thoughts.open, *thoughts.close)):
-                return opens_inside(thoughts, own)
-        if not opens_inside(thoughts, rendered.text):
+            own = (chat.messages[-1].content or "").strip()
+            closed = last_of(own, thoughts.close)
+            if own.startswith(tuple(mark.replace(GAP, "") for mark in thoughts.open)):
+                return last_of(own, thoughts.open) > closed
+            if closed[0] >= 0:
+                return False
+        elif not opens_inside(thoughts, rendered.text):
             return False
         if rendered.ending in thoughts.open:  # a special token, so nobody but the template wrote it
             return True
-        try:
-            return opens_inside(thoughts, await by.opening(chat))
-        except TemplateRejected:  # it takes this conversation in no other form
+        opening = await self._opening(chat, by)
+        if opening is None:
             return rendered.text.rstrip().endswith(thoughts.open)
+        return opens_inside(thoughts, opening)
 
 
 class Known(Struct, frozen=True):
@@ -120,21 +170,28 @@ def listen(template: str | None, vocabulary: Vocabulary | None, said: Formats, n
     """What a model's template says of its answers, with what an operator said over it."""
     tools, reasoning = said
     check_names(tools, reasoning)
+    placed = template is not None and abilities(template).tools_rendered
+    if tools and not placed and (tools == NONE or find_tools(tools).name != generic.FORMAT):
+        pair = generic.FORMAT, tools
+        log.warning("%s: the prompt teaches %s, answers are read as %s", name, *pair)
     if template is None:
-        return Known(Speech(_either(tools, generic.FORMAT), _either(reasoning, None)))
+        speech = Speech(_either(tools, generic.FORMAT), _either(reasoning, None))
+        return Known(speech, Knobs(thinks=speech.reasoning is not None))
     try:
         found = detect(template, () if vocabulary is None else vocabulary.specials)
     except DragomanError:
         raise
     except Exception:
         log.exception("%s: what its template says of its answers could not be found", name)
-        return Known(Speech(_either(tools, None), _either(reasoning, None)))
+        own = None if placed else generic.FORMAT
+        return Known(Speech(_either(tools, own), _either(reasoning, None)), Knobs(thinks=True))
     _tell(found, name)
-    own = found.tools if found.declares else generic.FORMAT
+    own = found.tools if placed else generic.FORMAT
     speech = Speech(_either(tools, own), _either(reasoning, found.reasoning))
     switch = found.thinking.switch
     switched = None if switch is None else (switch.name, switch.on, switch.off)
-    knobs = Knobs(switched, found.thinking.budget)
+    thinks = (found.reasoning or speech.reasoning) is not None
+    knobs = Knobs(switched, found.thinking.budget, thinks=thinks)
     if found.thinking.effort:
         knobs = replace(knobs, effort=found.thinking.effort)
     return Known(speech, knobs)

@@ -10,9 +10,10 @@ import re
 from functools import lru_cache
 
 from dragoman.parse.calls import Calls
-from dragoman.parse.cast import loads
+from dragoman.parse.cast import cast, loads, read
+from dragoman.parse.letters import HALF
 from dragoman.parse.literal import Value
-from dragoman.parse.source import Marks, Reading, Refused, Source, here, look, skip, until
+from dragoman.parse.source import Cut, Marks, Reading, Refused, Source, here, look, skip, until
 from dragoman.parse.spec import Named, Objects
 
 
@@ -22,8 +23,12 @@ def marks(*which: str) -> Marks:
 
 
 def letter_after_space(src: Source) -> Reading[str]:
+    """The next letter that is no white space; the text may be cut before one comes."""
     yield from skip(src)
-    return (yield from look(src))
+    letter = yield from look(src)
+    if not letter:
+        raise Cut
+    return letter
 
 
 def read_value(src: Source, calls: Calls, body: Named | None = None) -> Reading[None]:
@@ -32,8 +37,10 @@ def read_value(src: Source, calls: Calls, body: Named | None = None) -> Reading[
     loose = body is not None and body.bare
     types = calls.tools.types(calls.name) if body is not None and body.schema else None
     value = Value(src, calls.args, quotes, loose, types)
+    value.object = True
     value.forgiving = body is not None
     value.ends = calls.ends
+    value.cast = cast
     value.casts = body is not None and body.casts
     calls.closing, calls.held = value.closing, value.held
     yield from value.read()
@@ -87,6 +94,7 @@ class _Found:
         self.id = ""
         self.early: str | None = None  # arguments that came before the name
         self.told = False
+        self.inner = False  # whether it stands in another one
         self.other = False  # whether there are members that are no part of a call
 
 
@@ -130,13 +138,14 @@ def member(src: Source, body: Objects, calls: Calls, said: _Found, key: str) -> 
     if body.keyed and said.name is None:
         said.name = key
         yield from arguments(src, calls, said, letter)
-    elif key in body.name and letter == "{" and said.name is None:
+    elif key in body.name and letter == "{" and said.name is None and not said.inner:
+        said.inner = True
         yield from members(src, body, calls, said)  # {"function": {"name": ..., ...}}
     elif key in body.name and said.name is None:
         if letter not in ("'", '"'):
             raise Refused
         name = loads((yield from collect(src)))
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not name or HALF.search(name):
             raise Refused
         said.name = name
     elif key in body.arguments and not said.told and said.early is None:
@@ -145,7 +154,7 @@ def member(src: Source, body: Objects, calls: Calls, said: _Found, key: str) -> 
         value = yield from collect(src)
         if key in body.id:
             found = loads(value)
-            said.id = found if isinstance(found, str) else ""
+            said.id = found if isinstance(found, str) and not HALF.search(found) else ""
         elif key != "type":
             said.other = True
 
@@ -166,11 +175,11 @@ def arguments(src: Source, calls: Calls, said: _Found, letter: str) -> Reading[N
         text, value = "{}", {}
     if not isinstance(value, dict):
         raise Refused
-    said.early = text
+    said.early = made = read(text) or "{}"
     if said.name is not None:
         calls.open(said.name, said.id)
         said.told = True
-        calls.args(said.early)
+        calls.args(made)
 
 
 # Named

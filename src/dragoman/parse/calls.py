@@ -7,58 +7,44 @@ on arguments flow out as they arrive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from dragoman.parse.cast import ANY, Types, parameters, types_of
+from dragoman.parse.kinds import ANY, Schema, Types, schema_of
 from dragoman.parse.source import Marks, Source
 from dragoman.parse.span import Span
 
-
-class Schema:
-    """A place in a tool's schema."""
-
-    def __init__(self, node: object, root: Mapping[str, Any]) -> None:
-        self._node = node if isinstance(node, Mapping) else {}
-        self._root = root
-        self.types = types_of(self._node, root)
-
-    def member(self, key: str) -> Schema:
-        properties = self._node.get("properties")
-        return Schema(properties.get(key) if isinstance(properties, Mapping) else None, self._root)
-
-    def item(self) -> Schema:
-        return Schema(self._node.get("items"), self._root)
+NOTHING = schema_of(None)
 
 
 class Toolbox:
     """The tools that were declared; None is "any name will do"."""
 
     def __init__(self, tools: Mapping[str, Any] | None, accept: bool = False) -> None:
-        self._schemas = tools or {}
-        self._types = None if tools is None else {name: parameters(s) for name, s in tools.items()}
+        self._tools = {name: schema_of(said) for name, said in (tools or {}).items()}
+        self._types: dict[str, dict[str, Types]] = {}
         self._accept = accept or tools is None
 
     def allows(self, name: str) -> bool:
-        return self._accept or (self._types is not None and name in self._types)
+        return self._accept or name in self._tools
 
     def meant(self, name: str) -> str:
         """The declared tool that a name means: models write some twice, as in `read.read`."""
         first, _, second = name.partition(".")
-        if self._types and name not in self._types and first == second and first in self._types:
-            return first
-        return name
+        twice = first == second and first in self._tools and name not in self._tools
+        return first if twice else name
 
     def types(self, name: str) -> Mapping[str, Types]:
-        return (self._types or {}).get(name, {})
+        """The kinds of each parameter of a tool, found when they are first wanted."""
+        found = self._types.get(name)
+        if found is None:
+            tool = self._tools.get(name)
+            found = {} if tool is None else {key: tool.member(key).types for key in tool.names()}
+            self._types[name] = found
+        return found
 
     def schema(self, name: str, key: str) -> Schema:
-        root = self._schemas.get(name)
-        root = root if isinstance(root, Mapping) else {}
-        return Schema(root, root).member(key)
-
-    def names(self) -> Sequence[str]:
-        return list(self._types or ())
+        return self._tools.get(name, NOTHING).member(key)
 
 
 class Calls:
@@ -110,9 +96,9 @@ class Calls:
         spans = self._spans if self._draft is None else self._draft
         if not self._begun:
             self._begun = self.found = True
-            if self._draft is None:
-                self._src.forget()
             spans.append(Span("tool_name", self.name, 0, self.count, self._id))
+        if self._draft is None:
+            self._src.keep()  # what comes now may still turn out to be no part of it
         if text:
             spans.append(Span("tool_args", text, 0, self.count))
 
@@ -135,7 +121,7 @@ class Calls:
 
     def settle(self) -> None:
         """What was read up to here is dealt with, unless it belongs to a call that is text."""
-        if self._draft is None and not self._text:
+        if self._draft is None and not self._text and not self.muted:
             self._src.keep()
 
     def renew(self) -> None:

@@ -3,107 +3,47 @@
 Formats that write arguments between tags write text; only the schema says that `3` is a number and
 `02134` is not. Models imitate the template that taught them, and several templates write Python
 (`True`, `{'a': None}`), so both spellings are read. Text that is not what the schema says stays
-text: nothing is lost, and whoever runs the tool can say what is wrong with it.
+text: nothing is lost, and whoever runs the tool can say what is wrong with it. Numbers stay as they
+were written wherever JSON can write them so.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NoReturn
 
-Types: TypeAlias = frozenset[str]
+from dragoman.parse.kinds import STRING, Types
+from dragoman.parse.letters import dumped, quoted
+from dragoman.parse.literal import Value
+from dragoman.parse.source import Cut, Refused, Source
 
-STRING: Types = frozenset({"string"})
-ANY: Types = frozenset()
 KINDS = ("null", "boolean", "integer", "number", "object", "array")
-_SYNONYMS = {"str": "string", "text": "string", "int": "integer", "float": "number"}
-_SYNONYMS |= {"double": "number", "bool": "boolean", "dict": "object", "list": "array"}
-_SYNONYMS |= {"varchar": "string", "char": "string", "enum": "string", "uint": "integer"}
-_INTEGER = re.compile(r"[-+]?\d{1,400}")
-_NUMBER = re.compile(r"[-+]?(?:\d{1,400}\.?\d{0,400}|\.\d{1,400})(?:[eE][-+]?\d{1,3})?")
-DEEPEST = 64
-
-
-def types_of(schema: object, root: Mapping[str, Any], depth: int = 0) -> Types:
-    """The kinds of value that a schema allows; none of them means any."""
-    if not isinstance(schema, Mapping) or depth > 8:
-        return ANY
-    said = schema.get("type")
-    if isinstance(said, str):
-        return frozenset({_SYNONYMS.get(said, said)})
-    if isinstance(said, list):
-        return frozenset(_SYNONYMS.get(one, one) for one in said if isinstance(one, str))
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        return types_of(_resolve(reference, root), root, depth + 1)
-    for word in ("anyOf", "oneOf", "allOf"):
-        choices = schema.get(word)
-        if isinstance(choices, list) and choices:
-            kinds = [types_of(one, root, depth + 1) for one in choices]
-            return frozenset().union(*kinds) if all(kinds) else ANY
-    if isinstance(schema.get("enum"), list):
-        return frozenset(map(_kind, schema["enum"]))
-    if "const" in schema:
-        return frozenset({_kind(schema["const"])})
-    if "properties" in schema:
-        return frozenset({"object"})
-    return frozenset({"array"}) if "items" in schema else ANY
-
-
-def parameters(schema: object) -> dict[str, Types]:
-    """The kinds of each parameter of a tool."""
-    if not isinstance(schema, Mapping):
-        return {}
-    properties = schema.get("properties")
-    if not isinstance(properties, Mapping):
-        return {}
-    return {key: types_of(one, schema) for key, one in properties.items() if isinstance(key, str)}
-
-
-def _resolve(reference: str, root: Mapping[str, Any]) -> object:
-    node: object = root
-    if not reference.startswith("#/"):
-        return None
-    for step in reference[2:].split("/"):
-        node = node.get(step) if isinstance(node, Mapping) else None
-    return node
-
-
-def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-    return "object"
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
+_JSON_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
+LONGEST = 1000  # digits; what is longer no reader of JSON takes for a number
 
 
 def cast(text: str, types: Types) -> str:
     """The text of an argument as JSON."""
     if types == STRING:
-        return json.dumps(text, ensure_ascii=False)
+        return quoted(text)
     said = text.strip()
-    for kind in _order(types):
+    for kind in KINDS:
+        if kind not in types:
+            continue
         found = _READERS[kind](said)
-        if found is not None:
+        if found is not None and ("string" not in types or _plainly(found, said, kind)):
             return found
-    return json.dumps(text, ensure_ascii=False)
+    return quoted(text)
 
 
-def _order(types: Types) -> Iterator[str]:
-    return (kind for kind in KINDS if kind in types)
+def _plainly(found: str, said: str, kind: str) -> bool:
+    """Where text is allowed too, only what could be nothing else is no text."""
+    return bool(said) and (kind not in ("integer", "number") or found == said)
 
 
 def _null(text: str) -> str | None:
@@ -116,16 +56,25 @@ def _boolean(text: str) -> str | None:
 
 
 def _integer(text: str) -> str | None:
+    if len(text) > LONGEST:
+        return None
+    if _JSON_INTEGER.fullmatch(text):
+        return text
     if _INTEGER.fullmatch(text):
         return str(int(text))
-    if _NUMBER.fullmatch(text):
-        number = float(text)
-        if number.is_integer():
-            return str(int(number))
+    whole, point, rest = text.partition(".")
+    if point and not rest.strip("0") and _INTEGER.fullmatch(whole):
+        return str(int(whole))
+    if _JSON_NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
+        return text if number.is_integer() else None
     return None
 
 
 def _number(text: str) -> str | None:
+    if len(text) > LONGEST:
+        return None
+    if _JSON_NUMBER.fullmatch(text):
+        return text
     if _INTEGER.fullmatch(text):
         return str(int(text))
     if _NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
@@ -134,11 +83,11 @@ def _number(text: str) -> str | None:
 
 
 def _object(text: str) -> str | None:
-    return _container(text, "{", dict)
+    return read(text) if text.startswith("{") and isinstance(loads(text), dict) else None
 
 
 def _array(text: str) -> str | None:
-    return _container(text, "[(", list)
+    return read(text) if text[:1] in ("[", "(") and isinstance(loads(text), list) else None
 
 
 _READERS = {
@@ -151,69 +100,43 @@ _READERS = {
 }
 
 
-def _container(text: str, opens: str, kind: type) -> str | None:
-    """JSON as it is; Python's literals rewritten."""
-    if text[:1] not in opens or not text:
-        return None
-    value = loads(text)
-    return None if not isinstance(value, kind) else _text(text, value)
-
-
-def _text(text: str, value: object) -> str:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return json.dumps(value, ensure_ascii=False)
-    return text
-
-
-def loads(text: str) -> object:
-    """A value of JSON or of Python's literals, or None."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        pass
-    if not _shallow(text):
-        return None
-    try:
-        value = ast.literal_eval(text)
-        return json.loads(json.dumps(_plain(value), ensure_ascii=False, allow_nan=False))
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return None
-
-
 def read(text: str) -> str | None:
     """A value of JSON or of Python's literals as JSON, or None if it is neither."""
     said = text.strip()
     try:
-        json.loads(said)
+        _strictly(said)
     except (ValueError, RecursionError):
-        value = loads(said)
-        known = value is not None or said == "None"
-        return json.dumps(value, ensure_ascii=False) if known else None
+        return _mended(said)
     return said
 
 
-def _shallow(text: str) -> bool:
-    """Whether brackets nest no deeper than Python's own parser can take."""
-    depth = 0
-    for letter in text:
-        depth += (letter in "[({") - (letter in "])}")
-        if depth > DEEPEST:
-            return False
-    return True
+def loads(text: str) -> Any:
+    """A value of JSON or of Python's literals, or None."""
+    said = read(text)
+    return None if said is None else _strictly(said)
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, tuple | set | frozenset):
-        return [_plain(one) for one in value]
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    return value
+def _strictly(text: str) -> Any:
+    return json.loads(text, parse_constant=_no_number)
 
 
-def guess(text: str, among: Sequence[str] = KINDS) -> str:
-    """The text as what it looks like, for arguments that nobody described."""
-    return cast(text, frozenset(among))
+def _no_number(_word: str) -> NoReturn:
+    raise ValueError("no number")
+
+
+def _mended(text: str) -> str | None:
+    """The same for what only looks like it: read as the arguments of a call are."""
+    if text[:1] not in ("{", "[", "(", '"', "'") and text not in ("True", "False", "None"):
+        return None
+    src, parts = Source(), list[str]()
+    src.push(text)
+    src.finish()
+    try:
+        for _ in Value(src, parts.append).read():
+            pass
+        if src.more:
+            return None
+        made = "".join(parts)
+        return made if dumped(_strictly(made)) else None
+    except (Cut, Refused, ValueError, RecursionError):
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 from dragoman.parse.source import Cut, Reading, Source
@@ -13,36 +14,45 @@ WORDS = {"true": "true", "false": "false", "null": "null"}
 WORDS |= {"True": "true", "False": "false", "None": "null"}
 _ESCAPE = re.compile(r"u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[^uUx]", re.DOTALL)
 _ESCAPES = {"u": 5, "U": 9, "x": 3}
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_LIKE_A_NUMBER = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?")
+HALF = re.compile(r"[\ud800-\udfff]")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
+LONGEST_NUMBER = 1000  # digits; what is longer no reader of JSON takes for a number
+_LIKE_A_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?")
+
+
+def dumped(value: object) -> str:
+    """JSON that can be sent: half a character, which an escape may make, stays an escape."""
+    made = json.dumps(value, ensure_ascii=False)
+    return made if HALF.search(made) is None else json.dumps(value)
 
 
 def quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return dumped(text)
 
 
 def escaped(text: str) -> str:
     """Text as it stands inside a JSON string."""
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    return dumped(text)[1:-1]
 
 
 def word_of(word: str) -> str:
     """A bare word: a number or a constant if it is one, else a string."""
     if word in WORDS:
         return WORDS[word]
-    if _NUMBER.fullmatch(word):
+    if len(word) <= LONGEST_NUMBER and _NUMBER.fullmatch(word):
         return word
     return _number(word) or quoted(word)
 
 
 def _number(word: str) -> str | None:
     """A number that Python would read but JSON would not."""
+    if len(word) > 32 or not word.isascii() or "_" in word:
+        return None
     try:
-        return str(int(word.replace("_", ""), 0)) if len(word) < 32 else None
+        return str(int(word, 0))
     except ValueError:
         pass
-    if _LIKE_A_NUMBER.fullmatch(word) and len(word) < 32:
-        number = float(word)
+    if _LIKE_A_NUMBER.fullmatch(word) and math.isfinite(number := float(word)):
         return json.dumps(int(number) if number.is_integer() and "." not in word else number)
     return None
 

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from dragoman.parse.cast import STRING, Types, cast
+from dragoman.parse.kinds import STRING, Types
 from dragoman.parse.letters import PLAIN, escaped, quoted, read_escape, word_of
 from dragoman.parse.source import Cut, Marks, Reading, Refused, Source, peek
 
@@ -25,7 +25,7 @@ _SPACES = re.compile(r"[ \t\r\n]*")
 _WORD = re.compile(r"[^\s,:=\[\]{}()\"']+")
 _LOOSE = re.compile(r"[^,\]}]+")
 _CLOSERS = {"{": "}", "[": "]", "(": "]"}
-DEEPEST = 256
+DEEPEST = 128
 LONGEST_LEAD = 4096  # of white space and a key before a value, no more is repeated
 
 
@@ -38,15 +38,18 @@ class Value:
         "_lead",
         "_open",
         "_out",
+        "_plain",
         "_quotes",
         "_src",
         "_types",
         "_unsure",
+        "cast",
         "casts",
         "ends",
         "forgiving",
         "glued",
         "keys",
+        "object",
         "stack",
     )
 
@@ -66,12 +69,15 @@ class Value:
         self._lead = ""  # what comes before the next value, held back until there is one
         self._open = ""  # braces whose kind is not known yet, with what stands between them
         self._unsure = 0  # how many they are
+        self._plain = ""  # a key without quotes
         self._hold: str | None = None  # the key that a value is read for
         self.stack: list[str] = []
         self.keys: Sequence[str] = ()  # names that may be glued to the end of a bare word
         self.glued = ""  # the one that was
         self.ends: Marks | None = None  # what ends the value, however much of it is open
+        self.cast: Callable[[str, Types], str] = _as_it_is  # makes of a word what the types say
         self.casts = False  # whether the schema types strings too
+        self.object = False  # whether it must be an object
         self.forgiving = False  # whether a key needs no colon
 
     def closing(self) -> str:
@@ -114,7 +120,8 @@ class Value:
                 found = _SPACES.match(src.text, src.at)
                 assert found is not None  # noqa: S101
                 src.at = found.end()
-                self._lead = (self._lead + found.group())[:LONGEST_LEAD]
+                if len(self._lead) < LONGEST_LEAD:
+                    self._lead += found.group()[:LONGEST_LEAD]
                 continue
             if src.ended:
                 raise Cut
@@ -179,7 +186,7 @@ class Value:
         lead = self._lead
         if not fresh and "," not in lead:
             lead = "," + (lead or " ")
-        self._lead = ""
+        self._lead = self._plain = ""
         key = yield from self._key()
         letter = yield from self._next()
         if letter in ":=" or (self.forgiving and letter not in ",}"):
@@ -188,11 +195,11 @@ class Value:
             self._hold = key if len(self.stack) == 1 else None
             yield from self._value()
             self._hold = None
-        elif letter in ",}" and fresh:
+        elif letter in ",}" and fresh and not (self.object and len(self.stack) == 1):
             self.stack[-1] = "]"
             self._open = self._open[:-1] + "["
             self._lead = lead
-            self._begin(key)
+            self._begin(word_of(self._plain) if self._plain else key)
         else:
             raise Refused
 
@@ -214,10 +221,10 @@ class Value:
                 parts = ['"']
                 yield from self._until_mark(number, parts.append)
                 return "".join([*parts, '"'])
-        word = yield from self._word(_WORD)
-        if not word:
+        self._plain = yield from self._word(_WORD)
+        if not self._plain:
             raise Refused
-        return quoted(word)
+        return quoted(self._plain)
 
     def _string(self, quote: str) -> Reading[None]:
         self._begin('"')
@@ -244,17 +251,17 @@ class Value:
             end = found.start()
             letter = text[end]
             if letter == quote:
+                src.at = end + 1
                 if end > at:
                     out(text[at:end])
-                src.at = end + 1
                 return
             if letter != "\\":
                 src.at = end + 1
                 out(text[at:end] + escaped(letter))
                 continue
+            src.at = end
             if end > at:
                 out(text[at:end])
-                src.at = end
             out((yield from read_escape(src)))
 
     def _marked(self) -> Reading[bool]:
@@ -272,8 +279,13 @@ class Value:
         types = self._wanted() if self.casts else None
         if types and types != STRING:
             parts: list[str] = []
-            yield from self._until_mark(number, parts.append, plain=True)
-            self._begin(cast("".join(parts), types))
+            try:
+                yield from self._until_mark(number, parts.append, plain=True)
+            except Cut:
+                self._begin('"' + escaped("".join(parts)))
+                self.stack.append('"')
+                raise
+            self._begin(self.cast("".join(parts), types))
             return True
         self._begin('"')
         self.stack.append('"')
@@ -294,16 +306,16 @@ class Value:
         assert quotes is not None  # noqa: S101
         while True:
             start, end, found = quotes.search(src)
-            if start > src.at:
-                out(write(src.text[src.at : start]))
-                src.at = start
+            piece, src.at = src.text[src.at : start], start
+            if piece:
+                out(write(piece))
             if found >= 0:
                 src.at = end
                 return
             if src.ended:
-                if src.more:
-                    out(write(src.text[src.at :]))
-                    src.at = len(src.text)
+                piece, src.at = src.text[src.at :], len(src.text)
+                if piece:
+                    out(write(piece))
                 raise Cut
             yield
 
@@ -328,6 +340,8 @@ class Value:
         if not word.strip():
             if not self.stack and not self._open:
                 raise Refused
+            if not self._src.more:
+                raise Cut
             if self._src.text[self._src.at] not in "}]),":
                 self._src.at += 1  # a letter that means nothing here
             self._begin("null")
@@ -341,5 +355,9 @@ class Value:
     def _typed(self, word: str) -> str:
         types = self._wanted()
         if types:
-            return cast(word, types)
+            return self.cast(word, types)
         return word_of(word)
+
+
+def _as_it_is(word: str, _types: Types) -> str:
+    return word_of(word)

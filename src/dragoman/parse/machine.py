@@ -25,6 +25,8 @@ from dragoman.parse.span import Span
 from dragoman.parse.spec import Header
 
 WORD = re.compile(r"[\w.\-]*")
+WORDS = re.compile(r"[\w.\-\s]{0,128}")  # what a header may hold that is not read
+SHORT = 64  # letters of what is left out between marks
 
 
 class Parser:
@@ -84,11 +86,6 @@ class Parser:
         if self._pure:
             self._spans.extend(self._blank)
         return self._spans[:]
-
-    @property
-    def calls(self) -> int:
-        """How many calls were handed out."""
-        return self._calls.count + self._calls.begun
 
     @property
     def inside(self) -> bool:
@@ -156,6 +153,8 @@ class Parser:
             if number >= 0:
                 mark = place.marks.marks[number]
                 yield from self._met(place.meanings[mark], mark, end)
+            elif src.walled:
+                src.lift()
             elif src.ended:
                 self._say(src.text[src.at :], src.base + src.at)
                 return
@@ -166,7 +165,7 @@ class Parser:
         """Thoughts that stay in the answer get the mark back that the prompt opened them with."""
         reasoning = self._rules.reasoning
         if not (yield from peek(self._src, marks(*reasoning.open))):
-            self._spans.append(Span("text", reasoning.open[0]))
+            self._spans.append(Span("text", reasoning.open[0], -len(reasoning.open[0])))
 
     def _beginning(self) -> Reading[None]:
         """Formats in which the beginning of an answer is a header or a call without a mark."""
@@ -275,8 +274,11 @@ class Parser:
         src.at = end
         if close:
             try:
-                _, _, src.at = yield from until(src, marks(*close))
+                text, _, src.at = yield from until(src, marks(*close), SHORT)
+                words = any(map(str.isalpha, text))
             except (Cut, Refused):
+                words = True
+            if words:
                 self._give_back()
                 return
         src.forget()
@@ -287,25 +289,24 @@ class Parser:
         """Read a header and go where it says. One that never ends is text."""
         src, header = self._src, self._rules.header
         assert header is not None  # noqa: S101
+        text, mark, end = "", "", 0
         try:
-            _, mark, end = yield from until(src, marks(*header.end, *header.close))
+            text, mark, end = yield from until(src, marks(*header.end, *header.close))
+        except Refused:
+            pass
         except Cut:
-            src.at = len(src.text)
             if self._cut:
                 src.forget()
-            self._give_back()
-            return
-        except Refused:
-            self._give_back()
-            return
         if mark not in header.end:
-            src.at = end
+            src.at = max(src.at, end)
             self._give_back()
             return
         self._pure = False
         if header.routes:
-            text, src.at = src.so_far(), end
-            yield from self._route(header, text)
+            whole, src.at = src.so_far(), end
+            yield from self._route(header, whole)
+        elif WORDS.fullmatch(text) is None:
+            self._give_back()
         else:  # the mark itself says where to go
             what = self._place.meanings.get(mark)
             if what is None:
@@ -342,15 +343,16 @@ class Parser:
         if not src.keeping:
             src.keep()
         src.at = end
-        if draft:
+        if draft and not src.walled:
             src.fence(self._rules.closers)
-        refused = False
+        refused, left = False, None
         try:
             yield from reading(frames)
             while draft and (yield from frames.follows()):
                 yield from frames.section_or_call()
         except Refused:
             refused = True
+            left = src.kept() if calls.begun and not draft else None
             self._complete()
         except Cut:
             self._ended()
@@ -360,6 +362,8 @@ class Parser:
         elif calls.found:
             self._pure = False
             self._go(self._rules.after)
+        if left is not None:
+            self._say(*left)
         self._give_back()
         calls.end()
         return refused and not calls.found
@@ -376,7 +380,8 @@ class Parser:
         calls.judge(meant)
         if meant:
             src.forget()
-        src.lift()
+        if not src.walled:
+            src.lift()
 
     def _complete(self) -> None:
         if self._calls.begun:

@@ -11,7 +11,8 @@ import re
 
 from dragoman.parse.bodies import letter_after_space, listed, marks, one_object
 from dragoman.parse.calls import Calls
-from dragoman.parse.cast import STRING, cast
+from dragoman.parse.cast import cast
+from dragoman.parse.kinds import STRING
 from dragoman.parse.letters import PLAIN, escaped, quoted, read_escape
 from dragoman.parse.literal import Out, Value
 from dragoman.parse.source import Cut, Reading, Refused, Source, skip, up_to
@@ -19,7 +20,7 @@ from dragoman.parse.spec import GAP, Objects, Pythonic
 
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
 _KEY = re.compile(r"[^\W\d]\w*")
-_SPACES = re.compile(r"\s*")
+_SPACES = re.compile(r"\s{0,64}")
 LONGEST = 256
 ENDS = (")]", "),", ")\n", ")<")
 
@@ -76,8 +77,10 @@ def word(src: Source, pattern: re.Pattern[str]) -> Reading[str]:
         if size > LONGEST or (not size and text):
             raise Refused
         src.at += size - len(start)
-        if src.more or src.ended:
+        if src.more:
             return text[:size]
+        if src.ended:
+            raise Cut
         start = text[:size]
         yield
 
@@ -133,9 +136,13 @@ class Keywords:
             src.at += 1
             if types and "string" not in types:
                 parts: list[str] = []
-                yield from self._letters(letter, parts.append)
-                text = "".join(parts)
-                self._out(cast(_read(text), types))
+                try:
+                    yield from self._letters(letter, parts.append)
+                except Cut:
+                    self._string = True
+                    self._out('"' + "".join(parts))
+                    raise
+                self._out(cast(_read("".join(parts)), types))
             else:
                 self._string = True
                 self._out('"')
@@ -161,10 +168,12 @@ class Keywords:
             yield from up_to(src, ends, parts.append)
         except Cut:
             text = "".join(parts)
-            if not text.endswith(")"):
+            if not src.text.endswith(")"):
+                self._string = True
+                self._out('"' + escaped(text.strip()))
                 raise
             parts = [text[:-1]]
-            src.text, src.at = src.text[: src.at] + ")", src.at
+            src.at -= 1
         said = "".join(parts).strip()
         return "null" if said in ("None", "null") else quoted(said)
 
@@ -208,7 +217,7 @@ class Keywords:
             after = rest[key.end() :].lstrip() if key is not None else "?"
             if key is not None and after[:1] == "=":
                 return not self._keys or key.group() in self._keys
-            waits = not rest or not after
+            waits = len(rest) < LONGEST and (not rest or not after)
             if src.ended or not waits:
                 return src.ended and not rest
             yield

@@ -20,7 +20,8 @@ T = TypeVar("T")
 Reading = Generator[None, None, T]
 
 SPACE = re.compile(r"\s*")
-LONGEST_NAME = 512  # characters; nothing longer is a name, a key or a header
+NESTED = 100  # letters of a mark, as deep as a pattern may nest
+LONGEST_NAME = 256  # characters; nothing longer is a name, a key or a header
 
 
 class Cut(Exception):
@@ -144,16 +145,18 @@ class Marks:
         self._known = {mark.replace(GAP, ""): at for at, mark in enumerate(self.marks)}
         self._loose = any(GAP in mark for mark in self.marks)
         self._growing = {
-            one
+            self._known[one]
             for one in self._known
             for other in self._known
             if other != one and other.startswith(one)
         }
+        self._each = [re.compile(_pattern(mark)) for mark in self.marks] if self._loose else []
         ordered = sorted(self.marks, key=len, reverse=True)
         whole = [_pattern(mark) for mark in ordered]
         parts = [part for mark in ordered if (part := _unfinished(mark))]
         # a tail that may become a longer mark comes before a shorter mark that is there already
-        sure = [_pattern(mark) for mark in ordered if mark not in self._growing]
+        growing = {self.marks[at] for at in self._growing}
+        sure = [_pattern(mark) for mark in ordered if mark not in growing]
         live = re.compile("|".join(sure + parts + whole) or r"(?!)")
         last = re.compile("|".join(whole) or r"(?!)")
         self._search = {False: live.search, True: last.search}
@@ -174,21 +177,17 @@ class Marks:
             return missing, missing, -1
         said = found.group()
         start, end = found.span()
-        if self._loose:
-            return start, end, self._loosely("".join(said.split()))
-        if end == len(src.text) and said in self._growing and not src.ended:
+        number = self._loosely(said) if self._loose else self._known.get(said, -1)
+        if number in self._growing and end == len(src.text) and not src.ended:
             return start, end, -1  # it may become a longer one
-        return start, end, self._known.get(said, -1)
+        return start, end, number
 
     def _loosely(self, said: str) -> int:
-        for known, at in self._known.items():
-            if "".join(known.split()) == said:
-                return at
-        return -1
+        return next((at for at, one in enumerate(self._each) if one.fullmatch(said)), -1)
 
 
 def _atoms(mark: str) -> list[str]:
-    return [r"\s*" if letter == GAP else re.escape(letter) for letter in mark]
+    return [r"\s{0,16}" if letter == GAP else re.escape(letter) for letter in mark]
 
 
 def _pattern(mark: str) -> str:
@@ -198,6 +197,8 @@ def _pattern(mark: str) -> str:
 def _unfinished(mark: str) -> str:
     """A pattern for a beginning of the mark that stands at the end of the text."""
     *atoms, _ = _atoms(mark)
+    if len(atoms) > NESTED:
+        return "(?:" + "|".join("".join(atoms[:at]) for at in range(len(atoms), 0, -1)) + r")\Z"
     pattern = ""
     for atom in reversed(atoms):
         pattern = rf"{atom}(?:\Z|{pattern})" if pattern else rf"{atom}\Z"
@@ -290,7 +291,9 @@ def closed(src: Source, marks: Marks) -> Reading[bool]:
             return True
         if src.ended:
             rest = src.text[src.at : src.at + LONGEST_NAME]
-            part = bool(rest) and any(mark.startswith(rest) for mark in marks.marks)
+            part = len(rest) > 1 and any(
+                mark.replace(GAP, "").startswith(rest) for mark in marks.marks
+            )
             src.at += len(rest) if part else 0
             return part
         if start < 0:
@@ -307,13 +310,15 @@ def until(src: Source, marks: Marks, longest: int = LONGEST_NAME) -> Reading[tup
     size = 0
     while True:
         start, end, number = marks.search(src)
+        room = longest - size
+        if start - src.at > room:  # the same place wherever the text was cut
+            src.at += room
+            raise Refused
         parts.append(src.text[src.at : start])
         size += start - src.at
         src.at = start
         if number >= 0:
             return "".join(parts), marks.marks[number], end
-        if size > longest:
-            raise Refused
         if src.ended:
             raise Cut
         yield
@@ -323,14 +328,14 @@ def up_to(src: Source, marks: Marks, out: Callable[[str], object]) -> Reading[tu
     """Hand out all text up to a mark; the mark, which is not read, and where it ends."""
     while True:
         start, end, number = marks.search(src)
-        if start > src.at:
-            out(src.text[src.at : start])
-            src.at = start
+        piece, src.at = src.text[src.at : start], start
+        if piece:
+            out(piece)
         if number >= 0:
             return marks.marks[number], end
         if src.ended:
-            if src.more:
-                out(src.text[src.at :])
-                src.at = len(src.text)
+            piece, src.at = src.text[src.at :], len(src.text)
+            if piece:
+                out(piece)
             raise Cut
         yield

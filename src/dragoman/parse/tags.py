@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from dragoman.parse.bodies import letter_after_space, marks, read_value
-from dragoman.parse.calls import Calls, Schema
-from dragoman.parse.cast import STRING, Types, cast, read
+from dragoman.parse.calls import Calls
+from dragoman.parse.cast import cast, read
+from dragoman.parse.kinds import STRING, Schema, Types
 from dragoman.parse.letters import escaped, quoted
 from dragoman.parse.source import (
     Cut,
@@ -28,6 +29,8 @@ from dragoman.parse.source import (
 )
 from dragoman.parse.spec import Nested, Tagged
 
+# an element in a text: its name, what stands in it, and where it is
+Child = tuple[str, str, tuple[int, int]]
 CDATA = ("<![CDATA[", "]]>")
 JSON: Types = frozenset({"json"})  # a value that the format itself says is no text
 INLINE = {"true": STRING, "false": JSON}
@@ -99,6 +102,7 @@ def tagged(src: Source, body: Tagged, calls: Calls, after: tuple[str, ...]) -> R
         if (yield from here(src, opens)) < 0:
             break
         yield from argument(src, body, calls, out, after)
+        calls.settle()
     if not out.some and after and not (yield from peek(src, marks(*after))):
         raise Refused  # neither arguments nor an end
     out.close()
@@ -158,16 +162,13 @@ def value(src: Source, slot: Slot, out: Writing) -> Reading[None]:
         yield from here(src, marks("\n"))
     elif body.trim == "space":
         yield from skip(src)
-    raw = False
-    if body.cdata:
-        raw = (yield from here(src, marks(CDATA[0]))) >= 0
-    closes = marks(CDATA[1]) if raw else slot.closes
     streams = slot.types == STRING or (not slot.types and body.untyped == "text")
     parts: list[str] = []
+    write = out.go_on if streams else parts.append
+    if streams:
+        out.begin(slot.key)
     try:
-        if streams:
-            out.begin(slot.key)
-        mark, end = yield from up_to(src, closes, out.go_on if streams else parts.append)
+        mark, end = yield from (sections if body.cdata else up_to)(src, slot.closes, write)
     except Cut:
         if not streams:
             out.whole(slot.key, finished("".join(parts), slot))
@@ -176,12 +177,26 @@ def value(src: Source, slot: Slot, out: Writing) -> Reading[None]:
         out.end()
     else:
         out.whole(slot.key, finished("".join(parts), slot))
-    if raw:
+    if mark.lstrip("\n") in body.value.close:
         src.at = end
-        yield from skip(src)
-        _, src.at = yield from up_to(src, slot.closes, str)
-    elif mark.lstrip("\n") in body.value.close:
+
+
+def sections(
+    src: Source, closes: Marks, write: Callable[[str], object]
+) -> Reading[tuple[str, int]]:
+    """The same as `up_to`, for text that may have parts in CDATA; blank text beside one is none."""
+    every = marks(CDATA[0], *closes.marks)
+    seen = False
+    while True:
+        parts: list[str] = []
+        mark, end = yield from up_to(src, every, parts.append if seen else write)
+        if "".join(parts).strip():
+            write("".join(parts))
+        if mark != CDATA[0]:
+            return mark, end
         src.at = end
+        _, src.at = yield from up_to(src, marks(CDATA[1]), write)
+        seen = True
 
 
 def finished(text: str, slot: Slot) -> str:
@@ -217,6 +232,7 @@ def nested(src: Source, body: Nested, calls: Calls, after: tuple[str, ...]) -> R
             break
         key, _, src.at = yield from until(src, marks(">"))
         yield from element(src, body, calls, out, Element(key, after))
+        calls.settle()
     out.close()
 
 
@@ -264,20 +280,29 @@ def inside(
 
 
 def tree(body: Nested, text: str, schema: Schema, depth: int = 0) -> str:
-    """The JSON of what stands inside an element."""
+    """The JSON of what stands inside an element. Text among elements makes all of it text."""
     children = list(_children(body, text)) if depth < 32 else []
     types = schema.types
-    if not children:
+    rest = "".join(text[a:b] for a, b in _gaps(children, len(text)))
+    if not children or rest.strip():
         return cast(text, types) if types else untyped(text)
-    items_only = all(key == body.item for key, _ in children)
+    items_only = all(key == body.item for key, _, _ in children)
     if types == frozenset({"array"}) or (items_only and (not types or "array" in types)):
-        items = (tree(body, inner, schema.item(), depth + 1) for _, inner in children)
+        items = (tree(body, inner, schema.item(), depth + 1) for _, inner, _ in children)
         return f"[{', '.join(items)}]"
     members = (
         f"{quoted(key)}: {tree(body, inner, schema.member(key), depth + 1)}"
-        for key, inner in children
+        for key, inner, _ in children
     )
     return f"{{{', '.join(members)}}}"
+
+
+def _gaps(children: Sequence[Child], size: int) -> Iterator[tuple[int, int]]:
+    at = 0
+    for _, _, (start, end) in children:
+        yield at, start
+        at = end
+    yield at, size
 
 
 def untyped(text: str) -> str:
@@ -287,7 +312,7 @@ def untyped(text: str) -> str:
     return read(text) or quoted(text)
 
 
-def _children(body: Nested, text: str) -> Iterator[tuple[str, str]]:
+def _children(body: Nested, text: str) -> Iterator[Child]:
     """The elements in a text, each up to the end of its own kind; elements of one name nest."""
     at, opening = 0, body.prefix + "<"
     while (start := text.find(opening, at)) >= 0:
@@ -308,4 +333,4 @@ def _children(body: Nested, text: str) -> Iterator[tuple[str, str]]:
                 break
         else:
             at = len(text)
-        yield key, text[begun:close]
+        yield key, text[begun:close], (start, at)

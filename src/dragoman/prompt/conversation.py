@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from dragoman.prompt import generic
 from dragoman.prompt.abilities import Abilities
+from dragoman.prompt.marks import joined
 from dragoman.types import Message, Tool, ToolCall
 
 BETWEEN = "\n\n"
@@ -259,7 +260,7 @@ def _fillers(turns: list[Message], abilities: Abilities, tools: bool) -> Iterato
 
 
 def _joined(texts: Iterable[str | None]) -> str:
-    return BETWEEN.join(text for text in texts if text)
+    return joined((text for text in texts if text), BETWEEN)
 
 
 # As dicts

@@ -2,7 +2,8 @@
 
 The system message lists the functions and says how to call one; calls and results of earlier turns
 are written the way the model is asked to write them. It is the form that most open models know
-(`hermes_json` among the output formats), so what comes back is read as that.
+(`hermes_json` among the output formats), so what comes back is read as that. Where its tags are
+tokens of the model they become those, but none in a text of the client's does.
 
     <tool_call>
     {"name": "weather", "arguments": {"city": "Paris"}}
@@ -21,6 +22,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dragoman.prompt.marks import joined, ours
 from dragoman.types import Message, ToolCall
 
 FORMAT = "hermes_json"  # what answers are read as
@@ -38,26 +40,32 @@ To call a function, write a JSON object with its name and arguments in <tool_cal
 </tool_call>
 Write one such block for each call. The results come back in <tool_response></tool_response>.
 If no function is of use, just answer."""
+CALL = '<tool_call>\n{"name": ', ', "arguments": ', "}\n</tool_call>"
+RESULT = "<tool_response>\n", "\n</tool_response>"
 
 
 def offered(turns: Sequence[Message], tools: Iterable[dict[str, Any]]) -> list[Message]:
     """The conversation with the tools in its first system message; one is made if need be."""
-    text = OFFER % "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    before, _, after = OFFER.partition("%s")
+    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    text = joined([ours(before), lines, ours(after)])
     if turns and turns[0].role in HEADS:
         said = turns[0].content
-        return [replace(turns[0], content=f"{said}\n\n{text}" if said else text), *turns[1:]]
+        both = joined([said, text], "\n\n") if said else text
+        return [replace(turns[0], content=both), *turns[1:]]
     return [Message(role="system", content=text), *turns]
 
 
 def called(turn: Message) -> Message:
     """A turn of the assistant's with its calls as text."""
     texts = [turn.content, *map(_call, turn.tool_calls)]
-    return replace(turn, content="\n".join(text for text in texts if text), tool_calls=())
+    return replace(turn, content=joined([text for text in texts if text], "\n"), tool_calls=())
 
 
 def _call(call: ToolCall) -> str:
     name = json.dumps(call.name, ensure_ascii=False)
-    return f'<tool_call>\n{{"name": {name}, "arguments": {_arguments(call)}}}\n</tool_call>'
+    begin, between, end = map(ours, CALL)
+    return joined([begin, name, between, _arguments(call), end])
 
 
 def _arguments(call: ToolCall) -> str:
@@ -72,5 +80,6 @@ def _arguments(call: ToolCall) -> str:
 
 def answered(results: Iterable[Message]) -> Message:
     """Results in a row as one turn of the user's."""
-    texts = [f"<tool_response>\n{result.content or ''}\n</tool_response>" for result in results]
-    return Message(role="user", content="\n".join(texts))
+    begin, end = map(ours, RESULT)
+    texts = [joined([begin, result.content or "", end]) for result in results]
+    return Message(role="user", content=joined(texts, "\n"))

@@ -12,6 +12,9 @@ places where this template is known to cut texts. What remains is a template tha
 its own brackets (`<` + name + `>`): where such a mark shows up in the prompt and the client sent a
 text that could be the middle of it, the conversation is rendered again with that text broken.
 
+Some texts are partly our own (tools, for a template without a place for them). Those are `Mixed`:
+the client's parts are broken and kept apart from ours, and the marks in ours are left whole.
+
 Tokens of a single character cannot be broken and are never read as special here.
 """
 
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
 MARK = "\ufdd0"
@@ -82,6 +86,38 @@ def _chain(letter: str, node: dict[str, Any]) -> str:
         [(letter, node)] = node.items()
         letters.append(letter)
     return re.escape("".join(letters)) + _pattern(node)
+
+
+class Mixed(str):
+    """A text with parts of our own; each part is a text and whether it is ours."""
+
+    __slots__ = ("parts",)
+    parts: tuple[tuple[str, bool], ...]
+
+    def __new__(cls, parts: Iterable[tuple[str, bool]]) -> Mixed:
+        """Parts of one side in a row become one: a mark may stand across them."""
+        runs = groupby((part for part in parts if part[0]), lambda part: part[1])
+        whole = tuple(("".join(text for text, _ in run), ours) for ours, run in runs)
+        made = super().__new__(cls, "".join(text for text, _ in whole))
+        made.parts = whole
+        return made
+
+
+def ours(text: str) -> Mixed:
+    """A text in which special tokens are read as such."""
+    return Mixed([(text, True)])
+
+
+def joined(texts: Iterable[str], between: str = "") -> str:
+    """One text; what is ours in it stays ours."""
+    texts = list(texts)
+    if not any(isinstance(text, Mixed) for text in texts):
+        return between.join(texts)
+    parts: list[tuple[str, bool]] = []
+    for text in texts:
+        parts += [(between, False)] if parts else []
+        parts += text.parts if isinstance(text, Mixed) else [(text, False)]
+    return Mixed(parts)
 
 
 class Marked:
@@ -157,6 +193,8 @@ class Guard:
 
     def broken(self, text: str) -> str:
         """The same text, but no mark can be read in it, nor where it meets another."""
+        if isinstance(text, Mixed):
+            return MARK.join(part if own else self.broken(part) for part, own in text.parts)
         if MARK in text or CUT in text:
             text = _OURS.sub("", text)
         if "\\" in text:
@@ -174,16 +212,16 @@ class Guard:
         bare = text.strip()
         if not bare:
             return text
-        whole, trimmed = self._folded(text), self._folded(bare)
         at = text.index(bare[0])
-        if self._begins(trimmed):
+        whole, led, ended = map(self._folded, (text, text[at:], text.rstrip()))
+        if self._begins(led):
             text = text[:at] + MARK + text[at:]
         if at and self._begins(whole):
             text = MARK + text
         at = len(text.rstrip())
         if at < len(text) and self._finishes(whole):
             text += MARK
-        if self._finishes(trimmed):
+        if self._finishes(ended):
             text = text[:at] + MARK + text[at:]
         return text
 

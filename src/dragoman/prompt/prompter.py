@@ -32,7 +32,7 @@ from dragoman.prompt.conversation import prepare, prepare_tools
 from dragoman.prompt.marks import CUT, Guard, Marked, clean
 from dragoman.prompt.segments import Segments
 from dragoman.prompt.template import TOO_COSTLY, compile_template
-from dragoman.prompt.thinking import Knobs, no_effort, thinking_variables
+from dragoman.prompt.thinking import Knobs, needless, no_effort, thinking_variables
 from dragoman.types import Chat, Prompt, Tool
 
 log = logging.getLogger("dragoman.prompt")
@@ -189,8 +189,8 @@ class Prompter:
 
     def _verbatim(self, chat: Chat) -> str:
         """Without a template: what was said, as it is."""
-        if chat.reasoning_effort is not None:
-            raise no_effort()
+        if chat.reasoning_effort is not None and not needless(chat, self._knobs):
+            raise no_effort(chat)
         for said, name in (
             (chat.template_kwargs, "chat_template_kwargs"),
             (chat.continue_final_message, "continue_final_message"),

@@ -26,35 +26,43 @@ class Knobs(Struct, frozen=True):
     switch: tuple[str, Any, Any] | None = None  # a variable, and its values for on and off
     budget: str | None = None  # a variable for the most tokens
     effort: str = EFFORT  # the variable that efforts go to
+    thinks: bool = False  # whether the model thinks at all, as far as is known
 
 
 def thinking_variables(chat: Chat, facts: Facts, knobs: Knobs) -> dict[str, Any]:
     """What to set for this chat, besides what its client set."""
     made: dict[str, Any] = {}
-    if chat.reasoning_effort is not None:
-        made |= _effort(chat.reasoning_effort, facts, knobs)
+    known = knobs.effort in facts.reads
+    if chat.reasoning_effort is not None and (known or not needless(chat, knobs)):
+        made |= _effort(chat, known, facts, knobs)
     if chat.thinking_budget is not None and knobs.budget is not None:
         made[knobs.budget] = chat.thinking_budget
     return {name: value for name, value in made.items() if name not in chat.template_kwargs}
 
 
-def _effort(effort: str, facts: Facts, knobs: Knobs) -> dict[str, Any]:
-    name, switch = knobs.effort, knobs.switch
-    known = name in facts.reads
+def needless(chat: Chat, knobs: Knobs) -> bool:
+    """Whether a client that thinks of thinking as a switch turns off what is not there."""
+    off = chat.reasoning_effort == "none" and chat.name(EFFORT) == "reasoning.enabled"
+    return off and not knobs.thinks and knobs.switch is None
+
+
+def _effort(chat: Chat, known: bool, facts: Facts, knobs: Knobs) -> dict[str, Any]:
+    effort, name, switch = chat.reasoning_effort, knobs.effort, knobs.switch
+    param = chat.name(EFFORT)
     if switch is not None and switch[0] == name and switch[2] not in facts.words:
         switch = None  # a template that writes down any word turns nothing off
     if effort == "none":
         if switch is None:
-            raise Unsupported("This model's thinking cannot be turned off.", param=EFFORT)
+            raise Unsupported("This model's thinking cannot be turned off.", param=param)
         return {switch[0]: switch[2]}
     if not known and switch is None:
-        raise no_effort()
+        raise no_effort(chat)
     if not known and effort not in EFFORTS:
         choices = ", ".join(("none", *EFFORTS))
-        raise BadRequest(f"`{EFFORT}` must be one of {choices}.", param=EFFORT)
+        raise BadRequest(f"`{param}` must be one of {choices}.", param=param)
     made = {} if switch is None else {switch[0]: switch[1]}
     return made | ({name: effort} if known else {})
 
 
-def no_effort() -> Unsupported:
-    return Unsupported("This model has no reasoning effort to set.", param=EFFORT)
+def no_effort(chat: Chat) -> Unsupported:
+    return Unsupported("This model has no reasoning effort to set.", param=chat.name(EFFORT))

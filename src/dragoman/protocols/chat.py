@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from msgspec import Meta, Struct
 
@@ -15,6 +15,7 @@ from dragoman.types import Chat, Message, Request, Role, Tool, ToolCall
 error = openai.error
 writer = chat_answer.Writer
 ROLES = get_args(Role)
+T = TypeVar("T")
 
 
 class Part(Struct):
@@ -136,15 +137,17 @@ def decode(body: bytes, strict: bool = False) -> Request:
 
 def conversation(said: ChatRequest) -> Chat:
     """The part of a request that the model's template turns into a prompt."""
+    (effort, effort_name), (budget, budget_name) = _effort(said), _budget(said)
     return Chat(
         messages=_messages(said),
         tools=_tools(said),
         tool_choice=_tool_choice(said),
         template_kwargs=dict(said.chat_template_kwargs or {}),
-        reasoning_effort=_effort(said),
-        thinking_budget=_budget(said),
+        reasoning_effort=effort,
+        thinking_budget=budget,
         add_generation_prompt=_opens_turn(said),
         continue_final_message=bool(said.continue_final_message or said.response_prefix),
+        told_as={"reasoning_effort": effort_name, "thinking_budget": budget_name},
     )
 
 
@@ -171,19 +174,33 @@ def _logprobs(said: ChatRequest) -> int | None:
     return (said.top_logprobs or 0) if said.logprobs else None
 
 
-def _effort(said: ChatRequest) -> str | None:
+def _effort(said: ChatRequest) -> tuple[str | None, str]:
     options = said.reasoning or ReasoningOptions()
-    if said.reasoning_effort is not None:
-        return said.reasoning_effort
-    if options.effort is None and options.enabled is not None:
-        return "medium" if options.enabled else "none"
-    return options.effort
+    enabled = {None: None, True: "medium", False: "none"}[options.enabled]
+    return _first(
+        {
+            "reasoning_effort": said.reasoning_effort,
+            "reasoning.effort": options.effort,
+            "reasoning.enabled": enabled,
+        }
+    )
 
 
-def _budget(said: ChatRequest) -> int | None:
+def _budget(said: ChatRequest) -> tuple[int | None, str]:
     options = said.reasoning or ReasoningOptions()
-    names = (said.thinking_budget, said.thinking_token_budget, options.max_tokens)
-    return next((budget for budget in names if budget is not None), None)
+    return _first(
+        {
+            "thinking_budget": said.thinking_budget,
+            "thinking_token_budget": said.thinking_token_budget,
+            "reasoning.max_tokens": options.max_tokens,
+        }
+    )
+
+
+def _first(fields: dict[str, T | None]) -> tuple[T | None, str]:
+    """What is said by the first field that says something, and its name."""
+    said = ((value, name) for name, value in fields.items() if value is not None)
+    return next(said, (None, next(iter(fields))))
 
 
 def _told(said: ChatRequest) -> bool:

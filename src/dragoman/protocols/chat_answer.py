@@ -73,7 +73,7 @@ class Writer(openai.ChunkWriter):
         self._choices = choices
         self._thoughts = [_around(envelope, i, b'"reasoning_content":') for i in every]
         self._calls: dict[tuple[int, int], tuple[bytes, bytes]] = {}
-        self._ids: set[str] = set()
+        self._ids: set[tuple[int, str]] = set()  # by choice
 
     def start(self) -> list[bytes]:
         first = {"role": "assistant", "content": ""}
@@ -95,15 +95,15 @@ class Writer(openai.ChunkWriter):
         before = b'"tool_calls":[{"index":%d,"function":{"arguments":' % delta.call
         ends = _around(self.envelope, delta.choice, before, b"}}]")
         self._calls[delta.choice, delta.call] = ends
-        named = Call(self._call_id(delta.id), Called(delta.text, ""))
+        named = Call(self._call_id(delta.choice, delta.id), Called(delta.text, ""))
         call = {"index": delta.call, **msgspec.structs.asdict(named)}
         return self.envelope.chunk(ChunkChoice(delta.choice, {"tool_calls": [call]}))
 
-    def _call_id(self, given: str) -> str:
+    def _call_id(self, choice: int, given: str) -> str:
         """The model's own id, unless it gave that before; else one of ours."""
-        if not given or given in self._ids:
+        if not given or (choice, given) in self._ids:
             return call_id()
-        self._ids.add(given)
+        self._ids.add((choice, given))
         return given
 
     def gained(self, delta: Delta) -> ChunkChoice:
@@ -132,7 +132,7 @@ class Writer(openai.ChunkWriter):
         if gained.calls:
             message.content = gained.text or None
             message.tool_calls = [
-                Call(self._call_id(call.id), Called(call.name, call.arguments))
+                Call(self._call_id(gained.index, call.id), Called(call.name, call.arguments))
                 for call in gained.calls
             ]
         logprobs = openai.logprobs(gained.tokens) if gained.tokens else None

@@ -1,0 +1,258 @@
+"""Awkward texts, one by one: what must not raise, be lost, be invented or depend on the cut."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman.output import OutputParser, Policy
+from dragoman.parse.cast import cast, read
+from dragoman.parse.kinds import schema_of
+from dragoman.testing.formats import Said, check_format, fold
+from dragoman.testing.formats import read as read_spans
+
+TOOLS = [
+    {
+        "name": "weather",
+        "parameters": {
+            "properties": {
+                "city": {"type": "string"},
+                "days": {"type": "integer"},
+                "note": {"type": ["string", "null"]},
+            }
+        },
+    },
+    {"name": "f"},
+]
+HERMES = '<tool_call>{"name": "f", "arguments": %s}</tool_call>'
+ELEMENTS = ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="f">%s]<]minimax[>[</invoke>'
+
+
+def elements(text: str) -> str:
+    marked = text.replace("<", "]<]minimax[>[<")
+    return ELEMENTS % marked + "]<]minimax[>[</tool_call>"
+
+
+def said(text: str, *names: str | None, tools: Any = None, **options: Any) -> Said:
+    return check_format(lambda: OutputParser(*names, tools=tools, **options), text, randoms=2)
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\x0b", "\u2028", " "])
+def test_odd_white_space_for_a_value(space: str) -> None:
+    said(f"<|tool_call>call:f{{a:{space}", "gemma4")
+
+
+@pytest.mark.parametrize("name", ["hermes_json", "mistral", "qwen3_coder", "llama3_json"])
+def test_objects_for_names_nest_once(name: str) -> None:
+    start = {"mistral": "[TOOL_CALLS]", "llama3_json": ""}.get(name, "<tool_call>")
+    text = start + '{"name":' * 3000
+    assert fold(read_spans(OutputParser(name), [text])).text == text
+
+
+@pytest.mark.parametrize("size", [90, 120, 250, 257, 400, 3000])
+def test_long_names_mean_the_same_in_all_pieces(size: int) -> None:
+    long = "k" * size
+    for name, text in (
+        ("minimax_m3", elements(f"<{long}>1")),
+        ("qwen3_coder", f"<tool_call><function={long}><parameter=a>1</parameter></function>"),
+        ("qwen3_coder", f"<tool_call><function=f><parameter={long}>1</parameter></function>"),
+        ("harmony", f"<|channel|>commentary to=functions.f {long}<|message|>{{}}<|call|>"),
+        ("hermes_json", HERMES % f'{{"a": 1, "{long}": 2}}'),
+        ("hermes_json", HERMES % f'{{"a": 1, "{long}"   :   2}}'),
+        ("inkling", f"<|message_model|>{long}<|content_text|>hi<|end_message|>"),
+    ):
+        whole = fold(read_spans(OutputParser(name), [text]))
+        assert fold(read_spans(OutputParser(name), text)) == whole
+        assert all(isinstance(arguments, dict) for _, arguments in whole.calls)
+
+
+def test_long_marks_of_ones_own_are_no_trouble() -> None:
+    mark = "<" + "x" * 500 + ">"
+    parser = OutputParser(policy=Policy(hidden=(mark,)))
+    assert fold(read_spans(parser, f"a{mark}b")).text == "ab"
+    tools = [{"name": "f", "parameters": {"properties": {"x" * 500: {"type": "string"}}}}]
+    OutputParser("lfm2", tools=tools).feed("<|tool_call_start|>[f(b=Rom)]")
+
+
+def test_brackets_in_words_without_quotes() -> None:
+    text = "<|tool_call_start|>[weather(city=Rom (Lazio) centro, days=2)]<|tool_call_end|>"
+    assert said(text, "lfm2", tools=TOOLS).calls == [
+        ("weather", {"city": "Rom (Lazio) centro", "days": 2})
+    ]
+
+
+def test_a_part_of_a_mark_is_no_mark() -> None:
+    text = '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>jsonx type="a"<|sep|>'
+    assert said(text + '{"a":1}', "kimi_k3").calls == []
+
+
+def test_marks_that_begin_alike_in_two_formats() -> None:
+    text = "<think>\nOne.\n</think>\n<answer>\n\nThree.\n</answer>"
+    assert said(text, "minicpm5", "hunyuan_think_answer").text == "\nThree."
+
+
+def test_nothing_is_written_that_was_not_said() -> None:
+    text = "<|tool_call_start|>[weather(city=Rom)</think>hi"
+    found = said(text, "lfm2", "think", inside=True, tools=TOOLS)
+    assert (found.reasoning, found.text) == ("<|tool_call_start|>[weather(city=Rom)", "hi")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("\"{'a': 1}\"", {"a": 1}),
+        ('"{\\"a\\": [1,]}"', {"a": [1]}),
+        ("{'a': {1, 2}}", {"a": [1, 2]}),
+        ('{"a": 1\u0663}', {"a": "1\u0663"}),
+        ('{"a": +1e999}', {"a": "+1e999"}),
+        ('{"a": [NaN, _1, 5_, 0x10]}', {"a": ["NaN", "_1", "5_", 16]}),
+        ('{"a": ' + "9" * 5000 + "}", {"a": "9" * 5000}),
+        ('{"a": "\\ud800", "b": "\\U0000d800"}', {"a": "\ud800", "b": "\ud800"}),
+        ('"{\\"a\\": \\"\\\\ud800\\"}"', {"a": "\ud800"}),
+    ],
+)
+def test_arguments_that_only_look_like_json(arguments: str, expected: dict[str, Any]) -> None:
+    found = fold(read_spans(OutputParser("hermes_json"), [HERMES % arguments]))
+    assert found.calls == [("f", expected)]
+    found.written[0][1].encode()  # half a character could not be sent
+
+
+@pytest.mark.parametrize("arguments", ['{"city"}', '{"cityern", "days": 2}', "{1}", '{"a" "b"}'])
+def test_what_is_no_object_is_no_call(arguments: str) -> None:
+    assert said(HERMES % arguments, "hermes_json").text == HERMES % arguments
+
+
+def test_names_that_cannot_be_sent_are_none() -> None:
+    assert not said(
+        '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>', "hermes_json"
+    ).calls
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lost"),
+    [
+        (
+            "hermes_json",
+            HERMES % '{"a":1, "a whole sentence nobody sees" ; more}',
+            "a whole sentence",
+        ),
+        (
+            "qwen3_coder",
+            "<tool_call><function=f><parameter=a>1</parameter><parameter=" + "lost" * 99,
+            "lost" * 99,
+        ),
+        ("minimax_m3", elements("<a>TEXT<item>1</item>MORE</a>"), "MORE"),
+        (
+            "minicpm5",
+            '<function name="f"><param name="a"><![CDATA[x]]>MORE</param></function>',
+            "MORE",
+        ),
+        (
+            "minicpm5",
+            '<function name="f"><param name="a"><![CDATA[x]]]]><![CDATA[>y]]></param></function>',
+            ">y",
+        ),
+        (
+            "minicpm5",
+            '<function name="f"><param name="a"><![CDATA[x]]><param name="b">1</param></function>',
+            '"b": "1"',
+        ),
+        (
+            "inkling",
+            "<|message_model|>" + "These are words. " * 10 + "<|content_text|>hi",
+            "These are words.",
+        ),
+        ("cohere_cmd3", "</co: what is said here > and more", "what is said here"),
+        ("lfm2", "<|tool_call_start|>[weather(days=1, city=Rom in the spri", "Rom in the spri"),
+        ("pythonic", '[weather(city="Rom", days="3 or maybe four', "3 or maybe four"),
+        (
+            "functiongemma",
+            "<start_function_call>call:weather{days:<escape>3 or maybe 4",
+            "3 or maybe 4",
+        ),
+    ],
+)
+def test_nothing_is_lost(name: str, text: str, lost: str) -> None:
+    found = said(text, name, tools=TOOLS)
+    assert lost in found.text + "".join(arguments for _, arguments in found.written)
+
+
+def test_a_limit_leaves_arguments_as_they_are() -> None:
+    for name, text in (("pythonic", "[f(a=1, b"), ("hermes_json", HERMES[:44] % '{"a": 1, "b')):
+        found = fold(read_spans(OutputParser(name), text, cut=True))
+        assert found.written == [("f", '{"a": 1')]
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "expected"),
+    [
+        ("12345678901234567890.0", {"integer"}, "12345678901234567890"),
+        ("1e5", {"number"}, "1e5"),
+        ("-0", {"integer"}, "-0"),
+        ("007", {"integer"}, "7"),
+        ("02134", {"string", "integer"}, '"02134"'),
+        ("2134", {"string", "integer"}, "2134"),
+        ("", {"string", "null"}, '""'),
+        ("None", {"string", "null"}, "null"),
+        ("{'a': None}", {"object"}, '{"a": null}'),
+        ("[NaN]", {"array"}, '["NaN"]'),
+        ("{bad json", {"object"}, '"{bad json"'),
+    ],
+)
+def test_casting(text: str, types: set[str], expected: str) -> None:
+    assert cast(text, frozenset(types)) == expected
+
+
+def test_reading_is_the_same_in_every_run() -> None:
+    assert read("{'b', 'a', 'c'}") == '["b", "a", "c"]'
+    assert read(r"{'a': '\d'}") == r'{"a": "\\d"}'
+    assert read('f"{1}"') is None
+
+
+def test_schemas_that_refer_to_themselves_are_walked_once() -> None:
+    choices = [{"$ref": "#/$defs/A"}] * 100
+    root = {"$defs": {"A": {"anyOf": choices}}, "properties": {"a": {"anyOf": choices}}}
+    assert schema_of(root).member("a").types == frozenset()
+    nested: dict[str, Any] = {"type": "string"}
+    for _ in range(20):
+        nested = {"anyOf": [nested] * 20}
+    assert schema_of({"properties": {"a": nested}}).member("a").types == {"string"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/Place"},
+        {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]},
+        {"allOf": [{"$ref": "#/$defs/Place"}, {"minProperties": 1}]},
+    ],
+)
+def test_nested_schemas_are_followed(schema: dict[str, Any]) -> None:
+    place = {"type": "object", "properties": {"zip": {"type": "string"}}}
+    parameters = {"$defs": {"Place": place}, "properties": {"at": schema}}
+    text = elements("<at><zip>7</zip></at>")
+    found = said(text, "minimax_m3", tools=[{"name": "f", "parameters": parameters}])
+    assert found.calls == [("f", {"at": {"zip": "7"}})]
+
+
+@pytest.mark.parametrize(
+    "parameters", [None, True, [], "x", {"properties": [1]}, {"properties": {"a": 5}}]
+)
+def test_any_schema_will_do(parameters: Any) -> None:
+    tools = [{"name": "f", "parameters": parameters}]
+    assert said(HERMES % '{"a": 1}', "hermes_json", tools=tools).calls == [("f", {"a": 1})]
+
+
+def test_a_tool_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="name and parameters"):
+        OutputParser("hermes_json", tools=[{"function": None}])
+
+
+def test_drafts_in_a_row_are_read_at_once() -> None:
+    """Read whole and in pieces, the calls that thoughts quote are the same."""
+    text = "<think>" + (HERMES % "{}" + " or ") * 20 + "</think>none"
+    found = said(text, "hermes_json", "think")
+    assert (found.text, found.calls) == ("none", [])
+    assert json.dumps(found.reasoning).count("tool_call>") == 40
