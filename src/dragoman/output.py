@@ -20,9 +20,9 @@ from typing import Any
 
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
 from dragoman.parse.calls import Toolbox
-from dragoman.parse.machine import Parser
+from dragoman.parse.parser import Parser
 from dragoman.parse.rules import DEFAULT, Policy, Rules
-from dragoman.parse.source import Sieve, last_of
+from dragoman.parse.source import last_of
 from dragoman.parse.span import Span
 from dragoman.parse.spec import (
     GAP,
@@ -95,14 +95,6 @@ class OutputParser(Parser):
         declared = None if tools is None else dict(map(_declared, tools))
         toolbox = Toolbox(declared, accept=policy.undeclared == "accept")
         super().__init__(both, toolbox, inside, policy, header=within)
-        self._sieve = Sieve(policy.hidden) if policy.hidden else None
-
-    def feed(self, text: str) -> list[Span]:
-        return super().feed(text if self._sieve is None else self._sieve.feed(text))
-
-    def close(self, cut: bool = False) -> list[Span]:
-        rest = [] if self._sieve is None else super().feed(self._sieve.close())
-        return rest + super().close(cut)
 
 
 def _declared(tool: Tool | Mapping[str, Any]) -> tuple[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from json.encoder import encode_basestring
 
 from dragoman.parse.source import Cut, Reading, Source
 
@@ -27,12 +28,14 @@ def dumped(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    return dumped(text)
+    """Text as a JSON string."""
+    made = encode_basestring(text)
+    return made if HALF.search(made) is None else json.dumps(text)
 
 
 def escaped(text: str) -> str:
     """Text as it stands inside a JSON string."""
-    return dumped(text)[1:-1]
+    return quoted(text)[1:-1]
 
 
 def word_of(word: str) -> str:

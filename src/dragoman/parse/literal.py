@@ -114,22 +114,18 @@ class Value:
             if src.at < len(src.text):
                 letter = src.text[src.at]
                 if letter not in " \t\r\n":
-                    if self.ends is not None and (yield from self._ended()):
+                    ends = self.ends
+                    if ends is not None and letter in ends.first and (yield from peek(src, ends)):
                         raise Refused
                     return letter
                 found = _SPACES.match(src.text, src.at)
                 assert found is not None  # noqa: S101
                 src.at = found.end()
-                if len(self._lead) < LONGEST_LEAD:
-                    self._lead += found.group()[:LONGEST_LEAD]
+                self._lead += found.group()[: max(0, LONGEST_LEAD - len(self._lead))]
                 continue
             if src.ended:
                 raise Cut
             yield
-
-    def _ended(self) -> Reading[bool]:
-        assert self.ends is not None  # noqa: S101
-        return (yield from peek(self._src, self.ends))
 
     def _begin(self, text: str) -> None:
         """Hand out the beginning of a value, and all that was held back for it."""

@@ -1,4 +1,4 @@
-"""The parser: text in pieces in, spans on channels out.
+"""What the parser does with its text; `parser` is how it is used.
 
 It is always in one of two places, text or thoughts, and looks only for the marks that mean
 something there. What comes before a mark is handed out at once; a tail that may still become a mark
@@ -29,8 +29,8 @@ WORDS = re.compile(r"[\w.\-\s]{0,128}")  # what a header may hold that is not re
 SHORT = 64  # letters of what is left out between marks
 
 
-class Parser:
-    """Reads one answer."""
+class Machine:
+    """Where the reading of one answer stands, and how it goes on."""
 
     def __init__(
         self,
@@ -59,43 +59,6 @@ class Parser:
         self._closed = False
         self._going = self._run()
         next(self._going)
-
-    def feed(self, text: str) -> list[Span]:
-        """What is certain now."""
-        if not text or self._closed:
-            return []
-        self._src.push(text)
-        next(self._going)
-        if self._calls.muted:
-            self._calls.return_muted()
-        if not self._spans:
-            return []
-        spans = self._spans[:]
-        self._spans.clear()
-        return spans
-
-    def close(self, cut: bool = False) -> list[Span]:
-        """All that was held back. `cut` says that the answer was not ended by the model."""
-        if self._closed:
-            return []
-        self._closed = True
-        self._cut = cut
-        self._src.finish()
-        for _ in self._going:
-            pass
-        if self._pure:
-            self._spans.extend(self._blank)
-        return self._spans[:]
-
-    @property
-    def inside(self) -> bool:
-        """Whether it is among thoughts, by all that is certain."""
-        return self._place.channel == "reasoning"
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a tail is held back that may become a mark, or a call that is not certain."""
-        return self._src.more or self._src.keeping
 
     # places
 

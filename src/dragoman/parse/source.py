@@ -61,12 +61,12 @@ class Source:
         self.walled = False  # whether the text ends for now because a mark of the fence follows
 
     def push(self, piece: str) -> None:
+        """More text."""
         if self._fence is not None:
-            self._push_fenced(piece)
-        else:
-            self._push(piece)
-
-    def _push(self, piece: str) -> None:
+            if self.walled:
+                self._beyond += piece
+                return
+            piece, self._beyond = self._beyond + piece, ""
         at = self.at
         if self._kept is not None:
             self._kept.append(self.text[self._from : at])
@@ -74,18 +74,12 @@ class Source:
         self.base += at
         self.text = self.text[at:] + piece if at < len(self.text) else piece
         self.at = 0
+        if self._fence is not None:
+            self._wall()
 
     def fence(self, marks: Marks) -> None:
         """Nothing past one of the marks is to be read until `lift`: it is as if the text ended."""
         self._fence = marks
-        self._wall()
-
-    def _push_fenced(self, piece: str) -> None:
-        if self.walled:
-            self._beyond += piece
-            return
-        beyond, self._beyond = self._beyond, ""
-        self._push(beyond + piece)
         self._wall()
 
     def _wall(self) -> None:
@@ -142,6 +136,7 @@ class Marks:
 
     def __init__(self, marks: Sequence[str]) -> None:
         self.marks = tuple(dict.fromkeys(mark for mark in marks if mark))
+        self.first = frozenset(mark[0] for mark in self.marks)
         self._known = {mark.replace(GAP, ""): at for at, mark in enumerate(self.marks)}
         self._loose = any(GAP in mark for mark in self.marks)
         self._growing = {
