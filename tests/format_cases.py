@@ -40,7 +40,7 @@ def make_parser(case: dict[str, Any]) -> OutputParser:
         tools = None
     if request.get("reasoning_format") == "none":
         reasoning = None
-    if api == "segment" and "generic_tags" in (tools, reasoning):
+    if "generic_tags" in (tools, reasoning):
         tools, reasoning = None, tags(request)
     return OutputParser(
         tools,
