@@ -1,6 +1,6 @@
 """Runs the benchmarks and writes their tables: `python -m bench [a b c d e] [--rounds N]`.
 
-All parts together take less than ten minutes on two cores. Numbers from a busy machine mean little,
+All parts together take about ten minutes on two cores. Numbers from a busy machine mean little,
 so it waits a while for a quiet one, and how busy it was stands beside the results.
 """
 
