@@ -42,6 +42,8 @@ def make_parser(case: dict[str, Any]) -> OutputParser:
         reasoning = None
     if "generic_tags" in (tools, reasoning):
         tools, reasoning = None, tags(request)
+    given = request.get("chat_template_kwargs") or {}
+    whole = "end_of_turn" in case or bool(given.get("force_nonempty_content"))
     return OutputParser(
         tools,
         reasoning,
@@ -52,6 +54,8 @@ def make_parser(case: dict[str, Any]) -> OutputParser:
             # what a case declares is there for the types: many call what they did not declare
             undeclared="text" if request.get("tool_choice") == "none" else "accept",
             in_reasoning="accept" if api == "reasoning" else "auto",
+            # a turn that is known to be whole must have said something
+            speechless="repeat" if whole else "leave",
             hidden=("<bos>", "<eos>") if request.get("skip_special_tokens") else (),
         ),
     )

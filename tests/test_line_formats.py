@@ -487,6 +487,13 @@ def test_an_effort_goes_to_a_template_that_knows_it() -> None:
     assert engine.jobs[-1].prompt == "say it. medium"
 
 
+def test_d61_no_grammar_is_made_for_tools_so_none_is_incomplete() -> None:
+    engine = Scripted("x")
+    with serving(engine, chat_template=THINKER) as server:
+        assert post(server, "it").status_code == 200
+    assert engine.jobs[-1].grammar is None
+
+
 STRENGTH = (
     "{{ messages[0].content }}{% if reasoning_strength %} {{ reasoning_strength }}{% endif %}"
 )

@@ -250,6 +250,21 @@ def test_control_tokens_can_be_left_out() -> None:
     assert (said["reasoning"], said["text"]) == ("a", "b")
 
 
+@pytest.mark.parametrize(
+    ("text", "cut", "again"),
+    [
+        ("Hello.", False, "Hello."),
+        ("Hello.", True, ""),
+        ("Hello.</think>", False, ""),
+        (f"Hello. {CALL}", False, ""),
+    ],
+)
+def test_an_answer_of_thoughts_alone_can_be_told_as_text(text: str, cut: bool, again: str) -> None:
+    policy = Policy(speechless="repeat")
+    found = say(text, "hermes_json", "think", inside=True, policy=policy, cut=cut)
+    assert (found["text"], found["reasoning"].startswith("Hello.")) == (again, True)
+
+
 def test_a_closed_parser_says_nothing_more() -> None:
     parser = OutputParser("hermes_json")
     assert [span.text for span in parser.feed("a") + parser.close()] == ["a"]

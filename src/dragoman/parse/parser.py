@@ -26,6 +26,7 @@ class Parser(Machine):
         """`inside` says that the answer begins in thoughts, `header` that it begins in a header."""
         super().__init__(rules, tools, inside, policy, header=header)
         self._sieve = Sieve(policy.hidden) if policy.hidden else None
+        self._thoughts_said: list[Span] = []  # all there was, where it may be wanted again
 
     def feed(self, text: str) -> list[Span]:
         """What is certain now."""
@@ -47,6 +48,8 @@ class Parser(Machine):
             return []
         spans = self._spans[:]
         self._spans.clear()
+        if self._policy.speechless == "repeat":
+            self._thoughts_said += spans
         return spans
 
     def close(self, cut: bool = False) -> list[Span]:
@@ -61,7 +64,16 @@ class Parser(Machine):
             pass
         if self._pure:
             self._spans.extend(self._blank)
+        if self._policy.speechless == "repeat" and not cut:
+            self._spans.extend(self._again(rest + self._spans))
         return rest + self._spans
+
+    def _again(self, last: list[Span]) -> list[Span]:
+        """Thoughts that were never closed, as text, if there was nothing else."""
+        self._thoughts_said += last
+        if not self.inside or any(span.channel != "reasoning" for span in self._thoughts_said):
+            return []
+        return [span._replace(channel="text") for span in self._thoughts_said]
 
     @property
     def inside(self) -> bool:

@@ -37,6 +37,7 @@ class Policy:
 
     undeclared: Literal["text", "accept"] = "text"  # a call of a tool that was not declared
     in_reasoning: Literal["auto", "ignore", "accept"] = "auto"  # a call inside thoughts
+    speechless: Literal["leave", "repeat"] = "leave"  # a whole answer of unclosed thoughts alone
     hidden: tuple[str, ...] = ()  # control tokens to leave out, for text that still has them
 
 
