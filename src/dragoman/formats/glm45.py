@@ -5,7 +5,7 @@ from dragoman.parse.spec import Objects, Pair, Tagged, Tools
 TOOLS = Tools(
     name="glm45",
     models="GLM 4.5 and 4.6",
-    example=("<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"),
+    example="<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
     section=Pair(open=("<tool_call>",), close=("</tool_call>",)),
     bodies=(
         Tagged(

@@ -5,7 +5,7 @@ from dragoman.parse.spec import Objects, Pair, Tagged, Tools
 TOOLS = Tools(
     name="glm47",
     models="GLM 4.7, Ling 3",
-    example=("<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"),
+    example="<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
     section=Pair(open=("<tool_call>",), close=("</tool_call>",)),
     bodies=(
         Tagged(

@@ -2,8 +2,6 @@
 
 from dragoman.parse.spec import GAP, Pair, Reasoning, Tagged, Tools
 
-ATTRIBUTE = r'\s*{}\s*=\s*"(?P<{}>[^"]*)"'
-
 
 def opening(name: str) -> str:
     return f"<|open|>{GAP}{name}{GAP}<|sep|>"

@@ -5,7 +5,7 @@ from dragoman.parse.spec import Objects, Pair, Tagged, Tools
 TOOLS = Tools(
     name="poolside_v1",
     models="Laguna",
-    example=("<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>"),
+    example="<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
     section=Pair(open=("<tool_call>",), close=("</tool_call>",)),
     bodies=(
         Tagged(

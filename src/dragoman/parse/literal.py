@@ -24,7 +24,6 @@ Out = Callable[[str], object]
 _SPACES = re.compile(r"[ \t\r\n]*")
 _WORD = re.compile(r"[^\s,:=\[\]{}()\"']+")
 _LOOSE = re.compile(r"[^,\]}]+")
-_CLOSERS = {"{": "}", "[": "]", "(": "]"}
 DEEPEST = 128
 LONGEST_LEAD = 4096  # of white space and a key before a value, no more is repeated
 
