@@ -20,7 +20,7 @@ from dragoman.parse.bodies import marks
 from dragoman.parse.calls import Calls, Toolbox
 from dragoman.parse.frames import Frames
 from dragoman.parse.rules import DEFAULT, Place, Policy, Rules, What
-from dragoman.parse.source import Cut, Reading, Refused, Source, here, peek, skip, until
+from dragoman.parse.source import Cut, Reading, Refused, Sieve, Source, here, peek, skip, until
 from dragoman.parse.span import Span
 from dragoman.parse.spec import Header
 
@@ -55,6 +55,8 @@ class Machine:
         self._lead = True  # whether nothing was said yet since the last thing that was not text
         self._pure = True  # whether nothing but text was seen
         self._wrapped = False
+        self._sieve = Sieve(policy.hidden) if policy.hidden else None
+        self._thoughts_said: list[Span] = []  # all there was, where it may be wanted again
         self._cut = False
         self._closed = False
         self._going = self._run()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.parse.calls import Toolbox
 from dragoman.parse.machine import Machine
-from dragoman.parse.rules import DEFAULT, Policy, Rules
-from dragoman.parse.source import Sieve
 from dragoman.parse.span import Span
 
 SLICE = 4096  # letters that are read at once, so that looking ahead never costs more
@@ -13,20 +10,6 @@ SLICE = 4096  # letters that are read at once, so that looking ahead never costs
 
 class Parser(Machine):
     """Reads one answer."""
-
-    def __init__(
-        self,
-        rules: Rules,
-        tools: Toolbox,
-        inside: bool | None = None,
-        policy: Policy = DEFAULT,
-        *,
-        header: bool = False,
-    ) -> None:
-        """`inside` says that the answer begins in thoughts, `header` that it begins in a header."""
-        super().__init__(rules, tools, inside, policy, header=header)
-        self._sieve = Sieve(policy.hidden) if policy.hidden else None
-        self._thoughts_said: list[Span] = []  # all there was, where it may be wanted again
 
     def feed(self, text: str) -> list[Span]:
         """What is certain now."""
