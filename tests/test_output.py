@@ -285,7 +285,8 @@ def test_the_library_imports_no_engine() -> None:
 def test_deep_nesting_breaks_nothing(name: str, depth: int) -> None:
     start = find_tools(name).example.partition("1")[0]
     for brackets in ("[", "{", '{"a":', "(", "]<]minimax[>[<a>"):
-        OutputParser(name).feed(start + brackets * depth)
-        parser = OutputParser(name, tools=[WEATHER])
-        parser.feed(start + brackets * depth)
-        parser.close()
+        text = start + brackets * depth
+        anything = fold(read(OutputParser(name), [text]))
+        assert all(isinstance(arguments, dict) for _, arguments in anything.calls)
+        undeclared = fold(read(OutputParser(name, tools=[WEATHER]), [text]))
+        assert (undeclared.text, undeclared.calls) == (text, [])

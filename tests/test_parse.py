@@ -41,7 +41,9 @@ def said(text: str, *names: str | None, tools: Any = None, **options: Any) -> Sa
 
 @pytest.mark.parametrize("space", ["\u00a0", "\x0b", "\u2028", " "])
 def test_odd_white_space_for_a_value(space: str) -> None:
-    said(f"<|tool_call>call:f{{a:{space}", "gemma4")
+    text = f"<|tool_call>call:f{{a:{space}"
+    found = said(text, "gemma4")
+    assert (found.text, found.calls) == (text, [])
 
 
 @pytest.mark.parametrize("name", ["hermes_json", "mistral", "qwen3_coder", "llama3_json"])
