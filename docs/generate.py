@@ -25,6 +25,9 @@ Every error, whatever the status, has one body, written in the client's dialect:
 same object as a `data:` event and then `data: [DONE]`. 429 and 503 carry `Retry-After`. Errors that
 would come again carry `x-should-retry: false`. This page is generated from `errors.py`.
 
+What was asked for and is not kept to is an error if the request is strict about it. Otherwise the
+answer, whole or streamed, says so in `x-dragoman-warning` headers, a sentence each.
+
 | status | type | code | name |
 |--:|---|---|---|
 """

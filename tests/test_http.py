@@ -14,6 +14,7 @@ import pytest
 
 from dragoman import assembly, config
 from dragoman.errors import KINDS, DragomanError
+from dragoman.http.answer import warnings
 from dragoman.http.routes import Route, spellings
 from dragoman.models.catalog import Catalog
 from dragoman.models.loader import load
@@ -454,10 +455,46 @@ def test_d78_the_document_lists_exactly_the_routes(server: Running) -> None:
     assert listed == {(route.method, route.path) for route in ROUTES}
     assert document["openapi"].startswith("3.")
     fields = document["components"]["schemas"]["ChatRequest"]["properties"]
-    assert {"messages", "temperature", "top_k", "lora"} <= set(fields)
+    assert {"messages", "temperature", "top_k", "lora", "grammar", "tool_choice"} <= set(fields)
 
 
 def test_the_docs_page_needs_nothing_from_elsewhere(server: Running) -> None:
     page = httpx.get(f"{server.url}/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert not re.search(r"(src|href)=|https?://|@import", page.text)
+
+
+WARNINGS: list[tuple[list[str], list[str]]] = [
+    ([], []),
+    (["`a` is not enforced.", "`b` neither."], ["`a` is not enforced.", "`b` neither."]),
+    (["twice", "twice"], ["twice"]),
+    (["a\r\nset-cookie: x=1\0", "é\ud800😀"], ["a??set-cookie: x=1?", "???"]),
+    (["x" * 301], ["x" * 300]),
+    ([str(i) for i in range(20)], [str(i) for i in range(16)]),
+]
+
+
+@pytest.mark.parametrize(("said", "told"), WARNINGS)
+def test_a_warning_is_a_header_of_plain_letters(said: list[str], told: list[str]) -> None:
+    assert warnings(said) == [(b"x-dragoman-warning", one.encode()) for one in told]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("chat/completions", chat()),
+        ("completions", {"model": "scripted", "prompt": "hi"}),
+    ],
+)
+def test_what_is_not_kept_to_is_said_in_a_header(
+    path: str, fields: dict[str, Any], streamed: bool
+) -> None:
+    fields = fields | {"choice": ["yes", "no"], "stream": streamed}
+    with serving(Scripted("yes", grammars=True)) as server:
+        for said, count in (({}, 0), ({"response_format": {"type": "json_object"}}, 1)):
+            response = httpx.post(f"{server.url}/v1/{path}", json=fields | said)
+            assert response.status_code == 200
+            told = response.headers.get_list("x-dragoman-warning")
+            assert len(told) == count
+            assert all("`response_format`" in one and "`choice`" in one for one in told)

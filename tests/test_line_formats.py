@@ -458,11 +458,7 @@ KNOWS_EFFORT = (
         (THINKER, {"thinking_token_budget": 5, "n": 2}, "thinking_token_budget"),
         (THINKER, {"thinking_budget": 5, "n": 2}, "thinking_budget"),
         (THINKER, {"thinking_budget": -1}, "thinking_budget"),
-        (THINKER, {"thinking_budget": 5, "grammar": 'root ::= "a"'}, "thinking_budget"),  # D62
-        (THINKER, {"tool_choice": "required"}, "tool_choice"),  # D60: forced, or refused by name
         (THINKER, {"tool_choice": NAMED}, "tool_choice"),  # D60: named, but nobody declared it
-        (THINKER, {"parallel_tool_calls": False}, "parallel_tool_calls"),
-        (THINKER, {"response_format": {"type": "json_object"}}, "response_format"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(

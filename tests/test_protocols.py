@@ -215,7 +215,6 @@ def test_d27_d35_d42_a_wrong_field_is_a_400_that_names_it(
 
 
 UNSUPPORTED = [
-    ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"function_call": "auto"}, "function_call"),
     ({"audio": {"voice": "x"}}, "audio"),

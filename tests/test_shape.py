@@ -29,6 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "parse": set(),
     "formats": {"parse"},
     "output": {"formats", "parse"},
+    "constraint": {"formats", "output", "parse"},
     "tally": set(),
     "reader": {"detokenize", "output", "parse", "tally"},
     "tokens": {"gguf"},
@@ -37,9 +38,11 @@ ALLOWED: dict[str, set[str]] = {
     "prompt": {"tokens"},
     "detection": {"formats", "output", "parse", "prompt"},
     "models": {"admission", "engines", "gguf", "prompt", "tokens"}
-    | {"detection", "formats", "output", "parse"},
+    | {"constraint", "detection", "formats", "output", "parse"},
     "thinking": {"fanin", "models", "reader"},
-    "pipeline": {"admission", "detokenize", "fanin", "models", "reader", "thinking"},
+    "ordering": {"constraint", "models"},
+    "pipeline": {"admission", "detokenize", "fanin", "models", "reader", "thinking"}
+    | {"constraint", "ordering"},
     "protocols": set(),
     "http": {"config", "models", "pipeline", "protocols", "tokens"},
     "assembly": {"config", "engines", "http", "models"},

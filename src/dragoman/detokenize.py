@@ -153,6 +153,10 @@ class Detokenizer:
         """The text that is free of stops, and the stop that ended it if one did."""
         return (text, None) if self._stops is None else self._stops.feed(text)
 
+    def uncut(self, text: str) -> str:
+        """The text where stops mean nothing, after what was held back."""
+        return text if self._stops is None else self._stops.close() + text
+
     def insert(self, text: str) -> str:
         """Go on after a text that no token stands for; what was held back comes before it."""
         self._decode.reset()

@@ -52,6 +52,7 @@ TAG = re.compile(r"<[^\s<>]{1,30}>|\[/?[A-Z_]{1,30}\]")
 # fields of a format that hold no marks
 NO_MARKS = {"name", "keys", "models", "example", "aliases", "signs", "thoughts", "answer"}
 NO_MARKS |= {"trim", "untyped", "item", "id", "arguments", "routes"}
+NO_MARKS |= {"written", "key_written", "joint"}
 Declared = Sequence[Tool | Mapping[str, Any]]
 
 

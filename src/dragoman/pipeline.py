@@ -16,12 +16,15 @@ from typing import TypeAlias, cast
 from msgspec import Struct
 
 from dragoman.admission import Ticket
+from dragoman.constraint.order import Made
+from dragoman.constraint.workshop import Workshop
 from dragoman.detokenize import Detokenizer
 from dragoman.errors import BadRequest, ContextOverflow, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta, Token, Usage
 from dragoman.fanin import closing, run_together
 from dragoman.models.registry import Lease, Model, Models
 from dragoman.models.speech import Beginning, Speech
+from dragoman.ordering import FREE, constrain
 from dragoman.reader import ChatReader, Listening, Reader
 from dragoman.thinking import extended, within_budget
 from dragoman.types import (
@@ -47,6 +50,7 @@ class Hearing(Struct):
     speech: Speech
     begins: Beginning
     budget: int | None = None  # most tokens of thoughts, where we must see to it
+    after: str | None = None  # the grammar of what follows thoughts that were cut short
 
 
 class Ready(Struct):
@@ -55,6 +59,7 @@ class Ready(Struct):
     content: list[int] | str
     echo: str = ""  # the same as text, when the client wants it back
     hearing: Hearing | None = None
+    made: Made = FREE
 
 
 class Plan(Struct):
@@ -75,6 +80,14 @@ class Plan(Struct):
         """What the model is called in the answer: the alias it was asked by, else its id."""
         asked = self.request.model.strip()
         return asked if asked in self.model.aliases else self.model.id
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was asked for and is not kept to, a sentence each."""
+        return (
+            *self.request.warnings,
+            *(said for one in self.prompts for said in one.made.warnings),
+        )
 
     @property
     def choices(self) -> int:
@@ -99,9 +112,9 @@ async def prepare(request: Request, models: Models) -> Plan:
     plan = Plan(request, lease, [], [], ticket)
     try:
         for prompt in request.prompts:
-            ready = await render(prompt, model, request)
+            ready = await render(prompt, model, request, models.workshop)
             room = fit(ready.content, model, "messages" if isinstance(prompt, Chat) else "prompt")
-            job = make_job(request, ready.content, model, room)
+            job = make_job(request, ready, model, room)
             await model.engine.admit(job)
             plan.jobs.append(job)
             plan.prompts.append(ready)
@@ -116,30 +129,37 @@ def choices(request: Request) -> int:
     return max(request.n, request.best_of or 0)
 
 
-async def render(prompt: Chat | Prompt, model: Model, request: Request) -> Ready:
+async def render(prompt: Chat | Prompt, model: Model, request: Request, shop: Workshop) -> Ready:
     """What goes to the engine, and what to do with the answer."""
     if isinstance(prompt, Chat):
-        return await render_chat(prompt, model, request)
+        return await render_chat(prompt, model, request, shop)
+    made = await constrain(None, request, model, Beginning(), shop)
     content = await model.prompt.encode(prompt)
     if not content:
         raise BadRequest("The prompt is empty.", param="prompt")
     if not request.echo or isinstance(content, str):
-        return Ready(content, content if request.echo else "")
-    return Ready(content, detokenizer(model).text(content))
+        return Ready(content, content if request.echo else "", made=made)
+    return Ready(content, detokenizer(model).text(content), made=made)
 
 
-async def render_chat(chat: Chat, model: Model, request: Request) -> Ready:
+async def render_chat(chat: Chat, model: Model, request: Request, shop: Workshop) -> Ready:
     """Where the answer begins, in thoughts or not, is decided by this very prompt."""
     speech = model.speech.heard_in(chat)
     budget = budget_of(chat, model, request)
     rendered = await model.prompt.render(chat)
     content = rendered.text if rendered.ids is None else rendered.ids
     if not speech:
-        return Ready(content)
+        made = await constrain(chat, request, model, Beginning(), shop)
+        return Ready(content, made=made)
     begins = await speech.begins(chat, rendered, model.prompt)
     if begins.inside and budget == 0:
         content, begins = await extended(content, (), model), Beginning(inside=False)
-    return Ready(content, hearing=Hearing(chat, speech, begins, budget))
+    made = await constrain(chat, request, model, begins, shop)
+    hearing = Hearing(chat, speech, begins, budget)
+    if budget is not None and made.grammar is not None:
+        closed = await constrain(chat, request, model, Beginning(inside=False), shop)
+        hearing.after = closed.grammar
+    return Ready(content, hearing=hearing, made=made)
 
 
 def budget_of(chat: Chat, model: Model, request: Request) -> int | None:
@@ -149,9 +169,8 @@ def budget_of(chat: Chat, model: Model, request: Request) -> int | None:
     name = chat.name("thinking_budget")
     if model.speech.closing is None:
         raise Unsupported("This model's thinking cannot be limited.", param=name)
-    if request.n > 1 or request.grammar is not None:
-        other = "grammar" if request.grammar is not None else "n"
-        raise Unsupported(f"`{name}` and `{other}` cannot be had together here.", param=name)
+    if request.n > 1:
+        raise Unsupported(f"`{name}` and `n` cannot be had together here.", param=name)
     return chat.thinking_budget
 
 
@@ -163,7 +182,7 @@ def detokenizer(
     return Detokenizer(model.tokenizer.pieces, model.control(speech).hidden, stops, logprobs)
 
 
-def make_job(request: Request, content: list[int] | str, model: Model, room: int | None) -> Job:
+def make_job(request: Request, ready: Ready, model: Model, room: int | None) -> Job:
     """What the engine must do: the request's wishes over the model's over ours."""
     sampling = request.sampling.over(model.defaults.over(DEFAULT_SAMPLING))
     if room is not None:
@@ -179,12 +198,12 @@ def make_job(request: Request, content: list[int] | str, model: Model, room: int
         logprobs = 0  # the best are picked by them
     return Job(
         id=uuid.uuid4().hex,
-        prompt=content,
+        prompt=ready.content,
         sampling=sampling,
         n=n,
         logprobs=logprobs,
         prompt_logprobs=request.logprobs if request.echo else None,
-        grammar=request.grammar,
+        grammar=ready.made.grammar,
         lora=request.lora or (),
         cache_prompt=cached,
     )
@@ -208,8 +227,6 @@ def fit(content: list[int] | str, model: Model, param: str) -> int | None:
 def check(request: Request, model: Model) -> None:
     """Refuse by name what this model's engine cannot do."""
     can = model.capabilities
-    if request.grammar is not None and not can.grammars:
-        raise Unsupported("This model's engine cannot follow a grammar.", param="grammar")
     if request.logprobs is not None and request.logprobs > can.logprobs:
         raise Unsupported(
             "This model's engine cannot report logprobs."
@@ -275,7 +292,7 @@ def start(plan: Plan, readers: list[Reader]) -> AsyncGenerator[Step, None]:
     """Start the jobs; one that may think only so long is watched."""
     hearing, reader = plan.prompts[0].hearing, readers[0]
     if hearing is not None and hearing.budget is not None and isinstance(reader, ChatReader):
-        return within_budget(plan.model, plan.jobs[0], reader)
+        return within_budget(plan.model, plan.jobs[0], reader, hearing.after)
     return run_together(plan.model.engine, plan.jobs)
 
 
@@ -289,7 +306,8 @@ def make_readers(plan: Plan) -> list[Reader]:
 
 
 def make_reader(plan: Plan, job: Job, ready: Ready, index: int, *, first: bool) -> Reader:
-    model, stops, hearing = plan.model, plan.request.stop, ready.hearing
+    model, hearing = plan.model, ready.hearing
+    stops = () if ready.made.ends else plan.request.stop
     if hearing is None:
         text = detokenizer(model, stops, job.logprobs is not None)
         return Reader(index, job, text, ready.echo, first=first)
@@ -298,6 +316,8 @@ def make_reader(plan: Plan, job: Job, ready: Ready, index: int, *, first: bool) 
         speech.parser(hearing.chat, hearing.begins),
         plan.request.include_reasoning,
         model.control(speech).shown - speech.kept(model.tokenizer),
+        job.grammar is not None,
+        ready.made.shaped,
         hearing.budget,
         speech.closing or "",
     )

@@ -151,6 +151,8 @@ class Listening(Struct, frozen=True):
     parser: OutputParser
     tell: bool = True  # the client wants to see thoughts
     shown: frozenset[int] = frozenset()  # control tokens that are there for the parser only
+    constrained: bool = False  # the engine keeps to a grammar
+    shaped: bool = False  # white space before the text is no part of it
     budget: int | None = None  # most tokens of thoughts
     closing: str = ""  # the mark that ends a thought that takes too long
 
@@ -167,6 +169,7 @@ class ChatReader(Reader):
         self._logprobs = job.logprobs is not None
         self._marked = self._logprobs or bool(how.shown)
         self._tally = Tally()
+        self._leading = how.shaped  # no text was told yet
         self._calls = 0
         self._arguments: list[str] = []  # of the last call
         self._heard: list[Step] = []  # kept only where there is a budget
@@ -191,7 +194,10 @@ class ChatReader(Reader):
         start, text, end = self._text.place(step)
         if end > start:
             self._tally.note(self._place(step, start, end, count))
-        text, met = self._text.cut(text)
+        if self._how.constrained and self._parser.calling:
+            text, met = self._text.uncut(text), None  # a call that is held to its schema is whole
+        else:
+            text, met = self._text.cut(text)
         deltas = self._deltas(self._parser.feed(text)) if text else []
         if deltas and deltas[-1].channel == "tool_args":
             self._tally.forget(start - HELD)  # tokens of a call claim nothing
@@ -216,6 +222,8 @@ class ChatReader(Reader):
         deltas = []
         for channel, text, start, call, given in spans:
             if channel == "text":
+                if self._leading:
+                    start, text = self._led(start, text)
                 text, marks = self._tally.said(start, text)
                 if text:
                     deltas.append(Delta(self._index, text, tokens=marks))
@@ -227,6 +235,12 @@ class ChatReader(Reader):
                 self._count_call(channel, text)
                 deltas.append(Delta(self._index, text, channel, call, id=given))
         return deltas
+
+    def _led(self, start: int, text: str) -> tuple[int, str]:
+        """Text without the white space that leads the answer."""
+        said = text.lstrip()
+        self._leading = not said
+        return start + len(text) - len(said), said
 
     def _count_call(self, channel: Channel, text: str) -> None:
         if channel == "tool_name":

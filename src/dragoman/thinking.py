@@ -21,8 +21,10 @@ from dragoman.reader import ChatReader
 from dragoman.types import Job, Step
 
 
-async def within_budget(model: Model, job: Job, reader: ChatReader) -> AsyncGenerator[Step, None]:
-    """Steps of a job, and of those that take over from it."""
+async def within_budget(
+    model: Model, job: Job, reader: ChatReader, grammar: str | None = None
+) -> AsyncGenerator[Step, None]:
+    """Steps of a job, and of those that take over from it, under the grammar of an answer."""
     first = True
     while True:
         async with closing(model.engine.generate(job)) as steps:
@@ -34,6 +36,7 @@ async def within_budget(model: Model, job: Job, reader: ChatReader) -> AsyncGene
             else:
                 return
         heard = reader.resume()
+        job = replace(job, grammar=grammar)
         job = shortened(job, heard, await extended(job.prompt, heard, model), model)
         if job.sampling.max_tokens == 0:
             yield Step(finish="length")

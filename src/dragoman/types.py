@@ -93,6 +93,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     description: str | None = None
     parameters: Json = None
     strict: bool | None = None
+    param: str = "tools"  # what the client calls the place of its parameters
 
 
 class Adapter(Struct, frozen=True):
@@ -102,18 +103,39 @@ class Adapter(Struct, frozen=True):
     scale: float = 1.0
 
 
+class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the content of an answer must look like."""
+
+    kind: Literal["json", "grammar", "regex", "choice"]
+    value: Json = None  # a schema, None for any object; a grammar or a pattern; a list of texts
+    strict: bool | None = None  # True: what cannot be enforced is refused, not warned of
+    param: str = ""  # what the client called it, to be refused by
+    language: Literal["gbnf", "lark"] | None = None  # of a grammar, where the client says so
+
+
 class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     """A conversation that the model's own template turns into a prompt."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
-    tool_choice: str = "auto"
+    tool_choice: Literal["auto", "none", "required"] = "auto"
+    callable: tuple[str, ...] | None = None  # the tools that may be called, where not all may
+    parallel: bool = True  # more than one call in an answer
+    named: bool = False  # the one tool to call was named, which some dialects end in another way
     template_kwargs: dict[str, Json] = {}
     reasoning_effort: str | None = None
     thinking_budget: int | None = None  # most tokens of reasoning
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     told_as: dict[str, str] = {}  # fields that the client knows by another name
+
+    @property
+    def offered(self) -> tuple[Tool, ...]:
+        """The tools that the answer may call."""
+        if self.tool_choice == "none":
+            return ()
+        some = self.callable
+        return self.tools if some is None else tuple(t for t in self.tools if t.name in some)
 
     def name(self, field: str) -> str:
         """What the client called a field, to be refused by."""
@@ -142,13 +164,14 @@ class Request(Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     logprobs: int | None = None  # how many alternatives beside each token; None is no logprobs
     echo: bool = False
-    grammar: str | None = None
+    shape: Shape | None = None
     lora: tuple[Adapter, ...] | None = None
     cache_prompt: bool | None = None  # None lets a seeded request go without, to be repeatable
     include_reasoning: bool = True  # thoughts that are not told are counted all the same
     stream: bool = False
     include_usage: bool = False
     obfuscate: bool = False  # pad the frames of a stream so that their sizes tell nothing
+    warnings: tuple[str, ...] = ()  # what was said and is not kept to, a sentence each
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -163,7 +186,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     n: int = 1
     logprobs: int | None = None
     prompt_logprobs: int | None = None  # report the prompt's own tokens first, with alternatives
-    grammar: str | None = None
+    grammar: str | None = None  # for `llguidance`, beginning with its header
     lora: tuple[Adapter, ...] = ()
     cache_prompt: bool = True
 

@@ -15,6 +15,7 @@ TOOLS = Tools(
         Named(
             ends=("\n```json", "```json"),
             name=r"(?:\w+<｜tool▁sep｜>)?(?P<name>[^\s{}]+)",
+            written=("function<｜tool▁sep｜>{name}",),
             fence=("```",),
         ),
     ),

@@ -15,8 +15,10 @@ TOOLS = Tools(
     bodies=(
         Tagged(
             ends=(">", "/>"),
+            written=('"{name}"',),
             key=Pair(open=("<｜DSML｜parameter name=",), close=(">",)),
             keys=r"[\"']?(?P<key>[^\"'<>]+?)[\"']?(?:\s+string=[\"']?(?P<type>\w+)[\"']?)?",
+            key_written='"{key}" string="{text}"',
             value=Pair(close=("</｜DSML｜parameter>",)),
             trim="none",
             inner=True,

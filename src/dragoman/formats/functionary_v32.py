@@ -11,6 +11,7 @@ TOOLS = Tools(
         end=("\n",),
         begins=("",),
         routes=((r"^(?:>>>)?all$", "text"), (r"^(?:>>>)?(?P<name>[\w.-]+)$", "call")),
+        written=(("text", ">>>all\n"), ("call", ">>>{name}\n")),
     ),
     bodies=(Named(),),
 )

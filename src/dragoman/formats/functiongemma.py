@@ -10,6 +10,7 @@ TOOLS = Tools(
     bodies=(
         Named(
             name=r"call:\s*(?P<name>[^\s{}]+)",
+            written=("call:{name}",),
             bare=True,
             quotes=("<escape>",),
             schema=True,

@@ -11,6 +11,7 @@ TOOLS = Tools(
     bodies=(
         Named(
             name=r"call:\s*(?P<name>[^\s{}]+)",
+            written=("call:{name}",),
             bare=True,
             quotes=('<|"|>',),
             schema=True,

@@ -12,6 +12,22 @@ HEADER = Header(
         (r"analysis", "reasoning"),
         (r"", "text"),
     ),
+    written=(
+        ("reasoning", "<|channel|>analysis<|message|>"),
+        ("text", "<|channel|>final<|message|>"),
+        ("text", "<|channel|>commentary<|message|>"),
+        *(
+            ("call", way.format(to=to, channel=channel, kind=kind))
+            for way in (
+                "<|channel|>{channel} to={to}{kind}<|message|>",
+                " to={to}<|channel|>{channel}{kind}<|message|>",
+            )
+            for to in ("functions.{name}", "{name}")
+            for channel in ("commentary", "analysis")
+            for kind in (" <|constrain|>json", " json", " code", "")
+        ),
+    ),
+    joint="<|start|>assistant",
 )
 TOOLS = Tools(
     name="harmony",

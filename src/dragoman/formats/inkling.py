@@ -5,7 +5,16 @@ from dragoman.parse.spec import Header, Objects, Pair, Reasoning, Tools
 BLOCKS = ("<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>")
 PLAIN = ("<|content_text|>", "<|content_invoke_tool_text|>", "<|content_tool_error|>")
 HEADER = Header(
-    open=("<|message_model|>",), end=(*BLOCKS, *PLAIN), close=("<|end_message|>",), begins=("",)
+    open=("<|message_model|>",),
+    end=(*BLOCKS, *PLAIN),
+    close=("<|end_message|>",),
+    begins=("",),
+    written=(
+        ("reasoning", "<|message_model|><|content_thinking|>"),
+        ("text", "<|message_model|><|content_text|>"),
+        ("call", "<|message_model|>{name}<|content_invoke_tool_json|>"),
+        ("call", "<|message_model|><|content_invoke_tool_json|>"),
+    ),
 )
 ENDS = ("<|end_message|>", "<|content_model_end_sampling|>")
 

@@ -18,6 +18,7 @@ TOOLS = Tools(
         Named(
             ends=("<|tool_call_argument_begin|>",),
             name=r"(?P<id>(?:functions\.(?=.*:\d+$)|(?!functions\.))(?P<name>[^\s{}:]+?)(?::\d+)?)",
+            written=("functions.{name}:{number}", "{name}:{number}"),
         ),
     ),
     bare=True,

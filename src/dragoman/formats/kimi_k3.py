@@ -27,8 +27,10 @@ TOOLS = Tools(
         Tagged(
             ends=("<|sep|>",),
             name=r'\s*tool\s*=\s*"(?P<name>[^"]*)"(?:\s+\w+\s*=\s*"[^"]*")*\s*',
+            written=('tool="{name}" index="{number}"', 'tool="{name}"'),
             key=Pair(open=(f"<|open|>{GAP}argument ",), close=("<|sep|>",)),
             keys=r'\s*key\s*=\s*"(?P<key>[^"]*)"(?:\s+type\s*=\s*"(?P<type>[^"]*)")?\s*',
+            key_written='key="{key}" type="{type}"',
             value=Pair(close=(closing("argument"),)),
             block=Pair(open=(f"<|open|>{GAP}json ",), close=(closing("json"),)),
             trim="none",

@@ -9,7 +9,9 @@ TOOLS = Tools(
     section=Pair(open=(f"<function{GAP}name=",), close=("</function>",)),
     bodies=(
         Tagged(
+            written=('"{name}"',),
             key=Pair(open=(f"<param{GAP}name=",), close=(">",)),
+            key_written='"{key}"',
             value=Pair(close=("</param>",)),
             cdata=True,
             inner=True,

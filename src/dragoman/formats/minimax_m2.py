@@ -13,7 +13,9 @@ TOOLS = Tools(
     call=Pair(open=("<invoke name=",), close=("</invoke>",)),
     bodies=(
         Tagged(
+            written=('"{name}"',),
             key=Pair(open=("<parameter name=",), close=(">",)),
+            key_written='"{key}"',
             value=Pair(close=("</parameter>",)),
             trim="none",
             inner=True,

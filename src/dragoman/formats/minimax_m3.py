@@ -13,5 +13,5 @@ TOOLS = Tools(
     ),
     section=Pair(open=(f"{MARK}<tool_call>",), close=(f"{MARK}</tool_call>",)),
     call=Pair(open=(f"{MARK}<invoke name=",), close=(f"{MARK}</invoke>",)),
-    bodies=(Nested(ends=(">",), prefix=MARK),),
+    bodies=(Nested(ends=(">",), written=('"{name}"',), prefix=MARK),),
 )

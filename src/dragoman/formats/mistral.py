@@ -12,6 +12,7 @@ TOOLS = Tools(
         Named(
             ends=("[ARGS]",),
             name=r"(?P<name>[^\s{}\[\]]+)(?:\[CALL_ID\](?P<id>[^\s\[\]]+))?",
+            written=("{name}", "{name}[CALL_ID]{id}"),
         ),
     ),
 )

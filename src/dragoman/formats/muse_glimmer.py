@@ -13,6 +13,12 @@ HEADER = Header(
         (r"to=(?P<name>[\w.-]+)", "call"),
         (r"", "text"),
     ),
+    written=(
+        ("reasoning", " to=self<|message|>"),
+        ("text", " to=user<|message|>"),
+        ("call", " to={name}<|message|>"),
+    ),
+    joint="<|start|>assistant",
 )
 TOOLS = Tools(
     name="muse_glimmer",
@@ -26,7 +32,9 @@ TOOLS = Tools(
     call=Pair(open=("<atem:invoke name=",), close=("</atem:invoke>",)),
     bodies=(
         Tagged(
+            written=('"{name}"',),
             key=Pair(open=("<atem:parameter name=",), close=(">",)),
+            key_written='"{key}"',
             value=Pair(close=("</atem:parameter>",)),
             trim="none",
             untyped="json",

@@ -8,5 +8,5 @@ TOOLS = Tools(
     example="<|tool_calls|>[{'name': 'f', 'arguments': {'a': True}}]",
     section=Pair(open=("<|tool_calls|>",)),
     first=("[",),
-    bodies=(Objects(complete=True),),
+    bodies=(Objects(complete=True, python=True),),
 )

@@ -15,6 +15,7 @@ TOOLS = Tools(
         Named(
             ends=("<|tool_call:args|>",),
             name=r"(?P<id>[^\s{}<>|]*)<\|tool_call:name\|>(?P<name>[^\s{}<>|]+)",
+            written=("{id}<|tool_call:name|>{name}",),
         ),
     ),
     bare=True,

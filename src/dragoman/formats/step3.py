@@ -21,7 +21,9 @@ TOOLS = Tools(
     ),
     bodies=(
         Tagged(
+            written=('"{name}"',),
             key=Pair(open=("<steptml:parameter name=",), close=(">",)),
+            key_written='"{key}"',
             value=Pair(close=("</steptml:parameter>",)),
             inner=True,
         ),

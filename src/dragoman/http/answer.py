@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from itertools import islice
 
 from dragoman import pipeline
 from dragoman.errors import DragomanError, Draining, EngineFailed
 from dragoman.events import Completion, Delta, Usage
-from dragoman.http.asgi import Disconnected, Exchange
+from dragoman.http.asgi import Disconnected, Exchange, Header
 from dragoman.http.metrics import Metrics
 from dragoman.http.stream import Clock, Stream
 from dragoman.models.registry import Models
@@ -25,6 +27,8 @@ from dragoman.types import Request
 
 log = logging.getLogger("dragoman.http")
 LAST_WORDS = 1.0  # seconds to tell a client that its stream broke
+MOST_WARNINGS, LONGEST_WARNING = 16, 300
+_UNPRINTABLE = re.compile(r"[^ -~]")
 
 
 class Watch:
@@ -131,6 +135,7 @@ class Answering:
         try:
             async with self.watches.watch(exchange):
                 plan = await pipeline.prepare(request, self._models)
+                exchange.headers += warnings(plan.warnings)
                 writer = dialect.writer(request, plan.name, plan.choices)
                 if request.stream:
                     stream = Stream(exchange, writer.start)
@@ -163,6 +168,12 @@ class Answering:
             raise EngineFailed("The engine failed while it worked on this request.") from error
         finally:
             plan.close()
+
+
+def warnings(said: Iterable[str]) -> list[Header]:
+    """A header for each thing that was asked for and is not kept to."""
+    shown = (_UNPRINTABLE.sub("?", one)[:LONGEST_WARNING].strip() for one in dict.fromkeys(said))
+    return [(b"x-dragoman-warning", one.encode()) for one in islice(shown, MOST_WARNINGS)]
 
 
 async def send_whole(

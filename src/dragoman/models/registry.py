@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from msgspec import Struct
 
 from dragoman.admission import Gate
+from dragoman.constraint.workshop import Workshop
 from dragoman.errors import (
     DragomanError,
     ModelBroken,
@@ -106,6 +107,7 @@ class Models:
         self._slots: dict[str, Slot] = {}
         self._keeper = Keeper(self.policy.memory, self.policy.keep_alive)
         self._scan: asyncio.Task[None] | None = None
+        self.workshop = Workshop()  # grammars of answers; starts nothing before the first one
         catalog.refresh()
 
     @classmethod
@@ -193,6 +195,7 @@ class Models:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self.workshop.aclose()
         closing = [self._keeper.retire(held, force=True) for held in list(self._keeper.all)]
         if waiting := [task for task in closing if task is not None]:
             await asyncio.wait(waiting)

@@ -58,8 +58,7 @@ class Speech(Struct, frozen=True):
 
     def heard_in(self, chat: Chat) -> Speech:
         """What is looked for in the answer: calls only where the request lets the model call."""
-        calls = bool(chat.tools) and chat.tool_choice != "none"
-        return self if calls else Speech(None, self.reasoning)
+        return self if chat.offered else Speech(None, self.reasoning)
 
     def __bool__(self) -> bool:
         return self.tools is not None or self.reasoning is not None
@@ -73,7 +72,7 @@ class Speech(Struct, frozen=True):
         return OutputParser(
             self.tools,
             self.reasoning,
-            tools=chat.tools,
+            tools=chat.offered,
             prompt=begins.opening,
             inside=begins.inside,
         )

@@ -12,9 +12,9 @@ Types: TypeAlias = frozenset[str]
 
 STRING: Types = frozenset({"string"})
 ANY: Types = frozenset()
-_SYNONYMS = {"str": "string", "text": "string", "int": "integer", "float": "number"}
-_SYNONYMS |= {"double": "number", "bool": "boolean", "dict": "object", "list": "array"}
-_SYNONYMS |= {"varchar": "string", "char": "string", "enum": "string", "uint": "integer"}
+SYNONYMS = {"str": "string", "text": "string", "int": "integer", "float": "number"}
+SYNONYMS |= {"double": "number", "bool": "boolean", "dict": "object", "list": "array"}
+SYNONYMS |= {"varchar": "string", "char": "string", "enum": "string", "uint": "integer"}
 DEEPEST = 32
 
 
@@ -66,9 +66,9 @@ class Schema:
     def _found(self, node: Mapping[str, Any], depth: int) -> Types:
         said = node.get("type")
         if isinstance(said, str):
-            return frozenset({_SYNONYMS.get(said, said)})
+            return frozenset({SYNONYMS.get(said, said)})
         if isinstance(said, list):
-            return frozenset(_SYNONYMS.get(one, one) for one in said if isinstance(one, str))
+            return frozenset(SYNONYMS.get(one, one) for one in said if isinstance(one, str))
         if isinstance(node.get("$ref"), str):
             return self._kinds(_resolved(node["$ref"], self._root), depth + 1)
         for word in ("anyOf", "oneOf"):

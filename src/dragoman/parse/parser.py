@@ -67,3 +67,8 @@ class Parser(Machine):
     def waiting(self) -> bool:
         """Whether a tail is held back that may become a mark, or a call that is not certain."""
         return self._src.more or self._src.keeping
+
+    @property
+    def calling(self) -> bool:
+        """Whether it is in the middle of a call that was handed out."""
+        return self._calls.begun

@@ -10,6 +10,8 @@ combine freely. Formats whose messages carry a header that says where they go (h
 describe it with `Header`.
 
 Marks are compared letter by letter; `GAP` in one stands for white space that may be there or not.
+What a reader must take in many spellings is written in one: `written` says in which, with `{name}`,
+`{key}`, `{id}` and `{number}` in it, `{text}` for whether a value is text, `{type}` for its type.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ class Objects:
     id: tuple[str, ...] = ("id", "tool_call_id")
     keyed: bool = False  # the name is the only key: {"f": {...}}
     complete: bool = False  # an object without arguments is no call
+    python: bool = False  # written as Python writes a dictionary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,7 @@ class Named:
 
     ends: tuple[str, ...] = ()  # what ends the name; an opening brace always does
     name: str = r"(?P<name>[^\s{}]+)"  # what the text before it may be
+    written: tuple[str, ...] = ("{name}",)
     fence: tuple[str, ...] = ()  # what may close the arguments
     bare: bool = False  # words without quotes end at a comma or a bracket only
     quotes: tuple[str, ...] = ()  # marks around strings, besides quotation marks
@@ -64,9 +68,11 @@ class Tagged:
 
     ends: tuple[str, ...] = (">",)  # what ends the name
     name: str = r"[\"']?(?P<name>[^\"'<>]+?)[\"']?"
+    written: tuple[str, ...] = ("{name}",)
     key: Pair = NOTHING  # without `close`, the value follows the key's opening mark at once
     value: Pair = NOTHING
     keys: str = r"[\"']?(?P<key>[^\"'<>]+?)[\"']?"
+    key_written: str = "{key}"
     trim: Trim = "newline"  # what of a value's white space is markup
     cdata: bool = False
     escaped: bool = False  # entities in names and keys
@@ -82,6 +88,7 @@ class Nested:
 
     ends: tuple[str, ...] = ('">',)
     name: str = r"[\"']?(?P<name>[^\"'<>]+?)[\"']?"
+    written: tuple[str, ...] = ("{name}",)
     prefix: str = ""  # stands before every tag
     item: str = "item"
 
@@ -109,6 +116,8 @@ class Header:
     close: tuple[str, ...] = ()  # what ends a message
     routes: tuple[tuple[str, Literal["text", "reasoning", "call"]], ...] = ()
     begins: tuple[str, ...] = ()  # what an answer may begin with when it begins inside a header
+    written: tuple[tuple[Literal["text", "reasoning", "call"], str], ...] = ()  # whole headers
+    joint: str = ""  # stands between a message and the header of the next
 
 
 @dataclass(frozen=True, kw_only=True)

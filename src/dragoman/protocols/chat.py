@@ -1,16 +1,15 @@
-"""Chat completions: reading a request. `chat_answer` writes the answer."""
+"""Chat completions: reading a request, with `chat_tools`. `chat_answer` writes the answer."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest, Unsupported
-from dragoman.protocols import chat_answer, openai
-from dragoman.protocols.openai import SamplingFields
+from dragoman.protocols import chat_answer, chat_tools, demands, openai
 from dragoman.protocols.wire import read
-from dragoman.types import Chat, Message, Request, Role, Tool, ToolCall
+from dragoman.types import Chat, Message, Request, Role, ToolCall
 
 error = openai.error
 writer = chat_answer.Writer
@@ -54,25 +53,6 @@ class ChatMessage(Struct):
     audio: Any = None
 
 
-class Function(Struct):
-    """A function the model may call."""
-
-    name: openai.Name
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class FunctionTool(Struct):
-    type: str
-    function: Function | None = None
-
-
-class ResponseFormat(Struct):
-    type: str
-    json_schema: Any = None
-
-
 class ReasoningOptions(Struct):
     """How to think: the same as the fields of these names beside it."""
 
@@ -82,17 +62,16 @@ class ReasoningOptions(Struct):
     enabled: bool | None = None
 
 
-class ChatRequest(SamplingFields, kw_only=True):
+class ChatRequest(demands.DemandingFields, kw_only=True):
     """A conversation to go on with."""
 
     messages: Annotated[list[ChatMessage], Meta(max_length=100_000)]
     max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: Annotated[list[FunctionTool], Meta(max_length=1024)] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: Annotated[list[chat_tools.FunctionTool], Meta(max_length=1024)] | None = None
+    tool_choice: str | chat_tools.ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
     reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
     include_reasoning: bool | None = None
     thinking_budget: openai.Count | None = None
@@ -125,11 +104,15 @@ def decode(body: bytes, strict: bool = False) -> Request:
     said = read(body, ChatRequest, strict)
     _refuse(said)
     longest = said.max_completion_tokens
+    chat = conversation(said)
+    shape, warnings = demands.demanded(said, calls=chat.tool_choice == "required")
     return openai.request(
         said,
         strict,
         said.max_tokens if longest is None else longest,
-        prompts=(conversation(said),),
+        prompts=(chat,),
+        shape=shape,
+        warnings=warnings,
         logprobs=_logprobs(said),
         include_reasoning=_told(said),
     )
@@ -138,10 +121,15 @@ def decode(body: bytes, strict: bool = False) -> Request:
 def conversation(said: ChatRequest) -> Chat:
     """The part of a request that the model's template turns into a prompt."""
     (effort, effort_name), (budget, budget_name) = _effort(said), _budget(said)
+    tools = chat_tools.tools(said.tools)
+    chosen = chat_tools.chosen(said.tool_choice, tools)
     return Chat(
         messages=_messages(said),
-        tools=_tools(said),
-        tool_choice=_tool_choice(said),
+        tools=tools,
+        tool_choice=chosen.mode,
+        callable=chosen.callable,
+        parallel=said.parallel_tool_calls is not False and not chosen.named,
+        named=chosen.named,
         template_kwargs=dict(said.chat_template_kwargs or {}),
         reasoning_effort=effort,
         thinking_budget=budget,
@@ -161,11 +149,6 @@ def _refuse(said: ChatRequest) -> None:
     openai.refuse({"web_search_options": said.web_search_options}, "there is no web search here")
     if said.modalities and said.modalities != ["text"]:
         raise Unsupported("Answers are text: `modalities` can only be `text`.", param="modalities")
-    if said.response_format is not None and said.response_format.type != "text":
-        raise Unsupported(
-            "`response_format` other than `text` is not supported yet; use `grammar`.",
-            param="response_format",
-        )
 
 
 def _logprobs(said: ChatRequest) -> int | None:
@@ -269,54 +252,3 @@ def _part(said: Part, at: str) -> str:
     if said.type in ("image_url", "input_image", "input_audio", "video_url", "file"):
         raise Unsupported(f"This model reads text only, not `{said.type}`.", param=at)
     raise BadRequest(f"`{at}.type` is not a kind of content: `{said.type[:64]}`.", param=at)
-
-
-def _tools(said: ChatRequest) -> tuple[Tool, ...]:
-    tools = []
-    names = set()
-    for i, tool in enumerate(said.tools or ()):
-        at = f"tools[{i}]"
-        if tool.type != "function" or tool.function is None:
-            raise BadRequest(f"`{at}` must be of type `function`.", param=at)
-        one = tool.function
-        if one.name in names:
-            raise BadRequest(f"Two tools are called `{one.name}`.", param=f"{at}.function.name")
-        names.add(one.name)
-        tools.append(
-            Tool(
-                name=one.name,
-                description=one.description,
-                parameters=one.parameters,
-                strict=one.strict,
-            )
-        )
-    return tuple(tools)
-
-
-def _tool_choice(said: ChatRequest) -> Literal["auto", "none"]:
-    choice = said.tool_choice
-    names = [tool.function.name for tool in said.tools or () if tool.function]
-    if isinstance(choice, dict):
-        function = choice.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
-        if choice.get("type") == "function" and name not in names:
-            raise BadRequest(
-                "`tool_choice` names a tool that is not declared.", param="tool_choice"
-            )
-        raise Unsupported("`tool_choice` cannot force a call yet.", param="tool_choice")
-    if choice == "required":
-        if not names:
-            raise BadRequest("`tool_choice: required` needs `tools`.", param="tool_choice")
-        raise Unsupported("`tool_choice` cannot force a call yet.", param="tool_choice")
-    if names and said.parallel_tool_calls is False:
-        raise Unsupported(
-            "`parallel_tool_calls: false` is not supported yet.", param="parallel_tool_calls"
-        )
-    match choice:
-        case None | "auto":
-            return "auto"
-        case "none":
-            return "none"
-    raise BadRequest(
-        "`tool_choice` must be `none`, `auto`, `required` or name a tool.", param="tool_choice"
-    )

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.events import Choice as Gained
-from dragoman.events import Completion, Delta
+from dragoman.events import Completion, Delta, Finish
 from dragoman.protocols import openai
 from dragoman.protocols.openai import Logprobs, encode
-from dragoman.types import Request
+from dragoman.types import Chat, Request
 
 
 class Called(Struct):
@@ -71,6 +71,8 @@ class Writer(openai.ChunkWriter):
         every = range(choices)
         super().__init__(request, envelope, [_around(envelope, i, b'"content":') for i in every])
         self._choices = choices
+        chat = request.prompts[0]
+        self._named = isinstance(chat, Chat) and chat.named
         self._thoughts = [_around(envelope, i, b'"reasoning_content":') for i in every]
         self._calls: dict[tuple[int, int], tuple[bytes, bytes]] = {}
         self._ids: set[tuple[int, str]] = set()  # by choice
@@ -111,7 +113,11 @@ class Writer(openai.ChunkWriter):
         return ChunkChoice(delta.choice, {"content": delta.text}, logprobs)
 
     def ended(self, delta: Delta) -> ChunkChoice:
-        return ChunkChoice(delta.choice, {}, finish_reason=delta.finish)
+        return ChunkChoice(delta.choice, {}, finish_reason=self._finish(delta.finish))
+
+    def _finish(self, finish: Finish | None) -> str | None:
+        """A call of the one tool that was named ends with `stop`, as OpenAI has it."""
+        return "stop" if self._named and finish == "tool_calls" else finish
 
     def whole(self, completion: Completion) -> bytes:
         envelope = self.envelope
@@ -136,7 +142,7 @@ class Writer(openai.ChunkWriter):
                 for call in gained.calls
             ]
         logprobs = openai.logprobs(gained.tokens) if gained.tokens else None
-        return Choice(gained.index, message, logprobs, gained.finish or "stop")
+        return Choice(gained.index, message, logprobs, self._finish(gained.finish) or "stop")
 
 
 def _around(

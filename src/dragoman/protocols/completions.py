@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.events import Completion, Delta, Token
-from dragoman.protocols import openai
-from dragoman.protocols.openai import SamplingFields, encode
+from dragoman.protocols import demands, openai
+from dragoman.protocols.openai import encode
 from dragoman.protocols.wire import convert, read
 from dragoman.types import Prompt, Request
 
@@ -23,7 +23,7 @@ Tokens = Annotated[list[openai.TokenId], Meta(min_length=1)]
 Prompts = Annotated[list[str | Tokens], Meta(max_length=MOST_PROMPTS)]
 
 
-class CompletionRequest(SamplingFields, kw_only=True):
+class CompletionRequest(demands.DemandingFields, kw_only=True):
     """A prompt: a string, token ids, or a list of either."""
 
     prompt: str | list[Any]
@@ -51,10 +51,13 @@ def decode(body: bytes, strict: bool = False) -> Request:
             f"`n` times the number of prompts must be at most {MOST_CHOICES}.", param="n"
         )
     longest = DEFAULT_MAX_TOKENS if said.max_tokens is None else said.max_tokens
+    shape, warnings = demands.demanded(said)
     return openai.request(
         said,
         strict,
         longest,
+        shape=shape,
+        warnings=warnings,
         prompts=tuple(Prompt(content=one, add_special_tokens=special) for one in every),
         best_of=best_of,
         logprobs=said.logprobs,

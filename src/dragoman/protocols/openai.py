@@ -71,7 +71,6 @@ class SamplingFields(Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
-    grammar: Annotated[str, Meta(max_length=1_000_000)] | None = None
     lora: Name | Annotated[list[AdapterChoice], Meta(max_length=32)] | None = None
     cache_prompt: bool | None = None
 
@@ -139,7 +138,6 @@ def request(said: SamplingFields, strict: bool, max_tokens: int | None, **more: 
         sampling=sampling(said, max_tokens),
         n=said.n or 1,
         stop=stops(said.stop, strict),
-        grammar=said.grammar,
         lora=adapters(said.lora),
         cache_prompt=said.cache_prompt,
         stream=bool(said.stream),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dragoman.errors import BadRequest
-from dragoman.protocols import chat, openai
+from dragoman.protocols import chat, chat_tools, openai
 from dragoman.protocols.wire import read
 from dragoman.types import Chat, Prompt
 
@@ -18,7 +18,7 @@ class TokenizeRequest(Struct, kw_only=True):
     model: str = ""
     prompt: str | None = None
     messages: Annotated[list[chat.ChatMessage], Meta(max_length=100_000)] | None = None
-    tools: list[chat.FunctionTool] | None = None
+    tools: list[chat_tools.FunctionTool] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool | None = None

@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from dragoman.errors import BadRequest, ContextOverflow, EngineDown, EngineFailed, Unsupported
 from dragoman.testing.bytetokens import ByteTokenizer
+from dragoman.testing.grammars import check_script
 from dragoman.testing.pacing import Beat, Turn
 from dragoman.testing.replies import Casting, Reply, Script, cut
 from dragoman.testing.voice import Voice, cut_ids, logprob_of, vector
@@ -48,6 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     context: int | None = None
     slots: int | None = None  # said, not enforced: `peak` tells whether others kept to it
     grammars: bool = False  # said, not enforced: a script says what it says
+    checked: bool = False  # a script that leaves the grammar of its job fails
     lora: tuple[str, ...] = ()
     embeddings: int = 16
     logprobs: int = 20
@@ -64,7 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             sampling=None if self.tokens else TEXT_SAMPLING,
             logprobs=self.logprobs,
             prompt_logprobs=self.logprobs >= 0,
-            grammars=self.grammars,
+            grammars=self.grammars or self.checked,
             embeddings=self.embeddings,
             lora=self.lora,
             tokenize=True,
@@ -108,6 +110,8 @@ class Scripted:
             raise EngineDown("The engine was closed.")
         at, reply = self._cast(job)
         count, faulty = 0, reply.faulty
+        if self.settings.checked and job.grammar is not None:
+            self._check(job, at, reply)
         with self._stage(job, reply) as turn:
             rounds = self._plain(job, at) if self._is_plain(job, reply) else None
             for steps in rounds or self._rounds(job, at, reply):
@@ -227,6 +231,13 @@ class Scripted:
             else:
                 self._cuts[key] = cut_ids(self.tokenizer, reply, text)
         return self._cuts[key]
+
+    def _check(self, job: Job, at: int, reply: Reply) -> None:
+        """Fail loudly if what the script is going to say does not keep to the job's grammar."""
+        for choice in range(job.n):
+            variant = 0 if job.sampling.greedy else (job.sampling.seed or 0) + choice
+            pieces = self._pieces(at, variant % len(reply.texts()))
+            check_script(job, pieces, self.tokenizer)
 
     def _is_plain(self, job: Job, reply: Reply) -> bool:
         """Whether the reply is only text, to be said once as it is."""

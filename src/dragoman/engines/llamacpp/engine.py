@@ -27,7 +27,7 @@ import msgspec
 from dragoman import gguf
 from dragoman.engines.llamacpp.checks import Grammars, check_job, check_tokens
 from dragoman.engines.llamacpp.gaps import Pieces
-from dragoman.engines.llamacpp.grammar import Keeper, keep_to, readable
+from dragoman.engines.llamacpp.grammar import keep_to, readable
 from dragoman.engines.llamacpp.http import Client, Stream
 from dragoman.engines.llamacpp.marks import Marks
 from dragoman.engines.llamacpp.params import (
@@ -50,6 +50,7 @@ from dragoman.engines.llamacpp.server import (
 )
 from dragoman.engines.llamacpp.slots import Slots
 from dragoman.engines.llamacpp.track import Track, Vocabulary, stops_of
+from dragoman.engines.masker import Masker
 from dragoman.errors import BadRequest, DragomanError, EngineFailed, ModelBroken, Unsupported
 from dragoman.types import Adapter, Capabilities, Job, Logprob, Sampling, Step
 
@@ -110,7 +111,7 @@ class LlamaCpp:
         self._pieces: Pieces | None = None
         self._marks = Marks(self)
         self._grammars = Grammars(self)
-        self._keeper = Keeper(vocabulary)
+        self._masker = Masker(vocabulary.pieces or (), vocabulary.ends, vocabulary.controls)
         self.capabilities = Capabilities(
             context=self.context,
             slots=settings.slots,
@@ -154,7 +155,7 @@ class LlamaCpp:
         tracks = [Track(choice, budget, stops) for choice in range(job.n)]
         if job.grammar is not None and self.vocabulary.pieces is not None:
             for track in tracks:
-                track.grammar = await asyncio.to_thread(self._keeper.follow, job.grammar)
+                track.grammar = await asyncio.to_thread(self._masker.follow, job.grammar, stops)
         tracks[0].prompt = None if told else len(ids)
         seed = random.getrandbits(32) if job.sampling.seed is None else job.sampling.seed
         width = 1 if job.sampling.min_tokens else self._settings.slots

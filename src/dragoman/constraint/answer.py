@@ -1,0 +1,172 @@
+"""A whole answer: reasoning, then content or calls.
+
+Thoughts are free, however they were opened, and end at the mark that the parser ends them by. What
+follows is one of four things:
+
+    free text in which calls may begin     a call's grammar begins at its opening mark
+    calls, and nothing else                where one is required
+    content of a certain shape             a schema, a grammar
+    content of a certain shape, or calls   both demands at once
+
+Marks that mean something to the parser are kept out of where they mean nothing: free text holds an
+opening mark only where a call follows, and a mark that is a control token is never spelt in
+letters. Formats whose messages have headers are put together in `messages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dragoman.constraint.calls import Calls, Opening
+from dragoman.constraint.lark import ANY, Lark, either, pattern
+from dragoman.constraint.texts import ended_by
+from dragoman.parse.rules import Rules
+
+LOUD = ("section", "call", "first", "open")
+
+
+class Answer:
+    """Writes the rules of one answer. `inside` says that it begins in thoughts."""
+
+    def __init__(self, lark: Lark, rules: Rules, calls: Calls | None, *, inside: bool) -> None:
+        self.lark = lark
+        self._rules = rules
+        self._calls = calls
+        self._inside = inside
+        self._reasoning = rules.reasoning
+        self._thinks = bool(rules.reasoning.close)
+
+    def demanded(self, content: str | None) -> str:
+        """Content of a shape, or calls where there is none; both where there are both."""
+        found = [] if content is None else [self._framed(content)]
+        found += [] if self._calls is None else [self._calls.forced()]
+        return f"{self._thought()} {either(found)}"
+
+    def free(self, *, parallel: bool, endless: bool) -> str:
+        """Free text in which calls may begin; `endless` lets it end in the middle of thoughts."""
+        lark = self.lark
+        calls, quiet = self._pieces()
+        text = self._text()
+        open_end = self._open_end() if endless else []
+        last = either([text, *open_end])
+        if parallel or not calls:
+            answer = f"{either([*calls, *quiet])}* {last}" if calls or quiet else last
+        else:
+            before = f"{either(quiet)}* " if quiet else ""
+            answer = f"{before}({either(calls)} {self._after()} | {last})"
+        answer = lark.rule(answer, "answer")
+        started = None if self._calls is None else self._calls.started()
+        if started is not None:
+            answer = lark.rule(f"{started} {self._after()} | {answer}", "answer")
+        if not self._inside:
+            return answer
+        ended = [self._unclosed()] if endless else []
+        return either([f"{self._closed()} {answer}", *ended])
+
+    # thoughts
+
+    def _thought(self) -> str:
+        """Thoughts that come first, if any do."""
+        if not self._thinks:
+            return ""
+        if self._inside:
+            return f"{self._closed()} {self.lark.gap()}"
+        marks = (*self._reasoning.open, *self._reasoning.begins)
+        if not marks:
+            return ""
+        gap = self.lark.gap()
+        return f"({gap} {self.lark.marks(marks)} {self._closed()} {gap})?"
+
+    def _closed(self) -> str:
+        """The rest of thoughts, and the mark that ends them."""
+        return ended_by(self.lark, ANY, self._reasoning.close)
+
+    def _unclosed(self) -> str:
+        return self.lark.without(map(pattern, self._reasoning.close), "THOUGHTS") + "?"
+
+    def _open_end(self) -> list[str]:
+        """Thoughts at the end of an answer that nobody closed."""
+        if not self._thinks:
+            return []
+        return [f"{one} {self._unclosed()}" for one in self._openings_of(self._reasoning.open, "")]
+
+    # content
+
+    def _framed(self, content: str) -> str:
+        """Content, with what its format may write around it."""
+        lark, wrap = self.lark, self._reasoning.wrap
+        before = [*wrap.open, *self._dropped()]
+        after = [*wrap.close, *self._dropped()]
+        lead = f"({lark.marks(before)} {lark.gap()})*" if before else ""
+        tail = f"({lark.gap()} {lark.marks(after)})*" if after else ""
+        return f"{lead} {content} {tail}"
+
+    def _dropped(self) -> list[str]:
+        tools = self._rules.tools
+        return [*self._reasoning.drop, *(() if tools is None else tools.drop)]
+
+    def _after(self) -> str:
+        """What may follow at the very end and means nothing."""
+        tools = self._rules.tools
+        marks = () if tools is None else tools.spare
+        return f"({self.lark.gap()} {self.lark.marks(marks)})*" if marks else ""
+
+    # free text
+
+    def _pieces(self) -> tuple[list[str], list[str]]:
+        """Text up to what begins a call and the call; text up to other marks and what they mean."""
+        calls: list[str] = []
+        for opening in [] if self._calls is None else self._calls.openings:
+            calls += self._piece(opening)
+        quiet: list[str] = []
+        if self._thinks:
+            quiet += self._openings_of(self._reasoning.open, self._closed())
+        marks = [mark for mark, what in self._rules.text.meanings.items() if what not in LOUD]
+        text = self._text()
+        quiet += [f"{text} {self.lark.mark(mark)}" for mark in marks if self._is_token(mark)]
+        return calls, quiet
+
+    def _piece(self, opening: Opening) -> list[str]:
+        if opening.mark is not None:
+            return self._openings_of((opening.mark,), opening.follow)
+        return [f"{self.lark.lazy(f'/{opening.look}/')} {opening.follow}"]
+
+    def _openings_of(self, marks: Sequence[str], follow: str) -> list[str]:
+        """Text up to one of some marks, and what follows it."""
+        letters = [mark for mark in marks if self.lark.in_letters(mark)]
+        tokens = [mark for mark in marks if self._is_token(mark)]
+        found = []
+        if letters:
+            found.append(f"{self.lark.lazy(f'/(?:{_any(letters)})/')} {follow}")
+        if tokens:
+            found.append(f"{self._text()} {self.lark.marks(tokens)} {follow}")
+        return found
+
+    def _is_token(self, mark: str) -> bool:
+        """Whether a mark begins with a control token; one that only holds some is not written."""
+        return self.lark.mark(mark).startswith("<[")
+
+    def _text(self) -> str:
+        """Text in which nothing begins, if there is any."""
+        begins = self._calls.begins if self._calls is not None else None
+        return self.lark.without(self._kept_out(), "FREE", begins) + "?"
+
+    def _kept_out(self) -> list[str]:
+        """Regular expressions of what free text may not hold."""
+        marks = [mark for mark, what in self._rules.text.meanings.items() if what in LOUD]
+        tools = self._rules.tools
+        if tools is not None:
+            marks = [mark for mark in marks if mark not in tools.first]
+            marks += [*tools.call.open]
+        every = [mark for mark in self._rules.text.meanings if not self.lark.in_letters(mark)]
+        found = [pattern(mark) for mark in dict.fromkeys([*marks, *every])]
+        if self._calls is not None:
+            found = [one for one in found if one not in self._calls.harmless()]
+            looks = [opening.look for opening in self._calls.openings]
+            found += [look for look in looks if look is not None]
+            found += self._calls.forbidden()
+        return found
+
+
+def _any(marks: Sequence[str]) -> str:
+    return "|".join(map(pattern, marks))

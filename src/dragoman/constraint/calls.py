@@ -1,0 +1,346 @@
+"""Calls as rules of a grammar, written from the entry that the parser reads them by.
+
+A format's entry says which marks stand where; here they are put in a row, with the names of the
+tools and their arguments in between. Of what a reader forgives, little is allowed to a writer: a
+call is written as the format's models write it, closed where the format's example closes it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+from dragoman.constraint.arguments import elements, keywords, parameters
+from dragoman.constraint.lark import Lark, either, escaped, pattern, quoted
+from dragoman.constraint.nodes import Object
+from dragoman.constraint.values import BareWriter, PythonWriter, Writer, sequence
+from dragoman.constraint.wording import Offer, check_name, objects_of, worded
+from dragoman.parse.spec import GAP, Body, Named, Nested, Objects, Pythonic, Tagged, Tools
+
+WEAK = re.compile(r"`{3}\w*\s*|\w+")  # marks that stand in many a text that is no call
+STRING = r"/\"[^\"\\\x00-\x1f]{0,128}\"/"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Where free text turns into calls: at a mark, or at what only looks like the start of one."""
+
+    follow: str  # everything from there to the end of the calls
+    mark: str | None = None
+    look: str | None = None  # a regular expression
+
+
+class Calls:
+    """The calls that some tools allow in one format."""
+
+    def __init__(
+        self, lark: Lark, tools: Tools, offers: Sequence[Offer], *, parallel: bool
+    ) -> None:
+        self.lark = lark
+        self._format = tools
+        self._offers = offers
+        self._parallel = parallel
+        self._writers: dict[tuple[Body, str], Writer] = {}
+        self._plain = tuple(body for body in tools.bodies if isinstance(body, Objects))
+        self._other = tuple(body for body in tools.bodies if not isinstance(body, Objects))
+        for offer in offers:
+            check_name(tools, offer)
+
+    # what answers are made of
+
+    def forced(self) -> str:
+        """Calls from their very beginning, with nothing before them."""
+        tools, space = self._format, self.lark.gap()
+        found = []
+        opens = tools.section.open
+        strong = [m for m in opens if not _weak(m, tools) or tools.example.startswith(m)]
+        if strong:
+            found.append(f"{self.lark.marks(strong)} {self.section(self._offers)}")
+        elif tools.call.open:
+            found.append(f"{self.lark.marks(tools.call.open)} {self._call(self._offers)}")
+        block = either(found) if found else ""
+        if block and self._parallel:
+            block = f"{block} ({space} {block})*"
+        bare = [self._bare()] if tools.first or tools.start else []
+        return either([*([self.lark.rule(block, "calls")] if block else []), *bare])
+
+    @cached_property
+    def openings(self) -> list[Opening]:
+        """Where calls begin in free text."""
+        tools = self._format
+        strong = [mark for mark in tools.section.open if not _weak(mark, tools)]
+        found = [Opening(self.section(self._offers), mark=mark) for mark in strong]
+        if tools.call.open and (tools.bare or not tools.section.open):
+            found += [Opening(self._call(self._offers), mark=mark) for mark in tools.call.open]
+        if tools.first or any(_weak(mark, tools) for mark in tools.section.open):
+            found += self._weak_openings()
+        return found
+
+    def forbidden(self) -> list[str]:
+        """What free text may not hold, because the parser could take it for a call of its own."""
+        tools = self._format
+        if not tools.first and not any(_weak(mark, tools) for mark in tools.section.open):
+            return []
+        found = []
+        for body in self._plain or (Objects(),):
+            keys = "|".join(map(escaped, body.arguments))
+            names = "|".join(map(escaped, body.name))
+            found.append(rf"\{{\s*[\"'](?:{keys})[\"']\s*:")
+            found.append(rf"'(?:{names})'\s*:\s*['\"](?:{self._names()})")
+        return found
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Marks that may follow a message and mean nothing."""
+        ends = self._format.header.end if self._format.header is not None else ()
+        return tuple(mark for mark in self._format.drop if mark not in ends)
+
+    def harmless(self) -> list[str]:
+        """Marks that stand in many a text: only what looks like a call after them counts."""
+        return [pattern(mark) for mark in self._format.section.open if _weak(mark, self._format)]
+
+    @property
+    def begins(self) -> str | None:
+        """What an answer begins with that begins with a call which nothing marks."""
+        return rf"\s*(?:{self._names()})\s*\{{" if self._format.start else None
+
+    def started(self) -> str | None:
+        """Calls that nothing marks, at the beginning of an answer; the first brace tells."""
+        if self.begins is None:
+            return None
+        found = []
+        for offer in self._offers:
+            writer = self._writer(self._format.bodies[0], offer)
+            look = self.lark.terminal(rf"/\s*{escaped(offer.name)}\s*\{{/", "STARTS")
+            rest = either(writer.rest_of(node) for node in objects_of(offer))
+            found.append(f"{look} {rest}")
+        return either(found)
+
+    def addressed(self, offer: Offer) -> str:
+        """The rest of a message that was addressed to a tool."""
+        tools, space = self._format, self.lark.gap()
+        body = tools.bodies[0]
+        if isinstance(body, Named):
+            said = self._arguments(body, offer)
+            closes = self.lark.marks(tools.call.close) if tools.call.close else ""
+            return f"{space} {said} {space} {closes}?" if closes else f"{space} {said}"
+        inner = self.section((offer,))
+        if tools.header is not None and not tools.header.routes:
+            return inner
+        return f"{space} {self.lark.marks(tools.section.open)} {inner}"
+
+    # frames
+
+    def section(self, offers: Sequence[Offer]) -> str:
+        """The rest of a section whose opening mark was written."""
+        tools, space = self._format, self.lark.gap()
+        found = []
+        if tools.call.open:
+            one = f"{self.lark.marks(tools.call.open)} {self._call(offers)}"
+            found.append(f"{one} ({space} {one})*" if self._parallel else one)
+        else:
+            found += [self._body(body, offers) for body in self._other]
+        if self._plain:
+            found.append(self._objects(offers))
+        closes = self._closes(tools.section.close)
+        return self.lark.rule(f"{space} {either(found)} {closes}", "section")
+
+    def _call(self, offers: Sequence[Offer]) -> str:
+        """The rest of a call whose opening mark was written."""
+        inner = either(self._body(body, offers) for body in self._other or self._plain)
+        closes = self._closes(self._format.call.close)
+        return self.lark.rule(f"{self.lark.gap()} {inner} {closes}", "call")
+
+    def _closes(self, marks: tuple[str, ...]) -> str:
+        """What closes a frame; models leave it out where the format's example does."""
+        if not marks:
+            return ""
+        written = f"{self.lark.gap()} {self.lark.marks(marks)}"
+        inner = self._format.example[1:]  # what opens may be what closes
+        surely = any(mark.replace(GAP, "") in inner for mark in marks)
+        return written if surely else f"({written})?"
+
+    def _body(self, body: Body, offers: Sequence[Offer]) -> str:
+        match body:
+            case Objects():
+                return self._objects(offers)
+            case Pythonic():
+                return self._pythonic(body, offers)
+        return either(self._one(body, offer) for offer in offers)
+
+    def _one(self, body: Named | Tagged | Nested, offer: Offer) -> str:
+        """One call: the name, what ends it, and the arguments."""
+        lark = self.lark
+        name = either(worded(lark, way, offer.name, body) for way in body.written)
+        marks = [mark for mark in body.ends if not mark.startswith("/")]  # that closes at once
+        ends = f"{lark.gap()} {lark.marks(marks)}" if marks else ""
+        match body:
+            case Named():
+                fence = f"{lark.gap()} {lark.marks(body.fence)}" if body.fence else ""
+                inner = f"{lark.gap()} {self._arguments(body, offer)} {fence}"
+                if not self._format.call.close and not self._format.section.close:
+                    ends = f"({ends})?" if ends else ""  # the brace ends the name as well
+            case Tagged():
+                after = (*self._format.call.close, *self._format.section.close)
+                if "\n" in body.ends:
+                    ends = f"({ends})?"  # the first key, or the end, ends the name as well
+                inner = parameters(self._writer(body, offer), body, offer, after)
+            case Nested():
+                after = (*self._format.call.close, *self._format.section.close)
+                inner = elements(self._writer(body, offer), body, offer, after)
+        return lark.rule(f"{name} {ends} {inner}", "one")
+
+    # bodies
+
+    def _arguments(self, body: Body, offer: Offer) -> str:
+        """Arguments as one object."""
+        writer = self._writer(body, offer)
+        return either(map(writer.value, offer.options))
+
+    def _writer(self, body: Body, offer: Offer) -> Writer:
+        key = (body, offer.name)
+        if key not in self._writers:
+            self._writers[key] = self._new_writer(body, offer)
+        return self._writers[key]
+
+    def _new_writer(self, body: Body, offer: Offer) -> Writer:
+        match body:
+            case Named(bare=True):
+                return BareWriter(self.lark, offer.definitions, body.quotes)
+            case Pythonic() | Objects(python=True) | Tagged() | Nested():
+                return PythonWriter(self.lark, offer.definitions)
+        return Writer(self.lark, offer.definitions)
+
+    def _objects(self, offers: Sequence[Offer], first: Sequence[str] = ("{", "[")) -> str:
+        """An object, or a list of them, or several after each other."""
+        lark, space = self.lark, self.lark.space()
+        every = lark.rule(
+            " | ".join(self._object(body, offer) for body in self._plain for offer in offers),
+            "object",
+        )
+        more = f'({space} "," {space} {every})*' if self._parallel else ""
+        joined = f'({space} (","|";")? {space} {every})*' if self._parallel else ""
+        ways = {"[": f'"[" {space} {every} {more} {space} "]"', "{": f"{every} {joined}"}
+        return lark.rule(" | ".join(ways[letter] for letter in first), "objects")
+
+    def _object(self, body: Objects, offer: Offer) -> str:
+        lark, space = self.lark, self.lark.space()
+        said = self._arguments(body, offer)
+        quote = self._quote(body)
+        if body.keyed:
+            return f'"{{" {space} {quote((offer.name,))} {space} ":" {space} {said} {space} "}}"'
+        parts = self._members(body, offer)
+        required = self._required(body, offer)
+        inner = sequence(lark, parts, required, None, f'{space} "," {space}')
+        return lark.rule(f'"{{" {space} {inner} {space} "}}"', "object")
+
+    def _required(self, body: Objects, offer: Offer) -> frozenset[str]:
+        """What an object must say: arguments only where there must be some."""
+        empty = any(isinstance(one, Object) and not one.required for one in offer.options)
+        return frozenset({"name"} if empty and not body.complete else {"name", "arguments"})
+
+    def _members(self, body: Objects, offer: Offer) -> dict[str, str]:
+        space, quote = self.lark.space(), self._quote(body)
+        colon = f'{space} ":" {space}'
+        text = self.lark.terminal(STRING, "STRING")
+        kind = quote(("function",))
+        return {
+            "name": f"{quote(body.name)} {colon} {quote((offer.name,))}",
+            "arguments": f"{quote(body.arguments)} {colon} {self._arguments(body, offer)}",
+            "id": f"{quote(body.id)} {colon} {text}",
+            "type": f"{quote(('type',))} {colon} {kind}",
+        }
+
+    def _quote(self, body: Objects) -> _Quote:
+        return _Quote(python=body.python)
+
+    def _pythonic(self, body: Pythonic, offers: Sequence[Offer]) -> str:
+        lark, space = self.lark, self.lark.space()
+        every = lark.rule(" | ".join(self._python_call(body, offer) for offer in offers), "python")
+        more = f'({space} "," {space} {every})*' if self._parallel else ""
+        listing = f'"[" {space} {every} {more} {space} "]"'
+        if body.brackets:
+            return listing
+        lines = f'({space} (","|";")? {space} {every})*' if self._parallel else ""
+        return lark.rule(f"{listing} | {every} {lines}", "pythonic")
+
+    def _python_call(self, body: Pythonic, offer: Offer) -> str:
+        writer = self._writer(body, offer)
+        inner = keywords(writer, offer)
+        space = self.lark.space()
+        return self.lark.rule(f'{quoted(offer.name)} {space} "(" {space} {inner} ")"', "python")
+
+    # calls without marks
+
+    def _bare(self) -> str:
+        """Calls that begin without a mark."""
+        tools = self._format
+        if self._other and not tools.first:
+            return either(self._body(body, self._offers) for body in self._other)
+        if not self._plain:
+            return self._body(tools.bodies[0], self._offers)
+        return self._objects(self._offers, tools.first or ("{", "["))
+
+    def _weak_openings(self) -> list[Opening]:
+        if not self._plain:
+            return self._python_openings()
+        found = []
+        body, lark, space = self._plain[0], self.lark, self.lark.space()
+        keys = "|".join(map(escaped, body.name))
+        names = escaped if body.python else _json_escaped
+        every = either(self._object(body, offer) for offer in self._offers)
+        more = f'({space} (","|";") {space} {every})*' if self._parallel else ""
+        for offer in self._offers:
+            parts = self._members(body, offer)
+            parts.pop("name")
+            lead = f'{space} "," {space}'
+            rest = f"{lead} {sequence(lark, parts, frozenset({'arguments'}), None, lead)}"
+            if "arguments" not in self._required(body, offer):
+                rest = f"({rest})?"
+            look = rf"[\"'](?:{keys})[\"']\s*:\s*[\"']{names(offer.name)}[\"']"
+            if not body.python:
+                look = look.replace("'", "")
+            follow = f'{rest} {space} "}}" {more}'
+            found.append(Opening(lark.rule(follow, "follow"), look=look))
+        return found
+
+    def _python_openings(self) -> list[Opening]:
+        found = []
+        body = cast(Pythonic, self._format.bodies[0])
+        lark, space = self.lark, self.lark.space()
+        every = either(self._python_call(body, offer) for offer in self._offers)
+        more = f'({space} "," {space} {every})*' if self._parallel else ""
+        for offer in self._offers:
+            inner = keywords(self._writer(body, offer), offer)
+            follow = lark.rule(f'{space} {inner} ")" {more} {space} "]"', "follow")
+            found.append(Opening(follow, look=rf"\[\s*{escaped(offer.name)}\s*\("))
+        return found
+
+    def _names(self) -> str:
+        return "|".join(escaped(offer.name) for offer in self._offers)
+
+
+class _Quote:
+    """Names in quotes."""
+
+    def __init__(self, *, python: bool) -> None:
+        self._python = python
+
+    def __call__(self, names: Sequence[str]) -> str:
+        ways = [json.dumps(name) for name in names]
+        ways += [json.dumps(name, ensure_ascii=False) for name in names]
+        if self._python:
+            ways += [repr(name) for name in names]
+        return either(map(quoted, dict.fromkeys(ways)))
+
+
+def _json_escaped(name: str) -> str:
+    return escaped(json.dumps(name)[1:-1])
+
+
+def _weak(mark: str, tools: Tools) -> bool:
+    return WEAK.fullmatch(mark) is not None or (bool(tools.first) and "`" in mark)

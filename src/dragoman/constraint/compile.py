@@ -1,0 +1,110 @@
+"""One order in, one grammar out: the plain function that a worker runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dragoman.constraint import schema
+from dragoman.constraint.answer import Answer
+from dragoman.constraint.calls import Calls
+from dragoman.constraint.explicit import written
+from dragoman.constraint.lark import Lark
+from dragoman.constraint.messages import Messages
+from dragoman.constraint.nodes import Object
+from dragoman.constraint.order import Made, Order
+from dragoman.constraint.values import Writer
+from dragoman.constraint.wording import Offer
+from dragoman.errors import BadRequest
+from dragoman.formats import find_tools
+from dragoman.output import rules
+from dragoman.parse.rules import Rules
+from dragoman.types import Shape, Tool
+
+LARGEST = 1 << 20  # characters of a grammar
+
+
+def compiled(order: Order) -> Made:
+    """The grammar of an order; what is wrong with the order is a `BadRequest`."""
+    warnings: list[str] = []
+    offers = [_offer(tool, warnings) for tool in order.tools]
+    if order.shape is None and not offers:
+        return Made(None)
+    both = rules(order.format if offers else None, order.reasoning)
+    lark = Lark(order.control)
+    content = None if order.shape is None else _content(lark, order.shape, both, warnings)
+    grammar = lark.source(_start(lark, order, both, offers, content))
+    if _wrong(grammar):
+        _blame(order)
+    ends = order.choice == "required" or (order.shape is not None and order.shape.kind == "json")
+    return Made(grammar, tuple(dict.fromkeys(warnings)), ends, order.shape is not None)
+
+
+def _offer(tool: Tool, warnings: list[str]) -> Offer:
+    strict = bool(tool.strict)
+    checked = schema.read(tool.parameters, at=tool.param, strict=strict, tool=True)
+    warnings += checked.loose
+    return Offer(tool.name, checked.root, dict(checked.definitions), tool.param, strict)
+
+
+def _content(lark: Lark, shape: Shape, both: Rules, warnings: list[str]) -> str:
+    if shape.kind != "json":
+        return written(lark, shape)
+    # a mark in a text of the content would mean to the parser what it means elsewhere
+    banned = [
+        mark for mark, what in both.text.meanings.items() if what != "first" and len(mark) > 3
+    ]
+    if shape.value is None:
+        return Writer(lark, {}, banned=banned).value(Object())
+    checked = schema.read(shape.value, at=shape.param, strict=bool(shape.strict))
+    warnings += checked.loose
+    writer = Writer(lark, dict(checked.definitions), ordered=True, banned=banned)
+    return writer.value(checked.root)
+
+
+def _start(
+    lark: Lark, order: Order, both: Rules, offers: Sequence[Offer], content: str | None
+) -> str:
+    inside = both.reasoning.inside if order.inside is None else order.inside
+    calls = None
+    if offers and order.format is not None:
+        calls = Calls(lark, find_tools(order.format), offers, parallel=order.parallel)
+    demanded = content is not None or order.choice == "required"
+    endless = not any(offer.strict for offer in offers)
+    if both.header is not None and both.header.written:
+        messages = Messages(lark, both.header, calls, offers, order.opening)
+        if demanded:
+            return messages.demanded(content, inside=inside, parallel=order.parallel)
+        return messages.free(inside=inside, parallel=order.parallel, endless=endless)
+    answer = Answer(lark, both, calls, inside=inside)
+    if demanded:
+        return answer.demanded(content)
+    return answer.free(parallel=order.parallel, endless=endless)
+
+
+def _wrong(grammar: str) -> bool:
+    from llguidance import LLMatcher
+
+    if len(grammar) > LARGEST:
+        return True
+    return bool(LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar)))
+
+
+def _blame(order: Order) -> None:
+    """Say which part of an order cannot be compiled: each is tried by itself."""
+    parts = [Order(tools=(tool,), choice="required", format=order.format) for tool in order.tools]
+    if order.shape is not None:
+        parts = [Order(shape=order.shape), *parts]
+    for part in parts if len(parts) > 1 else ():
+        compiled(part)
+    shape = order.shape
+    if shape is not None and shape.kind in ("grammar", "regex"):
+        raise BadRequest(
+            f"`{shape.param}` cannot be read as a {shape.kind}.",
+            param=shape.param,
+            code="invalid_grammar",
+        )
+    raise BadRequest(
+        "This cannot be compiled into a grammar: it is too large or too complex.",
+        param=order.tools[0].param if shape is None else shape.param,
+        code="constraint_too_complex",
+    )

@@ -1,0 +1,36 @@
+"""What a grammar is ordered by, and what comes of it.
+
+An `Order` holds all that decides a grammar and nothing else, so its bytes are the key of a cache,
+and it crosses to the process that compiles as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from dragoman.types import Shape, Tool
+
+
+class Order(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An answer's rules: `reasoning? (content | calls)` in the formats of one model."""
+
+    shape: Shape | None = None  # of the content; None is free text
+    tools: tuple[Tool, ...] = ()  # those that may be called
+    choice: Literal["auto", "required"] = "auto"
+    parallel: bool = True  # more than one call
+    format: str | None = None  # how calls are written; None where none may be made
+    reasoning: str | None = None
+    inside: bool | None = None  # the answer begins in thoughts; None where no template says
+    opening: str | None = None  # what the template wrote, where the answer begins in a header
+    control: dict[str, int] = {}  # marks that are control tokens, which letters cannot spell
+
+
+class Made(Struct, frozen=True):
+    """A grammar, and what of the order it does not enforce."""
+
+    grammar: str | None  # None: everything is allowed
+    warnings: tuple[str, ...] = ()
+    ends: bool = False  # the grammar says where the answer ends: stop strings would only cut it
+    shaped: bool = False  # content is the shape and nothing else: white space before it is none

@@ -1,0 +1,379 @@
+"""Values as rules of a grammar: in JSON, in Python, and with bare keys.
+
+A writer is made for one schema. White space may stand where JSON lets it stand, but only so much of
+it, and numbers have only so many digits: a small model that has lost its way shall come to an end.
+Members come in the order of the schema, or in any order where that is left to the model; each comes
+once. What only the engine's own reader of schemas can put together is left to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dragoman.constraint.lark import Lark, either, escaped, pattern, quoted
+from dragoman.constraint.nodes import (
+    Anything,
+    Array,
+    Either,
+    Exactly,
+    Foreign,
+    Named,
+    Node,
+    Nothing,
+    Number,
+    Object,
+    Text,
+)
+
+MOST_BITS = 60  # members that may come in any order: a rule's parameter has 64 bits
+ESCAPE = (
+    r"\\(?:[\"\\\/bfnrt]|u(?:[0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
+    r"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
+)
+CHARACTER = rf"(?:[^\"\\\x00-\x1f]|{ESCAPE})"
+INTEGER = r"/-?(?:0|[1-9][0-9]{0,29})/"
+NUMBER = r"/-?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,2})?/"
+EMPTY = '""'
+
+
+def times(least: int, most: int | None) -> str:
+    """How often something may come."""
+    if (least, most) == (0, None):
+        return "*"
+    return f"{{{least},}}" if most is None else f"{{{least},{most}}}"
+
+
+def number_schema(node: Number) -> dict[str, Any]:
+    """The schema of a number that has bounds."""
+    said = {
+        "minimum": node.minimum,
+        "maximum": node.maximum,
+        "exclusiveMinimum": node.above,
+        "exclusiveMaximum": node.below,
+        "multipleOf": node.multiple,
+    }
+    bounds = {word: json.loads(value) for word, value in said.items() if value is not None}
+    return {"type": "integer" if node.integer else "number"} | bounds
+
+
+def text_schema(node: Text) -> dict[str, Any]:
+    """The schema of a text that has a pattern or a format."""
+    said = {
+        "minLength": node.least or None,
+        "maxLength": node.most,
+        "pattern": node.pattern,
+        "format": node.format,
+    }
+    return {"type": "string"} | {word: value for word, value in said.items() if value is not None}
+
+
+class Writer:
+    """Writes values as JSON. `banned` are marks that no text may hold."""
+
+    comma = '","'
+    colon = '":"'
+
+    def __init__(
+        self,
+        lark: Lark,
+        definitions: Mapping[str, Node],
+        *,
+        ordered: bool = False,
+        banned: Sequence[str] = (),
+    ) -> None:
+        self.lark = lark
+        self._definitions = definitions
+        self._ordered = ordered
+        self._banned = "|".join(map(pattern, banned))
+        self._names: dict[str, str] = {}
+        self._done: dict[Node, str] = {}
+
+    def value(self, node: Node) -> str:
+        """An expression for a value; nodes that allow nothing are their holder's affair."""
+        if node not in self._done:
+            if isinstance(node, Object | Array | Anything):
+                # a rule of its own, known before it is written: what is in it may refer to it
+                self._done[node] = name = self.lark.reserve("value")
+                self.lark.define(name, self._written(node))
+            else:
+                self._done[node] = self._written(node)
+        return self._done[node]
+
+    def resolved(self, node: Node) -> Node:
+        """The node itself, or what it is a name of."""
+        for _ in range(len(self._definitions) + 1):
+            if not isinstance(node, Named):
+                break
+            node = self._definitions[node.name]
+        return node
+
+    def _written(self, node: Node) -> str:
+        match node:
+            case Exactly():
+                return self.literals(node.values)
+            case Text():
+                return self.text(node)
+            case Number():
+                return self.number(node)
+            case Array():
+                return self.array(node)
+            case Object():
+                return self.object(node)
+            case Either():
+                return either(self.value(one) for one in node.options if allows(one))
+            case Named():
+                return self._named(node.name)
+            case Foreign():
+                return self.foreign(node)
+            case Anything():
+                return self.anything()
+        raise ValueError("nothing can be written as a value")
+
+    def _named(self, name: str) -> str:
+        if name not in self._names:
+            self._names[name] = self.lark.reserve("named")
+            self.lark.define(self._names[name], self.value(self._definitions[name]))
+        return self._names[name]
+
+    # simple values
+
+    def literals(self, values: Sequence[str]) -> str:
+        """One of several values."""
+        return self.lark.terminal(" | ".join(map(quoted, values)), "ONE_OF")
+
+    def text(self, node: Text) -> str:
+        if node.pattern is not None or node.format is not None:
+            return self.lark.json(text_schema(node))
+        return self._string(rf"/\"{CHARACTER}{times(node.least, node.most)}\"/", "STRING")
+
+    def _string(self, body: str, hint: str) -> str:
+        """A terminal for texts that hold no mark."""
+        if self._banned:
+            body += rf" & ~/(?s:.*)(?:{self._banned})(?s:.*)/"
+        return self.lark.terminal(body, hint)
+
+    def number(self, node: Number) -> str:
+        if node == Number(integer=node.integer):
+            return self.lark.terminal(INTEGER if node.integer else NUMBER, "NUMBER")
+        return self.lark.json(number_schema(node))
+
+    def foreign(self, node: Foreign) -> str:
+        return self.lark.json(json.loads(node.schema))
+
+    def words(self) -> str:
+        return self.literals(("true", "false", "null"))
+
+    def anything(self) -> str:
+        simple = [self.text(Text()), self.number(Number()), self.words()]
+        return either([*simple, self.value(Object()), self.value(Array())])
+
+    # lists and objects
+
+    def array(self, node: Array) -> str:
+        space, most = self.lark.space(), node.most
+        if most is None and isinstance(node.rest, Nothing):
+            most = len(node.first)
+        inner = self._items(node, most)
+        if inner:
+            inner = f"{inner} {space}" if node.least else f"({inner} {space})?"
+        return f'"[" {space} {inner} "]"'
+
+    def _items(self, node: Array, most: int | None) -> str:
+        """The items of a list that has one at least; empty if it can have none."""
+        first = node.first if most is None else node.first[:most]
+        if not first:
+            return "" if most == 0 else self._listed(node.rest, max(1, node.least), most)
+        space = self.lark.space()
+        left = None if most is None else most - len(first)
+        tail = ""
+        if left != 0 and not isinstance(node.rest, Nothing):
+            least = max(0, node.least - len(first))
+            tail = f"({self._next(node.rest)}){times(least, left)}"
+        for at in range(len(first) - 1, 0, -1):
+            tail = f"{space} {self.comma} {space} {self.value(first[at])} {tail}"
+            if at >= max(1, node.least):
+                tail = f"({tail})?"
+        return f"{self.value(first[0])} {tail}"
+
+    def _listed(self, item: Node, least: int, most: int | None) -> str:
+        more = None if most is None else most - 1
+        return f"{self.value(item)} ({self._next(item)}){times(least - 1, more)}"
+
+    def _next(self, item: Node) -> str:
+        space = self.lark.space()
+        return f"{space} {self.comma} {space} {self.value(item)}"
+
+    def object(self, node: Object) -> str:
+        return f'"{{" {self.rest_of(node)}'
+
+    def rest_of(self, node: Object) -> str:
+        """An object whose first brace was written."""
+        return f'{self.lark.space()} {self.members(node)} "}}"'
+
+    def members(self, node: Object) -> str:
+        """All that stands between the braces."""
+        space = self.lark.space()
+        parts = {name: self.member(name, one) for name, one in node.members if allows(one)}
+        other = None
+        if allows(node.others):
+            other = self.member_of(self.other_key(node.names), node.others)
+        lead = f"{space} {self.comma} {space}"
+        inner = sequence(self.lark, parts, node.required, other, lead, ordered=self._ordered)
+        return f"({inner} {space})?" if not node.required else f"{inner} {space}"
+
+    def member(self, name: str, node: Node) -> str:
+        return self.member_of(self.key(name), node)
+
+    def member_of(self, key: str, node: Node) -> str:
+        space = self.lark.space()
+        return f"{key} {space} {self.colon} {space} {self.value(node)}"
+
+    def key(self, name: str) -> str:
+        written = (json.dumps(name), json.dumps(name, ensure_ascii=False))
+        return either(map(quoted, dict.fromkeys(written)))
+
+    def other_key(self, names: Sequence[str]) -> str:
+        """A key that is none of these. It has no escapes, so it cannot be one in disguise."""
+        taken = "|".join(map(escaped, names))
+        body = r"/\"[^\"\\\x00-\x1f]{1,64}\"/" + (rf" & ~/\"(?:{taken})\"/" if taken else "")
+        return self._string(body, "KEY")
+
+
+def allows(node: Node) -> bool:
+    return not isinstance(node, Nothing)
+
+
+def sequence(
+    lark: Lark,
+    parts: Mapping[str, str],
+    required: frozenset[str],
+    other: str | None,
+    lead: str,
+    *,
+    ordered: bool = False,
+) -> str:
+    """At least one of some parts, each once, those that are required surely; `lead` between two.
+
+    Any number of `other` may come too: in between, or at the end where there is an order.
+    """
+    if not parts:
+        return EMPTY if other is None else f"{other} ({lead} {other})*"
+    write = _in_order if ordered or len(parts) > MOST_BITS else _in_any_order
+    return write(lark, parts, required, other, lead)
+
+
+def _in_order(
+    lark: Lark, parts: Mapping[str, str], required: frozenset[str], other: str | None, lead: str
+) -> str:
+    """Two chains of rules: one for when something was written before, one for when not."""
+    more = "" if other is None else f"({lead} {other})*"
+    begun = lark.rule(more or EMPTY, "rest")
+    fresh = None if other is None else lark.rule(f"{other} {more}", "rest")
+    for name, part in reversed(list(parts.items())):
+        options = [f"{part} {begun}"]
+        if name in required:
+            fresh = lark.rule(options[0], "rest")
+            begun = lark.rule(f"{lead} {part} {begun}", "rest")
+            continue
+        options += [] if fresh is None else [fresh]
+        fresh = lark.rule(" | ".join(options), "rest")
+        begun = lark.rule(f"{lead} {part} {begun} | {begun}", "rest")
+    return fresh or EMPTY
+
+
+def _in_any_order(
+    lark: Lark, parts: Mapping[str, str], required: frozenset[str], other: str | None, lead: str
+) -> str:
+    """A rule with a bit for each part, set when it was written; required ones have the first."""
+    bits = sorted(parts, key=lambda name: name not in required)
+    needed = sum(name in required for name in bits)
+    more = lark.reserve("more")
+    done = f"{EMPTY} %if is_ones([0:{needed}])" if needed else EMPTY
+    lines = [done]
+    lines += [
+        f"{lead} {parts[name]} {more}::set_bit({bit}) %if bit_clear({bit})"
+        for bit, name in enumerate(bits)
+    ]
+    first = [f"{parts[name]} {more}::{1 << bit}" for bit, name in enumerate(bits)]
+    if other is not None:
+        lines.append(f"{lead} {other} {more}::_")
+        first.append(f"{other} {more}::0")
+    lark.define(f"{more}::_", "\n  | ".join(lines))
+    return lark.rule("\n  | ".join(first), "members")
+
+
+# Other ways to write
+
+
+class PythonWriter(Writer):
+    """Values as Python writes them; JSON's words and strings do as well."""
+
+    DOUBLE = CHARACTER.replace(r"\x00-\x1f", r"\x00-\x08\x0b\x0c\x0e-\x1f")
+    SINGLE = (
+        r"(?:[^'\\\x00-\x08\x0b\x0c\x0e-\x1f]|\\(?:['\"\\\/bfnrt]|u[0-9a-cA-CefEF][0-9a-fA-F]{3}))"
+    )
+
+    def text(self, node: Text) -> str:
+        if node.pattern is not None or node.format is not None:
+            return super().text(node)
+        count = times(node.least, node.most)
+        body = rf"/\"{self.DOUBLE}{count}\"|'{self.SINGLE}{count}'/"
+        return self._string(body, "STRING")
+
+    def literals(self, values: Sequence[str]) -> str:
+        return super().literals([way for value in values for way in python_ways(value)])
+
+    def key(self, name: str) -> str:
+        return either(map(quoted, dict.fromkeys(python_ways(json.dumps(name)))))
+
+    def other_key(self, names: Sequence[str]) -> str:
+        taken = "|".join(map(escaped, names))
+        body = r"/\"[^\"\\\x00-\x1f]{1,64}\"|'[^'\\\x00-\x1f]{1,64}'/"
+        return self._string(body + (rf" & ~/[\"'](?:{taken})[\"']/" if taken else ""), "KEY")
+
+
+def python_ways(value: str) -> list[str]:
+    """A value of JSON as JSON and as Python write it."""
+    read = json.loads(value)
+    return list(dict.fromkeys((value, json.dumps(read, ensure_ascii=False), repr(read))))
+
+
+class BareWriter(Writer):
+    """Values with bare keys, and strings between marks of their own."""
+
+    def __init__(self, lark: Lark, definitions: Mapping[str, Node], quotes: Sequence[str]) -> None:
+        super().__init__(lark, definitions)
+        self._quotes = quotes
+
+    def text(self, node: Text) -> str:
+        return either(self._between(mark, node) for mark in self._quotes)
+
+    def _between(self, mark: str, node: Text) -> str:
+        from dragoman.constraint.texts import body_of, ended_by
+
+        return f"{self.lark.mark(mark)} {ended_by(self.lark, body_of(node), (mark,))}"
+
+    def literals(self, values: Sequence[str]) -> str:
+        texts = [read for value in values if isinstance(read := json.loads(value), str)]
+        plain = [way for value in values if value[0] != '"' for way in python_ways(value)]
+        found = [super().literals(plain)] if plain else []
+        for mark in self._quotes if texts else ():
+            written = self.lark.mark(mark)
+            found.append(f"{written} {either(map(quoted, texts))} {written}")
+        return either(found)
+
+    def key(self, name: str) -> str:
+        return quoted(name)
+
+    def other_key(self, names: Sequence[str]) -> str:
+        taken = "|".join(map(escaped, names))
+        body = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/" + (f" & ~/(?:{taken})/" if taken else "")
+        return self.lark.terminal(body, "KEY")
+
+    def foreign(self, node: Foreign) -> str:
+        return self.anything()
+
+
+WriterOf = Callable[[Lark, Mapping[str, Node]], Writer]

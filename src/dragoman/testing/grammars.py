@@ -1,0 +1,69 @@
+"""Whether a text keeps to a grammar: for scripts, and for tests of grammars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from dragoman.engines.masker import Masker
+from dragoman.errors import BadRequest, EngineFailed
+from dragoman.testing.bytetokens import ByteTokenizer
+from dragoman.types import Job
+
+BYTES = tuple(bytes([byte]) for byte in range(256))
+
+
+@lru_cache(maxsize=8)
+def _masker(control: tuple[str, ...]) -> Masker:
+    """A masker over bytes and control tokens; the last token of all ends a text."""
+    pieces = (*BYTES, *(text.encode() for text in control), b"<|end|>")
+    return Masker(pieces, {len(pieces) - 1}, range(256, len(pieces)))
+
+
+def accepted(grammar: str, text: str, control: Sequence[str] = ()) -> tuple[bool, int]:
+    """Whether a grammar allows a text as a whole, and how many bytes of it.
+
+    Tokens of `control` have the numbers from 256 on, and are told from letters in the text.
+    """
+    tokenizer = ByteTokenizer(tuple(control)) if control else None
+    ids = list(text.encode()) if tokenizer is None else tokenizer.encode_marked(text)
+    following = _masker(tuple(control)).follow(grammar)
+    for at, token in enumerate(ids):
+        try:
+            following.take(token)
+        except BadRequest:
+            return False, at
+    return following.accepting, len(ids)
+
+
+def check_script(
+    job: Job, pieces: Sequence[str] | Sequence[list[int]], tokenizer: ByteTokenizer | None
+) -> None:
+    """`EngineFailed` if what a script says for a job is not what its grammar allows."""
+    limit = job.sampling.max_tokens
+    said, ended = pieces, True
+    if (
+        limit is not None
+        and sum(len(one) if isinstance(one, list) else 1 for one in pieces) >= limit
+    ):
+        said, ended = pieces[:limit], False
+    ids: list[int] = []
+    for one in said:
+        ids += one if isinstance(one, list) else list(one.encode())
+    ends = frozenset() if tokenizer is None else tokenizer.eos_ids
+    ids = [token for token in ids if token not in ends]
+    if tokenizer is None:
+        masker = _masker(())
+    else:
+        masker = Masker(tokenizer.pieces, tokenizer.eos_ids, tokenizer.control)
+    following = masker.follow(job.grammar or "")
+    for at, token in enumerate(ids):
+        try:
+            following.take(token)
+        except BadRequest:
+            before = bytes(token for token in ids[:at] if token < 256)[-40:]
+            raise EngineFailed(
+                f"The script leaves its grammar after {before.decode(errors='replace')!r}."
+            ) from None
+    if ended and not following.accepting:
+        raise EngineFailed("The script ends before its grammar does.")
