@@ -1,7 +1,7 @@
-"""Runs the benchmarks and writes their tables: `python -m bench [a b c d e] [--rounds N]`.
+"""Runs the benchmarks and writes their tables: `python -m bench [a b c d e f] [--rounds N]`.
 
-All parts together take about ten minutes on two cores. Numbers from a busy machine mean little,
-so it waits a while for a quiet one, and how busy it was stands beside the results.
+All parts together take about a quarter of an hour on two cores. Numbers from a busy machine mean
+little, so it waits a while for a quiet one, and how busy it was stands beside the results.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from bench import parsing, parts, turns
+from bench import constraints, parsing, parts, turns
 from bench.measure import ROOT
 from bench.parts import Plan
 
@@ -24,10 +24,11 @@ PARTS = {
     "c": parts.long_answers,
     "d": turns.next_turn,
     "e": parsing.parsing,
+    "f": constraints.constraints,
 }
 BUSY = 0.3  # cores at work above which a machine is not quiet
 LIBRARIES = ("dragoman", "uvicorn", "uvloop", "httptools", "fastapi", "pydantic", "msgspec")
-ENGINES = ("xllamacpp", "tokenizers", "jinja2")
+ENGINES = ("xllamacpp", "llguidance", "tokenizers", "jinja2")
 
 
 def machine() -> str:

@@ -445,7 +445,6 @@ KNOWS_EFFORT = (
     ("template", "fields", "param"),
     [
         ("{{ messages[0].content }}", {"reasoning_effort": "low"}, "reasoning_effort"),
-        ("{{ messages[0].content }}", {"reasoning_effort": "none"}, "reasoning_effort"),
         ("{{ messages[0].content }}", {"thinking_budget": 5}, "thinking_budget"),
         (KNOWS_EFFORT, {"reasoning_effort": "none"}, "reasoning_effort"),
         (THINKER, {"reasoning_effort": "enormous"}, "reasoning_effort"),

@@ -8,6 +8,9 @@ for it: where it is not possible, a warning says so.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 from msgspec import Struct
 
 from dragoman.constraint.order import Made, Order
@@ -52,6 +55,17 @@ async def constrain(
         if demand.firm or error.code not in COSTLY:
             raise
         return Made(None, (f"{UNBOUND}: {error.message}",))
+
+
+@contextmanager
+def blaming(request: Request) -> Generator[None, None, None]:
+    """An engine knows only the grammar; a client knows what it asked for."""
+    try:
+        yield
+    except BadRequest as error:
+        if error.param == "grammar":
+            error.param = "tools" if request.shape is None else request.shape.param
+        raise
 
 
 def demanded(

@@ -24,7 +24,7 @@ from dragoman.events import Completion, Delta, Token, Usage
 from dragoman.fanin import closing, run_together
 from dragoman.models.registry import Lease, Model, Models
 from dragoman.models.speech import Beginning, Speech
-from dragoman.ordering import FREE, constrain
+from dragoman.ordering import FREE, blaming, constrain
 from dragoman.reader import ChatReader, Listening, Reader
 from dragoman.thinking import extended, within_budget
 from dragoman.types import (
@@ -115,7 +115,8 @@ async def prepare(request: Request, models: Models) -> Plan:
             ready = await render(prompt, model, request, models.workshop)
             room = fit(ready.content, model, "messages" if isinstance(prompt, Chat) else "prompt")
             job = make_job(request, ready, model, room)
-            await model.engine.admit(job)
+            with blaming(request):
+                await model.engine.admit(job)
             plan.jobs.append(job)
             plan.prompts.append(ready)
     except BaseException:
@@ -253,13 +254,14 @@ def check(request: Request, model: Model) -> None:
 
 async def generate(plan: Plan, deliver: Deliver) -> None:
     """Run the answer and hand out what it gains. Cancelling this cancels the engine at once."""
-    if (plan.request.best_of or 0) > plan.request.n:
-        whole = Completion()
-        await run(plan, whole.add)
-        for delta in likeliest(plan, whole):
-            await done(deliver(delta))
-    else:
-        await run(plan, deliver)
+    with blaming(plan.request):
+        if (plan.request.best_of or 0) > plan.request.n:
+            whole = Completion()
+            await run(plan, whole.add)
+            for delta in likeliest(plan, whole):
+                await done(deliver(delta))
+        else:
+            await run(plan, deliver)
 
 
 async def done(waiting: Awaitable[None] | None) -> None:

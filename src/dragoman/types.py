@@ -122,6 +122,7 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     callable: tuple[str, ...] | None = None  # the tools that may be called, where not all may
     parallel: bool = True  # more than one call in an answer
     named: bool = False  # the one tool to call was named, which some dialects end in another way
+    response_format: Json = None  # what the content must look like, for templates that say so
     template_kwargs: dict[str, Json] = {}
     reasoning_effort: str | None = None
     thinking_budget: int | None = None  # most tokens of reasoning

@@ -15,7 +15,7 @@ from dragoman.errors import DragomanError, ModelLoading, Unavailable, Unsupporte
 from dragoman.http.answer import Answering
 from dragoman.http.asgi import Exchange, Receive, Scope, Send
 from dragoman.http.keys import Keys
-from dragoman.http.metrics import Metrics, ModelState
+from dragoman.http.metrics import GrammarState, Metrics, ModelState
 from dragoman.http.middleware import HostGuard, KeyGuard, Outermost, exchange_of, host_name
 from dragoman.http.routes import Handler, Route, Routes
 from dragoman.http.services import Services
@@ -31,7 +31,7 @@ class App:
         self.models = models
         self.settings = settings
         clock = Clock(settings.patience, settings.ping)
-        self.metrics = Metrics(self._states, lambda: len(clock))
+        self.metrics = Metrics(self._states, lambda: len(clock), self._grammars)
         self.answering = Answering(models, clock, self.metrics)
         self.routes = Routes(self._table())
         allowed = {host_name(host.encode()) or "" for host in settings.allowed_host}
@@ -76,6 +76,10 @@ class App:
         if down:
             return Unavailable(f"The engine of `{down[0]}` is being restarted.", retry_after=1)
         return None
+
+    def _grammars(self) -> GrammarState:
+        now = self.models.workshop.stats
+        return GrammarState(now.entries, now.bytes, now.hits, now.misses, now.restarts)
 
     def _states(self) -> Iterator[ModelState]:
         for model in self.models.loaded():

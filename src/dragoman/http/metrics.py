@@ -57,11 +57,27 @@ class ModelState(Struct, frozen=True):
     restarts: int
 
 
+class GrammarState(Struct, frozen=True):
+    """The workshop of grammars at that moment."""
+
+    entries: int
+    bytes: int
+    hits: int
+    misses: int
+    restarts: int
+
+
 class Metrics(Collector):
     """All measurements of one server."""
 
-    def __init__(self, models: Callable[[], Iterable[ModelState]], streams: Callable[[], int]):
+    def __init__(
+        self,
+        models: Callable[[], Iterable[ModelState]],
+        streams: Callable[[], int],
+        grammars: Callable[[], GrammarState],
+    ):
         self._models = models
+        self._grammars = grammars
         self._streams = streams
         self.requests: Counter[tuple[str, int]] = Counter()
         self.errors: Counter[str] = Counter()
@@ -87,6 +103,27 @@ class Metrics(Collector):
         )
         yield self.duration.family("dragoman_request_seconds", "From the request to its end.")
         yield from self._gauges()
+        yield from self._constraints()
+
+    def _constraints(self) -> Iterator[Metric]:
+        state = self._grammars()
+        yield GaugeMetricFamily(
+            "dragoman_grammars_cached", "Compiled grammars that are kept.", value=state.entries
+        )
+        yield GaugeMetricFamily(
+            "dragoman_grammars_cached_bytes", "What they take up.", value=state.bytes
+        )
+        asked = CounterMetricFamily(
+            "dragoman_grammars", "Grammars that were asked for.", labels=["cached"]
+        )
+        asked.add_metric(["yes"], state.hits)
+        asked.add_metric(["no"], state.misses)
+        yield asked
+        yield CounterMetricFamily(
+            "dragoman_grammar_worker_restarts",
+            "Times a process that compiles grammars was replaced.",
+            value=state.restarts,
+        )
 
     def _counters(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(

@@ -229,6 +229,8 @@ class Prompter:
         given = chat.template_kwargs | thinking_variables(chat, facts, self._knobs)
         if "tool_choice" in facts.reads:
             given["tool_choice"] = chat.tool_choice
+        if "response_format" in facts.reads and chat.response_format is not None:
+            given.setdefault("response_format", chat.response_format)
         tools = self._offered(chat)
         given["tools"] = prepare_tools(tools, self.abilities)
         given["messages"] = prepare(chat.messages, self.abilities, tools)

@@ -41,8 +41,8 @@ def thinking_variables(chat: Chat, facts: Facts, knobs: Knobs) -> dict[str, Any]
 
 
 def needless(chat: Chat, knobs: Knobs) -> bool:
-    """Whether a client that thinks of thinking as a switch turns off what is not there."""
-    off = chat.reasoning_effort == "none" and chat.name(EFFORT) == "reasoning.enabled"
+    """Whether a client turns off what is not there."""
+    off = chat.reasoning_effort == "none"
     return off and not knobs.thinks and knobs.switch is None
 
 

@@ -130,6 +130,7 @@ def conversation(said: ChatRequest) -> Chat:
         callable=chosen.callable,
         parallel=said.parallel_tool_calls is not False and not chosen.named,
         named=chosen.named,
+        response_format=demands.shown(said.response_format),
         template_kwargs=dict(said.chat_template_kwargs or {}),
         reasoning_effort=effort,
         thinking_budget=budget,

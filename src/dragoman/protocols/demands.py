@@ -109,6 +109,20 @@ def demanded(said: DemandingFields, calls: bool = False) -> tuple[Shape | None, 
     return explicit, (f"`response_format` is not enforced: `{explicit.param}` takes its place.",)
 
 
+def shown(said: ResponseFormat | None) -> dict[str, Any] | None:
+    """A `response_format` as templates know it, which is as OpenAI writes it."""
+    if said is None or said.type == "text":
+        return None
+    if said.schema is not None:
+        inner = {"name": said.name or "answer", "schema": said.schema}
+        return {"type": "json_schema", "json_schema": inner}
+    plain: dict[str, Any] = msgspec.to_builtins(said)
+    inner = plain["json_schema"]
+    if inner is None:
+        return {"type": said.type}
+    return {"type": said.type, "json_schema": {k: v for k, v in inner.items() if v is not None}}
+
+
 def _both(one: str, other: str) -> BadRequest:
     return BadRequest(
         f"`{one}` and `{other}` cannot be had together: give one of them.", param=other
