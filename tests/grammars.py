@@ -19,7 +19,10 @@ from dragoman.testing.grammars import BYTES
 from dragoman.types import Tool
 
 CLOSING = frozenset(b"\"'}])<>|/")
-PLAIN = frozenset(b" \n{}[]\":,.<>/=|_-()'ABCTF" + bytes([*range(97, 123), *range(48, 58)]))
+PLAIN = frozenset(range(32, 127))
+LIKELY = PLAIN - frozenset(b" 0123456789+-eE{[\\")  # what does not make things longer
+QUOTES = ('"', "'") * 4
+WIDE = 60  # bytes; where that many are allowed, a text goes on
 END = len(BYTES)
 
 
@@ -49,28 +52,49 @@ def _bytes() -> Masker:
     return Masker((*BYTES, b"<|end|>"), {END}, {END})
 
 
-def walk(source: str, chance: random.Random, *, start: bytes = b"", steps: int = 500) -> str | None:
-    """A text that the grammar allows from its beginning to its end; None where no end was found."""
-    following = _bytes().follow(source)
-    out = bytearray(start)
-    if start:
-        following.take(*start)
-    for _ in range(steps):
-        allowed = _allowed(following)
-        if END in allowed and (len(allowed) == 1 or chance.random() < 0.15):
-            return out.decode(errors="replace")
-        byte = _chosen([one for one in allowed if one != END], chance)
-        following.take(byte)
-        out.append(byte)
-    return None
+class Walk:
+    """A way through a grammar; `words` are what it likes to write, letters alone do not close."""
 
+    def __init__(self, source: str, chance: random.Random, words: Iterable[str] = ()) -> None:
+        self._following = _bytes().follow(source)
+        self._chance = chance
+        self._words = [word.encode() for word in sorted((*words, *QUOTES))]
+        self._spelling = b""
+        self.said = bytearray()
 
-def _allowed(following: Following) -> list[int]:
-    bits = int.from_bytes(following.mask(), "little")
-    return [token for token in range(END + 1) if bits >> token & 1]
+    def go(self, start: str = "", steps: int = 400) -> str | None:
+        """The text, once it has come to an end; None where it does not, or breaks a letter."""
+        for byte in start.encode():
+            self._take(byte)
+        for step in range(steps):
+            allowed, tired = self._allowed(), step / steps
+            if END in allowed and (len(allowed) == 1 or self._chance.random() < 0.4 + tired):
+                break
+            self._take(self._chosen(allowed - {END}, tired))
+        else:
+            return None
+        try:
+            return self.said.decode()
+        except UnicodeDecodeError:
+            return None
 
+    def _take(self, byte: int) -> None:
+        self._following.take(byte)
+        self.said.append(byte)
 
-def _chosen(allowed: Sequence[int], chance: random.Random) -> int:
-    plain = [byte for byte in allowed if byte in PLAIN] or list(allowed)
-    closing = [byte for byte in plain if byte in CLOSING]
-    return chance.choice(closing if closing and chance.random() < 0.4 else plain)
+    def _allowed(self) -> set[int]:
+        bits = int.from_bytes(self._following.mask(), "little")
+        return {token for token in range(END + 1) if bits >> token & 1}
+
+    def _chosen(self, allowed: set[int], tired: float) -> int:
+        chance = self._chance
+        if not self._spelling and len(allowed) > WIDE and chance.random() < 0.2 + tired:
+            self._spelling = chance.choice(self._words)
+        byte, self._spelling = next(iter(self._spelling), None), self._spelling[1:]
+        if byte in allowed:
+            return byte
+        self._spelling = b""
+        closing = sorted(allowed & CLOSING)
+        if closing and len(allowed) <= WIDE and chance.random() < 0.4 + tired:
+            return chance.choice(closing)
+        return chance.choice(sorted(allowed & LIKELY) or sorted(allowed & PLAIN) or sorted(allowed))

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.constraint.calls import Calls, Opening
-from dragoman.constraint.lark import ANY, Lark, either, pattern
+from dragoman.constraint.calls import Calls, Weak
+from dragoman.constraint.lark import ANY, Lark, beginnings, either, escaped, pattern
 from dragoman.constraint.texts import ended_by
 from dragoman.parse.rules import Rules
 
@@ -49,7 +49,10 @@ class Answer:
         text = self._text()
         open_end = self._open_end() if endless else []
         last = either([text, *open_end])
-        if parallel or not calls:
+        if self._calls is not None and self._calls.weak is not None:
+            after = None if parallel else self._after()
+            answer = self._told_apart(self._calls.weak, calls, quiet, last, after)
+        elif parallel or not calls:
             answer = f"{either([*calls, *quiet])}* {last}" if calls or quiet else last
         else:
             before = f"{either(quiet)}* " if quiet else ""
@@ -62,6 +65,35 @@ class Answer:
             return answer
         ended = [self._unclosed()] if endless else []
         return either([f"{self._closed()} {answer}", *ended])
+
+    def _told_apart(
+        self, weak: Weak, calls: Sequence[str], quiet: Sequence[str], last: str, after: str | None
+    ) -> str:
+        """The same where a call may begin with no mark of its own, but by a tool's name.
+
+        Two rules take turns: one for text, one for where a name may stand. What is no name of a
+        tool leads back to text with its first letter that differs. `after` is what follows a call
+        if no other may.
+        """
+        lark = self.lark
+        free, named = lark.reserve("free"), lark.reserve("named")
+        then = free if after is None else after
+        found = [f"{one} {free}" for one in quiet] + [f"{one} {then}" for one in calls]
+        found += [f"{lark.lazy(f'/{weak.look}/')} {named}", last]
+        lark.define(free, " | ".join(found))
+        letters = [escaped(name) for name, _ in weak.names]
+        gap, every = weak.gap, "|".join(letters)
+        begun = "|".join([*(beginnings(name) for name, _ in weak.names), f"(?:{every}){gap}"])
+        begin = lark.terminal(f"/{gap}(?:{begun})?/ & /(?s:.+)/", "BEGUN")
+        known = f"{gap}(?:{every}){gap}{weak.ends}"
+        other = f"/(?s:.+)/ & ~/{gap}(?:{begun})?/ & ~/{known}(?s:.*)/"
+        differs = lark.shortest(lark.terminal(other, "OTHER"))
+        names = []
+        for name, (_, follow) in zip(letters, weak.names, strict=True):
+            said = lark.terminal(f"/{gap}{name}{gap}{weak.ends}/", "NAME")
+            names.append(f"{said} {follow} {then}")
+        lark.define(named, " | ".join([*names, f"{differs} {free}", f"{begin}?"]))
+        return free
 
     # thoughts
 
@@ -117,7 +149,7 @@ class Answer:
         """Text up to what begins a call and the call; text up to other marks and what they mean."""
         calls: list[str] = []
         for opening in [] if self._calls is None else self._calls.openings:
-            calls += self._piece(opening)
+            calls += self._openings_of((opening.mark,), opening.follow)
         quiet: list[str] = []
         if self._thinks:
             quiet += self._openings_of(self._reasoning.open, self._closed())
@@ -125,11 +157,6 @@ class Answer:
         text = self._text()
         quiet += [f"{text} {self.lark.mark(mark)}" for mark in marks if self._is_token(mark)]
         return calls, quiet
-
-    def _piece(self, opening: Opening) -> list[str]:
-        if opening.mark is not None:
-            return self._openings_of((opening.mark,), opening.follow)
-        return [f"{self.lark.lazy(f'/{opening.look}/')} {opening.follow}"]
 
     def _openings_of(self, marks: Sequence[str], follow: str) -> list[str]:
         """Text up to one of some marks, and what follows it."""
@@ -162,8 +189,7 @@ class Answer:
         found = [pattern(mark) for mark in dict.fromkeys([*marks, *every])]
         if self._calls is not None:
             found = [one for one in found if one not in self._calls.harmless()]
-            looks = [opening.look for opening in self._calls.openings]
-            found += [look for look in looks if look is not None]
+            found += [] if self._calls.weak is None else [self._calls.weak.look]
             found += self._calls.forbidden()
         return found
 

@@ -19,19 +19,30 @@ from dragoman.constraint.lark import Lark, either, escaped, pattern, quoted
 from dragoman.constraint.nodes import Object
 from dragoman.constraint.values import BareWriter, PythonWriter, Writer, sequence
 from dragoman.constraint.wording import Offer, check_name, objects_of, worded
+from dragoman.errors import Unsupported
 from dragoman.parse.spec import GAP, Body, Named, Nested, Objects, Pythonic, Tagged, Tools
 
+LONGEST = 100  # letters of a name that is told from text letter by letter
 WEAK = re.compile(r"`{3}\w*\s*|\w+")  # marks that stand in many a text that is no call
 STRING = r"/\"[^\"\\\x00-\x1f]{0,128}\"/"
 
 
 @dataclass(frozen=True)
 class Opening:
-    """Where free text turns into calls: at a mark, or at what only looks like the start of one."""
+    """Where free text turns into calls."""
 
+    mark: str
     follow: str  # everything from there to the end of the calls
-    mark: str | None = None
-    look: str | None = None  # a regular expression
+
+
+@dataclass(frozen=True)
+class Weak:
+    """What only looks like the start of a call: the name that follows it decides."""
+
+    look: str  # a regular expression
+    ends: str  # another, of what ends the name
+    names: tuple[tuple[str, str], ...]  # how a name is written, and the rest of the call after it
+    gap: str = ""  # what may stand before a name and after it
 
 
 class Calls:
@@ -64,7 +75,7 @@ class Calls:
             found.append(f"{self.lark.marks(tools.call.open)} {self._call(self._offers)}")
         block = either(found) if found else ""
         if block and self._parallel:
-            block = f"{block} ({space} {block})*"
+            block = f"{block} ({space} {block})* {space}"
         bare = [self._bare()] if tools.first or tools.start else []
         return either([*([self.lark.rule(block, "calls")] if block else []), *bare])
 
@@ -73,17 +84,29 @@ class Calls:
         """Where calls begin in free text."""
         tools = self._format
         strong = [mark for mark in tools.section.open if not _weak(mark, tools)]
-        found = [Opening(self.section(self._offers), mark=mark) for mark in strong]
+        found = [Opening(mark, self.section(self._offers)) for mark in strong]
         if tools.call.open and (tools.bare or not tools.section.open):
-            found += [Opening(self._call(self._offers), mark=mark) for mark in tools.call.open]
-        if tools.first or any(_weak(mark, tools) for mark in tools.section.open):
-            found += self._weak_openings()
+            found += [Opening(mark, self._call(self._offers)) for mark in tools.call.open]
         return found
+
+    @cached_property
+    def weak(self) -> Weak | None:
+        """Where calls begin in free text without a mark that only calls have."""
+        tools = self._format
+        if not tools.first and not any(_weak(mark, tools) for mark in tools.section.open):
+            return None
+        for offer in self._offers:
+            if len(offer.name) > LONGEST:
+                raise Unsupported(
+                    f"A tool whose name has more than {LONGEST} letters cannot be called in this "
+                    f"model's format.",
+                    param=offer.at,
+                )
+        return self._weak_objects() if self._plain else self._weak_python()
 
     def forbidden(self) -> list[str]:
         """What free text may not hold, because the parser could take it for a call of its own."""
-        tools = self._format
-        if not tools.first and not any(_weak(mark, tools) for mark in tools.section.open):
+        if self.weak is None:
             return []
         found = []
         for body in self._plain or (Objects(),):
@@ -211,9 +234,18 @@ class Calls:
         match body:
             case Named(bare=True):
                 return BareWriter(self.lark, offer.definitions, body.quotes)
-            case Pythonic() | Objects(python=True) | Tagged() | Nested():
+            case Pythonic() | Objects(python=True):
                 return PythonWriter(self.lark, offer.definitions)
+            case Tagged() | Nested():
+                return PythonWriter(self.lark, offer.definitions, banned=self._inner_marks(body))
         return Writer(self.lark, offer.definitions)
+
+    def _inner_marks(self, body: Tagged | Nested) -> tuple[str, ...]:
+        """Marks that end a value between tags, wherever in it they stand."""
+        after = (*self._format.call.close, *self._format.section.close)
+        if isinstance(body, Nested):
+            return (f"{body.prefix}<", *after)
+        return (*body.value.close, *((*body.key.open, *after) if body.inner else ()))
 
     def _objects(self, offers: Sequence[Offer], first: Sequence[str] = ("{", "[")) -> str:
         """An object, or a list of them, or several after each other."""
@@ -285,15 +317,14 @@ class Calls:
             return self._body(tools.bodies[0], self._offers)
         return self._objects(self._offers, tools.first or ("{", "["))
 
-    def _weak_openings(self) -> list[Opening]:
-        if not self._plain:
-            return self._python_openings()
-        found = []
+    def _weak_objects(self) -> Weak:
         body, lark, space = self._plain[0], self.lark, self.lark.space()
+        quotes = ('"', "'") if body.python else ('"',)
+        quote = f"[{''.join(map(escaped, quotes))}]"
         keys = "|".join(map(escaped, body.name))
-        names = escaped if body.python else _json_escaped
         every = either(self._object(body, offer) for offer in self._offers)
         more = f'({space} (","|";") {space} {every})*' if self._parallel else ""
+        found = []
         for offer in self._offers:
             parts = self._members(body, offer)
             parts.pop("name")
@@ -301,24 +332,22 @@ class Calls:
             rest = f"{lead} {sequence(lark, parts, frozenset({'arguments'}), None, lead)}"
             if "arguments" not in self._required(body, offer):
                 rest = f"({rest})?"
-            look = rf"[\"'](?:{keys})[\"']\s*:\s*[\"']{names(offer.name)}[\"']"
-            if not body.python:
-                look = look.replace("'", "")
-            follow = f'{rest} {space} "}}" {more}'
-            found.append(Opening(lark.rule(follow, "follow"), look=look))
-        return found
+            follow = lark.rule(f'{rest} {space} "}}" {more}', "follow")
+            ways = (json.dumps(offer.name), json.dumps(offer.name, ensure_ascii=False))
+            found += [(way[1:-1], follow) for way in dict.fromkeys(ways)]
+        return Weak(rf"{quote}(?:{keys}){quote}\s*:\s*{quote}", quote, tuple(found))
 
-    def _python_openings(self) -> list[Opening]:
-        found = []
+    def _weak_python(self) -> Weak:
         body = cast(Pythonic, self._format.bodies[0])
         lark, space = self.lark, self.lark.space()
         every = either(self._python_call(body, offer) for offer in self._offers)
         more = f'({space} "," {space} {every})*' if self._parallel else ""
+        found = []
         for offer in self._offers:
             inner = keywords(self._writer(body, offer), offer)
             follow = lark.rule(f'{space} {inner} ")" {more} {space} "]"', "follow")
-            found.append(Opening(follow, look=rf"\[\s*{escaped(offer.name)}\s*\("))
-        return found
+            found.append((offer.name, follow))
+        return Weak(r"\[", r"\(", tuple(found), r"[ \t\r\n]*")
 
     def _names(self) -> str:
         return "|".join(escaped(offer.name) for offer in self._offers)
@@ -336,10 +365,6 @@ class _Quote:
         if self._python:
             ways += [repr(name) for name in names]
         return either(map(quoted, dict.fromkeys(ways)))
-
-
-def _json_escaped(name: str) -> str:
-    return escaped(json.dumps(name)[1:-1])
 
 
 def _weak(mark: str, tools: Tools) -> bool:

@@ -13,7 +13,7 @@ from dragoman.constraint.messages import Messages
 from dragoman.constraint.nodes import Object
 from dragoman.constraint.order import Made, Order
 from dragoman.constraint.values import Writer
-from dragoman.constraint.wording import Offer
+from dragoman.constraint.wording import Offer, loosened
 from dragoman.errors import BadRequest
 from dragoman.formats import find_tools
 from dragoman.output import rules
@@ -26,7 +26,7 @@ LARGEST = 1 << 20  # characters of a grammar
 def compiled(order: Order) -> Made:
     """The grammar of an order; what is wrong with the order is a `BadRequest`."""
     warnings: list[str] = []
-    offers = [_offer(tool, warnings) for tool in order.tools]
+    offers = [_offer(tool, order.format, warnings) for tool in order.tools]
     if order.shape is None and not offers:
         return Made(None)
     both = rules(order.format if offers else None, order.reasoning)
@@ -39,11 +39,17 @@ def compiled(order: Order) -> Made:
     return Made(grammar, tuple(dict.fromkeys(warnings)), ends, order.shape is not None)
 
 
-def _offer(tool: Tool, warnings: list[str]) -> Offer:
+def _offer(tool: Tool, written: str | None, warnings: list[str]) -> Offer:
     strict = bool(tool.strict)
     checked = schema.read(tool.parameters, at=tool.param, strict=strict, tool=True)
     warnings += checked.loose
-    return Offer(tool.name, checked.root, dict(checked.definitions), tool.param, strict)
+    offer = Offer(tool.name, checked.root, dict(checked.definitions), tool.param, strict)
+    if written is not None and loosened(find_tools(written), offer):
+        why = f"`{tool.param}` cannot be enforced as a whole in this model's format"
+        if strict:
+            raise BadRequest(f"{why}.", param=tool.param, code="unsupported_keyword")
+        warnings.append(f"{why}: parts of it are not.")
+    return offer
 
 
 def _content(lark: Lark, shape: Shape, both: Rules, warnings: list[str]) -> str:

@@ -45,6 +45,14 @@ def _letter(letter: str) -> str:
     return _SPECIAL.sub(r"\\\g<0>", letter)
 
 
+def beginnings(text: str) -> str:
+    """A regular expression of what a text may begin with, but for nothing at all."""
+    found = ""
+    for letter in reversed(text):
+        found = escaped(letter) + (f"(?:{found})?" if found else "")
+    return found
+
+
 def either(options: Iterable[str]) -> str:
     """One of several expressions, each of them once."""
     every = list(dict.fromkeys(options))
@@ -86,6 +94,10 @@ class Lark:
     def lazy(self, suffix: str, body: str = ANY, hint: str = "up_to") -> str:
         """What matches `body` up to the first place where `suffix`, a terminal, ends it."""
         return self._name(hint, f"[suffix={suffix}]", body)
+
+    def shortest(self, body: str, hint: str = "least") -> str:
+        """What matches `body` and has no beginning that does."""
+        return self._name(hint, "[lazy]", body)
 
     def json(self, schema: Any) -> str:
         """A value that a schema allows, as the engine's own reader of schemas has it."""

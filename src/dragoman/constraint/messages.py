@@ -88,7 +88,8 @@ class Messages:
         return f"({self.lark.gap()} {self.lark.marks(self._header.open)} {rows})?"
 
     def _after_thoughts(self, last: Callable[[bool], str], *, inside: bool) -> str:
-        joint, closed = self._joint(), ended_by(self.lark, ANY, self._closes())
+        marks = [mark for mark in self._marks() if mark not in self._closes()]
+        joint, closed = self._joint(), ended_by(self.lark, ANY, self._closes(), marks)
         heads = self._heads("reasoning", False)
         again = f"({joint} {either(heads)} {closed})*" if heads else ""
         if inside:

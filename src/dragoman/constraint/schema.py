@@ -187,6 +187,7 @@ class _Reader:
 
     def _joined(self, schema: dict[str, Json], where: str) -> Node:
         self._check(schema, where)
+        schema = limits.drawn_in(schema)
         if keywords.never(schema):
             return NOTHING
         wants: list[str] = []  # what only the engine's own reader may be able to do

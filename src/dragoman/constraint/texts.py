@@ -99,6 +99,8 @@ def ended_by(lark: Lark, body: str, closes: Sequence[str], banned: Iterable[str]
     letters = [mark for mark in closes if lark.in_letters(mark)]
     tokens = [mark for mark in closes if not lark.in_letters(mark)]
     outlawed = [pattern(mark) for mark in (*banned, *tokens)]
+    if body != ANY:
+        outlawed += map(pattern, letters)  # it ends at the first, even where it is too short
     if outlawed:
         body += rf" & /(?s:.*)/ & ~/(?s:.*)(?:{'|'.join(outlawed)})(?s:.*)/"
     found = []

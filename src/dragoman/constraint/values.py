@@ -198,6 +198,8 @@ class Writer:
         return f"{self.value(first[0])} {tail}"
 
     def _listed(self, item: Node, least: int, most: int | None) -> str:
+        if most == 1:
+            return self.value(item)
         more = None if most is None else most - 1
         return f"{self.value(item)} ({self._next(item)}){times(least - 1, more)}"
 
@@ -268,6 +270,7 @@ def _in_order(
     lark: Lark, parts: Mapping[str, str], required: frozenset[str], other: str | None, lead: str
 ) -> str:
     """Two chains of rules: one for when something was written before, one for when not."""
+    parts = {name: lark.rule(part, "part") for name, part in parts.items()}
     more = "" if other is None else f"({lead} {other})*"
     begun = lark.rule(more or EMPTY, "rest")
     fresh = None if other is None else lark.rule(f"{other} {more}", "rest")
@@ -287,6 +290,7 @@ def _in_any_order(
     lark: Lark, parts: Mapping[str, str], required: frozenset[str], other: str | None, lead: str
 ) -> str:
     """A rule with a bit for each part, set when it was written; required ones have the first."""
+    parts = {name: lark.rule(part, "part") for name, part in parts.items()}
     bits = sorted(parts, key=lambda name: name not in required)
     needed = sum(name in required for name in bits)
     more = lark.reserve("more")

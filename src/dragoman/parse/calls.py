@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dragoman.parse.kinds import ANY, Schema, Types, schema_of
+from dragoman.parse.kinds import Schema, Types, schema_of
 from dragoman.parse.source import Marks, Source
 from dragoman.parse.span import Span
 
@@ -88,7 +88,8 @@ class Calls:
         self.closing = self.held = str
 
     def types(self, key: str) -> Types:
-        return self.tools.types(self.name).get(key, ANY)
+        known = self.tools.types(self.name)
+        return known[key] if key in known else self.tools.schema(self.name, key).types
 
     def args(self, text: str) -> None:
         if self.muted:

@@ -29,10 +29,17 @@ class Schema:
 
     def member(self, key: str) -> Schema:
         inner = self._holding("properties")
-        return Schema(inner.get(key), self._root, self._memo)
+        others = inner if key in inner else self._holder("additionalProperties")
+        return Schema(others.get(key, others.get("additionalProperties")), self._root, self._memo)
 
-    def item(self) -> Schema:
-        return Schema(self._holder("items").get("items"), self._root, self._memo)
+    def item(self, at: int) -> Schema:
+        for word in ("prefixItems", "items"):
+            found = self._holder(word).get(word)
+            if isinstance(found, list):
+                found = found[at] if at < len(found) else None
+            if found is not None:
+                return Schema(found, self._root, self._memo)
+        return Schema(None, self._root, self._memo)
 
     def names(self) -> list[str]:
         return [key for key in self._holding("properties") if isinstance(key, str)]

@@ -158,6 +158,7 @@ class Value:
             yield from self._bareword()
 
     def _container(self, letter: str) -> Reading[None]:
+        self._hold = None  # the key's type is not the type of what is in it
         if letter != "{":
             self._begin("[")
             self.stack.append("]")

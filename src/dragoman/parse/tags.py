@@ -288,7 +288,10 @@ def tree(body: Nested, text: str, schema: Schema, depth: int = 0) -> str:
         return cast(text, types) if types else untyped(text)
     items_only = all(key == body.item for key, _, _ in children)
     if types == frozenset({"array"}) or (items_only and (not types or "array" in types)):
-        items = (tree(body, inner, schema.item(), depth + 1) for _, inner, _ in children)
+        items = (
+            tree(body, inner, schema.item(at), depth + 1)
+            for at, (_, inner, _) in enumerate(children)
+        )
         return f"[{', '.join(items)}]"
     members = (
         f"{quoted(key)}: {tree(body, inner, schema.member(key), depth + 1)}"
