@@ -205,24 +205,22 @@ def elements(writer: Writer, body: Nested, offer: Offer, after: Sequence[str]) -
 
 def keywords(writer: Writer, offer: Offer) -> str:
     """Arguments as `key=value`."""
-    lark, space = writer.lark, writer.lark.gap()
+    lark = writer.lark
+    equals = lark.sign("=")
     found = []
     for node in objects_of(offer):
         for key in node.names:
             if WORD.fullmatch(key) is None:
                 refuse_key(key, offer)
         parts = {
-            key: f'{quoted(key)} {space} "=" {space} {writer.value(one)}'
+            key: f"{quoted(key)} {equals} {writer.value(one)}"
             for key, one in node.members
             if allows(one)
         }
         other = None
         if allows(node.others):
             key = other_key(writer, node, ANY_WORD)
-            other = f'{key} {space} "=" {space} {writer.value(node.others)}'
-        inner = sequence(lark, parts, node.required, other, f'{space} "," {space}')
-        if inner == EMPTY:
-            found.append(space)
-        else:
-            found.append(f"{inner} {space}" if node.required else f"({inner} {space})?")
+            other = f"{key} {equals} {writer.value(node.others)}"
+        inner = sequence(lark, parts, node.required, other, lark.sign(","))
+        found.append(inner if node.required or inner == EMPTY else f"({inner})?")
     return either(found)

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import cast
 
 from dragoman.constraint.arguments import elements, keywords, parameters
-from dragoman.constraint.lark import Lark, either, escaped, pattern, quoted
+from dragoman.constraint.lark import SPACES, Lark, either, escaped, pattern, quoted
 from dragoman.constraint.nodes import Object
 from dragoman.constraint.values import BareWriter, PythonWriter, Writer, sequence
 from dragoman.constraint.wording import Offer, check_name, objects_of, worded
@@ -24,6 +24,7 @@ from dragoman.parse.spec import GAP, Body, Named, Nested, Objects, Pythonic, Tag
 
 LONGEST = 100  # letters of a name that is told from text letter by letter
 WEAK = re.compile(r"`{3}\w*\s*|\w+")  # marks that stand in many a text that is no call
+JOINT = rf"/{SPACES}[,;]{SPACES}|[ \t\r\n]{{1,48}}/"  # between objects that follow each other
 STRING = r"/\"[^\"\\\x00-\x1f]{0,128}\"/"
 
 
@@ -138,7 +139,8 @@ class Calls:
         found = []
         for offer in self._offers:
             writer = self._writer(self._format.bodies[0], offer)
-            look = self.lark.terminal(rf"/\s*{escaped(offer.name)}\s*\{{/", "STARTS")
+            look = rf"/\s*{escaped(offer.name)}\s*\{{{SPACES}/"
+            look = self.lark.terminal(look, "STARTS")
             rest = either(writer.rest_of(node) for node in objects_of(offer))
             found.append(f"{look} {rest}")
         return either(found)
@@ -249,26 +251,34 @@ class Calls:
 
     def _objects(self, offers: Sequence[Offer], first: Sequence[str] = ("{", "[")) -> str:
         """An object, or a list of them, or several after each other."""
-        lark, space = self.lark, self.lark.space()
-        every = lark.rule(
+        every = self.lark.rule(
             " | ".join(self._object(body, offer) for body in self._plain for offer in offers),
             "object",
         )
-        more = f'({space} "," {space} {every})*' if self._parallel else ""
-        joined = f'({space} (","|";")? {space} {every})*' if self._parallel else ""
-        ways = {"[": f'"[" {space} {every} {more} {space} "]"', "{": f"{every} {joined}"}
-        return lark.rule(" | ".join(ways[letter] for letter in first), "objects")
+        ways = {"[": self._in_brackets(every), "{": f"{every} {self._joined(every)}"}
+        return self.lark.rule(" | ".join(ways[letter] for letter in first), "objects")
+
+    def _in_brackets(self, every: str) -> str:
+        lark = self.lark
+        return f"{lark.opened('[')} {every} {self._more(every)} {lark.closed(']')}"
+
+    def _more(self, every: str) -> str:
+        """Others after the first, with commas between."""
+        return f"({self.lark.sign(',')} {every})*" if self._parallel else ""
+
+    def _joined(self, every: str) -> str:
+        """Others after the first, with little or nothing between."""
+        return f"({self.lark.terminal(JOINT, 'JOINT')}? {every})*" if self._parallel else ""
 
     def _object(self, body: Objects, offer: Offer) -> str:
-        lark, space = self.lark, self.lark.space()
-        said = self._arguments(body, offer)
-        quote = self._quote(body)
+        lark = self.lark
         if body.keyed:
-            return f'"{{" {space} {quote((offer.name,))} {space} ":" {space} {said} {space} "}}"'
-        parts = self._members(body, offer)
-        required = self._required(body, offer)
-        inner = sequence(lark, parts, required, None, f'{space} "," {space}')
-        return lark.rule(f'"{{" {space} {inner} {space} "}}"', "object")
+            name, said = self._quote(body)((offer.name,)), self._arguments(body, offer)
+            inner = f"{name} {lark.sign(':')} {said}"
+        else:
+            parts, required = self._members(body, offer), self._required(body, offer)
+            inner = sequence(lark, parts, required, None, lark.sign(","))
+        return lark.rule(f"{lark.opened('{')} {inner} {lark.closed('}')}", "object")
 
     def _required(self, body: Objects, offer: Offer) -> frozenset[str]:
         """What an object must say: arguments only where there must be some."""
@@ -276,8 +286,7 @@ class Calls:
         return frozenset({"name"} if empty and not body.complete else {"name", "arguments"})
 
     def _members(self, body: Objects, offer: Offer) -> dict[str, str]:
-        space, quote = self.lark.space(), self._quote(body)
-        colon = f'{space} ":" {space}'
+        quote, colon = self._quote(body), self.lark.sign(":")
         text = self.lark.terminal(STRING, "STRING")
         kind = quote(("function",))
         return {
@@ -291,20 +300,18 @@ class Calls:
         return _Quote(python=body.python)
 
     def _pythonic(self, body: Pythonic, offers: Sequence[Offer]) -> str:
-        lark, space = self.lark, self.lark.space()
-        every = lark.rule(" | ".join(self._python_call(body, offer) for offer in offers), "python")
-        more = f'({space} "," {space} {every})*' if self._parallel else ""
-        listing = f'"[" {space} {every} {more} {space} "]"'
+        calls = " | ".join(self._python_call(body, offer) for offer in offers)
+        every = self.lark.rule(calls, "python")
         if body.brackets:
-            return listing
-        lines = f'({space} (","|";")? {space} {every})*' if self._parallel else ""
-        return lark.rule(f"{listing} | {every} {lines}", "pythonic")
+            return self._in_brackets(every)
+        lines = f"{every} {self._joined(every)}"
+        return self.lark.rule(f"{self._in_brackets(every)} | {lines}", "pythonic")
 
     def _python_call(self, body: Pythonic, offer: Offer) -> str:
         writer = self._writer(body, offer)
         inner = keywords(writer, offer)
-        space = self.lark.space()
-        return self.lark.rule(f'{quoted(offer.name)} {space} "(" {space} {inner} ")"', "python")
+        opened, closed = self.lark.sign("("), self.lark.closed(")")
+        return self.lark.rule(f"{quoted(offer.name)} {opened} {inner} {closed}", "python")
 
     # calls without marks
 
@@ -318,35 +325,33 @@ class Calls:
         return self._objects(self._offers, tools.first or ("{", "["))
 
     def _weak_objects(self) -> Weak:
-        body, lark, space = self._plain[0], self.lark, self.lark.space()
+        body, lark = self._plain[0], self.lark
         quotes = ('"', "'") if body.python else ('"',)
         quote = f"[{''.join(map(escaped, quotes))}]"
         keys = "|".join(map(escaped, body.name))
         every = either(self._object(body, offer) for offer in self._offers)
-        more = f'({space} (","|";") {space} {every})*' if self._parallel else ""
-        found = []
+        more = f"({either((lark.sign(','), lark.sign(';')))} {every})*" if self._parallel else ""
+        lead, found = lark.sign(","), []
         for offer in self._offers:
             parts = self._members(body, offer)
             parts.pop("name")
-            lead = f'{space} "," {space}'
             rest = f"{lead} {sequence(lark, parts, frozenset({'arguments'}), None, lead)}"
             if "arguments" not in self._required(body, offer):
                 rest = f"({rest})?"
-            follow = lark.rule(f'{rest} {space} "}}" {more}', "follow")
+            follow = lark.rule(f"{rest} {lark.closed('}')} {more}", "follow")
             ways = (json.dumps(offer.name), json.dumps(offer.name, ensure_ascii=False))
             found += [(way[1:-1], follow) for way in dict.fromkeys(ways)]
         return Weak(rf"{quote}(?:{keys}){quote}\s*:\s*{quote}", quote, tuple(found))
 
     def _weak_python(self) -> Weak:
         body = cast(Pythonic, self._format.bodies[0])
-        lark, space = self.lark, self.lark.space()
+        lark = self.lark
         every = either(self._python_call(body, offer) for offer in self._offers)
-        more = f'({space} "," {space} {every})*' if self._parallel else ""
+        closed = f"{lark.closed(')')} {self._more(every)} {lark.closed(']')}"
         found = []
         for offer in self._offers:
             inner = keywords(self._writer(body, offer), offer)
-            follow = lark.rule(f'{space} {inner} ")" {more} {space} "]"', "follow")
-            found.append((offer.name, follow))
+            found.append((offer.name, lark.rule(f"{lark.gap()} {inner} {closed}", "follow")))
         return Weak(r"\[", r"\(", tuple(found), r"[ \t\r\n]*")
 
     def _names(self) -> str:

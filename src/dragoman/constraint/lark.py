@@ -20,7 +20,7 @@ from dragoman.parse.spec import GAP
 HEADER = "%llguidance {}"
 ANY = r"/(?s:.*)/"
 # bounded: a model that likes white space shall not go on for ever
-SPACE = r"/[ \t\r\n]{1,48}/"  # as in JSON over many lines
+SPACES = r"[ \t\r\n]{0,48}"  # as in JSON over many lines
 GAPS = r"/[ \t\r\n]{1,16}/"
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _SPECIAL = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
@@ -105,9 +105,17 @@ class Lark:
             schema = {"anyOf": [schema]}
         return self.rule("%json " + json.dumps(schema | {"x-guidance": JSON_STYLE}), "json")
 
-    def space(self) -> str:
-        """White space that may be there, inside values."""
-        return self.terminal(SPACE, "SPACE") + "?"
+    def sign(self, letters: str) -> str:
+        """A sign with white space that may stand on both sides: one terminal costs little."""
+        return self.terminal(f"/{SPACES}{escaped(letters)}{SPACES}/", "SIGN")
+
+    def opened(self, letters: str) -> str:
+        """A bracket that opens, with white space that may follow."""
+        return self.terminal(f"/{escaped(letters)}{SPACES}/", "OPEN")
+
+    def closed(self, letters: str) -> str:
+        """A bracket that closes, with white space that may stand before it."""
+        return self.terminal(f"/{SPACES}{escaped(letters)}/", "CLOSE")
 
     def gap(self) -> str:
         """White space that may be there, around marks."""

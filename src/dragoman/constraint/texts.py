@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
+from dragoman.constraint.avoiding import avoiding
 from dragoman.constraint.lark import ANY, Lark, either, pattern, quoted
 from dragoman.constraint.nodes import (
     NULL,
@@ -98,20 +99,14 @@ def ended_by(lark: Lark, body: str, closes: Sequence[str], banned: Iterable[str]
     """A text up to the first of its closing marks, and the mark; none of `banned` is in it."""
     letters = [mark for mark in closes if lark.in_letters(mark)]
     tokens = [mark for mark in closes if not lark.in_letters(mark)]
-    outlawed = [pattern(mark) for mark in (*banned, *tokens)]
-    if body != ANY:
-        outlawed += map(pattern, letters)  # it ends at the first, even where it is too short
-    if outlawed:
-        body += rf" & /(?s:.*)/ & ~/(?s:.*)(?:{'|'.join(outlawed)})(?s:.*)/"
+    # a text ends at the first of its marks, even where it is too short then
+    body += avoiding((*banned, *tokens, *(letters if body != ANY else ())))
     found = []
     if letters:
         inner = lark.terminal(body, "TEXT")
         found.append(lark.lazy(f"/(?:{'|'.join(map(pattern, letters))})/", inner))
     if tokens:
-        unclosed = [pattern(mark) for mark in letters]
-        if unclosed:
-            body += rf" & ~/(?s:.*)(?:{'|'.join(unclosed)})(?s:.*)/"
-        inner = lark.terminal(f"{body} & /(?s:.+)/", "TEXT")
+        inner = lark.terminal(f"{body}{avoiding(letters)} & /(?s:.+)/", "TEXT")
         found.append(f"{inner}? {lark.marks(tokens)}")
     return either(found)
 

@@ -12,7 +12,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dragoman.constraint.lark import Lark, either, escaped, pattern, quoted
+from dragoman.constraint.avoiding import avoiding
+from dragoman.constraint.lark import Lark, either, escaped, quoted
 from dragoman.constraint.nodes import (
     Anything,
     Array,
@@ -72,9 +73,6 @@ def text_schema(node: Text) -> dict[str, Any]:
 class Writer:
     """Writes values as JSON. `banned` are marks that no text may hold."""
 
-    comma = '","'
-    colon = '":"'
-
     def __init__(
         self,
         lark: Lark,
@@ -84,9 +82,10 @@ class Writer:
         banned: Sequence[str] = (),
     ) -> None:
         self.lark = lark
+        self.comma, self.colon = lark.sign(","), lark.sign(":")
         self._definitions = definitions
         self._ordered = ordered
-        self._banned = "|".join(map(pattern, banned))
+        self._banned = avoiding(banned)
         self._names: dict[str, str] = {}
         self._done: dict[Node, str] = {}
 
@@ -150,9 +149,7 @@ class Writer:
 
     def _string(self, body: str, hint: str) -> str:
         """A terminal for texts that hold no mark."""
-        if self._banned:
-            body += rf" & ~/(?s:.*)(?:{self._banned})(?s:.*)/"
-        return self.lark.terminal(body, hint)
+        return self.lark.terminal(body + self._banned, hint)
 
     def number(self, node: Number) -> str:
         if node == Number(integer=node.integer):
@@ -172,27 +169,26 @@ class Writer:
     # lists and objects
 
     def array(self, node: Array) -> str:
-        space, most = self.lark.space(), node.most
+        most = node.most
         if most is None and isinstance(node.rest, Nothing):
             most = len(node.first)
         inner = self._items(node, most)
         if inner:
-            inner = f"{inner} {space}" if node.least else f"({inner} {space})?"
-        return f'"[" {space} {inner} "]"'
+            inner = inner if node.least else f"({inner})?"
+        return f"{self.lark.opened('[')} {inner} {self.lark.closed(']')}"
 
     def _items(self, node: Array, most: int | None) -> str:
         """The items of a list that has one at least; empty if it can have none."""
         first = node.first if most is None else node.first[:most]
         if not first:
             return "" if most == 0 else self._listed(node.rest, max(1, node.least), most)
-        space = self.lark.space()
         left = None if most is None else most - len(first)
         tail = ""
         if left != 0 and not isinstance(node.rest, Nothing):
             least = max(0, node.least - len(first))
             tail = f"({self._next(node.rest)}){times(least, left)}"
         for at in range(len(first) - 1, 0, -1):
-            tail = f"{space} {self.comma} {space} {self.value(first[at])} {tail}"
+            tail = f"{self.comma} {self.value(first[at])} {tail}"
             if at >= max(1, node.least):
                 tail = f"({tail})?"
         return f"{self.value(first[0])} {tail}"
@@ -204,33 +200,30 @@ class Writer:
         return f"{self.value(item)} ({self._next(item)}){times(least - 1, more)}"
 
     def _next(self, item: Node) -> str:
-        space = self.lark.space()
-        return f"{space} {self.comma} {space} {self.value(item)}"
+        return f"{self.comma} {self.value(item)}"
 
     def object(self, node: Object) -> str:
-        return f'"{{" {self.rest_of(node)}'
+        return f"{self.lark.opened('{')} {self.rest_of(node)}"
 
     def rest_of(self, node: Object) -> str:
         """An object whose first brace was written."""
-        return f'{self.lark.space()} {self.members(node)} "}}"'
+        return f"{self.members(node)} {self.lark.closed('}')}"
 
     def members(self, node: Object) -> str:
         """All that stands between the braces."""
-        space = self.lark.space()
         parts = {name: self.member(name, one) for name, one in node.members if allows(one)}
         other = None
         if allows(node.others):
             other = self.member_of(self.other_key(node.names), node.others)
-        lead = f"{space} {self.comma} {space}"
-        inner = sequence(self.lark, parts, node.required, other, lead, ordered=self._ordered)
-        return f"({inner} {space})?" if not node.required else f"{inner} {space}"
+        ordered = self._ordered
+        inner = sequence(self.lark, parts, node.required, other, self.comma, ordered=ordered)
+        return inner if node.required else f"({inner})?"
 
     def member(self, name: str, node: Node) -> str:
         return self.member_of(self.key(name), node)
 
     def member_of(self, key: str, node: Node) -> str:
-        space = self.lark.space()
-        return f"{key} {space} {self.colon} {space} {self.value(node)}"
+        return f"{key} {self.colon} {self.value(node)}"
 
     def key(self, name: str) -> str:
         written = (json.dumps(name), json.dumps(name, ensure_ascii=False))
