@@ -7,10 +7,10 @@ PEERS := bench/.peers
 MODEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test exam format bench bench-peers clean
+.PHONY: help serve test test-constraints exam format bench bench-peers clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
 serve: $(VENV)/.serve ## set up, fetch the default model if needed, and serve it (MODEL=... for another)
 	$(BIN)/dragoman serve $(MODEL)
@@ -21,6 +21,10 @@ test: $(VENV)/.test ## set up, then run every check and every test
 	$(BIN)/mypy
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q
+
+test-constraints: $(VENV)/.test ## hold the default model to 200 schemas and three ways of thinking (an hour)
+	$(BIN)/dragoman pull smollm2-135m
+	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/heavy/test_constraints.py
 
 exam: $(VENV)/.test ## read other projects' cases of output formats, where ../shared/exam holds them
 	@test -f ../shared/exam/score.py || { echo 'there are no cases: ../shared/exam is not here'; exit 1; }

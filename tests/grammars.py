@@ -1,22 +1,30 @@
 """Grammars to test: orders in short, and walks through a grammar that end somewhere.
 
 A walk takes one byte after the other from what the mask allows. Left to chance alone it would not
-end, so it prefers what closes things, and plain letters to strange ones.
+end, so it prefers what closes things, plain letters to strange ones, and now and then it spells a
+mark of the format: in the right place to close something, in the wrong place to lead astray.
 """
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+import jsonschema
+
 from dragoman.constraint.compile import compiled
 from dragoman.constraint.order import Order
-from dragoman.engines.masker import Following, Masker
-from dragoman.errors import BadRequest
+from dragoman.engines.masker import Masker
+from dragoman.formats import find_reasoning, find_tools, reasoning_formats
+from dragoman.output import OutputParser, markers
+from dragoman.testing.formats import Said, fold, read
 from dragoman.testing.grammars import BYTES
 from dragoman.types import Tool
+
+Schemas = Mapping[str, Any]  # of tools, by their names
 
 CLOSING = frozenset(b"\"'}])<>|/")
 PLAIN = frozenset(range(32, 127))
@@ -26,25 +34,20 @@ WIDE = 60  # bytes; where that many are allowed, a text goes on
 END = len(BYTES)
 
 
-def offered(schemas: dict[str, Any], *, strict: bool | None = None) -> tuple[Tool, ...]:
-    """Tools by their names and parameters."""
-    return tuple(
-        Tool(name=name, parameters=schema, strict=strict) for name, schema in schemas.items()
-    )
+def offered(schemas: Schemas) -> tuple[Tool, ...]:
+    return tuple(Tool(name=name, parameters=schema) for name, schema in schemas.items())
 
 
-def grammar(**order: Any) -> str:
-    """The grammar of an order; tools may be given as schemas by name."""
-    tools = order.pop("tools", ())
-    if isinstance(tools, dict):
-        tools = offered(tools)
-    return _grammar(Order(tools=tools, **order))
-
-
-def _grammar(order: Order) -> str:
-    made = compiled(order).grammar
+def grammar(tools: Schemas | None = None, **order: Any) -> str:
+    """The grammar of an order that demands something."""
+    made = compiled(Order(tools=offered(tools or {}), **order)).grammar
     assert made is not None
     return made
+
+
+def thoughts_of(name: str) -> str:
+    """A way to think that goes with a tool format."""
+    return name if name in reasoning_formats() else find_tools(name).thoughts or "think"
 
 
 @cache
@@ -53,14 +56,14 @@ def _bytes() -> Masker:
 
 
 class Walk:
-    """A way through a grammar; `words` are what it likes to write, letters alone do not close."""
+    """A way through a grammar; `words` are what it likes to write."""
 
     def __init__(self, source: str, chance: random.Random, words: Iterable[str] = ()) -> None:
         self._following = _bytes().follow(source)
         self._chance = chance
         self._words = [word.encode() for word in sorted((*words, *QUOTES))]
         self._spelling = b""
-        self.said = bytearray()
+        self._said = bytearray()
 
     def go(self, start: str = "", steps: int = 400) -> str | None:
         """The text, once it has come to an end; None where it does not, or breaks a letter."""
@@ -74,13 +77,13 @@ class Walk:
         else:
             return None
         try:
-            return self.said.decode()
+            return self._said.decode()
         except UnicodeDecodeError:
             return None
 
     def _take(self, byte: int) -> None:
         self._following.take(byte)
-        self.said.append(byte)
+        self._said.append(byte)
 
     def _allowed(self) -> set[int]:
         bits = int.from_bytes(self._following.mask(), "little")
@@ -98,3 +101,40 @@ class Walk:
         if closing and len(allowed) <= WIDE and chance.random() < 0.4 + tired:
             return chance.choice(closing)
         return chance.choice(sorted(allowed & LIKELY) or sorted(allowed & PLAIN) or sorted(allowed))
+
+
+class Pair:
+    """A tool format and a way to think, with the tools that may be called."""
+
+    def __init__(self, name: str, tools: Schemas, reasoning: str | None = None) -> None:
+        self.name = name
+        self.tools = tools
+        self.reasoning = reasoning or thoughts_of(name)
+        self._words = markers(find_tools(name), find_reasoning(self.reasoning))
+
+    def grammar(self, **order: Any) -> str:
+        order = {"inside": False} | order
+        return grammar(self.tools, format=self.name, reasoning=self.reasoning, **order)
+
+    def walks(self, source: str, chance: random.Random, starts: Iterable[str]) -> Iterator[str]:
+        """Texts that the grammar allows, each with one of these beginnings."""
+        for start in starts:
+            text = Walk(source, chance, self._words).go(start)
+            if text is not None:
+                yield text
+
+    def said(self, text: str) -> Said:
+        parser = OutputParser(self.name, self.reasoning, tools=offered(self.tools), inside=False)
+        return fold(read(parser, [text]))
+
+    def wrong(self, text: str, *, forced: bool) -> str | None:
+        """What is wrong with an answer; where calls were forced, it is nothing but calls."""
+        said = self.said(text)
+        if forced and (said.text.strip() or not said.written):
+            return f"no calls alone: {said.text!r} beside {said.written!r}"
+        for name, arguments in said.written:
+            try:
+                jsonschema.validate(json.loads(arguments), self.tools[name])
+            except jsonschema.ValidationError as error:
+                return f"{name} of {arguments}: {error.message}"
+        return None

@@ -195,6 +195,17 @@ def test_only_so_many_grammars_are_remembered() -> None:
         assert following.over
 
 
+def test_one_choice_that_went_too_far_spoils_no_other() -> None:
+    costly = grammar("S", S=r'/"[^"]{0,3000}"/ & ~/(?s:.*)<ab>(?s:.*)/')
+    for _ in range(2):
+        following = MASKER.follow(costly)
+        following.take(*b'"<a')
+        assert ord("x") in allowed(following)
+        following.take(ord("b"))
+        with pytest.raises(BadRequest, match="too complex"):
+            following.mask()
+
+
 # what the GGUF engine checks its server's answers with
 
 

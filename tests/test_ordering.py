@@ -7,6 +7,7 @@ that the grammar allows.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,23 @@ BREAKS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    """Says what it is asked to say."""
+    texts = dict.fromkeys(text for text, _ in (*FITS, *BREAKS))
+    replies = [Reply(text, when=f"<{hash(text)}>") for text in texts]
+    with serving(Scripted(replies, checked=True), chat_template=THINKER) as made:
+        yield made
+
+
+def say(server: Running, text: str, **fields: Any) -> httpx.Response:
+    return post(server, messages=[{"role": "user", "content": f"<{hash(text)}>"}], **fields)
+
+
 @pytest.mark.parametrize(("text", "fields"), FITS)
-def test_what_fits_is_answered(text: str, fields: dict[str, Any]) -> None:
+def test_what_fits_is_answered(server: Running, text: str, fields: dict[str, Any]) -> None:
     """D60, D62: thoughts are free and the demand begins after them."""
-    response = answer(text, **fields)
+    response = say(server, text, **fields)
     assert response.status_code == 200, response.text
     assert "x-dragoman-warning" not in response.headers
     choice = response.json()["choices"][0]
@@ -99,20 +113,23 @@ def test_what_fits_is_answered(text: str, fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("text", "fields"), BREAKS)
-def test_what_does_not_fit_leaves_the_grammar(text: str, fields: dict[str, Any]) -> None:
-    assert answer(text, **fields).status_code == 500
+def test_what_does_not_fit_leaves_the_grammar(
+    server: Running, text: str, fields: dict[str, Any]
+) -> None:
+    assert say(server, text, **fields).status_code == 500
 
 
-def test_a_shape_is_all_there_is_of_the_content() -> None:
+def test_a_shape_is_all_there_is_of_the_content(server: Running) -> None:
     """White space between thoughts and content is the format's, not the content's."""
-    found = answer(f"{THOUGHT}yes", choice=["yes", "no"]).json()["choices"][0]["message"]
+    response = say(server, f"{THOUGHT}yes", choice=["yes", "no"])
+    found = response.json()["choices"][0]["message"]
     assert (found["content"], found["reasoning_content"].strip()) == ("yes", "Hm, <tool_call> or {")
 
 
-def test_only_the_allowed_tools_can_be_called() -> None:
+def test_only_the_allowed_tools_can_be_called(server: Running) -> None:
     listed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
-    assert answer(CALL, tools=TOOLS, tool_choice=listed).status_code == 200
-    assert answer(OTHER, tools=TOOLS, tool_choice=listed).status_code == 500
+    assert say(server, CALL, tools=TOOLS, tool_choice=listed).status_code == 200
+    assert say(server, OTHER, tools=TOOLS, tool_choice=listed).status_code == 500
 
 
 # engines that cannot, fields that do not go together

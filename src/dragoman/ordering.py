@@ -12,6 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.constraint.order import Made, Order
 from dragoman.constraint.workshop import Workshop
@@ -85,7 +86,7 @@ def demanded(
         return None
     order = Order(
         shape=shape,
-        tools=tools,
+        tools=tuple(replace(tool, description=None) for tool in tools),
         choice="required" if chat.tool_choice == "required" and tools else "auto",
         parallel=chat.parallel,
         format=speech.tools if tools else None,

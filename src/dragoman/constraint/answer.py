@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dragoman.constraint.calls import Calls, Weak
-from dragoman.constraint.lark import ANY, Lark, beginnings, either, escaped, pattern
+from dragoman.constraint.lark import ANY, FEW, Lark, beginnings, either, escaped, pattern
 from dragoman.constraint.texts import ended_by
 from dragoman.parse.rules import Rules
 
@@ -129,8 +129,8 @@ class Answer:
         lark, wrap = self.lark, self._reasoning.wrap
         before = [*wrap.open, *self._dropped()]
         after = [*wrap.close, *self._dropped()]
-        lead = f"({lark.marks(before)} {lark.gap()})*" if before else ""
-        tail = f"({lark.gap()} {lark.marks(after)})*" if after else ""
+        lead = f"({lark.marks(before)} {lark.gap()}){FEW}" if before else ""
+        tail = f"({lark.gap()} {lark.marks(after)}){FEW}" if after else ""
         return f"{lead} {content} {tail}"
 
     def _dropped(self) -> list[str]:
@@ -141,7 +141,7 @@ class Answer:
         """What may follow at the very end and means nothing."""
         tools = self._rules.tools
         marks = () if tools is None else tools.spare
-        return f"({self.lark.gap()} {self.lark.marks(marks)})*" if marks else ""
+        return f"({self.lark.gap()} {self.lark.marks(marks)}){FEW}" if marks else ""
 
     # free text
 

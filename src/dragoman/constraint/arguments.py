@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from dragoman.constraint.lark import either, escaped, quoted
+from dragoman.constraint.lark import ANY, either, escaped, quoted
 from dragoman.constraint.nodes import (
     BOOLEAN,
     NULL,
@@ -18,7 +18,7 @@ from dragoman.constraint.nodes import (
     Number,
     Object,
 )
-from dragoman.constraint.texts import Tags
+from dragoman.constraint.texts import Tags, ended_by
 from dragoman.constraint.values import EMPTY, Writer, allows, sequence, times
 from dragoman.constraint.wording import Offer, objects_of, worded
 from dragoman.errors import Unsupported
@@ -128,9 +128,18 @@ def type_words(node: Node) -> tuple[str, ...]:
 
 
 class _Elements:
-    """Values as elements; an element is written once for each place and kind of value."""
+    """Values as elements; an element is written once for each place and kind of value.
 
-    def __init__(self, writer: Writer, body: Nested, after: Sequence[str]) -> None:
+    A grammar cannot hold the closing tag of an element to a name that it does not know. Where any
+    value will do, elements of any name are left to the model; where a schema is to be kept to, an
+    object with such members is written as JSON, which the reader takes as well.
+    """
+
+    def __init__(
+        self, writer: Writer, body: Nested, after: Sequence[str], taken: Iterable[str]
+    ) -> None:
+        self._taken = taken
+        self._any: str | None = None
         self._writer = writer
         self._lark = writer.lark
         self._body = body
@@ -154,11 +163,15 @@ class _Elements:
             match one:
                 case Object():
                     found.append(f"{self._inner_object(one)} {self._lark.mark(close)}")
+                    if not isinstance(one.others, Anything | Nothing):
+                        found.append(self._tags.other([one], (close,)))
                 case Array():
                     found.append(f"{self._items(one)} {self._lark.mark(close)}")
                 case _:
                     plain.append(one)
         found += [self._tags.text(one, (close,), others) for one in texts]
+        if isinstance(node, Anything):
+            found.append(f"{self._some_loose()} {self._lark.mark(close)}")
         if plain:
             found.append(self._tags.other(plain, (close,)))
         return either(found)
@@ -179,20 +192,40 @@ class _Elements:
             return self.members(node)
         return f'("{{}}" | {self.members(node, some=True)})'
 
+    def _loose(self) -> str:
+        """An element of any name, with anything in it."""
+        if self._any is None:
+            lark, prefix = self._lark, self._body.prefix
+            self._any = lark.reserve("loose")
+            taken = "|".join(map(escaped, self._taken))
+            key = lark.terminal(ANY_KEY + (f" & ~/(?:{taken})/" if taken else ""), "KEY")
+            close = f"{prefix}</"
+            text = ended_by(lark, ANY, (close,), (f"{prefix}<",))
+            inner = either([text, f"{self._some_loose()} {lark.mark(close)}"])
+            lark.define(self._any, f'{lark.mark(f"{prefix}<")} {key} ">" {inner} {key} ">"')
+        return self._any
+
+    def _some_loose(self) -> str:
+        gap = self._lark.gap()
+        return f"{self._loose()} ({gap} {self._loose()})* {gap}"
+
     def members(self, node: Object, *, some: bool = False) -> str:
         """The members of an object; `some`: at least one."""
         space = self._lark.gap()
         parts = {key: self.element(key, one) for key, one in node.members if allows(one)}
-        if not parts:
+        # a closing tag with another name would hide what follows it, and that may be required
+        free = isinstance(node.others, Anything) and not node.required
+        if not parts and not free:
             return '"{}"' if some else space
-        inner = sequence(self._lark, parts, node.required, None, space)
+        inner = sequence(self._lark, parts, node.required, self._loose() if free else None, space)
         surely = some or node.required
         return f"{space} {inner} {space}" if surely else f"({space} {inner})? {space}"
 
 
 def elements(writer: Writer, body: Nested, offer: Offer, after: Sequence[str]) -> str:
     """Arguments as elements."""
-    found = _Elements(writer, body, after)
+    taken = [key for node in objects_of(offer) for key in node.names]
+    found = _Elements(writer, body, after, dict.fromkeys(taken))
     for node in objects_of(offer):
         for key in node.names:
             if re.fullmatch(r"[^<>/\s]+", key) is None:

@@ -1,17 +1,15 @@
-"""Texts that certain marks are not in, as regular expressions without a complement.
+"""Texts that certain marks are not in.
 
-`llguidance` finds out that a complement has led nowhere only by trying everything that may follow,
-and where letters are counted too (`maxLength`) that is more than it is willing to do. So what is
-allowed is said outright: a text is pieces that begin with a mark's first letter, and each of them
-leaves the way of every mark before it comes to its end.
-
-That is only so simple where the first letter of a mark is nowhere else in it. Other marks, and
-those with gaps, are left to the complement.
+`llguidance` finds out that a complement has led nowhere only by trying all that may follow, and
+where letters are counted too (`maxLength`) that is more than it is willing to do: the answer would
+end in an error. So for such texts what is allowed is said outright: a text is pieces that begin
+with a mark's first letter, and each of them leaves the way of every mark before its end. Marks are
+cut short for that, or the expression grows too large; a few more texts than need be are forbidden.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from dragoman.constraint.lark import escaped, pattern
@@ -19,24 +17,31 @@ from dragoman.parse.spec import GAP
 
 Tree: TypeAlias = "dict[str, Tree]"  # what may follow; `END` where a mark is complete
 END = ""
+ENOUGH = 8  # letters of a mark
 
 
-def avoiding(marks: Iterable[str]) -> str:
+def avoiding(marks: Iterable[str], *, counted: bool) -> str:
     """What to add to a regular expression so that none of these marks is in what it matches."""
+    said = dict.fromkeys(marks)
+    every = [one for one in said if not any(mark in one for mark in said if mark != one)]
+    if not every:
+        return ""
+    return _outright(every) if counted else _complement(every)
+
+
+def _complement(marks: Sequence[str]) -> str:
+    return rf" & /(?s:.*)/ & ~/(?s:.*)(?:{'|'.join(map(pattern, marks))})(?s:.*)/"
+
+
+def _outright(marks: Sequence[str]) -> str:
     trees: dict[str, Tree] = {}
-    others = []
-    for mark in dict.fromkeys(marks):
-        if GAP in mark or mark[0] in mark[1:]:
-            others.append(pattern(mark))
-            continue
-        tree = trees.setdefault(mark[0], {})
-        for letter in mark[1:]:
+    for mark in marks:
+        first, rest = mark[0], mark.split(GAP)[0][1:ENOUGH].split(mark[0])[0]
+        tree = trees.setdefault(first, {})
+        for letter in rest:
             tree = tree.setdefault(letter, {})
         tree[END] = {}
-    found = [f" & /{_pieces(first, tree)}/" for first, tree in trees.items()]
-    if others:
-        found.append(rf" & /(?s:.*)/ & ~/(?s:.*)(?:{'|'.join(others)})(?s:.*)/")
-    return "".join(found)
+    return "".join(f" & /{_pieces(first, tree)}/" for first, tree in trees.items())
 
 
 def _pieces(first: str, tree: Tree) -> str:

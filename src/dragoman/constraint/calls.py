@@ -329,7 +329,7 @@ class Calls:
         quotes = ('"', "'") if body.python else ('"',)
         quote = f"[{''.join(map(escaped, quotes))}]"
         keys = "|".join(map(escaped, body.name))
-        every = either(self._object(body, offer) for offer in self._offers)
+        every = lark.rule(" | ".join(self._object(body, one) for one in self._offers), "object")
         more = f"({either((lark.sign(','), lark.sign(';')))} {every})*" if self._parallel else ""
         lead, found = lark.sign(","), []
         for offer in self._offers:
@@ -346,7 +346,9 @@ class Calls:
     def _weak_python(self) -> Weak:
         body = cast(Pythonic, self._format.bodies[0])
         lark = self.lark
-        every = either(self._python_call(body, offer) for offer in self._offers)
+        every = lark.rule(
+            " | ".join(self._python_call(body, one) for one in self._offers), "python"
+        )
         closed = f"{lark.closed(')')} {self._more(every)} {lark.closed(']')}"
         found = []
         for offer in self._offers:

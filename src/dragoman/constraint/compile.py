@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from dragoman.constraint import schema
 from dragoman.constraint.answer import Answer
@@ -12,6 +13,7 @@ from dragoman.constraint.lark import Lark
 from dragoman.constraint.messages import Messages
 from dragoman.constraint.nodes import Object
 from dragoman.constraint.order import Made, Order
+from dragoman.constraint.proof import Verdict, verdict
 from dragoman.constraint.values import Writer
 from dragoman.constraint.wording import Offer, loosened
 from dragoman.errors import BadRequest
@@ -20,7 +22,8 @@ from dragoman.output import rules
 from dragoman.parse.rules import Rules
 from dragoman.types import Shape, Tool
 
-LARGEST = 1 << 20  # characters of a grammar
+LARGEST = 1 << 19  # characters of a grammar: engines take as long to read it, and all wait
+MOST_PARTS = 64  # that are tried one by one
 
 
 def compiled(order: Order) -> Made:
@@ -33,8 +36,11 @@ def compiled(order: Order) -> Made:
     lark = Lark(order.control)
     content = None if order.shape is None else _content(lark, order.shape, both, warnings)
     grammar = lark.source(_start(lark, order, both, offers, content))
-    if _wrong(grammar):
-        _blame(order)
+    if len(grammar) > LARGEST:
+        raise _too_complex(order)
+    said = verdict(grammar)
+    if said != "fine":
+        _blame(order, said)
     ends = order.choice == "required" or (order.shape is not None and order.shape.kind == "json")
     return Made(grammar, tuple(dict.fromkeys(warnings)), ends, order.shape is not None)
 
@@ -54,7 +60,7 @@ def _offer(tool: Tool, written: str | None, warnings: list[str]) -> Offer:
 
 def _content(lark: Lark, shape: Shape, both: Rules, warnings: list[str]) -> str:
     if shape.kind != "json":
-        return written(lark, shape)
+        return written(lark, shape, warnings)
     # a mark in a text of the content would mean to the parser what it means elsewhere
     banned = [
         mark for mark, what in both.text.meanings.items() if what != "first" and len(mark) > 3
@@ -87,30 +93,28 @@ def _start(
     return answer.free(parallel=order.parallel, endless=endless)
 
 
-def _wrong(grammar: str) -> bool:
-    from llguidance import LLMatcher
-
-    if len(grammar) > LARGEST:
-        return True
-    return bool(LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar)))
-
-
-def _blame(order: Order) -> None:
+def _blame(order: Order, said: Verdict) -> NoReturn:
     """Say which part of an order cannot be compiled: each is tried by itself."""
     parts = [Order(tools=(tool,), choice="required", format=order.format) for tool in order.tools]
     if order.shape is not None:
         parts = [Order(shape=order.shape), *parts]
-    for part in parts if len(parts) > 1 else ():
+    for part in parts if 1 < len(parts) <= MOST_PARTS else ():
         compiled(part)
     shape = order.shape
-    if shape is not None and shape.kind in ("grammar", "regex"):
-        raise BadRequest(
-            f"`{shape.param}` cannot be read as a {shape.kind}.",
-            param=shape.param,
-            code="invalid_grammar",
-        )
+    if said == "costly" or shape is None or shape.kind not in ("grammar", "regex"):
+        raise _too_complex(order)
+    nothing = f"`{shape.param}` leads nowhere: nothing fits it."
     raise BadRequest(
+        nothing if said == "nowhere" else f"`{shape.param}` cannot be read as a {shape.kind}.",
+        param=shape.param,
+        code="invalid_grammar",
+    )
+
+
+def _too_complex(order: Order) -> BadRequest:
+    at = order.tools[0].param if len(order.tools) == 1 else "tools"
+    return BadRequest(
         "This cannot be compiled into a grammar: it is too large or too complex.",
-        param=order.tools[0].param if shape is None else shape.param,
+        param=at if order.shape is None else order.shape.param,
         code="constraint_too_complex",
     )

@@ -213,5 +213,38 @@ def _weigh(schema: Json, defined: Mapping[str, Json]) -> None:
                 total += weight(inner)
         return total
 
-    if weight(schema) > limits.WHOLE_WEIGHT:
+    if weight(schema) > limits.WHOLE_WEIGHT or _patterns(schema, defined) > limits.WHOLE_PATTERNS:
         raise TooLarge
+
+
+def _patterns(schema: Json, defined: Mapping[str, Json]) -> int:
+    """How many patterns one text may have to match at once, or more.
+
+    What engines do to find that out grows with the product of all of them.
+    """
+    known: dict[str, int] = {}
+
+    def most(value: Json) -> int:
+        if not isinstance(value, dict):
+            return 0
+        found = int("pattern" in value)
+        for word, inner in value.items():
+            if word == "$ref" and isinstance(inner, str):
+                name = inner.removeprefix("#/$defs/")
+                if name not in known:
+                    known[name] = 0
+                    known[name] = most(defined.get(name))
+                found += known[name]
+            elif word == "allOf":
+                found += sum(map(most, inner))
+            elif word == "patternProperties":
+                found += sum(map(most, inner.values()))
+            elif word == "properties":
+                found += max(map(most, inner.values()), default=0)
+            elif word in ("anyOf", "oneOf", "prefixItems"):
+                found += max(map(most, inner), default=0)
+            elif word in ("items", "additionalProperties"):
+                found += most(inner)
+        return found
+
+    return most(schema)

@@ -17,11 +17,13 @@ from typing import Any
 
 from dragoman.parse.spec import GAP
 
-HEADER = "%llguidance {}"
+# nothing is forced: working out what must come next costs as much as there is of it, at each token
+HEADER = '%llguidance {"no_forcing": true}'
 ANY = r"/(?s:.*)/"
 # bounded: a model that likes white space shall not go on for ever
-SPACES = r"[ \t\r\n]{0,48}"  # as in JSON over many lines
+SPACES = r"[ \t]{0,4}(?:\r?\n){0,2}[ \t]{0,48}"  # as in JSON over many lines
 GAPS = r"/[ \t\r\n]{1,16}/"
+FEW = "{0,3}"  # of marks that mean nothing; there is no end to what a model may repeat
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _SPECIAL = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
 _NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f", "\v": r"\v"}

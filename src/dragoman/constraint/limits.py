@@ -25,6 +25,7 @@ PATTERN = 1_000  # characters
 OPTIONS = 64  # that come of putting two choices together
 CHECKS = 3_000  # questions to the grammar engine
 WHOLES, WHOLE_TEXT, WHOLE_WEIGHT, WHOLE_DEPTH = 64, 256 * 1024, 5_000, 128
+WHOLE_PATTERNS = 3  # that one text must match
 LOOSE = 32  # sentences about what is not enforced
 
 LENGTH, ITEMS = 100_000, 2_000

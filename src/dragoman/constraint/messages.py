@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dragoman.constraint.calls import Calls
-from dragoman.constraint.lark import ANY, Lark, either, pattern
+from dragoman.constraint.lark import ANY, FEW, Lark, beginnings, either, escaped, pattern
 from dragoman.constraint.texts import ended_by
 from dragoman.constraint.wording import Offer
 from dragoman.parse.spec import Header
@@ -52,7 +52,7 @@ class Messages:
     def free(self, *, inside: bool, parallel: bool, endless: bool) -> str:
         """Messages of any kind; one call at most where only one may be made."""
         text = self.lark.without([*map(pattern, self._marks())], "FREE") + "?"
-        closed = ended_by(self.lark, ANY, self._closes())
+        closed = self._closed()
         short = ended_by(self.lark, ANY, self._header.close, self._marks())
         ends = [text, short] if self._header.close else [text]
         rows = self._rows(parallel)
@@ -75,11 +75,32 @@ class Messages:
         joint = self._joint()
         text = self.lark.without([*map(pattern, self._marks())], "FREE") + "?"
         heads = either([*self._heads("text", False), *self._heads("reasoning", False)])
-        closed = ended_by(self.lark, ANY, self._closes())
+        closed = self._closed()
         found = ['""', f"{joint} {heads} {text}", f"{joint} {heads} {closed} {name}"]
+        if self._letters:
+            found += self._no_header([text, f"{closed} {name}"])
         if self._calls is not None:
             found.append(f"{joint} {self._call(False)} {self._more(name) if parallel else ''}")
         return self.lark.define(name, " | ".join(found))
+
+    def _no_header(self, after: Sequence[str]) -> list[str]:
+        """What follows a header's mark where that is only a word: the text goes on after it."""
+        lark = self.lark
+        heads = [text for kind, text in self._header.written if kind != "call"]
+        heads += [
+            text.replace("{name}", offer.name)
+            for kind, text in self._header.written
+            for offer in self._offers
+            if kind == "call"
+        ]
+        bare = [text.removeprefix(self._header.open[0]) for text in heads]
+        begun = "|".join(map(beginnings, bare))
+        known = "|".join(map(escaped, bare))
+        other = f"/(?s:.+)/ & ~/{begun}/ & ~/(?:{known})(?s:.*)/"
+        differs = lark.shortest(lark.terminal(other, "OTHER"))
+        return [lark.terminal(f"/{begun}/ & ~/{known}/", "BEGUN")] + [
+            f"{differs} {one}" for one in after
+        ]
 
     def _more(self, rows: str) -> str:
         """What follows a call, which does not run up to the next header as a text does."""
@@ -88,8 +109,7 @@ class Messages:
         return f"({self.lark.gap()} {self.lark.marks(self._header.open)} {rows})?"
 
     def _after_thoughts(self, last: Callable[[bool], str], *, inside: bool) -> str:
-        marks = [mark for mark in self._marks() if mark not in self._closes()]
-        joint, closed = self._joint(), ended_by(self.lark, ANY, self._closes(), marks)
+        joint, closed = self._joint(), self._closed()
         heads = self._heads("reasoning", False)
         again = f"({joint} {either(heads)} {closed})*" if heads else ""
         if inside:
@@ -135,13 +155,18 @@ class Messages:
     def _joint(self) -> str:
         return self.lark.mark(self._header.joint) if self._header.joint else ""
 
+    def _closed(self) -> str:
+        """The rest of a message up to its end; a header in it would be taken for one."""
+        marks = [mark for mark in self._marks() if mark not in self._closes()]
+        return ended_by(self.lark, ANY, self._closes(), marks)
+
     def _closes(self) -> tuple[str, ...]:
         return self._header.close or self._header.open
 
     def _end(self) -> str:
         """What may close the last message."""
         marks = (*self._header.close, *self._spare)
-        return f"({self.lark.marks(marks)})*" if marks else ""
+        return f"({self.lark.marks(marks)}){FEW}" if marks else ""
 
     def _marks(self) -> list[str]:
         header = self._header

@@ -52,8 +52,8 @@ FORMATS = {
     "uuid": r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
     "uri": r"[a-z][a-z0-9+.\-]{1,15}:\/\/[a-zA-Z0-9.\-]{1,253}(?:\/[a-zA-Z0-9._~\-]{0,64}){0,16}",
 }
-# a text that begins so may be read as a value of this kind
-LOOKS = {"object": r"\{", "array": r"[\[(]", "number": r"[\-+.0-9]", "boolean": r"[tTfF]"}
+# a text that begins with one of these letters may be read as a value of this kind
+LOOKS = {"object": r"\{", "array": r"\[(", "number": r"\-+.0-9", "boolean": "tTfF"}
 
 
 def body_of(node: Text) -> str:
@@ -67,6 +67,11 @@ def body_of(node: Text) -> str:
     if node.format is not None:
         parts.append(f"/{FORMATS[node.format]}/")
     return " & ".join(parts) or ANY
+
+
+def filled(node: Text) -> bool:
+    """Whether a text cannot be empty; what only a pattern could tell is taken for it."""
+    return bool(node.least) or node.pattern is not None or node.format is not None
 
 
 def searched(said: str, *, whole: bool = False) -> str:
@@ -95,19 +100,31 @@ def _options(said: str) -> list[str]:
     return [*found, said[start:]]
 
 
-def ended_by(lark: Lark, body: str, closes: Sequence[str], banned: Iterable[str] = ()) -> str:
-    """A text up to the first of its closing marks, and the mark; none of `banned` is in it."""
+def ended_by(
+    lark: Lark,
+    body: str,
+    closes: Sequence[str],
+    banned: Iterable[str] = (),
+    *,
+    some: bool = False,
+) -> str:
+    """A text up to the first of its closing marks, and the mark; none of `banned` is in it.
+
+    With `some` it is not empty.
+    """
     letters = [mark for mark in closes if lark.in_letters(mark)]
     tokens = [mark for mark in closes if not lark.in_letters(mark)]
+    counted = body != ANY
     # a text ends at the first of its marks, even where it is too short then
-    body += avoiding((*banned, *tokens, *(letters if body != ANY else ())))
+    body += avoiding((*banned, *tokens, *(letters if counted else ())), counted=counted)
     found = []
     if letters:
         inner = lark.terminal(body, "TEXT")
         found.append(lark.lazy(f"/(?:{'|'.join(map(pattern, letters))})/", inner))
     if tokens:
-        inner = lark.terminal(f"{body}{avoiding(letters)} & /(?s:.+)/", "TEXT")
-        found.append(f"{inner}? {lark.marks(tokens)}")
+        body += "" if counted else avoiding(letters, counted=False)
+        inner = lark.terminal(f"{body} & /(?s:.+)/", "TEXT")
+        found.append(f"{inner}{'' if some else '?'} {lark.marks(tokens)}")
     return either(found)
 
 
@@ -166,14 +183,14 @@ class Tags:
             said = either(quoted(json.loads(value)) for value in node.values)
             line = '"\\n"? ' if self._newlines else ""
             return f"{line}{said} {line}{self._lark.marks(closes)}"
-        body = body_of(node) + "".join(f" & ~/\\s*{look}(?s:.*)/" for look in looks(others))
-        if not self._newlines:
-            return ended_by(self._lark, body, closes, self._banned)
-        if body == ANY:
-            return ended_by(self._lark, body, closes, self._banned)
-        body += r" & ~/\n(?s:.*)/ & ~/(?s:.*)\n/"
+        body, taken = body_of(node), "".join(looks(others))
+        body += rf" & /\s*(?:[^\s{taken}](?s:.*))?/" if taken else ""
+        if not self._newlines or body == ANY:
+            return ended_by(self._lark, body, closes, self._banned, some=filled(node))
+        body += r" & /(?:[^\n](?:(?s:.*)[^\n])?)?/"
         every = [f"\n{mark}" for mark in closes] + list(closes)
-        return f'"\\n"? {ended_by(self._lark, body, every, self._banned)}'
+        inner = ended_by(self._lark, body, every, self._banned, some=filled(node))
+        return f'"\\n"? {inner}'
 
     def _in_cdata(self, node: Text | Exactly, closes: Sequence[str]) -> str:
         """A text in a section of its own, which may hold every mark but the section's end."""
@@ -182,7 +199,7 @@ class Tags:
             said = either(quoted(json.loads(value)) for value in node.values)
             inner = f"{said} {quoted(end)}"
         else:
-            inner = ended_by(self._lark, body_of(node), (end,))
+            inner = ended_by(self._lark, body_of(node), (end,), some=filled(node))
         line = '"\\n"?' if self._newlines else ""
         return f"{line} {quoted(start)} {inner} {self._lark.marks(closes)}"
 

@@ -85,7 +85,7 @@ class Writer:
         self.comma, self.colon = lark.sign(","), lark.sign(":")
         self._definitions = definitions
         self._ordered = ordered
-        self._banned = avoiding(banned)
+        self._banned = banned
         self._names: dict[str, str] = {}
         self._done: dict[Node, str] = {}
 
@@ -145,11 +145,12 @@ class Writer:
     def text(self, node: Text) -> str:
         if node.pattern is not None or node.format is not None:
             return self.lark.json(text_schema(node))
-        return self._string(rf"/\"{CHARACTER}{times(node.least, node.most)}\"/", "STRING")
+        body = rf"/\"{CHARACTER}{times(node.least, node.most)}\"/"
+        return self._string(body, "STRING", counted=node != Text())
 
-    def _string(self, body: str, hint: str) -> str:
+    def _string(self, body: str, hint: str, *, counted: bool) -> str:
         """A terminal for texts that hold no mark."""
-        return self.lark.terminal(body + self._banned, hint)
+        return self.lark.terminal(body + avoiding(self._banned, counted=counted), hint)
 
     def number(self, node: Number) -> str:
         if node == Number(integer=node.integer):
@@ -233,7 +234,7 @@ class Writer:
         """A key that is none of these. It has no escapes, so it cannot be one in disguise."""
         taken = "|".join(map(escaped, names))
         body = r"/\"[^\"\\\x00-\x1f]{1,64}\"/" + (rf" & ~/\"(?:{taken})\"/" if taken else "")
-        return self._string(body, "KEY")
+        return self._string(body, "KEY", counted=True)
 
 
 def allows(node: Node) -> bool:
@@ -317,7 +318,7 @@ class PythonWriter(Writer):
             return super().text(node)
         count = times(node.least, node.most)
         body = rf"/\"{self.DOUBLE}{count}\"|'{self.SINGLE}{count}'/"
-        return self._string(body, "STRING")
+        return self._string(body, "STRING", counted=node != Text())
 
     def literals(self, values: Sequence[str]) -> str:
         return super().literals([way for value in values for way in python_ways(value)])
@@ -328,7 +329,8 @@ class PythonWriter(Writer):
     def other_key(self, names: Sequence[str]) -> str:
         taken = "|".join(map(escaped, names))
         body = r"/\"[^\"\\\x00-\x1f]{1,64}\"|'[^'\\\x00-\x1f]{1,64}'/"
-        return self._string(body + (rf" & ~/[\"'](?:{taken})[\"']/" if taken else ""), "KEY")
+        body += rf" & ~/[\"'](?:{taken})[\"']/" if taken else ""
+        return self._string(body, "KEY", counted=True)
 
 
 def python_ways(value: str) -> list[str]:
@@ -348,9 +350,10 @@ class BareWriter(Writer):
         return either(self._between(mark, node) for mark in self._quotes)
 
     def _between(self, mark: str, node: Text) -> str:
-        from dragoman.constraint.texts import body_of, ended_by
+        from dragoman.constraint.texts import body_of, ended_by, filled
 
-        return f"{self.lark.mark(mark)} {ended_by(self.lark, body_of(node), (mark,))}"
+        inner = ended_by(self.lark, body_of(node), (mark,), some=filled(node))
+        return f"{self.lark.mark(mark)} {inner}"
 
     def literals(self, values: Sequence[str]) -> str:
         texts = [read for value in values if isinstance(read := json.loads(value), str)]

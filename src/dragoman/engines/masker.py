@@ -27,9 +27,9 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import BadRequest
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 
 LONGEST = 2 * 1024 * 1024  # characters
 DEEPEST = 256  # brackets inside each other
-KEPT = 32  # compiled grammars that are remembered
+KEPT, KEPT_LENGTH = 16, 1 << 20  # compiled grammars that are remembered, and their characters
 WORKERS = 8
 # options can be said several times, and the last word counts
 FREE = '\n%llguidance {"no_forcing": true}\n'
-_QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|\[(?:[^\]\\\n]|\\.)*\]|#[^\n]*')
+# what is not closed goes on to the end of its line, or it would be looked for again and again
+_QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|\[(?:[^\]\\\n]|\\.)*+\]?|#[^\n]*')
 
 
 def too_large(grammar: str) -> str | None:
@@ -110,10 +111,17 @@ class Masker:
             start = self._compiled(grammar)
             with self._lock:
                 self._matchers[grammar] = start
-                if len(self._matchers) > KEPT:
+                while len(self._matchers) > KEPT or sum(map(len, self._matchers)) > KEPT_LENGTH:
                     self._matchers.popitem(last=False)
         ends = self._ends | frozenset(stops)
-        return Following(start.deep_copy(), len(self._pieces), ends, self._textless & ends)
+        following = Following(start.deep_copy(), len(self._pieces), ends, self._textless & ends)
+        following.spoilt = partial(self._forget, grammar)
+        return following
+
+    def _forget(self, grammar: str) -> None:
+        """A place too costly for one choice has spoilt what all copies of the matcher share."""
+        with self._lock:
+            self._matchers.pop(grammar, None)
 
     def _compiled(self, grammar: str) -> Any:
         """A matcher at the start of the grammar, which every choice gets a copy of."""
@@ -166,6 +174,7 @@ class Following:
         self._nameable = nameable  # those that a grammar can only mean as tokens
         self._coming: Future[bytes] | None = None
         self._exhausted = False  # the mask has shown that nothing but an end may follow
+        self.spoilt: Callable[[], object] = bool  # called when the matcher is past use
 
     def ahead(self) -> Future[bytes]:
         """Begin on the mask of the next token, unless that has begun; returns at once.
@@ -222,6 +231,7 @@ class Following:
         matcher = self._matcher
         mask = bytearray(matcher.compute_bitmask())
         if matcher.is_error():
+            self.spoilt()
             raise nowhere()
         accepting = matcher.is_accepting()
         ends = []

@@ -16,6 +16,7 @@ SYNONYMS = {"str": "string", "text": "string", "int": "integer", "float": "numbe
 SYNONYMS |= {"double": "number", "bool": "boolean", "dict": "object", "list": "array"}
 SYNONYMS |= {"varchar": "string", "char": "string", "enum": "string", "uint": "integer"}
 DEEPEST = 32
+WIDEST = 256  # choices within choices
 
 
 class Schema:
@@ -28,9 +29,13 @@ class Schema:
         self.types = self._kinds(node, 0)
 
     def member(self, key: str) -> Schema:
-        inner = self._holding("properties")
-        others = inner if key in inner else self._holder("additionalProperties")
-        return Schema(others.get(key, others.get("additionalProperties")), self._root, self._memo)
+        nodes = [inner[key] for inner in self._members() if key in inner]
+        if not nodes:
+            nodes = [self._holder("additionalProperties").get("additionalProperties")]
+        known = [node for node in nodes if self._kinds(node, 0)]
+        if len(known) < 2:
+            return Schema((known or nodes)[0], self._root, self._memo)
+        return Schema({"anyOf": known}, self._root, {})
 
     def item(self, at: int) -> Schema:
         for word in ("prefixItems", "items"):
@@ -42,11 +47,21 @@ class Schema:
         return Schema(None, self._root, self._memo)
 
     def names(self) -> list[str]:
-        return [key for key in self._holding("properties") if isinstance(key, str)]
+        every = [key for inner in self._members() for key in inner if isinstance(key, str)]
+        return list(dict.fromkeys(every))
 
-    def _holding(self, word: str) -> Mapping[str, Any]:
-        inner = self._holder(word).get(word)
-        return inner if isinstance(inner, Mapping) else {}
+    def _members(self) -> list[Mapping[str, Any]]:
+        """The properties of the node, of what it refers to, and of all its choices."""
+        found, queue, seen = [], [self._node], set[int]()
+        while queue and len(seen) < WIDEST:
+            node = queue.pop(0)
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            inner = node.get("properties")
+            found += [inner] if isinstance(inner, Mapping) else []
+            queue += _choices(node, self._root)
+        return found
 
     def _holder(self, word: str) -> Mapping[str, Any]:
         """The node itself, or what it refers to, or its first choice, that has this word."""
@@ -106,6 +121,16 @@ def _followed(node: Mapping[str, Any], root: Mapping[str, Any], word: str) -> An
             if isinstance(one, Mapping) and (word in one or "$ref" in one):
                 return one
     return None
+
+
+def _choices(node: Mapping[str, Any], root: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    listed = [
+        node[word] for word in ("allOf", "anyOf", "oneOf") if isinstance(node.get(word), list)
+    ]
+    found = [one for choices in listed for one in choices if isinstance(one, Mapping)]
+    reference = node.get("$ref")
+    referred = _resolved(reference, root) if isinstance(reference, str) else None
+    return found if referred is None else [referred, *found]
 
 
 def _resolved(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -3,13 +3,16 @@
 Bodies are decoded straight into Structs whose annotations are the rules (types, ranges, lengths),
 so that what is checked is also what the OpenAPI document says. What the decoder complains about is
 put into plain words, with `param` as a path like `messages[2].role`.
+
+Decoding holds up the event loop, and a schema is many small things, so the sizes of all fields are
+looked at first. Only what is mostly text may be as large as the body.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -19,7 +22,10 @@ from dragoman.errors import BadRequest
 log = logging.getLogger("dragoman.protocols")
 
 T = TypeVar("T", bound=Struct)
+Fields: TypeAlias = dict[str, msgspec.Raw]
 
+LARGEST = 1 << 20  # bytes of a field
+TEXTS = frozenset({"messages", "prompt", "input", "tokens"})
 _EXPECTED = re.compile(r"^Expected `(?P<want>[^`]+)`, got `(?P<got>[^`]+)`")
 _BOUND = re.compile(r"^Expected `(?P<kind>\w+)` (?P<rule>of length )?(?P<op>[<>=]+) (?P<limit>\S+)")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
@@ -39,12 +45,16 @@ _SIZES = {"str": "characters", "array": "entries", "object": "entries"}
 def read(body: bytes, kind: type[T], strict: bool = False) -> T:
     """Decode a body. Fields the Struct does not have are logged, or refused if `strict`."""
     try:
+        fields = msgspec.json.decode(body, type=Fields)
+        known = set(kind.__struct_encode_fields__)
+        if len(body) > LARGEST:
+            _measure(body, fields, known - TEXTS)
         decoded = msgspec.json.decode(body, type=kind)
-        unknown = _unknown(body, kind)
     except msgspec.ValidationError as error:
         raise _explain(str(error)) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise BadRequest("The body is not valid JSON.", code="invalid_json") from None
+    unknown = [name for name in fields if name not in known]
     if unknown and strict:
         raise BadRequest(
             f"Unrecognized field `{unknown[0]}`.", param=unknown[0], code="unknown_parameter"
@@ -54,10 +64,14 @@ def read(body: bytes, kind: type[T], strict: bool = False) -> T:
     return decoded
 
 
-def _unknown(body: bytes, kind: type[Struct]) -> list[str]:
-    known = set(kind.__struct_encode_fields__)
-    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    return [name for name in fields if name not in known]
+def _measure(body: bytes, fields: Fields, small: set[str]) -> None:
+    for name, value in fields.items():
+        if name in small and len(value) > LARGEST:
+            raise BadRequest(
+                f"`{name}` is larger than {LARGEST:,} bytes.", param=name, code="invalid_value"
+            )
+    if len(body) - sum(map(len, fields.values())) > LARGEST:
+        raise BadRequest("The body says a field more than once.", code="invalid_value")
 
 
 def convert(value: Any, kind: Any, at: str) -> Any:

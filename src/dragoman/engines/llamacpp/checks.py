@@ -104,8 +104,10 @@ class Grammars:
         """Ask for each of a few control tokens; a grammar may name one of them, hardly all."""
         vocabulary = self._engine.vocabulary
         never = [token for token in vocabulary.controls if token not in vocabulary.ends][:2]
-        answers = [await self._first(grammar, token) for token in never or [vocabulary.plain]]
-        if never and answers == never:
+        for token in never or [vocabulary.plain]:
+            if await self._first(grammar, token) != token:
+                return
+        if never:
             raise BadRequest("The grammar cannot be read.", param="grammar", code="invalid_grammar")
 
     async def _first(self, grammar: str, token: int) -> int | None:

@@ -27,7 +27,7 @@ import msgspec
 from dragoman import gguf
 from dragoman.engines.llamacpp.checks import Grammars, check_job, check_tokens
 from dragoman.engines.llamacpp.gaps import Pieces
-from dragoman.engines.llamacpp.grammar import keep_to, readable
+from dragoman.engines.llamacpp.grammar import endable, keep_to, readable
 from dragoman.engines.llamacpp.http import Client, Stream
 from dragoman.engines.llamacpp.marks import Marks
 from dragoman.engines.llamacpp.params import (
@@ -358,7 +358,10 @@ class LlamaCpp:
         return None if missing is None else [*missing, last]
 
     def body(self, job: Job, ask: Ask) -> dict[str, Any]:
-        return payload(job, ask, self.context, self.adapters)
+        body = payload(job, ask, self.context, self.adapters)
+        if job.grammar is not None:
+            body["grammar"] = endable(job.grammar, self.vocabulary.ends)
+        return body
 
     async def whole(self, body: dict[str, Any]) -> Event:
         """A request that is answered in one piece."""

@@ -9,12 +9,22 @@ cost too much, is the client's error and nobody else's.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
 from dragoman.engines.masker import Following, nowhere, refused, too_large, unreadable
 
 HEADER = "%llguidance"
+WHOLE = "whole_answer"  # what `start` is called where ends may follow it
+# strings, comments, patterns and tokens, before names
+_WORD = re.compile(
+    r'"(?:[^"\\\n]|\\.)*"'
+    r"|//[^\n]*"
+    r"|/(?:[^/\\\n\[]|\\.|\[(?:[^\]\\\n]|\\.)*\])+/"
+    r"|<[^>\s]*>"
+    r"|[\w\-]+"
+)
 
 
 async def readable(grammar: str) -> str:
@@ -42,6 +52,20 @@ def _read(grammar: str) -> str:
     if wrong:
         return unreadable(wrong)
     return lark if lark.startswith(HEADER) else f"{HEADER} {{}}\n{lark}"
+
+
+@lru_cache(maxsize=32)
+def endable(grammar: str, ends: frozenset[int]) -> str:
+    """The same grammar, after which each of these tokens may come.
+
+    The native server lets a grammar end with one token only, which it picks by its looks, and it
+    may well be none that the model ends its turns with.
+    """
+    if not ends:
+        return grammar
+    renamed = _WORD.sub(lambda word: WHOLE if word[0] == "start" else word[0], grammar)
+    tokens = " | ".join(f"<[{token}]>" for token in sorted(ends))
+    return f"{renamed.rstrip()}\nstart: {WHOLE} ({tokens})?\n"
 
 
 def keep_to(following: Following, ids: Sequence[int], stops: frozenset[int]) -> None:

@@ -1,0 +1,104 @@
+"""Every schema of the corpus, in every way of asking for it, and three ways of thinking.
+
+The model is far too small to do any of this by itself, and answers at temperature 1. What comes to
+an end by itself must fit. This takes long; `make test-constraints` runs it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real import (
+    THINKERS,
+    WAYS,
+    answer,
+    asking,
+    everything,
+    forced,
+    muddled,
+    serve,
+    shape,
+    thinker,
+    wrong,
+)
+from tests.schemas import Case, corpus
+from tests.serving import Running
+
+CASES = list(enumerate(corpus()))
+
+
+class Tally:
+    """What came of the requests of one kind."""
+
+    def __init__(self) -> None:
+        self.finishes: dict[str, Counter[str]] = {}
+
+    def note(self, kind: str, name: str, finish: str) -> None:
+        self.finishes.setdefault(kind, Counter())[finish] += 1
+        print(f"{kind:16} {name:32} {finish}", flush=True)
+
+    def tell(self) -> None:
+        for kind, finishes in self.finishes.items():
+            ended = finishes.total() - finishes["length"]
+            print(f"{kind}: {ended} of {finishes.total()} ended by themselves: {dict(finishes)}")
+
+
+@pytest.fixture(scope="module")
+def tally() -> Iterator[Tally]:
+    made = Tally()
+    yield made
+    print()
+    made.tell()
+
+
+@pytest.fixture(scope="module")
+def server(default_model: Path) -> Iterator[Running]:
+    with serve(default_model, context=2048, slots=1) as made:
+        yield made
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("index", "case"), CASES, ids=[case.name for _, case in CASES])
+def test_an_answer_that_ends_by_itself_fits(
+    server: Running, tally: Tally, index: int, case: Case, way: str
+) -> None:
+    """Every other required call may be followed by more of them."""
+    if way == "response_format":
+        schema, fields = case.schema, shape(case.schema)
+    else:
+        schema, fields = case.parameters, forced(case.parameters, way)
+    if way == "required" and index % 2:
+        fields["parallel_tool_calls"] = False
+    body = asking("Make something up.", index, **fields)
+    whole, streamed = (answer(server, body, streamed=one) for one in (False, True))
+    tally.note(way, case.name, whole.finish)
+    assert streamed == whole
+    assert wrong(whole, schema, way) is None
+
+
+@pytest.fixture(scope="module", params=THINKERS)
+def thinking(default_model: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, Running]]:
+    with thinker(default_model, request.param) as made:
+        yield request.param, made
+
+
+@pytest.mark.parametrize("seed", range(34))
+def test_thoughts_are_followed_by_a_call_or_json(
+    thinking: tuple[str, Running], tally: Tally, seed: int
+) -> None:
+    """Thoughts that the prompt opened or not, with a budget or without, and one call or several."""
+    manner, server = thinking
+    body = everything(seed, parallel_tool_calls=seed % 3 == 0)
+    body["chat_template_kwargs"] = {"enable_thinking": True} if seed % 2 else {}
+    if seed // 2 % 2 and manner != "harmony":  # its thoughts cannot be ended for it
+        body["thinking_budget"] = 8
+    whole, streamed = (answer(server, body, streamed=one) for one in (False, True))
+    tally.note(manner, "a call" if whole.calls else "JSON", whole.finish)
+    if whole.reasoning:
+        tally.note(f"{manner}, in thought", f"seed {seed}", whole.finish)
+    assert streamed == whole
+    assert muddled(whole) is None

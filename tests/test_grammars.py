@@ -1,0 +1,106 @@
+"""The grammar of every tool format: what a model of it writes is allowed, and no other call is.
+
+Our own cases are data files in `tests/formats/`. Every one of them is allowed that a model writes
+who keeps to its format; those that only a forgiving reader understands say so themselves.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from dragoman.formats import tool_formats
+from dragoman.output import rules
+from dragoman.testing.grammars import accepted
+from tests.grammars import Pair, Schemas, grammar
+from tests.test_formats import ALL, TOOLS, parser
+
+NAMES = list(tool_formats())
+# a header that is plain letters cannot be told from an answer without one
+LETTERED = {"functionary_v32", "harmony", "muse_glimmer"}
+
+
+def members(required: str = "", **properties: Any) -> dict[str, Any]:
+    """The schema of an object with these members and no other."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required.split(),
+        "additionalProperties": False,
+    }
+
+
+# calls that only the beginning of an answer can be
+FIRST = {name for name, one in tool_formats().items() if one.start}
+THOUGHTS = {"ernie45": "think", "kimi_k3": "think", "solar_open": "think"}
+MARKS = {"inkling": ("<|content_thinking|>", "<|end_message|>")}
+ANY_NUMBER = {"type": "integer"}
+ANY_TEXT = {"type": "string"}
+# what the formats' examples call
+EXAMPLES: dict[str, Any] = {
+    "gemma4": members(
+        "city",
+        city=ANY_TEXT,
+        n=ANY_NUMBER,
+        o=members(k={"type": "boolean"}),
+        l={"type": "array", "items": ANY_NUMBER},
+    ),
+    "functiongemma": members("a", a=ANY_TEXT),
+    "pythonic": members("a", a=ANY_NUMBER, b=ANY_TEXT),
+    "sarashina": members("a", a={"type": "boolean"}),
+}
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_of_a_format_is_allowed(name: str, choice: str) -> None:
+    example = tool_formats()[name].example
+    tools = {"f": EXAMPLES.get(name, members("a", a=ANY_NUMBER)), "g": members()}
+    source = grammar(tools, format=name, choice=choice)
+    assert accepted(source, example)[0]
+    for text in ("", "Hello there.", "Well, 1 < 2.\n\nSo it is."):
+        assert accepted(source, text)[0] is (choice == "auto" and name not in LETTERED)
+    if choice == "required":
+        assert not accepted(source, example[: len(example) // 2])[0]
+        assert not accepted(source, f"Well. {example}")[0]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LETTERED])
+def test_thoughts_and_words_come_before_a_call(name: str) -> None:
+    example = tool_formats()[name].example
+    pair = Pair(name, {"f": EXAMPLES.get(name, members("a", a=ANY_NUMBER))}, THOUGHTS.get(name))
+    opening, closing = MARKS.get(pair.reasoning, ("<think>", "</think>"))
+    for choice in ("auto", "required"):
+        free = choice == "auto"
+        source = pair.grammar(choice=choice)
+        thoughts = f"{opening}I call f.\nMaybe.{closing}"
+        assert accepted(source, thoughts + example)[0]
+        assert accepted(source, f"{thoughts}Well.")[0] is free
+        assert accepted(source, f"{thoughts}I call f. {example}")[0] is (free and name not in FIRST)
+        inside = pair.grammar(choice=choice, inside=True)
+        assert accepted(inside, thoughts.removeprefix(opening) + example)[0]
+
+
+# our own cases
+
+
+def declared(case: dict[str, Any]) -> Schemas:
+    if case.get("any"):
+        return {name: {"type": "object"} for name, _ in case["says"].get("calls", [])}
+    return {one["function"]["name"]: one["function"]["parameters"] for one in TOOLS}
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_what_a_model_writes_is_allowed(case: dict[str, Any]) -> None:
+    name, reasoning = case["format"] or "hermes_json", case["reasoning"]
+    header, prompt = rules(name, reasoning).header, case.get("prompt") or ""
+    source = grammar(
+        declared(case),
+        format=name,
+        reasoning=reasoning,
+        inside=parser(case).inside,
+        opening=prompt if header is not None and prompt.endswith(header.open) else None,
+    )
+    assert accepted(source, case["text"])[0] is not case.get("forgiven", False)
