@@ -26,10 +26,11 @@ test-constraints: $(VENV)/.test ## hold the default model to 200 schemas and thr
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/heavy/test_constraints.py
 
-exam: $(VENV)/.test ## read other projects' cases of output formats, where ../shared/exam holds them
+exam: $(VENV)/.test ## read other projects' cases of output formats, where ../shared/exam holds them; try grammars
 	@test -f ../shared/exam/score.py || { echo 'there are no cases: ../shared/exam is not here'; exit 1; }
 	$(BIN)/python ../shared/exam/score.py tests.format_cases:parse
 	$(BIN)/python ../shared/exam/score.py tests.format_cases:parse ../shared/exam/roundtrip.jsonl
+	$(BIN)/python -m tests.format_grammars ../shared/exam/cases.jsonl
 
 format: $(VENV)/.test ## format the code, mend what the linter can, write the generated pages
 	$(BIN)/python docs/generate.py

@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import jsonschema
+import msgspec
 
 from dragoman.constraint.compile import compiled
 from dragoman.constraint.order import Order
 from dragoman.engines.masker import Masker
+from dragoman.errors import BadRequest
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats
 from dragoman.output import OutputParser, markers
 from dragoman.testing.formats import Said, fold, read
@@ -40,7 +42,12 @@ def offered(schemas: Schemas) -> tuple[Tool, ...]:
 
 def grammar(tools: Schemas | None = None, **order: Any) -> str:
     """The grammar of an order that demands something."""
-    made = compiled(Order(tools=offered(tools or {}), **order)).grammar
+    return _grammar(msgspec.json.encode(Order(tools=offered(tools or {}), **order)))
+
+
+@lru_cache(maxsize=256)
+def _grammar(order: bytes) -> str:
+    made = compiled(msgspec.json.decode(order, type=Order)).grammar
     assert made is not None
     return made
 
@@ -65,14 +72,22 @@ class Walk:
         self._spelling = b""
         self._said = bytearray()
 
-    def go(self, start: str = "", steps: int = 400) -> str | None:
-        """The text, once it has come to an end; None where it does not, or breaks a letter."""
-        for byte in start.encode():
-            self._take(byte)
-        for step in range(steps):
-            allowed, tired = self._allowed(), step / steps
+    def go(self, start: str = "", steps: int = 120) -> str | None:
+        """The text, once it has come to an end.
+
+        None where it does not, breaks a letter, or may not begin so.
+        """
+        try:
+            for byte in start.encode():
+                self._take(byte)
+        except BadRequest:
+            return None
+        taken = 0  # steps that were not spelt out
+        while taken < steps:
+            allowed, tired = self._allowed(), taken / steps
             if END in allowed and (len(allowed) == 1 or self._chance.random() < 0.4 + tired):
                 break
+            taken += len(allowed) > 1 and not self._spelling
             self._take(self._chosen(allowed - {END}, tired))
         else:
             return None

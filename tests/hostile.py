@@ -2,15 +2,14 @@
 
 A value is the text of some JSON: much of what hurts cannot be made by an encoder. It is of a kind
 (a schema, a grammar, a pattern, a list of choices, or a whole body), and each kind goes into some
-fields of a request. `requests` gives every value in a few of its fields, taking turns, so that all
-fields come up; or every value in all of them.
+fields of a request. `CASES` has every value in one of its fields, which take turns; `EVERY` has it
+in all of them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from itertools import cycle, islice
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.hostile_grammars import CHOICES, GRAMMARS, PATTERNS
@@ -21,13 +20,31 @@ TOKENS = 4
 Many = Callable[[], str]  # what is large is made when it is needed
 
 
-class Asked(NamedTuple):
-    """One request."""
+class Case(NamedTuple):
+    """One value in one field."""
 
-    name: str  # of the value
+    kind: str
+    name: str
     field: str
-    path: str
-    body: bytes
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.name} in {self.field}"
+
+    @property
+    def path(self) -> str:
+        return FIELDS[self.kind][self.field][0]
+
+    def body(self, more: str = "") -> bytes:
+        """What is sent, with `more` fields."""
+        path, said = FIELDS[self.kind][self.field]
+        value = VALUES[self.kind][self.name]
+        text = value if isinstance(value, str) else value()
+        if said == "LARK":
+            said, text = '"grammar":VALUE', json.dumps("start: %json " + text)
+        asked = '"messages":[{"role":"user","content":"Go."}]' if path == CHAT else '"prompt":"Go."'
+        head = f'{{"model":"{MODEL}","max_tokens":{TOKENS},{more}{asked},'
+        # surrogates that stand alone are sent as a sloppy encoder would
+        return (head + said.replace("VALUE", text) + "}").encode("utf-8", "surrogatepass")
 
 
 def _tool(choice: str, more: str = "") -> str:
@@ -92,28 +109,6 @@ FIELDS: dict[str, dict[str, tuple[str, str]]] = {
 }
 
 
-def requests(every: bool = False, fields: int = 2) -> Iterator[Asked]:
-    for kind, values in VALUES.items():
-        turns = cycle(FIELDS[kind].items())
-        for name, value in values.items():
-            text = value if isinstance(value, str) else value()
-            for field, (path, said) in islice(turns, len(FIELDS[kind]) if every else fields):
-                if kind == "body" and field != "body":
-                    continue
-                yield Asked(f"{kind}: {name}", field, path, _body(path, said, text))
-                if kind == "body":
-                    break
-
-
-def _body(path: str, said: str, text: str) -> bytes:
-    if said == "LARK":
-        said, text = '"grammar":VALUE', json.dumps("start: %json " + text)
-    asked = '"messages":[{"role":"user","content":"Go."}]' if path == CHAT else '"prompt":"Go."'
-    head = f'{{"model":"{MODEL}","max_tokens":{TOKENS},{asked},'
-    # surrogates that stand alone are sent as a sloppy encoder would
-    return (head + said.replace("VALUE", text) + "}").encode("utf-8", "surrogatepass")
-
-
 # Schemas
 
 
@@ -171,7 +166,9 @@ OBJECT = '{"type":"object","properties":{LIST}}'
 DEEP: dict[str, str | Many] = {
     **{f"{n} arrays": nested('{"type":"array","items":', n) for n in (62, 100, 1_000, 100_000)},
     **{
-        f"{n} objects": nested('{"type":"object","required":["a"],"properties":{"a":', n, after="}}")
+        f"{n} objects": nested(
+            '{"type":"object","required":["a"],"properties":{"a":', n, after="}}"
+        )
         for n in (62, 100, 300, 2_000, 100_000)
     },
     **{f"{n} anyOf": nested('{"anyOf":[', n, after="]}") for n in (60, 1_000, 50_000)},
@@ -212,7 +209,8 @@ WIDE: dict[str, str | Many] = {
 REFERRING: dict[str, str | Many] = {
     "itself": '{"$ref":"#"}',
     "itself in a choice": '{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}',
-    "each other": '{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}}',
+    "each other": '{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},'
+    '"b":{"$ref":"#/$defs/a"}}}',
     "a tree": '{"type":"object","properties":{"l":{"$ref":"#"},"r":{"$ref":"#"}}}',
     "no end": '{"type":"object","properties":{"l":{"$ref":"#"}},"required":["l"]}',
     "a knot": every_one(
@@ -299,7 +297,7 @@ def _tree(depth: int) -> str:
 
 def _square(side: int) -> str:
     names = [f"k{i}" for i in range(side)]
-    inner = {"type": "object", "properties": dict.fromkeys(names, {"type": "string"})}
+    inner = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
     return json.dumps({"type": "object", "properties": dict.fromkeys(names, inner)})
 
 
@@ -336,8 +334,9 @@ BODIES: dict[str, str | Many] = {
     "a deep choice": lambda: '"tool_choice":' + "[" * 100_000 + "]" * 100_000,
     "10 MB of schema": every_one(330_000, '"kNUMBER":{"type":"object"}', '"guided_json":{LIST}'),
     "10 MB of nothing": lambda: '"response_format":{"type":"text"},"x":"' + "x" * 10_000_000 + '"',
-    "20 MB of lists": lambda: '"guided_json":{"a":[' + "[]," * 7_000_000 + "1]}",
-    "many choices": '"n":64,"regex":"(x+x+)+y"',
+    "10 MB of lists": lambda: '"guided_json":{"a":[' + "[]," * 3_500_000 + "1]}",
+    "10 MB, said twice": lambda: '"tools":[' + "{}," * 3_500_000 + '1],"tools":[]',
+    "many choices": '"n":8,"regex":"(x+x+)+y"',
 }
 
 VALUES: dict[str, dict[str, str | Many]] = {
@@ -347,3 +346,15 @@ VALUES: dict[str, dict[str, str | Many]] = {
     "choice": CHOICES,
     "body": BODIES,
 }
+
+EVERY = [
+    Case(kind, name, field)
+    for kind, values in VALUES.items()
+    for name in values
+    for field in FIELDS[kind]
+]
+CASES = [
+    Case(kind, name, list(FIELDS[kind])[turn % len(FIELDS[kind])])
+    for kind, values in VALUES.items()
+    for turn, name in enumerate(values)
+]

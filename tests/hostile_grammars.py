@@ -36,7 +36,6 @@ DEEP: dict[str, str | Many] = {
     "repeats of repeats, lark": held("(", 8, "/a/", "){900,1000}", "start: "),
     "groups of choices": held('("a" | "b" ', 200, '"c"', ")*"),
     "quotes hide brackets": said('root ::= "' + '\\"(' * 5_000 + '"'),
-    "deep rules": grown("start: r0\n", "rNUMBER: rNEXT | /a/\n", 0, "r0: /a/"),
     "10,000 rules in a row": lambda: json.dumps(
         "start: r0\n" + "".join(f"r{i}: r{i + 1} | /x/\n" for i in range(10_000)) + "r10000: /y/"
     ),
@@ -65,6 +64,16 @@ WIDE: dict[str, str | Many] = {
     ),
     "many places at once": lark(r"start: T", r"T: /(?s:.*)a(?s:.{300})/"),
     "meets": lark("start: T", "T: " + " & ".join(f"/(?s:.*)a(?s:.{{{n}}})/" for n in range(30))),
+    "meets, later": lark(
+        "start: /[a-z]{9}/ T",
+        "T: " + " & ".join(f"/x{{20}}(?s:.*)a(?s:.{{{n}}})/" for n in range(30)),
+    ),
+    "meets in a schema": lark(
+        "start: %json "
+        + json.dumps({"allOf": [{"type": "string", "pattern": f"a.{{{n}}}$"} for n in range(30)]})
+    ),
+    "much that must come": said('start: ("abcdefghij"){1000000}'),
+    "brackets in comments": lambda: json.dumps('start: "a"\n// ' + "[" * 60_000),
     "what is not": lark(
         "start: T", "T: " + " & ".join(f"~/(?s:.*)a{n}(?s:.*)b(?s:.*)/" for n in range(60))
     ),
@@ -118,9 +127,7 @@ ORDERS: dict[str, str | Many] = {
     "ignored": lark("%ignore /(?s:.*)/", 'start: "a" "b"'),
     "declared": lark("%declare X", "start: X", "%override start: X"),
     "a grammar inside": lark("start: %lark { start: %lark { start: start } }"),
-    "json inside": lark(
-        "start: %json " + '{"type":"array","items":' * 2_000 + "{}" + "}" * 2_000
-    ),
+    "json inside": lark("start: %json " + '{"type":"array","items":' * 2_000 + "{}" + "}" * 2_000),
     "a reference inside": lark('start: %json {"$ref":"http://127.0.0.1:9/"}'),
     "a file inside": lark('start: %json {"$ref":"file:///etc/passwd"}'),
     "json, unclosed": lark('start: %json {"type":"object"'),
@@ -142,7 +149,7 @@ ORDERS: dict[str, str | Many] = {
     "odd attributes": lark('start[max_tokens=99999999999999999999, temperature=-5]: "a"'),
     "no tokens": lark('start[max_tokens=0]: "a"'),
     "lazy": lark("start[lazy]: /(?s:.*)/"),
-    "stops": lark('start: a a a', 'a[stop=""]: /(?s:.*)/'),
+    "stops": lark("start: a a a", 'a[stop=""]: /(?s:.*)/'),
     "suffix": lark("start: a*", "a[suffix=/x*/]: /(?s:.*)/"),
     "captures": lark('start[capture="../../etc/passwd"]: /a/'),
     "parameters": lark(
@@ -179,6 +186,7 @@ PATTERNS: dict[str, str | Many] = {
         "([a-z]{1,60}x?){1,60}",
         "(?:a?){1000}a{1000}",
         ".{1000}{1000}",
+        "a{1000000}",
         "((((a{100}){100}){100}){100}){100}",
         "a{4294967296}",
         "a{2,1}",

@@ -32,10 +32,8 @@ def members(required: str = "", **properties: Any) -> dict[str, Any]:
     }
 
 
-# calls that only the beginning of an answer can be
-FIRST = {name for name, one in tool_formats().items() if one.start}
 THOUGHTS = {"ernie45": "think", "kimi_k3": "think", "solar_open": "think"}
-MARKS = {"inkling": ("<|content_thinking|>", "<|end_message|>")}
+MARKS = {"inkling": ("<|content_thinking|>", "<|end_message|>", "<|content_text|>")}
 ANY_NUMBER = {"type": "integer"}
 ANY_TEXT = {"type": "string"}
 # what the formats' examples call
@@ -71,16 +69,65 @@ def test_the_example_of_a_format_is_allowed(name: str, choice: str) -> None:
 def test_thoughts_and_words_come_before_a_call(name: str) -> None:
     example = tool_formats()[name].example
     pair = Pair(name, {"f": EXAMPLES.get(name, members("a", a=ANY_NUMBER))}, THOUGHTS.get(name))
-    opening, closing = MARKS.get(pair.reasoning, ("<think>", "</think>"))
+    opening, closing, answer = MARKS.get(pair.reasoning, ("<think>", "</think>", ""))
     for choice in ("auto", "required"):
         free = choice == "auto"
         source = pair.grammar(choice=choice)
         thoughts = f"{opening}I call f.\nMaybe.{closing}"
         assert accepted(source, thoughts + example)[0]
-        assert accepted(source, f"{thoughts}Well.")[0] is free
-        assert accepted(source, f"{thoughts}I call f. {example}")[0] is (free and name not in FIRST)
+        assert accepted(source, f"{thoughts}{answer}Well.")[0] is free
+        text = f"{thoughts}{answer}I call f. {closing if answer else ''}{example}"
+        assert accepted(source, text)[0] is free
         inside = pair.grammar(choice=choice, inside=True)
         assert accepted(inside, thoughts.removeprefix(opening) + example)[0]
+
+
+# calls that are wrong in one thing
+
+UNIT = {"enum": ["c", "f"]}
+STRICT = {"f": members("count", count=ANY_NUMBER, unit=UNIT)}
+FINE: list[Schemas] = [
+    {"f": members("count unit", count={"const": 3}, unit={"const": "c"})},
+    {"f": members("count", count={"type": "integer", "minimum": 2, "maximum": 40})},
+]
+WRONG: dict[str, Schemas] = {
+    "another name": {"g": STRICT["f"]},
+    "a longer name": {"f2": STRICT["f"]},
+    "no count": {"f": members("unit", unit=UNIT)},
+    "no arguments": {"f": members()},
+    "a word for a number": {"f": members("count", count={"const": "many"})},
+    "a number that is no integer": {"f": members("count", count={"const": 1.5})},
+    "nothing for a number": {"f": members("count", count={"const": None})},
+    "a list": {"f": members("count", count={"type": "array", "items": ANY_NUMBER, "minItems": 1})},
+    "one more": {"f": members("count more", count=ANY_NUMBER, more=ANY_NUMBER)},
+    "another case": {"f": members("Count", Count=ANY_NUMBER)},
+    "none of the choices": {"f": members("count unit", count=ANY_NUMBER, unit={"const": "k"})},
+    "more than a choice": {"f": members("count unit", count=ANY_NUMBER, unit={"const": "cc"})},
+}
+# without a mark of their own, calls of others are text
+UNMARKED = {name for name, one in tool_formats().items() if one.first or one.start}
+
+
+def a_call(name: str, tools: Schemas, chance: random.Random) -> str:
+    """A call that these tools allow."""
+    pair = Pair(name, tools, "none")
+    return next(pair.walks(pair.grammar(choice="required", parallel=False), chance, [""] * 9))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_call_that_is_wrong_in_one_thing_is_not_allowed(name: str) -> None:
+    chance, strict = random.Random(name), Pair(name, STRICT, "none")
+    forced, free = strict.grammar(choice="required"), strict.grammar()
+    for tools in FINE:
+        text = a_call(name, tools, chance)
+        assert accepted(forced, text)[0], text
+    for what, tools in WRONG.items():
+        text = a_call(name, tools, chance)
+        assert not accepted(forced, text)[0], f"{what}: {text}"
+        if name not in UNMARKED:
+            assert not accepted(free, text)[0], f"{what}: {text}"
+        elif accepted(free, text)[0]:
+            assert strict.wrong(text, forced=False) is None, f"{what}: {text}"
 
 
 # our own cases

@@ -291,6 +291,34 @@ def test_c2_a_body_that_is_not_valid_is_a_400(raw: bytes, decode: Any) -> None:
         decode(raw)
 
 
+LARGE = "[" + "[]," * 200_000 + "1]"
+
+
+@pytest.mark.parametrize(
+    ("said", "param"),
+    [
+        (f'"tools":{LARGE}', "tools"),
+        (f'"guided_json":{{"a":{LARGE}}}', "guided_json"),
+        (f'"chat_template_kwargs":{{"a":{LARGE}}}', "chat_template_kwargs"),
+        (f'"tools":{LARGE},"tools":[]', None),  # the last of a name would count
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_large_field_is_refused_before_it_is_read(said: str, param: str | None) -> None:
+    with pytest.raises(BadRequest) as error:
+        chat.decode(json.dumps(HELLO)[:-1].encode() + f",{said}}}".encode())
+    assert (error.value.param, error.value.code) == (param, "invalid_value")
+
+
+def test_what_is_text_may_be_large() -> None:
+    text = "a" * 2_000_000
+    messages = [{"role": "user", "content": text}]
+    [read] = ask(messages=messages, unknown="b" * 2_000_000).prompts
+    assert isinstance(read, Chat)
+    assert read.messages[0].content == text
+    assert completions.decode(prompt(prompt=[text])).prompts[0] == Prompt(content=text)
+
+
 def test_a_number_out_of_range_is_named() -> None:
     raw = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"temperature":1e400}'
     with pytest.raises(BadRequest) as refusal:

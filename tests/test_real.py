@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,11 @@ import pytest
 from openai import OpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
-from dragoman import assembly, config
 from tests.lora import make_adapter
-from tests.serving import Running, events, running
+from tests.real import MODEL, serve
+from tests.serving import Running, events
 
-MODEL = "smollm2-135m"
 ASK: Any = [{"role": "user", "content": "Tell me about the sea."}]
-
-
-@contextmanager
-def serve(default_model: Path, **said: Any) -> Iterator[Running]:
-    settings = config.load({"port": 0, "models_dir": str(default_model.parent.parent)} | said)
-    models = assembly.find_models(settings, MODEL)
-    with running(assembly.make_app(models, settings, local=True)) as made:
-        made.on_loop(models.load(MODEL))
-        yield made
 
 
 @pytest.fixture(scope="module")

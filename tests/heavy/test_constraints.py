@@ -39,7 +39,7 @@ class Tally:
 
     def note(self, kind: str, name: str, finish: str) -> None:
         self.finishes.setdefault(kind, Counter())[finish] += 1
-        print(f"{kind:16} {name:32} {finish}", flush=True)
+        print(f"{kind:28} {name:30} {finish}", flush=True)
 
     def tell(self) -> None:
         for kind, finishes in self.finishes.items():
@@ -97,8 +97,7 @@ def test_thoughts_are_followed_by_a_call_or_json(
     if seed // 2 % 2 and manner != "harmony":  # its thoughts cannot be ended for it
         body["thinking_budget"] = 8
     whole, streamed = (answer(server, body, streamed=one) for one in (False, True))
-    tally.note(manner, "a call" if whole.calls else "JSON", whole.finish)
-    if whole.reasoning:
-        tally.note(f"{manner}, in thought", f"seed {seed}", whole.finish)
+    thought = "after thoughts" if whole.reasoning else "at once"
+    tally.note(f"{manner} {thought}", f"seed {seed}", whole.finish)
     assert streamed == whole
     assert muddled(whole) is None

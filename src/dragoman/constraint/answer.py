@@ -17,11 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dragoman.constraint.avoiding import avoiding
 from dragoman.constraint.calls import Calls, Weak
 from dragoman.constraint.lark import ANY, FEW, Lark, beginnings, either, escaped, pattern
 from dragoman.constraint.texts import ended_by
 from dragoman.parse.rules import Rules
 
+BRACKETS = (r"\{", r"\[")
 LOUD = ("section", "call", "first", "open")
 
 
@@ -60,7 +62,8 @@ class Answer:
         answer = lark.rule(answer, "answer")
         started = None if self._calls is None else self._calls.started()
         if started is not None:
-            answer = lark.rule(f"{started} {self._after()} | {answer}", "answer")
+            before = f"{either(quiet)}*" if quiet else ""
+            answer = lark.rule(f"{before} {started} {self._after()} | {answer}", "answer")
         if not self._inside:
             return answer
         ended = [self._unclosed()] if endless else []
@@ -111,16 +114,21 @@ class Answer:
 
     def _closed(self) -> str:
         """The rest of thoughts, and the mark that ends them."""
-        return ended_by(self.lark, ANY, self._reasoning.close)
+        return ended_by(self.lark, ANY, self._reasoning.close, self._spelt())
 
     def _unclosed(self) -> str:
-        return self.lark.without(map(pattern, self._reasoning.close), "THOUGHTS") + "?"
+        marks = (*self._reasoning.close, *self._spelt())
+        return self.lark.without(map(pattern, marks), "THOUGHTS") + "?"
+
+    def _spelt(self) -> list[str]:
+        """Marks with control tokens in them, which nothing may spell in letters."""
+        return [mark for mark in self._rules.text.meanings if not self.lark.in_letters(mark)]
 
     def _open_end(self) -> list[str]:
         """Thoughts at the end of an answer that nobody closed."""
         if not self._thinks:
             return []
-        return [f"{one} {self._unclosed()}" for one in self._openings_of(self._reasoning.open, "")]
+        return [f"{one} {self._unclosed()}" for one in self._thoughts("")]
 
     # content
 
@@ -152,31 +160,43 @@ class Answer:
             calls += self._openings_of((opening.mark,), opening.follow)
         quiet: list[str] = []
         if self._thinks:
-            quiet += self._openings_of(self._reasoning.open, self._closed())
+            quiet += self._thoughts(self._closed())
         marks = [mark for mark, what in self._rules.text.meanings.items() if what not in LOUD]
         text = self._text()
         quiet += [f"{text} {self.lark.mark(mark)}" for mark in marks if self._is_token(mark)]
         return calls, quiet
 
-    def _openings_of(self, marks: Sequence[str], follow: str) -> list[str]:
-        """Text up to one of some marks, and what follows it."""
+    def _thoughts(self, follow: str) -> list[str]:
+        """Text up to thoughts, and what follows the mark that opens them.
+
+        Where calls have no marks, a bracket may begin one, and then the mark would be part of it.
+        """
+        weak = self._calls is not None and self._calls.weak is not None
+        return self._openings_of(self._reasoning.open, follow, BRACKETS if weak else ())
+
+    def _openings_of(
+        self, marks: Sequence[str], follow: str, banned: Sequence[str] = ()
+    ) -> list[str]:
+        """Text up to one of some marks, and what follows it; no letter of `banned` is in it."""
         letters = [mark for mark in marks if self.lark.in_letters(mark)]
         tokens = [mark for mark in marks if self._is_token(mark)]
         found = []
         if letters:
-            found.append(f"{self.lark.lazy(f'/(?:{_any(letters)})/')} {follow}")
+            body = f"/[^{''.join(banned)}]*/" if banned else ANY
+            body = self.lark.terminal(body + avoiding(self._spelt(), counted=False), "BEFORE")
+            found.append(f"{self.lark.lazy(f'/(?:{_any(letters)})/', body)} {follow}")
         if tokens:
-            found.append(f"{self._text()} {self.lark.marks(tokens)} {follow}")
+            found.append(f"{self._text(banned)} {self.lark.marks(tokens)} {follow}")
         return found
 
     def _is_token(self, mark: str) -> bool:
         """Whether a mark begins with a control token; one that only holds some is not written."""
         return self.lark.mark(mark).startswith("<[")
 
-    def _text(self) -> str:
+    def _text(self, banned: Sequence[str] = ()) -> str:
         """Text in which nothing begins, if there is any."""
         begins = self._calls.begins if self._calls is not None else None
-        return self.lark.without(self._kept_out(), "FREE", begins) + "?"
+        return self.lark.without([*self._kept_out(), *banned], "FREE", begins) + "?"
 
     def _kept_out(self) -> list[str]:
         """Regular expressions of what free text may not hold."""
@@ -185,8 +205,7 @@ class Answer:
         if tools is not None:
             marks = [mark for mark in marks if mark not in tools.first]
             marks += [*tools.call.open]
-        every = [mark for mark in self._rules.text.meanings if not self.lark.in_letters(mark)]
-        found = [pattern(mark) for mark in dict.fromkeys([*marks, *every])]
+        found = [pattern(mark) for mark in dict.fromkeys([*marks, *self._spelt()])]
         if self._calls is not None:
             found = [one for one in found if one not in self._calls.harmless()]
             found += [] if self._calls.weak is None else [self._calls.weak.look]

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 
 from dragoman.constraint.lark import ANY, either, escaped, quoted
 from dragoman.constraint.nodes import (
-    BOOLEAN,
-    NULL,
     Anything,
     Array,
     Exactly,
@@ -117,11 +115,16 @@ def type_words(node: Node) -> tuple[str, ...]:
             return ("object",)
         case Array():
             return ("array",)
-        case _ if node == NULL:
-            return ("null",)
-        case Exactly() if set(node.values) <= set(BOOLEAN.values):
-            return ("boolean",)
+        case Exactly():
+            return tuple(dict.fromkeys(word for one in node.values for word in _words_of(one)))
     return ("number", "integer", "boolean", "object", "array", "null")
+
+
+def _words_of(value: str) -> tuple[str, ...]:
+    """The same for one value, by its first letter."""
+    words = {"{": "object", "[": "array", "n": "null", "t": "boolean", "f": "boolean"}
+    word = words.get(value[0], "number")
+    return ("number", "integer") if word == "number" and value.lstrip("-").isdigit() else (word,)
 
 
 # Elements

@@ -25,7 +25,7 @@ from dragoman.parse.spec import GAP, Body, Named, Nested, Objects, Pythonic, Tag
 LONGEST = 100  # letters of a name that is told from text letter by letter
 WEAK = re.compile(r"`{3}\w*\s*|\w+")  # marks that stand in many a text that is no call
 JOINT = rf"/{SPACES}[,;]{SPACES}|[ \t\r\n]{{1,48}}/"  # between objects that follow each other
-STRING = r"/\"[^\"\\\x00-\x1f]{0,128}\"/"
+STRING = r"/\"[^\"\\\x00-\x1f]{0,64}\"/"
 
 
 @dataclass(frozen=True)
@@ -139,10 +139,10 @@ class Calls:
         found = []
         for offer in self._offers:
             writer = self._writer(self._format.bodies[0], offer)
-            look = rf"/\s*{escaped(offer.name)}\s*\{{{SPACES}/"
-            look = self.lark.terminal(look, "STARTS")
+            # at once, or text up to other marks would go on over it
+            look = self.lark.shortest(rf"/\s*{escaped(offer.name)}\s*\{{/", "starts")
             rest = either(writer.rest_of(node) for node in objects_of(offer))
-            found.append(f"{look} {rest}")
+            found.append(f"{look} {self.lark.gap()} {rest}")
         return either(found)
 
     def addressed(self, offer: Offer) -> str:

@@ -3,8 +3,8 @@
 A grammar may be GBNF or Lark; which one is told, or seen: only GBNF has `::=`. It becomes a part of
 a larger one, so its rules get names that nothing else has, and schemas in it are read as schemas
 are read elsewhere. What two patterns both match takes the engine a time that grows with their
-product, at a place that only an answer comes to; so a pattern may only be met with what another
-does not match.
+product, at a place that only an answer comes to; so a pattern may only be met with what single
+others do not match.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ LONGEST = 64 * 1024  # characters
 DEEPEST = 256  # brackets inside each other
 LONGEST_PATTERN = 4096
 PREFIX = "own_"
+# What is not closed goes on to the end of its line, or it would be looked for again and again.
+_TEXT = r'"(?:[^"\\\n]|\\.)*+(?:"i?|(?=\n)|\Z)'
+_CLASS = r"\[(?:[^\]\\\n]|\\.)*+(?:\]|(?=\n)|\Z)"
+_REGEX = rf"/(?:[^/\\\n\[]|\\.|{_CLASS})++(?:/[a-z]*|(?=\n)|\Z)"
 # what is no name in a grammar, before names
 _LARK = re.compile(
-    r'"(?:[^"\\\n]|\\.)*+"i?'
-    r"|/(?:[^/\\\n\[]|\\.|\[(?:[^\]\\\n]|\\.)*+\])++/[a-z]*"
+    rf"{_TEXT}|{_REGEX}"
     r"|(?P<comment>//[^\n]*|\#[^\n]*)"
-    r"|<[^>\s]*>"
+    r"|<[^>\s]{0,256}>"
     r"|(?P<order>%\w+)"
-    r"|::\w+\([^)]*\)|::\w+"
-    r"|(?P<meet>&(?!\s*~\s*[\"/]))"
+    r"|::\w+\([^)]{0,256}\)|::\w+"
+    rf"|(?P<meet>&(?!\s*~\s*(?:{_TEXT}|{_REGEX})[ \t]*(?:[&|)\r\n]|//|\#|\Z)))"
     r"|(?P<name>!?[A-Za-z_][A-Za-z0-9_\-]*)"
 )
 _OPTIONS = re.compile(r"\s*\[(?:[^\]\"/]|\"(?:[^\"\\]|\\.)*\"|/(?:[^/\\]|\\.)*/)*\]\s*:")
-# what is not closed goes on to the end of its line, or it would be looked for again and again
-_GBNF = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|\[(?:[^\]\\\n]|\\.)*+\]?|#[^\n]*')
+_GBNF = re.compile(rf"{_TEXT}|{_CLASS}|#[^\n]*")
 _IMPORT = re.compile(r"%import([^\n]*)")
 _HEADER = re.compile(r"\s*%llguidance(?=\s*\{)")
 _CONDITION = re.compile(r"[^|\n]*")
@@ -158,7 +160,7 @@ def _renamed(said: str, shape: Shape, read: Callable[[str], str]) -> str:
             out.append(_ordered(text, said[at:end], shape, read))
             at = end
         elif found["meet"] is not None:
-            raise _invalid(shape, "In a grammar, `&` must come before a `~` and a pattern.")
+            raise _invalid(shape, "In a grammar, `&` must come before a `~` and one pattern.")
         elif name is not None and name not in kept:
             options = _OPTIONS.match(said, at)
             out += [_own(name), options.group() if options is not None else ""]

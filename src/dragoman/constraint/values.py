@@ -139,8 +139,12 @@ class Writer:
     # simple values
 
     def literals(self, values: Sequence[str]) -> str:
-        """One of several values."""
-        return self.lark.terminal(" | ".join(map(quoted, values)), "ONE_OF")
+        """One of several values, with letters beyond ASCII escaped or as they are."""
+        plain = [json.dumps(json.loads(one), ensure_ascii=False) for one in values if "\\u" in one]
+        return self.one_of((*values, *plain))
+
+    def one_of(self, ways: Sequence[str]) -> str:
+        return self.lark.terminal(" | ".join(map(quoted, dict.fromkeys(ways))), "ONE_OF")
 
     def text(self, node: Text) -> str:
         if node.pattern is not None or node.format is not None:
@@ -321,7 +325,7 @@ class PythonWriter(Writer):
         return self._string(body, "STRING", counted=node != Text())
 
     def literals(self, values: Sequence[str]) -> str:
-        return super().literals([way for value in values for way in python_ways(value)])
+        return self.one_of([way for value in values for way in python_ways(value)])
 
     def key(self, name: str) -> str:
         return either(map(quoted, dict.fromkeys(python_ways(json.dumps(name)))))
@@ -358,7 +362,7 @@ class BareWriter(Writer):
     def literals(self, values: Sequence[str]) -> str:
         texts = [read for value in values if isinstance(read := json.loads(value), str)]
         plain = [way for value in values if value[0] != '"' for way in python_ways(value)]
-        found = [super().literals(plain)] if plain else []
+        found = [self.one_of(plain)] if plain else []
         for mark in self._quotes if texts else ():
             written = self.lark.mark(mark)
             found.append(f"{written} {either(map(quoted, texts))} {written}")

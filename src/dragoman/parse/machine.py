@@ -54,6 +54,7 @@ class Machine:
         self._blank: list[Span] = []  # white space that is only worth telling if text follows
         self._lead = True  # whether nothing was said yet since the last thing that was not text
         self._pure = True  # whether nothing but text was seen
+        self._silent = True  # whether no text was
         self._wrapped = False
         self._sieve = Sieve(policy.hidden) if policy.hidden else None
         self._thoughts_said: list[Span] = []  # all there was, where it may be wanted again
@@ -96,6 +97,7 @@ class Machine:
             self._lead = False
             self._spans.extend(self._blank)
             self._blank.clear()
+        self._silent = False
         self._spans.append(span)
 
     def _give_back(self) -> None:
@@ -153,7 +155,19 @@ class Machine:
             if (yield from here(src, marks(*rules.reasoning.begins))) >= 0:
                 self._pure = False
                 self._go(self._thoughts())
-        elif rules.tools is not None and rules.tools.start:
+        else:
+            yield from self._unmarked()
+
+    def _unmarked(self) -> Reading[None]:
+        """A call that nothing marks: where an answer begins, or after thoughts it began with."""
+        src, tools = self._src, self._rules.tools
+        if tools is None or not tools.start or not self._silent:
+            return
+        src.keep()
+        yield from skip(src)
+        if (yield from peek(src, marks(*self._rules.reasoning.open))):
+            self._give_back()
+        else:
             yield from self._attempt(Frames.call, src.at)
 
     def _inside_header(self, header: Header) -> Reading[bool]:
@@ -230,6 +244,8 @@ class Machine:
                 yield from here(src, marks("\n"))
             case "space":
                 yield from skip(src)
+        if thinking:
+            yield from self._unmarked()
 
     def _skip(self, mark: str, end: int) -> Reading[None]:
         """Leave out marks inside text, with what stands between them."""
@@ -238,9 +254,11 @@ class Machine:
         src.keep()
         src.at = end
         if close:
+            every = marks(*close, *self._place.meanings)
             try:
-                text, _, src.at = yield from until(src, marks(*close), SHORT)
-                words = any(map(str.isalpha, text))
+                text, mark, end = yield from until(src, every, SHORT)
+                words = mark not in close or any(map(str.isalpha, text))
+                src.at = end if mark in close else src.at
             except (Cut, Refused):
                 words = True
             if words:

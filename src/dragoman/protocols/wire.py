@@ -24,7 +24,7 @@ log = logging.getLogger("dragoman.protocols")
 T = TypeVar("T", bound=Struct)
 Fields: TypeAlias = dict[str, msgspec.Raw]
 
-LARGEST = 1 << 20  # bytes of a field
+LARGEST = 1 << 19  # bytes of a field
 TEXTS = frozenset({"messages", "prompt", "input", "tokens"})
 _EXPECTED = re.compile(r"^Expected `(?P<want>[^`]+)`, got `(?P<got>[^`]+)`")
 _BOUND = re.compile(r"^Expected `(?P<kind>\w+)` (?P<rule>of length )?(?P<op>[<>=]+) (?P<limit>\S+)")

@@ -1,0 +1,37 @@
+"""A hundred thousand different schemas: nothing that remembers them grows with them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from dragoman.constraint.workshop import Workshop
+from tests.many import make_all, resident
+
+COUNT, STEP, WARM = 100_000, 5_000, 20_000
+MB = 1 << 20
+
+
+def test_a_hundred_thousand_schemas_leave_memory_bounded() -> None:
+    async def go() -> None:
+        shop = Workshop()
+        await shop.warm()
+        begun, warm = time.monotonic(), 0
+        for start in range(0, COUNT, STEP):
+            assert await make_all(shop, range(start, start + STEP)) in (STEP // 6, STEP // 6 + 1)
+            stats, own = shop.stats, resident()
+            workers = [resident(pid) // MB for pid in shop.pids]
+            print(
+                f"{start + STEP:7,} in {time.monotonic() - begun:5.0f} s: {stats.entries} kept, "
+                f"{stats.bytes / MB:.1f} MB; server {own / MB:.0f} MB, workers {workers} MB, "
+                f"{stats.restarts} restarts",
+                flush=True,
+            )
+            assert stats.entries <= 512
+            assert stats.bytes <= 32 * MB
+            warm = own if start + STEP == WARM else warm
+        assert resident() - warm < 16 * MB
+        assert max(resident(pid) for pid in shop.pids) < 256 * MB
+        await shop.aclose()
+
+    asyncio.run(go())

@@ -1,0 +1,63 @@
+"""Any number of small schemas, no two of them the same, ordered from a workshop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dragoman.constraint.order import Order
+from dragoman.constraint.workshop import Workshop
+from dragoman.errors import BadRequest
+from dragoman.types import Shape, Tool
+
+TOGETHER = 32  # orders at once
+FORMATS = ("hermes_json", "pythonic", "qwen3_coder")
+
+
+def schema(number: int) -> dict[str, Any]:
+    """One of six families; the last cannot be read."""
+    match number % 6:
+        case 0:
+            inner: dict[str, Any] = {"type": "integer", "minimum": number}
+        case 1:
+            inner = {"enum": [f"one {number}", f"two {number}"]}
+        case 2:
+            inner = {"type": "array", "items": {"const": number}, "maxItems": 5}
+        case 3:
+            inner = {"type": "string", "pattern": f"^[a-f]{{2}}{number}$"}
+        case 4:
+            inner = {"anyOf": [{"$ref": "#"}, {"type": "null"}]}
+        case _:
+            inner = {"type": f"kind {number}"}
+    return {"type": "object", "properties": {f"key_{number}": inner, "b": {"type": "string"}}}
+
+
+def order(number: int) -> Order:
+    """Every third is for a tool."""
+    if number % 3:
+        return Order(shape=Shape(kind="json", value=schema(number), param="schema", strict=True))
+    tool = Tool(name="act", parameters=schema(number), param="tools[0]")
+    return Order(tools=(tool,), choice="required", format=FORMATS[number % len(FORMATS)])
+
+
+async def make_all(shop: Workshop, numbers: Iterable[int]) -> int:
+    """Order all of them, some at once; how many were refused."""
+    waiting = iter(numbers)
+
+    async def one_after_another() -> int:
+        refused = 0
+        for number in waiting:
+            try:
+                await shop.make(order(number))
+            except BadRequest:
+                refused += 1
+        return refused
+
+    return sum(await asyncio.gather(*(one_after_another() for _ in range(TOGETHER))))
+
+
+def resident(pid: int | str = "self") -> int:
+    """Bytes of memory that a process has now."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
