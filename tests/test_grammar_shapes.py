@@ -248,3 +248,25 @@ def test_arguments_come_in_any_order(
     wrong = [call(*order) for order in permutations([*said, ("one", 2)], 4)]
     wrong += [call(), call(said[0]), call(said[1], said[2]), call(*said[:2], ("two", "x"))]
     means(source, right, wrong)
+
+
+# a mark in a text would end it
+
+BOUNDED = members("s", s={"type": "string", "maxLength": 60}, t=TEXT)
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "name", "right", "wrong"),
+    [
+        ("think", "hermes_json", ["1 < 2", "</th", "<b>x</b>"], ["</think>", "<tool_call>"]),
+        ("granite_text", "granite3", ["Here is a", "Hi"], ["Here is my response:", "<tool_call>"]),
+        ("mistral_think", "mistral", ["[x]", "[TOOL"], ["[TOOL_CALLS]", "[/THINK]"]),
+    ],
+)
+def test_content_holds_no_marks(
+    reasoning: str, name: str, right: list[str], wrong: list[str]
+) -> None:
+    source = Pair(name, TOOLS, reasoning).grammar(shape=shape(BOUNDED))
+    for frame in ('{{"s": "{}"}}', '{{"s": "", "t": "{}"}}'):
+        texts = [frame.format(f"a {text} b") for text in right]
+        means(source, texts, [frame.format(f"a {text} b") for text in wrong])

@@ -64,8 +64,8 @@ SCHEMAS: list[dict[str, Any]] = [
     members(
         "l",
         l={"type": "array", "items": NUMBER},
-        b={"type": "string", "maxLength": 200},
-        e={"type": "array", "items": {"type": "string", "maxLength": 200}},
+        b={"type": "string", "maxLength": 5000},
+        e={"type": "array", "items": {"type": "string", "maxLength": 5000}},
     ),
 ]
 

@@ -141,7 +141,8 @@ class _Elements:
     def __init__(
         self, writer: Writer, body: Nested, after: Sequence[str], taken: Iterable[str]
     ) -> None:
-        self._taken = taken
+        tags = [mark.removeprefix(f"{body.prefix}</").removesuffix(">") for mark in after]
+        self._taken = list(dict.fromkeys((*taken, *tags)))  # what an element of any name is not
         self._any: str | None = None
         self._writer = writer
         self._lark = writer.lark
@@ -228,7 +229,7 @@ class _Elements:
 def elements(writer: Writer, body: Nested, offer: Offer, after: Sequence[str]) -> str:
     """Arguments as elements."""
     taken = [key for node in objects_of(offer) for key in node.names]
-    found = _Elements(writer, body, after, dict.fromkeys(taken))
+    found = _Elements(writer, body, after, taken)
     for node in objects_of(offer):
         for key in node.names:
             if re.fullmatch(r"[^<>/\s]+", key) is None:

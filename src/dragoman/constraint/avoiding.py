@@ -17,7 +17,7 @@ from dragoman.parse.spec import GAP
 
 Tree: TypeAlias = "dict[str, Tree]"  # what may follow; `END` where a mark is complete
 END = ""
-ENOUGH = 8  # letters of a mark
+ENOUGH, WORDS = 8, 24  # letters of a mark, and of one that is made of words
 
 
 def avoiding(marks: Iterable[str], *, counted: bool) -> str:
@@ -36,7 +36,8 @@ def _complement(marks: Sequence[str]) -> str:
 def _outright(marks: Sequence[str]) -> str:
     trees: dict[str, Tree] = {}
     for mark in marks:
-        first, rest = mark[0], mark.split(GAP)[0][1:ENOUGH].split(mark[0])[0]
+        first, enough = mark[0], WORDS if mark[0].isalpha() else ENOUGH
+        rest = mark.split(GAP)[0][1:enough].split(first)[0]
         tree = trees.setdefault(first, {})
         for letter in rest:
             tree = tree.setdefault(letter, {})

@@ -218,6 +218,9 @@ class _Reader:
         for word, most in limits.LONGEST.items():
             if len(schema.get(word, ())) > most:
                 self.budget.over(f"`{word}` longer than {most:,}")
+        names = (*schema.get("properties", ()), *schema.get("required", ()))
+        if any(len(name) > limits.NAME for name in names):
+            self.budget.over(f"a name longer than {limits.NAME:,}")
         for word in keywords.UNENFORCED:
             if keywords.matters(word, schema, self._synonyms) and (word != "$id" or where):
                 self._unenforced(f"{where}/{word}")
