@@ -22,7 +22,7 @@ test: $(VENV)/.test ## set up, then run every check and every test
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q
 
-test-constraints: $(VENV)/.test ## hold the default model to 200 schemas and three ways of thinking , hostile demands, 100,000 grammars (an hour)
+test-constraints: $(VENV)/.test ## hold the default model to 200 schemas and three ways of thinking, hostile demands, 100,000 grammars (an hour)
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/heavy
 
