@@ -92,7 +92,7 @@ def model_file() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help="a to e (all)"
+        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help="a to f (all)"
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--window", type=float, default=3.0, help="seconds of each look")
