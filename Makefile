@@ -53,8 +53,10 @@ $(VENV)/.serve: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llamacpp]'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llamacpp,hub,test]'
+$(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt tests/clients/instructor.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[llamacpp,hub,mcp,test]'
+	$(PYTHON) -m venv $(VENV)/instructor
+	$(VENV)/instructor/bin/python -m pip install --quiet --disable-pip-version-check -r tests/clients/instructor.txt
 	@touch $@ $(VENV)/.serve
 
 # a build of torch for the CPU where the index has one; vLLM's other dependencies are not needed to parse

@@ -42,10 +42,17 @@ ALLOWED: dict[str, set[str]] = {
     "thinking": {"fanin", "models", "reader"},
     "ordering": {"constraint", "models"},
     "pipeline": {"admission", "detokenize", "fanin", "models", "reader", "thinking"}
-    | {"constraint", "ordering"},
+    | {"constraint", "memory", "ordering"},
     "protocols": set(),
-    "http": {"config", "models", "pipeline", "protocols", "tokens"},
-    "assembly": {"config", "engines", "http", "models"},
+    "seal": set(),
+    "store": set(),
+    "tools": set(),
+    "memory": {"models", "prompt", "store"},
+    "turns": {"memory", "models", "pipeline", "protocols", "seal", "store", "tools"},
+    "http": {"config", "models", "pipeline", "protocols", "tokens"}
+    | {"memory", "seal", "store", "tools", "turns"},
+    "assembly": {"config", "engines", "http", "models"}
+    | {"memory", "seal", "store", "tools", "turns"},
     "terminal": {"models", "pipeline"},
     "explain": {"assembly", "config", "detection", "formats", "gguf", "models", "output", "parse"},
     "cli": {"assembly", "config", "explain", "models", "terminal"},
@@ -54,7 +61,17 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli"},
     "_version": set(),
 }
-HEAVY = {"xllamacpp", "torch", "vllm", "transformers", "huggingface_hub", "numpy", "llguidance"}
+HEAVY = {
+    "mcp",
+    "psycopg",
+    "xllamacpp",
+    "torch",
+    "vllm",
+    "transformers",
+    "huggingface_hub",
+    "numpy",
+    "llguidance",
+}
 
 
 def room(path: Path) -> str:

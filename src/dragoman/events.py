@@ -58,7 +58,7 @@ class Delta(Struct, frozen=True, gc=False):
     finish: Finish | None = None
     stop: str | int | None = None  # the stop string or token that ended it
     usage: Usage | None = None
-    id: str = ""  # what the model itself calls the call, with its name
+    id: str = ""  # of the call, with its name: the model's own, else one of ours
 
 
 class Call(Struct):
@@ -66,7 +66,7 @@ class Call(Struct):
 
     name: str = ""
     arguments: str = ""
-    id: str = ""  # the model's own, if it gave one
+    id: str = ""
 
 
 class Choice(Struct):

@@ -94,6 +94,11 @@ class Plan(Struct):
         """How many choices the answer has."""
         return self.request.n * len(self.jobs)
 
+    @property
+    def read(self) -> int:
+        """How many tokens of prompts the model reads, as far as that is known."""
+        return sum(len(job.prompt) for job in self.jobs if isinstance(job.prompt, list))
+
     def close(self) -> None:
         self.ticket.release()
         self.lease.release()

@@ -7,6 +7,7 @@ logprobs kept beside the text in both.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -170,7 +171,9 @@ class ChatReader(Reader):
         self._marked = self._logprobs or bool(how.shown)
         self._tally = Tally()
         self._leading = how.shaped  # no text was told yet
+        self._job = job.id
         self._calls = 0
+        self._ids: set[str] = set()  # that the model gave its calls
         self._arguments: list[str] = []  # of the last call
         self._heard: list[Step] = []  # kept only where there is a budget
         self._waits = False  # it is not certain yet what the last characters are
@@ -233,7 +236,8 @@ class ChatReader(Reader):
                     deltas.append(Delta(self._index, text, channel))
             else:
                 self._count_call(channel, text)
-                deltas.append(Delta(self._index, text, channel, call, id=given))
+                name = self._call_id(given) if channel == "tool_name" else ""
+                deltas.append(Delta(self._index, text, channel, call, id=name))
         return deltas
 
     def _led(self, start: int, text: str) -> tuple[int, str]:
@@ -248,6 +252,14 @@ class ChatReader(Reader):
             self._arguments.clear()
         elif self._text.stops:
             self._arguments.append(text)
+
+    def _call_id(self, given: str) -> str:
+        """The model's own id, unless it gave that before; else one of ours."""
+        if not given or given in self._ids:
+            which = f"{self._job}/{self._index}/{self._calls}"
+            return "call_" + hashlib.blake2b(which.encode(), digest_size=12).hexdigest()
+        self._ids.add(given)
+        return given
 
     def _last_words(self, step: Step, met: str | None) -> list[Delta]:
         """The end. A call counts as made if the model, and nobody else, ended it."""

@@ -67,6 +67,13 @@ DEFAULT_SAMPLING = Sampling(
 )
 
 
+class Said(Struct, frozen=True):
+    """What a model wrote in an earlier turn, token by token, to be put back as it was."""
+
+    opening: tuple[int, ...]  # what its template wrote to open the turn
+    ids: tuple[int, ...]  # without the token that ended it
+
+
 class ToolCall(Struct, frozen=True, kw_only=True):
     """A call the model made in an earlier turn, as the client tells it back."""
 
@@ -84,23 +91,7 @@ class Message(Struct, frozen=True, kw_only=True):
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-
-
-class Tool(Struct, frozen=True, kw_only=True):
-    """A function the model may call; `parameters` is a JSON schema."""
-
-    name: str
-    description: str | None = None
-    parameters: Json = None
-    strict: bool | None = None
-    param: str = "tools"  # what the client calls the place of its parameters
-
-
-class Adapter(Struct, frozen=True):
-    """A LoRA adapter by name and how strongly it is laid over the weights."""
-
-    name: str
-    scale: float = 1.0
+    said: Said | None = None  # of the assistant's turns, where it is remembered
 
 
 class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -111,6 +102,28 @@ class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True):
     strict: bool | None = None  # True: what cannot be enforced is refused, not warned of
     param: str = ""  # what the client called it, to be refused by
     language: Literal["gbnf", "lark"] | None = None  # of a grammar, where the client says so
+
+
+class Tool(Struct, frozen=True, kw_only=True):
+    """A function the model may call; `parameters` is a JSON schema.
+
+    One that takes free text has a schema with one text in it, called `input`.
+    """
+
+    name: str
+    description: str | None = None
+    parameters: Json = None
+    strict: bool | None = None
+    param: str = "tools"  # what the client calls the place of its parameters
+    free: bool = False  # takes free text
+    input: Shape | None = None  # what that text must look like
+
+
+class Adapter(Struct, frozen=True):
+    """A LoRA adapter by name and how strongly it is laid over the weights."""
+
+    name: str
+    scale: float = 1.0
 
 
 class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
@@ -129,6 +142,7 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     told_as: dict[str, str] = {}  # fields that the client knows by another name
+    wishes: tuple[str, ...] = ()  # fields that a model may be unable to honour, with a warning
 
     @property
     def offered(self) -> tuple[Tool, ...]:
@@ -172,6 +186,7 @@ class Request(Struct, frozen=True, kw_only=True):
     stream: bool = False
     include_usage: bool = False
     obfuscate: bool = False  # pad the frames of a stream so that their sizes tell nothing
+    owner: str = ""  # whose it is; what is kept of it is for nobody else
     warnings: tuple[str, ...] = ()  # what was said and is not kept to, a sentence each
 
 

@@ -136,7 +136,7 @@ class Answering:
             async with self.watches.watch(exchange):
                 plan = await pipeline.prepare(request, self._models)
                 exchange.headers += warnings(plan.warnings)
-                writer = dialect.writer(request, plan.name, plan.choices)
+                writer = dialect.writer(request, plan.name, plan.choices, plan.read)
                 if request.stream:
                     stream = Stream(exchange, writer.start)
                 await self._run(exchange, plan, writer, stream, timing)

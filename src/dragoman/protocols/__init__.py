@@ -46,7 +46,9 @@ class Dialect(Protocol):
         """A request, or an error that says what is wrong with the body and where."""
         ...
 
-    def writer(self, request: Request, model: str, choices: int) -> Writer: ...
+    def writer(self, request: Request, model: str, choices: int, prompt: int) -> Writer:
+        """For an answer of this model; `prompt` is how many tokens it read, if that is known."""
+        ...
 
     def error(self, error: DragomanError) -> bytes:
         """The dialect's error object."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 import msgspec
@@ -66,7 +65,7 @@ class ChunkChoice(Struct):
 class Writer(openai.ChunkWriter):
     """Writes one answer."""
 
-    def __init__(self, request: Request, model: str, choices: int) -> None:
+    def __init__(self, request: Request, model: str, choices: int, prompt: int = 0) -> None:
         envelope = openai.envelope_of(request, "chatcmpl", "chat.completion.chunk", model)
         every = range(choices)
         super().__init__(request, envelope, [_around(envelope, i, b'"content":') for i in every])
@@ -75,7 +74,6 @@ class Writer(openai.ChunkWriter):
         self._named = isinstance(chat, Chat) and chat.named
         self._thoughts = [_around(envelope, i, b'"reasoning_content":') for i in every]
         self._calls: dict[tuple[int, int], tuple[bytes, bytes]] = {}
-        self._ids: set[tuple[int, str]] = set()  # by choice
 
     def start(self) -> list[bytes]:
         first = {"role": "assistant", "content": ""}
@@ -97,16 +95,9 @@ class Writer(openai.ChunkWriter):
         before = b'"tool_calls":[{"index":%d,"function":{"arguments":' % delta.call
         ends = _around(self.envelope, delta.choice, before, b"}}]")
         self._calls[delta.choice, delta.call] = ends
-        named = Call(self._call_id(delta.choice, delta.id), Called(delta.text, ""))
+        named = Call(delta.id, Called(delta.text, ""))
         call = {"index": delta.call, **msgspec.structs.asdict(named)}
         return self.envelope.chunk(ChunkChoice(delta.choice, {"tool_calls": [call]}))
-
-    def _call_id(self, choice: int, given: str) -> str:
-        """The model's own id, unless it gave that before; else one of ours."""
-        if not given or (choice, given) in self._ids:
-            return call_id()
-        self._ids.add((choice, given))
-        return given
 
     def gained(self, delta: Delta) -> ChunkChoice:
         logprobs = openai.logprobs(delta.tokens) if delta.tokens else None
@@ -138,8 +129,7 @@ class Writer(openai.ChunkWriter):
         if gained.calls:
             message.content = gained.text or None
             message.tool_calls = [
-                Call(self._call_id(gained.index, call.id), Called(call.name, call.arguments))
-                for call in gained.calls
+                Call(call.id, Called(call.name, call.arguments)) for call in gained.calls
             ]
         logprobs = openai.logprobs(gained.tokens) if gained.tokens else None
         return Choice(gained.index, message, logprobs, self._finish(gained.finish) or "stop")
@@ -151,7 +141,3 @@ def _around(
     """What stands around the text of an ordinary chunk."""
     after += b'},"logprobs":null,"finish_reason":null}'
     return envelope.ends(b'{"index":%d,"delta":{' % index + before, after)
-
-
-def call_id() -> str:
-    return f"call_{secrets.token_hex(12)}"

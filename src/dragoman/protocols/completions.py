@@ -131,7 +131,7 @@ def _top(token: Token) -> dict[str, float] | None:
 class Writer(openai.ChunkWriter):
     """Writes one answer."""
 
-    def __init__(self, request: Request, model: str, choices: int) -> None:
+    def __init__(self, request: Request, model: str, choices: int, prompt: int = 0) -> None:
         envelope = openai.envelope_of(request, "cmpl", "text_completion", model)
         after = b',"logprobs":null,"finish_reason":null}'
         ends = [envelope.ends(b'{"index":%d,"text":' % index, after) for index in range(choices)]
