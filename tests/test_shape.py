@@ -41,8 +41,9 @@ ALLOWED: dict[str, set[str]] = {
     | {"constraint", "detection", "formats", "output", "parse"},
     "thinking": {"fanin", "models", "reader"},
     "ordering": {"constraint", "models"},
+    "wishes": {"models"},
     "pipeline": {"admission", "detokenize", "fanin", "models", "reader", "thinking"}
-    | {"constraint", "memory", "ordering"},
+    | {"constraint", "memory", "ordering", "wishes"},
     "protocols": set(),
     "seal": set(),
     "store": set(),

@@ -27,16 +27,8 @@ from dragoman.models.speech import Beginning, Speech
 from dragoman.ordering import FREE, blaming, constrain
 from dragoman.reader import ChatReader, Listening, Reader
 from dragoman.thinking import extended, within_budget
-from dragoman.types import (
-    DEFAULT_SAMPLING,
-    Chat,
-    Embedder,
-    Job,
-    Prompt,
-    Request,
-    Sampling,
-    Step,
-)
+from dragoman.types import DEFAULT_SAMPLING, Chat, Embedder, Job, Prompt, Request, Sampling, Step
+from dragoman.wishes import granted
 
 PLAIN = Speech()
 # takes a delta; what it returns, if anything, is awaited before the next one
@@ -60,6 +52,7 @@ class Ready(Struct):
     echo: str = ""  # the same as text, when the client wants it back
     hearing: Hearing | None = None
     made: Made = FREE
+    unkept: tuple[str, ...] = ()  # wishes that were not granted, a sentence each
 
 
 class Plan(Struct):
@@ -86,7 +79,7 @@ class Plan(Struct):
         """What was asked for and is not kept to, a sentence each."""
         return (
             *self.request.warnings,
-            *(said for one in self.prompts for said in one.made.warnings),
+            *(said for one in self.prompts for said in (*one.unkept, *one.made.warnings)),
         )
 
     @property
@@ -150,13 +143,14 @@ async def render(prompt: Chat | Prompt, model: Model, request: Request, shop: Wo
 
 async def render_chat(chat: Chat, model: Model, request: Request, shop: Workshop) -> Ready:
     """Where the answer begins, in thoughts or not, is decided by this very prompt."""
+    chat, unkept = granted(chat, model)
     speech = model.speech.heard_in(chat)
     budget = budget_of(chat, model, request)
     rendered = await model.prompt.render(chat)
     content = rendered.text if rendered.ids is None else rendered.ids
     if not speech:
         made = await constrain(chat, request, model, Beginning(), shop)
-        return Ready(content, made=made)
+        return Ready(content, made=made, unkept=unkept)
     begins = await speech.begins(chat, rendered, model.prompt)
     if begins.inside and budget == 0:
         content, begins = await extended(content, (), model), Beginning(inside=False)
@@ -165,7 +159,7 @@ async def render_chat(chat: Chat, model: Model, request: Request, shop: Workshop
     if budget is not None and made.grammar is not None:
         closed = await constrain(chat, request, model, Beginning(inside=False), shop)
         hearing.after = closed.grammar
-    return Ready(content, hearing=hearing, made=made)
+    return Ready(content, hearing=hearing, made=made, unkept=unkept)
 
 
 def budget_of(chat: Chat, model: Model, request: Request) -> int | None:

@@ -145,6 +145,13 @@ class Prompter:
         written = whole.removeprefix(before)
         return written.rpartition(own)[0] if own else written
 
+    def check_effort(self, chat: Chat) -> None:
+        """Refuse an effort that this model cannot be asked for."""
+        if self._template is not None:
+            thinking_variables(chat, self._template.facts, self._knobs)
+        elif chat.reasoning_effort is not None and not needless(chat, self._knobs):
+            raise no_effort(chat)
+
     @property
     def keeps_budget(self) -> bool:
         """Whether the template itself tells the model how long it may think."""
@@ -189,8 +196,7 @@ class Prompter:
 
     def _verbatim(self, chat: Chat) -> str:
         """Without a template: what was said, as it is."""
-        if chat.reasoning_effort is not None and not needless(chat, self._knobs):
-            raise no_effort(chat)
+        self.check_effort(chat)
         for said, name in (
             (chat.template_kwargs, "chat_template_kwargs"),
             (chat.continue_final_message, "continue_final_message"),
