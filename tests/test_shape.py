@@ -140,7 +140,8 @@ def test_stream_and_whole_part_in_one_place() -> None:
         (path.name, node.lineno)
         for path in FILES
         for node in ast.walk(parse(path))
-        if isinstance(node, ast.If | ast.IfExp) and ast.unparse(node.test) == "request.stream"
+        if isinstance(node, ast.If | ast.IfExp)
+        and ast.unparse(node.test).endswith((".stream", ".streamed"))
     ]
     assert len(branches) == 1
 

@@ -22,6 +22,7 @@ from dragoman.http.services import Services
 from dragoman.http.stream import Clock
 from dragoman.models.registry import Models
 from dragoman.protocols import Dialect, chat, chat_answer, completions, embeddings, models, tokens
+from dragoman.turns.work import Answer
 
 
 class App:
@@ -32,7 +33,7 @@ class App:
         self.settings = settings
         clock = Clock(settings.patience, settings.ping)
         self.metrics = Metrics(self._states, lambda: len(clock), self._grammars)
-        self.answering = Answering(models, clock, self.metrics)
+        self.answering = Answering(clock, self.metrics)
         self.routes = Routes(self._table())
         allowed = {host_name(host.encode()) or "" for host in settings.allowed_host}
         hosts = frozenset({*LOOPBACK, "[::1]", *allowed}) if local else None
@@ -100,7 +101,9 @@ class App:
         async def handler(exchange: Exchange) -> None:
             exchange.write_error = dialect.error
             request = dialect.decode(await self.body(exchange), self.settings.strict_params)
-            await self.answering.answer(exchange, dialect, request)
+            await self.answering.answer(
+                exchange, lambda: Answer.prepared(dialect, request, self.models)
+            )
 
         return handler
 

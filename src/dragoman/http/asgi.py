@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
 from dragoman.errors import DragomanError, RequestTimeout, TooLarge
+from dragoman.http.watching import Disconnected
 from dragoman.protocols import openai
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -28,10 +29,6 @@ STREAM_HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
-
-
-class Disconnected(Exception):
-    """The client has gone; there is nobody to answer."""
 
 
 class Exchange:

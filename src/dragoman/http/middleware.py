@@ -23,10 +23,11 @@ from dragoman.errors import (
     Unauthorized,
 )
 from dragoman.http import keys as keyring
-from dragoman.http.asgi import App, Disconnected, Exchange, Header, Receive, Scope, Send
+from dragoman.http.asgi import App, Exchange, Header, Receive, Scope, Send
 from dragoman.http.keys import Keys
 from dragoman.http.metrics import Metrics
 from dragoman.http.routes import Routes
+from dragoman.http.watching import Disconnected
 
 log = logging.getLogger("dragoman.http")
 

@@ -38,7 +38,7 @@ class Services:
         request = embeddings.decode(await self._app.body(exchange), self._strict)
         if self._app.answering.drain is not None:
             raise self._app.answering.stopping()
-        async with self._app.answering.watches.watch(exchange):
+        async with self._app.answering.watches.watch(exchange.gone()):
             model, vectors, spent = await pipeline.embed(
                 request.model, request.inputs, self._models
             )
