@@ -141,7 +141,7 @@ def test_stream_and_whole_part_in_one_place() -> None:
         for path in FILES
         for node in ast.walk(parse(path))
         if isinstance(node, ast.If | ast.IfExp)
-        and ast.unparse(node.test).endswith((".stream", ".streamed"))
+        and ast.unparse(node.test).endswith(("request.stream", ".streamed"))
     ]
     assert len(branches) == 1
 
