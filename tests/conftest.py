@@ -27,3 +27,4 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(config.PREFIX) and name != f"{config.PREFIX}MODELS_DIR":
             monkeypatch.delenv(name)
+    monkeypatch.setenv(f"{config.PREFIX}STORE", "sqlite://")  # nothing of a test is kept

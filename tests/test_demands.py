@@ -46,7 +46,8 @@ def refused(**fields: Any) -> BadRequest:
 
 
 def schema(value: Any, param: str, strict: bool | None = None) -> Shape:
-    return Shape(kind="json", value=value, param=param, strict=strict)
+    beside = param.startswith("response_format")
+    return Shape(kind="json", value=value, param=param, strict=strict, beside_calls=beside)
 
 
 def formatted(**json_schema: Any) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from dragoman import config
 from dragoman.config import Settings
 from dragoman.engines import factory
@@ -35,6 +37,8 @@ class StartupError(Exception):
 def engine_app(engine: Any, options: dict[str, Any], local: bool) -> App:
     """An app over one engine that somebody brought."""
     settings = config.load(_by_our_names(options))
+    if not settings.store:  # in somebody's program nothing is left behind unasked
+        settings = replace(settings, store="sqlite://")
     models = Models.of_engine(
         adapt(engine),
         options.get("name") or "default",

@@ -50,6 +50,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     allow_open: bool = False  # listen beyond this machine without a key
     allowed_host: tuple[str, ...] = ()  # further values of the Host header
     strict_params: bool = False  # refuse unknown fields
+    recall: bool = True  # earlier turns go to the model as it wrote them, token by token
     body_limit: int = 32 * 1024 * 1024
     header_limit: int = 64 * 1024
     receive_timeout: float = 30.0  # for a request to arrive whole
@@ -57,6 +58,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ping: float = 15.0  # silence on a stream before a comment is sent
     stall: float = 60.0  # how long a reader may take nothing before it is cut off
     drain: float = 30.0  # how long streams may go on after a request to stop
+    store: str = ""  # a database, sqlite:///PATH or postgresql://…; empty is a file of this user's
+    store_ttl: float = 30 * 24 * 3600.0  # how long responses and conversations are kept
+    store_size: int = 1 << 30  # of everything that is kept
     log_level: str = "info"
 
     @property
@@ -67,10 +71,20 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def models_path(self) -> Path:
         return Path(self.models_dir) if self.models_dir else cache_dir() / "models"
 
+    @property
+    def store_url(self) -> str:
+        return self.store or f"sqlite:///{state_dir() / 'state.db'}"
+
 
 def cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
     """Where this user keeps what can be fetched again."""
     base = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "dragoman"
+
+
+def state_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where this user keeps what programs must find again."""
+    base = environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "dragoman"
 
 

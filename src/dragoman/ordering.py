@@ -39,12 +39,23 @@ class Demand(Struct, frozen=True):
 
 
 async def constrain(
-    prompt: Chat | None, request: Request, model: Model, begins: Beginning, shop: Workshop
+    prompt: Chat | None,
+    request: Request,
+    model: Model,
+    begins: Beginning,
+    shop: Workshop,
+    *,
+    silent: bool = False,
 ) -> Made:
-    """The grammar of an answer; `prompt` is None for one that is no chat."""
+    """The grammar of an answer; `prompt` is None for one that is no chat.
+
+    A `silent` answer has no thoughts in it.
+    """
     demand = demanded(prompt, request.shape, model, begins)
     if demand is None:
         return FREE
+    if silent:
+        demand = replace(demand, order=replace(demand.order, silent=True))
     hindrance = _hindrance(prompt, request.sampling, model)
     if hindrance is not None:
         if demand.firm:
@@ -76,8 +87,7 @@ def demanded(
     if chat is None:
         return None if shape is None else Demand(Order(shape=shape), shape.param)
     speech = model.speech.heard_in(chat)
-    explicit = shape is not None and not shape.param.startswith("response_format")
-    tools = () if explicit else chat.offered
+    tools = chat.offered if shape is None or shape.beside_calls else ()
     if tools and speech.tools is None:
         if chat.tool_choice == "required":
             raise Unsupported("This model has no known way to call tools.", param="tool_choice")
@@ -104,9 +114,11 @@ def _firm(chat: Chat, order: Order) -> str:
         return "tool_choice"
     if order.shape is not None:
         return order.shape.param
-    strict = next((tool for tool in order.tools if tool.strict), None)
-    if strict is not None:
-        return strict.param
+    for tool in order.tools:
+        if tool.input is not None:
+            return tool.input.param
+        if tool.strict:
+            return tool.param
     return "" if chat.parallel else "parallel_tool_calls"
 
 

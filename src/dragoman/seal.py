@@ -22,6 +22,9 @@ class Seal:
     def __init__(self, key: bytes) -> None:
         self._key = key
 
+    def of(self, owner: str) -> OwnedSeal:
+        return OwnedSeal(self, owner)
+
     def sign(self, owner: str, purpose: str, data: bytes) -> str:
         """A signature of something that travels beside it."""
         return base64.b64encode(self._mac(owner, purpose, data)).decode()
@@ -51,3 +54,23 @@ class Seal:
     def _mac(self, owner: str, purpose: str, data: bytes) -> bytes:
         said = f"{purpose}\0{owner}\0".encode() + data
         return hmac.new(self._key, said, hashlib.sha256).digest()[:SIZE]
+
+
+class OwnedSeal:
+    """The seals of one owner."""
+
+    def __init__(self, seal: Seal, owner: str) -> None:
+        self._seal = seal
+        self._owner = owner
+
+    def sign(self, purpose: str, data: bytes) -> str:
+        return self._seal.sign(self._owner, purpose, data)
+
+    def verify(self, purpose: str, data: bytes, signature: str) -> bool:
+        return self._seal.verify(self._owner, purpose, data, signature)
+
+    def seal(self, purpose: str, data: bytes) -> str:
+        return self._seal.sealed(self._owner, purpose, data)
+
+    def open(self, purpose: str, text: str) -> bytes | None:
+        return self._seal.opened(self._owner, purpose, text)

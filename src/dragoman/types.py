@@ -102,6 +102,7 @@ class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True):
     strict: bool | None = None  # True: what cannot be enforced is refused, not warned of
     param: str = ""  # what the client called it, to be refused by
     language: Literal["gbnf", "lark"] | None = None  # of a grammar, where the client says so
+    beside_calls: bool = False  # of the content alone: an answer may call tools instead
 
 
 class Tool(Struct, frozen=True, kw_only=True):
@@ -183,6 +184,7 @@ class Request(Struct, frozen=True, kw_only=True):
     lora: tuple[Adapter, ...] | None = None
     cache_prompt: bool | None = None  # None lets a seeded request go without, to be repeatable
     include_reasoning: bool = True  # thoughts that are not told are counted all the same
+    seal_reasoning: bool = False  # thoughts are told in a form that only this server reads
     stream: bool = False
     include_usage: bool = False
     obfuscate: bool = False  # pad the frames of a stream so that their sizes tell nothing

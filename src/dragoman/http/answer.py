@@ -19,6 +19,7 @@ from dragoman.http.asgi import Exchange, Header
 from dragoman.http.metrics import Metrics
 from dragoman.http.stream import Clock, Stream
 from dragoman.http.watching import Disconnected, Watches
+from dragoman.memory import Reuse
 from dragoman.turns.work import Outlet, Work
 
 log = logging.getLogger("dragoman.http")
@@ -69,9 +70,9 @@ class Answering:
         try:
             async with self.watches.watch(exchange.gone()):
                 work = await prepare()
-                exchange.headers += warnings(work.warnings)
+                exchange.headers += warnings(work.warnings) + prompted(work.reuse)
                 if work.streamed:
-                    stream = Stream(exchange, work.start)
+                    stream = Stream(exchange, work.start())
                 await self._run(exchange, work, stream, timing)
         except DragomanError as error:
             if stream is None or work is None or not stream.started:
@@ -103,6 +104,11 @@ def warnings(said: Iterable[str]) -> list[Header]:
     """A header for each thing that was asked for and is not kept to."""
     shown = (_UNPRINTABLE.sub("?", one)[:LONGEST_WARNING].strip() for one in dict.fromkeys(said))
     return [(b"x-dragoman-warning", one.encode()) for one in islice(shown, MOST_WARNINGS)]
+
+
+def prompted(reuse: Reuse | None) -> list[Header]:
+    """A header that says how much of the prompt was there before."""
+    return [] if reuse is None else [(b"x-dragoman-prompt", str(reuse).encode())]
 
 
 async def send_stream(stream: Stream, work: Work, timing: Timing) -> None:

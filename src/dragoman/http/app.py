@@ -7,6 +7,7 @@ generated, else in `services`.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,13 +16,30 @@ from dragoman.errors import DragomanError, ModelLoading, Unavailable, Unsupporte
 from dragoman.http.answer import Answering
 from dragoman.http.asgi import Exchange, Receive, Scope, Send
 from dragoman.http.keys import Keys
-from dragoman.http.metrics import GrammarState, Metrics, ModelState
+from dragoman.http.metrics import GrammarState, Metrics, ModelState, RecallState
 from dragoman.http.middleware import HostGuard, KeyGuard, Outermost, exchange_of, host_name
 from dragoman.http.routes import Handler, Route, Routes
 from dragoman.http.services import Services
+from dragoman.http.socket import Sockets
+from dragoman.http.stateful import Stateful
 from dragoman.http.stream import Clock
+from dragoman.memory import Memory
 from dragoman.models.registry import Models
-from dragoman.protocols import Dialect, chat, chat_answer, completions, embeddings, models, tokens
+from dragoman.protocols import (
+    Dialect,
+    chat,
+    chat_answer,
+    completions,
+    embeddings,
+    messages,
+    models,
+    tokens,
+)
+from dragoman.seal import Seal
+from dragoman.store.rows import Limits
+from dragoman.turns.background import Background
+from dragoman.turns.desk import Desk, Elsewhere
+from dragoman.turns.state import State
 from dragoman.turns.work import Answer
 
 
@@ -32,22 +50,31 @@ class App:
         self.models = models
         self.settings = settings
         clock = Clock(settings.patience, settings.ping)
-        self.metrics = Metrics(self._states, lambda: len(clock), self._grammars)
+        if settings.recall and models.memory is None:
+            models.memory = Memory()
+        self.metrics = Metrics(self._states, lambda: len(clock), self._grammars, self._recalls)
         self.answering = Answering(clock, self.metrics)
+        self.sockets = Sockets(settings.body_limit)
+        self.seal = Seal(secrets.token_bytes(32))
+        self.state = State(
+            settings.store_url, Limits(ttl=settings.store_ttl, size=settings.store_size)
+        )
+        background = Background(
+            lambda: self.answering.watches.watch(None), lambda: self.answering.timing().note
+        )
+        self.desk = Desk(models, self.state, background, Elsewhere())
         self.routes = Routes(self._table())
         allowed = {host_name(host.encode()) or "" for host in settings.allowed_host}
         hosts = frozenset({*LOOPBACK, "[::1]", *allowed}) if local else None
-        guarded = KeyGuard(self._dispatch, keys, self.routes)
+        guarded = KeyGuard(self._dispatch, keys)
         self.awaited: str | None = None  # a model that must be loaded before we are ready
-        self._app = Outermost(HostGuard(guarded, hosts), self.metrics)
+        self._app = Outermost(HostGuard(guarded, hosts), self.metrics, self.routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._app(scope, receive, send)
-        elif scope["type"] == "lifespan":
+        if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         else:
-            await send({"type": "websocket.close", "code": 1000})
+            await self._app(scope, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while (await receive())["type"] != "lifespan.shutdown":
@@ -56,6 +83,9 @@ class App:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def aclose(self) -> None:
+        if self.models.memory is not None:
+            await self.models.memory.aclose()
+        await self.desk.aclose()
         await self.models.aclose()
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,6 +94,7 @@ class App:
     def drain(self, seconds: float) -> None:
         """Take no new work; what runs may go on."""
         self.answering.drain = seconds
+        self.sockets.drain(seconds)
 
     def not_ready(self) -> DragomanError | None:
         """Why requests cannot be served now, if they cannot."""
@@ -82,6 +113,12 @@ class App:
         now = self.models.workshop.stats
         return GrammarState(now.entries, now.bytes, now.hits, now.misses, now.restarts)
 
+    def _recalls(self) -> RecallState:
+        if self.models.memory is None:
+            return RecallState()
+        now = self.models.memory.stats
+        return RecallState(now.tokens, now.known, now.recalled, now.lost)
+
     def _states(self) -> Iterator[ModelState]:
         for model in self.models.loaded():
             engine: Any = model.engine
@@ -99,7 +136,6 @@ class App:
 
     def _generating(self, dialect: Dialect) -> Handler:
         async def handler(exchange: Exchange) -> None:
-            exchange.write_error = dialect.error
             request = dialect.decode(await self.body(exchange), self.settings.strict_params)
             await self.answering.answer(
                 exchange, lambda: Answer.prepared(dialect, request, self.models)
@@ -136,8 +172,36 @@ class App:
                 body=embeddings.EmbeddingRequest,
                 answer=embeddings.EmbeddingList,
             ),
+            *self._messages(do),
+            *Stateful(self).routes(),
             *self._small(do),
             *self._administration(do),
+        ]
+
+    @staticmethod
+    def _messages(do: Services) -> list[Route]:
+        return [
+            Route(
+                path="/v1/messages",
+                method="POST",
+                handler=do.message,
+                summary="Go on with a conversation, in the Messages dialect.",
+                body=messages.MessagesRequest,
+                answer=messages.Message,
+                streams=True,
+                error=messages.error,
+                status=messages.status,
+            ),
+            Route(
+                path="/v1/messages/count_tokens",
+                method="POST",
+                handler=do.count_tokens,
+                summary="Count the tokens of a conversation.",
+                body=messages.Asked,
+                answer=messages.Count,
+                error=messages.error,
+                status=messages.status,
+            ),
         ]
 
     @staticmethod
@@ -147,7 +211,7 @@ class App:
 
         return [
             get("/v1/models", do.list_models, "All models.", answer=models.ModelList),
-            get("/v1/models/{model}", do.one_model, "One model.", answer=models.ModelCard),
+            get("/v1/models/{model...}", do.one_model, "One model.", answer=models.ModelCard),
             Route(
                 path="/tokenize",
                 method="POST",

@@ -2,18 +2,24 @@
 
 An `Exchange` is one HTTP request and its answer. It reads the body within its limits, sends a whole
 body or a stream, and remembers what was sent, so that the layers around it need not wrap `send` and
-cost nothing per chunk.
+cost nothing per chunk. A request for a WebSocket is an exchange too, until it is accepted: before
+that it can be answered like any other.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import parse_qsl
 
-from dragoman.errors import DragomanError, RequestTimeout, TooLarge
+from dragoman.errors import BadRequest, DragomanError, RequestTimeout, TooLarge
 from dragoman.http.watching import Disconnected
 from dragoman.protocols import openai
+
+if TYPE_CHECKING:
+    from dragoman.http.routes import Match
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -23,7 +29,11 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
 
 JSON = b"application/json"
+PING = b": keep-alive\n\n"
+WEBSOCKET = "WEBSOCKET"  # stands for the method of a request for one
+MOST_QUERIES = 100
 WRITER = "dragoman.writer"  # where our own connections put their direct way to the client
+_REFUSAL = "websocket.http.response"  # an extension: refusing with an answer of one's own
 STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -39,22 +49,45 @@ class Exchange:
         self.receive = receive
         self.send = send
         self.request_id = request_id
-        self.method: str = scope["method"]
+        self.upgrading = scope["type"] == "websocket"
+        self.method: str = WEBSOCKET if self.upgrading else scope["method"]
         self.path: str = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
-        self.params: dict[str, str] = {}
+        self.match: Match | None = None  # what stands at the path, once it was looked up
+        self.params: dict[str, str] = {}  # the path's, by the names in its pattern
+        self.owner = ""  # a digest of the key that was shown, where keys are wanted
         self.headers: list[Header] = [(b"x-request-id", request_id.encode())]
+        self.messages = self.header(b"anthropic-version") is not None  # the dialect of the client
+        if self.messages:
+            self.headers.append((b"request-id", request_id.encode()))
+        self.ping = PING  # sent into every long silence of a stream; a dialect may have its own
         self.status: int | None = None  # of the answer, once its headers are out
         self.code: str | None = None  # of the error that was answered or broke the stream
         self.route = ""  # the pattern that matched, for metrics
-        self.write_error: Callable[[DragomanError], bytes] = (
-            openai.error
-        )  # a dialect with errors of its own puts them here
+        self.write_error: Callable[[DragomanError], bytes] = openai.error  # these two: the route's
+        self.status_of: Callable[[DragomanError], int] = lambda error: error.status
 
     def header(self, name: bytes) -> bytes | None:
         for key, value in self.scope["headers"]:
             if key == name:
                 return bytes(value)
         return None
+
+    @cached_property
+    def _queries(self) -> list[tuple[str, str]]:
+        text = self.scope.get("query_string", b"").decode("latin-1")
+        try:
+            return parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_QUERIES)
+        except ValueError:
+            raise BadRequest("The query of the address is malformed.") from None
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What stands behind the question mark; of a name that comes twice, the last."""
+        return dict(self._queries)
+
+    def queries(self, name: str) -> list[str]:
+        """All values of a name, said as `name=a&name=b` or as `name[]=a&name[]=b`."""
+        return [value for key, value in self._queries if key in (name, f"{name}[]")]
 
     async def body(self, limit: int, timeout: float) -> bytes:
         """The whole body, or an error once it is too large or too slow."""
@@ -90,7 +123,16 @@ class Exchange:
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         self.status = status
         every = [*headers, *self.headers]
-        await self.send({"type": "http.response.start", "status": status, "headers": every})
+        await self._say({"type": "http.response.start", "status": status, "headers": every})
+
+    async def _say(self, message: Message) -> None:
+        """Send a part of an answer, also where a WebSocket was asked for."""
+        if not self.upgrading:
+            await self.send(message)
+        elif _REFUSAL in (self.scope.get("extensions") or {}):
+            await self.send({**message, "type": f"websocket.{message['type']}"})
+        elif message["type"] == "http.response.start":  # such a server has one refusal only
+            await self.send({"type": "websocket.close", "code": 1008})
 
     async def answer(
         self, status: int, body: bytes, kind: bytes = JSON, headers: Iterable[Header] = ()
@@ -98,7 +140,7 @@ class Exchange:
         length = str(len(body)).encode()
         await self.start(status, [(b"content-type", kind), (b"content-length", length), *headers])
         shown = b"" if self.method == "HEAD" else body
-        await self.send({"type": "http.response.body", "body": shown})
+        await self._say({"type": "http.response.body", "body": shown})
 
 
 def too_large(limit: int) -> TooLarge:

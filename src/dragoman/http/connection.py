@@ -4,7 +4,8 @@ The HTTP parser takes headers of any size and waits for ever; this bounds both. 
 limit end with 431, a request that does not arrive in time with 408, what is not HTTP with 400, each
 as the JSON error object, and the connection is closed. Requests are answered one at a time: bytes
 that come while one is answered are not read ahead, the connection is closed after that answer, and
-the client's leaving is noticed meanwhile. An offer to upgrade is declined and the request answered
+the client's leaving is noticed meanwhile. A request for a WebSocket, at a path that has one, hands
+the connection over to `upgraded`; any other offer to upgrade is declined and the request answered
 as it is. A client that takes nothing of what was written for too long is dropped.
 """
 
@@ -13,12 +14,16 @@ from __future__ import annotations
 import asyncio
 from http import HTTPStatus
 from typing import Any, ClassVar, Literal
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from dragoman.config import Settings
 from dragoman.errors import BadRequest, DragomanError, HeadersTooLarge, RequestTimeout
-from dragoman.http.asgi import WRITER
+from dragoman.http.asgi import WRITER, Scope
+from dragoman.http.routes import Routes
+from dragoman.http.upgraded import Stall, Upgraded, handshake
 from dragoman.protocols import openai
 
 MOST_FIELDS = 100
@@ -51,9 +56,8 @@ class Writer:
 class Connection(HttpToolsProtocol):
     """A connection with limits."""
 
-    header_limit: ClassVar[int] = 64 * 1024
-    receive_timeout: ClassVar[float] = 30.0
-    stall: ClassVar[float] = 60.0
+    settings: ClassVar[Settings] = Settings()
+    routes: ClassVar[Routes] = Routes([])
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -63,18 +67,18 @@ class Connection(HttpToolsProtocol):
         self._size = 0  # bytes that came without any of a body among them
         self._fields = 0  # bytes of header fields that are whole
         self._taken = 0  # bytes of a body in what just came
-        self._left = 0  # bytes the client has not taken yet
         self._refusal: DragomanError | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._stalled: asyncio.TimerHandle | None = None
+        self._handed_over = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._stall = Stall(transport, self.settings.stall)
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
-        self._unwatch()
+        self._stall.stop()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -88,7 +92,8 @@ class Connection(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(self._refusal or BadRequest("This is not valid HTTP.", code="bad_http"))
             return
-        self._bound(len(data))
+        if not self._handed_over:
+            self._bound(len(data))
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -97,6 +102,8 @@ class Connection(HttpToolsProtocol):
             method = self.parser.get_method()
             if self._declined or method == b"CONNECT":
                 raise httptools.HttpParserError from None
+            if self._hand_over(method, data[offer.args[0] :]):
+                return
             self._declined = True
             head = [method, b" ", self.url, b" HTTP/1.1\r\n"]
             for name, value in self.headers:
@@ -104,6 +111,36 @@ class Connection(HttpToolsProtocol):
                     head += [name, b": ", value, b"\r\n"]
             self.parser = httptools.HttpRequestParser(self)
             self._feed(b"".join([*head, b"\r\n", data[offer.args[0] :]]))
+
+    def _hand_over(self, method: bytes, rest: bytes) -> bool:
+        """Let the connection become a WebSocket, if that is what the client asks for here."""
+        names = dict(self.headers)
+        body = names.get(b"transfer-encoding") or names.get(b"content-length", b"0") != b"0"
+        proper = method == b"GET" and self.parser.get_http_version() == "1.1" and not body
+        if self._ahead or self._answering or not proper:
+            return False
+        url = httptools.parse_url(self.url)
+        path = unquote(url.path.decode("latin-1"))
+        asked = handshake(self.headers, self.settings.body_limit)
+        if asked is None or not self.routes.upgrades(path):
+            return False
+        scope: Scope = {
+            **self.scope,
+            "type": "websocket",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.4"},
+            "scheme": "wss" if self.scheme == "https" else "ws",
+            "path": self.root_path + path,
+            "raw_path": self.root_path.encode() + url.path,
+            "query_string": url.query or b"",
+            "subprotocols": [],
+            "extensions": {"websocket.http.response": {}},
+        }
+        self._handed_over = True
+        self._disarm()
+        self._stall.stop()
+        self.connections.discard(self)
+        Upgraded(self, *asked, scope).begin(rest)
+        return True
 
     def _bound(self, size: int) -> None:
         """Count what came: only a body may be large, and its reader bounds it."""
@@ -114,7 +151,7 @@ class Connection(HttpToolsProtocol):
                 self.timeout_keep_alive_task = self.loop.call_later(
                     self.timeout_keep_alive, self.timeout_keep_alive_handler
                 )
-        elif self._size > self.header_limit:
+        elif self._size > self.settings.header_limit:
             self._refuse(HeadersTooLarge("The request's headers are too large."))
 
     @property
@@ -142,7 +179,7 @@ class Connection(HttpToolsProtocol):
             return
         super().on_header(name, value)
         self._fields += len(name) + len(value) + 4
-        if len(self.headers) > MOST_FIELDS or self._fields > self.header_limit:
+        if len(self.headers) > MOST_FIELDS or self._fields > self.settings.header_limit:
             self._refusal = HeadersTooLarge("The request's headers are too large.")
             raise self._refusal
 
@@ -168,11 +205,11 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._watch()
+        self._stall.watch()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch()
+        self._stall.watch()
 
     def _refuse(self, error: DragomanError) -> None:
         """Answer with an error, unless an answer is under way, and close."""
@@ -191,7 +228,7 @@ class Connection(HttpToolsProtocol):
 
     def _arm(self) -> None:
         self._disarm()
-        self._deadline = self.loop.call_later(self.receive_timeout, self._late)
+        self._deadline = self.loop.call_later(self.settings.receive_timeout, self._late)
 
     def _disarm(self) -> None:
         if self._deadline is not None:
@@ -207,27 +244,7 @@ class Connection(HttpToolsProtocol):
         else:  # the app reads the body under a deadline of its own; look again after it
             self._arm()
 
-    def _watch(self) -> None:
-        """Look whether the client takes what was written."""
-        self._left = self.transport.get_write_buffer_size()
-        if self._left and self._stalled is None:
-            self._stalled = self.loop.call_later(self.stall, self._check)
 
-    def _check(self) -> None:
-        self._stalled = None
-        left, before = self.transport.get_write_buffer_size(), self._left
-        if left and left >= before:
-            self.transport.abort()
-        else:
-            self._watch()
-
-    def _unwatch(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
-
-
-def guarded(header_limit: int, receive_timeout: float, stall: float) -> type[Connection]:
-    """The protocol class for a server with these limits."""
-    limits = {"header_limit": header_limit, "receive_timeout": receive_timeout, "stall": stall}
-    return type("GuardedConnection", (Connection,), limits)
+def guarded(settings: Settings, routes: Routes) -> type[Connection]:
+    """The protocol class for a server with these limits and routes."""
+    return type("GuardedConnection", (Connection,), {"settings": settings, "routes": routes})

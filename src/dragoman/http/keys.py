@@ -2,7 +2,8 @@
 
 Keys are kept and compared as digests, so that neither their length nor their first letters can be
 read off the time an answer takes. A key file is looked at again when it changes; one that cannot
-be read leaves the keys as they were.
+be read leaves the keys as they were. What a client keeps here belongs to its key, known by another
+digest that tells nothing about the first.
 """
 
 from __future__ import annotations
@@ -56,8 +57,16 @@ class Keys:
 
     def allow(self, keys: Iterable[bytes]) -> bool:
         """Whether one of the shown keys is known; an admin key opens everything."""
+        return not self.wanted or self._accepted(keys) is not None
+
+    def owner(self, keys: Iterable[bytes]) -> str:
+        """Who keeps things here: a digest of the key that is known, and "" where none is wanted."""
+        key = self._accepted(keys) if self.wanted else None
+        return "" if key is None else hashlib.blake2b(key, key=b"owner", digest_size=16).hexdigest()
+
+    def _accepted(self, keys: Iterable[bytes]) -> bytes | None:
         known = self._current() | self._admin
-        return not self.wanted or any(self._among(digest(key), known) for key in keys)
+        return next((key for key in keys if self._among(digest(key), known)), None)
 
     def administer(self, keys: Iterable[bytes]) -> bool:
         return any(self._among(digest(key), self._admin) for key in keys)

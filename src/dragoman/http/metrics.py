@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -67,6 +67,15 @@ class GrammarState(Struct, frozen=True):
     restarts: int
 
 
+class RecallState(Struct, frozen=True):
+    """What of prompts was there before, since the start."""
+
+    tokens: int = 0
+    known: int = 0
+    recalled: int = 0
+    lost: Mapping[str, int] = {}
+
+
 class Metrics(Collector):
     """All measurements of one server."""
 
@@ -75,9 +84,11 @@ class Metrics(Collector):
         models: Callable[[], Iterable[ModelState]],
         streams: Callable[[], int],
         grammars: Callable[[], GrammarState],
+        recalls: Callable[[], RecallState] = RecallState,
     ):
         self._models = models
         self._grammars = grammars
+        self._recalls = recalls
         self._streams = streams
         self.requests: Counter[tuple[str, int]] = Counter()
         self.errors: Counter[str] = Counter()
@@ -104,6 +115,29 @@ class Metrics(Collector):
         yield self.duration.family("dragoman_request_seconds", "From the request to its end.")
         yield from self._gauges()
         yield from self._constraints()
+        yield from self._memory()
+
+    def _memory(self) -> Iterator[Metric]:
+        state = self._recalls()
+        yield CounterMetricFamily(
+            "dragoman_chat_prompt_tokens", "Tokens of the prompts of chats.", value=state.tokens
+        )
+        yield CounterMetricFamily(
+            "dragoman_chat_prompt_known_tokens",
+            "Those that an earlier prompt or its answer began with, too.",
+            value=state.known,
+        )
+        yield CounterMetricFamily(
+            "dragoman_recalled_turns",
+            "Earlier turns that went to the model as it wrote them.",
+            value=state.recalled,
+        )
+        lost = CounterMetricFamily(
+            "dragoman_turns_not_recalled", "Those that did not, and why.", labels=["reason"]
+        )
+        for reason, count in state.lost.items():
+            lost.add_metric([reason], count)
+        yield lost
 
     def _constraints(self) -> Iterator[Metric]:
         state = self._grammars()

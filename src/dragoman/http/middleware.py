@@ -1,8 +1,10 @@
 """The layers around the routes: plain ASGI callables, outermost first.
 
-`Outermost` makes the exchange, turns every error into the dialect's error object and counts the
-request once, however it ended. `HostGuard` refuses what a browser was tricked into sending.
-`KeyGuard` asks for a key. None of them touches `send`, so a chunk costs nothing here.
+`Outermost` makes the exchange, looks its path up, turns every error into the error object of the
+dialect that is spoken there and counts the request once, however it ended. `HostGuard` refuses what
+a browser was tricked into sending. `KeyGuard` asks for a key. None of them touches `send`, so a
+chunk costs nothing here. A request for a WebSocket passes them before it is accepted, and is
+counted when it has been closed.
 """
 
 from __future__ import annotations
@@ -46,13 +48,15 @@ def exchange_of(scope: Scope) -> Exchange:
 class Outermost:
     """Makes the exchange, answers errors, counts and logs."""
 
-    def __init__(self, app: App, metrics: Metrics) -> None:
+    def __init__(self, app: App, metrics: Metrics, routes: Routes) -> None:
         self._app = app
         self._metrics = metrics
+        self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send, request_id(scope))
         scope["dragoman"] = exchange
+        self._routes.look_up(exchange)
         began = time.perf_counter()
         try:
             await self._app(scope, receive, send)
@@ -73,7 +77,8 @@ class Outermost:
         exchange.code = error.code or error.type
         if exchange.status is not None:
             return
-        await exchange.answer(error.status, exchange.write_error(error), headers=retry(error))
+        status = exchange.status_of(error)
+        await exchange.answer(status, exchange.write_error(error), headers=retry(error))
 
     def _count(self, exchange: Exchange, seconds: float) -> None:
         metrics = self._metrics
@@ -81,7 +86,8 @@ class Outermost:
         if exchange.code == "client_disconnected":
             status = CLOSED_BY_CLIENT
         metrics.requests[exchange.route or "none", status] += 1
-        metrics.duration.observe(seconds)
+        if not exchange.upgrading:  # how long one stays open measures nothing
+            metrics.duration.observe(seconds)
         if exchange.code is None:
             metrics.succeeded += 1
         else:
@@ -129,14 +135,19 @@ class HostGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        host = exchange.header(b"host")
-        if host is not None and not _HOST.fullmatch(host):
+        said = [value for name, value in scope["headers"] if name == b"host"]
+        host = said[0] if said else None
+        if host is not None and (len(said) > 1 or not _HOST.fullmatch(host)):
             raise BadRequest("The Host header is malformed.", code="bad_host")
+        origin = exchange.header(b"origin")
+        page = None if origin is None else origin_host(origin)
         if self._hosts is not None:
-            origin = exchange.header(b"origin")
-            for name in (host_name(host), origin and origin_host(origin)):
+            for name in (host_name(host), page):
                 if name is not None and name not in self._hosts:
                     raise Forbidden("This server does not answer to that host name.")
+        elif exchange.upgrading and page is not None and page != host_name(host):
+            # browsers ask nobody before they let a page open one
+            raise Forbidden("This server gives no WebSockets to pages from elsewhere.")
         await self._app(scope, receive, send)
 
 
@@ -156,19 +167,20 @@ def origin_host(origin: bytes) -> str:
 class KeyGuard:
     """Asks for a key on every route that is not open, known or not."""
 
-    def __init__(self, app: App, keys: Keys, routes: Routes) -> None:
+    def __init__(self, app: App, keys: Keys) -> None:
         self._app = app
         self._keys = keys
-        self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        access = self._routes.access(exchange.path, exchange.method)
+        access = Routes.access(exchange)
         shown = keyring.shown(scope["headers"])
         if access == "admin" and not self._administers(shown):
             raise self._refusal(shown, "This needs an admin key.")
-        if access == "key" and not self._keys.allow(shown):
-            raise self._refusal(shown, "")
+        if access == "key":
+            exchange.owner = self._keys.owner(shown)
+            if self._keys.wanted and not exchange.owner:
+                raise self._refusal(shown, "")
         await self._app(scope, receive, send)
 
     def _administers(self, shown: list[bytes]) -> bool:

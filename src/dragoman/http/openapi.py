@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
 from dragoman._version import __version__
+from dragoman.http.asgi import WEBSOCKET
 from dragoman.http.routes import Route
 from dragoman.protocols.openai import ErrorAnswer
 
@@ -22,7 +24,11 @@ def document(routes: list[Route]) -> bytes:
     schemas = dict(zip(unique, references, strict=True))
     paths: dict[str, Any] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+        at = paths.setdefault(route.path.replace("...}", "}"), {})
+        if route.method == WEBSOCKET:  # the format has no word for it
+            at["x-websocket"] = {"summary": route.summary}
+        else:
+            at[route.method.lower()] = _operation(route, schemas)
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
@@ -39,16 +45,16 @@ def document(routes: list[Route]) -> bytes:
 def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     name = f"{route.method.lower()}_{route.path.strip('/').replace('/', '_') or 'root'}"
     operation: dict[str, Any] = {
-        "operationId": name.replace("{", "").replace("}", ""),
+        "operationId": re.sub(r"[{}.]", "", name),
         "summary": route.summary,
         "responses": {"200": _answer(route, schemas), "default": _error(schemas)},
     }
     if route.access != "open":
         operation["security"] = [{"key": []}]
-    if "{" in route.path:
-        parameter = route.path[route.path.index("{") + 1 : -1]
+    if route.parameters:
         operation["parameters"] = [
-            {"name": parameter, "in": "path", "required": True, "schema": {"type": "string"}}
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in route.parameters
         ]
     if route.body is not None:
         body = {"application/json": {"schema": schemas[route.body]}}

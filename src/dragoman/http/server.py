@@ -57,7 +57,8 @@ class Server(uvicorn.Server):
             self._app.drain(seconds)
             if len(watches):
                 log.info("stopping: %d requests may go on for %.0f s", len(watches), seconds)
-        if len(watches) and not self.force_exit and time.monotonic() < self._deadline:
+        busy = len(watches) or len(self._app.sockets)
+        if busy and not self.force_exit and time.monotonic() < self._deadline:
             return False
         await self._interrupt()
         return True
@@ -70,6 +71,7 @@ class Server(uvicorn.Server):
         try:
             async with asyncio.timeout(FAREWELL):
                 await watches.idle()
+                await self._app.sockets.close()
         except TimeoutError:
             log.warning("%d requests did not end in time", len(watches))
 
@@ -94,8 +96,8 @@ def make(app: App, settings: Settings, ready: Ready | None = None) -> Server:
         app,
         host=settings.host,
         port=settings.port,
-        http=guarded(settings.header_limit, settings.receive_timeout, settings.stall),
-        ws="none",
+        http=guarded(settings, app.routes),
+        ws="none",  # our own connections take care of them
         lifespan="off",
         loop="auto",
         log_config=None,

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from dragoman import pipeline
+from dragoman.embedding import embed
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.http import openapi
 from dragoman.http.asgi import Exchange
 from dragoman.http.metrics import CONTENT_TYPE
 from dragoman.models.registry import Entry, Model
-from dragoman.protocols import embeddings, models, openai, tokens
+from dragoman.pipeline import count
+from dragoman.protocols import embeddings, messages, models, openai, tokens
+from dragoman.protocols.messages import Count, Messages, listing
 from dragoman.protocols.wire import read
 from dragoman.tokens.tokenizer import AnyTokenizer
+from dragoman.turns.work import Answer
 from dragoman.types import Chat
 
 if TYPE_CHECKING:
@@ -34,14 +37,31 @@ class Services:
         self._app = app
         self._models = app.models
 
+    async def message(self, exchange: Exchange) -> None:
+        dialect = self._speaking(exchange)
+        request = dialect.decode(await self._app.body(exchange), self._strict)
+        await self._app.answering.answer(
+            exchange, lambda: Answer.prepared(dialect, request, self._models)
+        )
+
+    async def count_tokens(self, exchange: Exchange) -> None:
+        dialect = self._speaking(exchange)
+        name, chat = dialect.to_count(await self._app.body(exchange), self._strict)
+        counted = Count(await count(name, chat, self._models))
+        await exchange.answer(200, openai.encode(counted))
+
+    def _speaking(self, exchange: Exchange) -> Messages:
+        """The Messages dialect for one client, told by the errors and the pings as well."""
+        dialect = Messages(self._app.seal.of(exchange.owner), exchange.request_id)
+        exchange.write_error, exchange.ping = dialect.error, dialect.ping
+        return dialect
+
     async def embed(self, exchange: Exchange) -> None:
         request = embeddings.decode(await self._app.body(exchange), self._strict)
         if self._app.answering.drain is not None:
             raise self._app.answering.stopping()
         async with self._app.answering.watches.watch(exchange.gone()):
-            model, vectors, spent = await pipeline.embed(
-                request.model, request.inputs, self._models
-            )
+            model, vectors, spent = await embed(request.model, request.inputs, self._models)
         self._app.metrics.spent += spent
         body = embeddings.whole(request, model, vectors, spent.prompt)
         await exchange.answer(200, body)
@@ -84,11 +104,17 @@ class Services:
 
     async def list_models(self, exchange: Exchange) -> None:
         cards = [card(entry) for entry in self._models.list()]
-        await exchange.answer(200, models.whole(cards, speaks_messages(exchange)))
+        if exchange.messages:
+            exchange.write_error = messages.error
+            await exchange.answer(200, listing.page(cards, exchange.query))
+        else:
+            await exchange.answer(200, models.whole(cards))
 
     async def one_model(self, exchange: Exchange) -> None:
-        entry = self._models.get(exchange.params["rest"])
-        await exchange.answer(200, models.one(card(entry), speaks_messages(exchange)))
+        if exchange.messages:
+            exchange.write_error = messages.error
+        found = card(self._models.get(exchange.params["model"]))
+        await exchange.answer(200, (listing if exchange.messages else models).one(found))
 
     async def load(self, exchange: Exchange) -> None:
         said = read(await self._app.body(exchange), models.ModelName)
@@ -131,10 +157,6 @@ def vocabulary_of(model: Model) -> AnyTokenizer:
     if model.tokenizer is None:
         raise Unsupported("This model's engine has no tokenizer here.", param="model")
     return model.tokenizer
-
-
-def speaks_messages(exchange: Exchange) -> bool:
-    return exchange.header(b"anthropic-version") is not None
 
 
 def known(value: T | None) -> T | UnsetType:

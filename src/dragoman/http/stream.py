@@ -2,8 +2,8 @@
 
 Headers are not sent at once: while the first token is awaited an error can still have its real
 status. When the wait grows long the clock sends them, so that no proxy gives up; later it sends a
-comment into every long silence. One clock serves all streams, so a stream costs no timer of its
-own.
+sign of life into every long silence. One clock serves all streams, so a stream costs no timer of
+its own.
 
 While a client is slow, `send` does not return, nothing is taken from the engine's mailbox, and
 what piles up there is merged into one delta. So a slow reader costs memory bounded by its answer
@@ -13,13 +13,11 @@ and slows nobody else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter as now
 
 from dragoman.http.asgi import STREAM_HEADERS, WRITER, Exchange
-
-PING = b": keep-alive\n\n"
 
 
 class Stream:
@@ -28,7 +26,7 @@ class Stream:
     def __init__(
         self,
         exchange: Exchange,
-        opening: Callable[[], list[bytes]],
+        opening: list[bytes],
     ) -> None:
         self._exchange = exchange
         self._send = exchange.send
@@ -53,7 +51,7 @@ class Stream:
     async def _open(self) -> None:
         self._sending = True
         await self._exchange.start(200, STREAM_HEADERS)
-        for event in self._opening():
+        for event in self._opening:
             await self._write(event)
         self.open = True
         self._rest()
@@ -88,7 +86,7 @@ class Stream:
 
     async def ping(self) -> None:
         with suppress(OSError, RuntimeError):  # the client left meanwhile
-            await self.events([PING])
+            await self.events([self._exchange.ping])
 
     def tick(self, at: float, patience: float, ping: float) -> None:
         """Called by the clock: begin or ping as the time asks for."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest
 from dragoman.protocols import openai
+from dragoman.protocols.choosing import Chosen, by_word, one, some, undeclared, unreadable
 from dragoman.types import Tool
-
-Mode: TypeAlias = Literal["auto", "none", "required"]
 
 
 class Function(Struct):
@@ -58,14 +57,6 @@ class ToolChoice(Struct):
     tools: ToolNames | None = None
 
 
-class Chosen(Struct):
-    """What a `tool_choice` comes down to."""
-
-    mode: Mode
-    callable: tuple[str, ...] | None = None
-    named: bool = False
-
-
 def tools(said: list[FunctionTool] | None) -> tuple[Tool, ...]:
     found: dict[str, Tool] = {}
     for i, tool in enumerate(said or ()):
@@ -87,23 +78,15 @@ def tools(said: list[FunctionTool] | None) -> tuple[Tool, ...]:
 
 def chosen(said: str | ToolChoice | None, declared: tuple[Tool, ...]) -> Chosen:
     match said:
-        case None | "auto":
+        case None:
             return Chosen("auto")
-        case "none":
-            return Chosen("none")
-        case "required":
-            if not declared:
-                raise BadRequest("`tool_choice: required` needs `tools`.", param="tool_choice")
-            return Chosen("required")
+        case str():
+            return by_word(said, bool(declared))
         case ToolChoice(type="function"):
-            name = _name(said, "tool_choice")
-            return Chosen("required", _known([(name, "tool_choice")], declared), named=True)
+            return one(_name(said, declared, "tool_choice"))
         case ToolChoice(type="allowed_tools"):
             return _allowed(said, declared)
-    raise BadRequest(
-        "`tool_choice` must be `none`, `auto`, `required`, name a tool or list `allowed_tools`.",
-        param="tool_choice",
-    )
+    raise unreadable()
 
 
 def _allowed(said: ToolChoice, declared: tuple[Tool, ...]) -> Chosen:
@@ -112,27 +95,16 @@ def _allowed(said: ToolChoice, declared: tuple[Tool, ...]) -> Chosen:
         at, mode, listed = f"{at}.allowed_tools", said.allowed_tools.mode, said.allowed_tools.tools
     if not listed:
         raise BadRequest(f"`{at}.tools` must list a tool.", param=f"{at}.tools")
-    named = [(_name(one, f"{at}.tools[{i}]"), f"{at}.tools[{i}]") for i, one in enumerate(listed)]
-    match mode:
-        case "auto" | "required":
-            return Chosen(mode, _known(named, declared))
-    raise BadRequest(f"`{at}.mode` must be `auto` or `required`.", param=f"{at}.mode")
+    names = {_name(tool, declared, f"{at}.tools[{i}]") for i, tool in enumerate(listed)}
+    return some(mode, names, declared, at)
 
 
-def _name(said: ToolName | ToolChoice, at: str) -> str:
+def _name(said: ToolName | ToolChoice, declared: tuple[Tool, ...], at: str) -> str:
     if said.type != "function":
         raise BadRequest(f"`{at}` must be of type `function`.", param=at)
     name = said.name if said.function is None else said.function.name
     if name is None:
         raise BadRequest(f"`{at}` must name a tool.", param=at)
+    if all(tool.name != name for tool in declared):
+        raise undeclared(at)
     return name
-
-
-def _known(named: list[tuple[str, str]], declared: tuple[Tool, ...]) -> tuple[str, ...]:
-    """The tools that were named, in the order in which they were declared."""
-    names = [tool.name for tool in declared]
-    for name, at in named:
-        if name not in names:
-            raise BadRequest(f"`{at}` names a tool that is not declared in `tools`.", param=at)
-    wanted = {name for name, _ in named}
-    return tuple(name for name in names if name in wanted)

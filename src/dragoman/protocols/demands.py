@@ -97,7 +97,14 @@ def demanded(said: DemandingFields, calls: bool = False) -> tuple[Shape | None, 
 
     `calls`: the answer must be a tool call.
     """
-    wanted, explicit = _wanted(said.response_format), _explicit(said)
+    return settled(said, _wanted(said.response_format), "response_format", calls)
+
+
+def settled(
+    said: DemandingFields, wanted: Shape | None, name: str, calls: bool
+) -> tuple[Shape | None, tuple[str, ...]]:
+    """The same for a dialect that has another `name` for what is `wanted` of the content."""
+    explicit = _explicit(said)
     if explicit is None:
         return wanted, ()
     if calls:
@@ -105,8 +112,8 @@ def demanded(said: DemandingFields, calls: bool = False) -> tuple[Shape | None, 
     if wanted is None:
         return explicit, ()
     if wanted.strict:
-        raise _both(explicit.param, "response_format")
-    return explicit, (f"`response_format` is not enforced: `{explicit.param}` takes its place.",)
+        raise _both(explicit.param, name)
+    return explicit, (f"`{name}` is not enforced: `{explicit.param}` takes its place.",)
 
 
 def shown(said: ResponseFormat | None) -> dict[str, Any] | None:
@@ -144,17 +151,22 @@ def _wanted(said: ResponseFormat | None) -> Shape | None:
     if said.type == "text":
         return None
     at = "response_format" if said.schema is None else "response_format.schema"
-    _check_name(said.name, "response_format.name")
-    return Shape(kind="json", value=said.schema, strict=said.strict, param=at)
+    check_name(said.name, "response_format.name")
+    return content(said.schema, said.strict, at)
 
 
 def _named(said: ResponseFormat, inner: JsonSchema) -> Shape:
     at = "response_format.json_schema"
     if said.schema is not None:
         raise _both(f"{at}.schema", "response_format.schema")
-    _check_name(inner.name, f"{at}.name")
+    check_name(inner.name, f"{at}.name")
     strict = said.strict if inner.strict is None else inner.strict
-    return Shape(kind="json", value=inner.schema, strict=strict, param=f"{at}.schema")
+    return content(inner.schema, strict, f"{at}.schema")
+
+
+def content(schema: Schema | None, strict: bool | None, at: str) -> Shape:
+    """JSON as the content of an answer that may call tools instead."""
+    return Shape(kind="json", value=schema, strict=strict, param=at, beside_calls=True)
 
 
 def _misplaced(said: ResponseFormat) -> None:
@@ -176,7 +188,7 @@ def _misplaced(said: ResponseFormat) -> None:
             )
 
 
-def _check_name(name: str | None, at: str) -> None:
+def check_name(name: str | None, at: str) -> None:
     if name is not None and not _NAME.fullmatch(name):
         raise BadRequest(
             f"`{at}` must be 1 to 64 letters, digits, underscores and dashes.",

@@ -1,8 +1,6 @@
-"""The list of models, in the shape each client expects."""
+"""The list of models, as OpenAI has it and with what else is known of them."""
 
 from __future__ import annotations
-
-from datetime import UTC, datetime
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -39,35 +37,9 @@ class ModelList(Struct):
     data: list[ModelCard]
 
 
-class MessagesModel(Struct):
-    """A model as clients of the Messages dialect list it."""
-
-    id: str
-    created_at: str
-    display_name: str
-    type: str = "model"
+def whole(cards: list[ModelCard]) -> bytes:
+    return openai.encode(ModelList("list", cards))
 
 
-class MessagesModels(Struct):
-    data: list[MessagesModel]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool = False
-
-
-def whole(cards: list[ModelCard], messages: bool) -> bytes:
-    """All models; `messages` chooses the Messages dialect's shape."""
-    if not messages:
-        return openai.encode(ModelList("list", cards))
-    models = [_messages_model(card) for card in cards]
-    first, last = (models[0].id, models[-1].id) if models else (None, None)
-    return openai.encode(MessagesModels(models, first, last))
-
-
-def one(card: ModelCard, messages: bool) -> bytes:
-    return openai.encode(_messages_model(card) if messages else card)
-
-
-def _messages_model(card: ModelCard) -> MessagesModel:
-    made = datetime.fromtimestamp(card.created, UTC).isoformat().replace("+00:00", "Z")
-    return MessagesModel(card.id, made, card.id)
+def one(card: ModelCard) -> bytes:
+    return openai.encode(card)

@@ -28,6 +28,10 @@ Unit: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 StopText: TypeAlias = Annotated[str, Meta(max_length=4096)]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=512)]
+Metadata: TypeAlias = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16),
+]
 
 
 class StreamOptions(Struct):

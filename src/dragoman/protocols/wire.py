@@ -25,7 +25,8 @@ T = TypeVar("T", bound=Struct)
 Fields: TypeAlias = dict[str, msgspec.Raw]
 
 LARGEST = 1 << 19  # bytes of a field
-TEXTS = frozenset({"messages", "prompt", "input", "tokens"})
+DEEPEST = 256  # of what is kept as it came: it is written out again, from deeper in the program
+TEXTS = frozenset({"messages", "prompt", "input", "instructions", "items", "system", "tokens"})
 _EXPECTED = re.compile(r"^Expected `(?P<want>[^`]+)`, got `(?P<got>[^`]+)`")
 _BOUND = re.compile(r"^Expected `(?P<kind>\w+)` (?P<rule>of length )?(?P<op>[<>=]+) (?P<limit>\S+)")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
@@ -80,6 +81,24 @@ def convert(value: Any, kind: Any, at: str) -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise _explain(str(error), at) from None
+
+
+def check_depth(value: Any, at: str) -> None:
+    """Refuse a part of a body in which too many things stand in each other."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return
+    raise BadRequest(f"`{at}` is nested too deep.", param=at, code="invalid_value")
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return []
+    return [one for one in value if isinstance(one, dict | list)]
 
 
 def _explain(message: str, at: str = "") -> BadRequest:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from dragoman import pipeline
 from dragoman.errors import DragomanError
 from dragoman.events import Completion, Delta, Usage
+from dragoman.memory import Reuse
 from dragoman.models.registry import Models
 from dragoman.protocols import Dialect, Writer
 from dragoman.types import Request
@@ -38,6 +39,11 @@ class Work(Protocol):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What was asked for and is not kept to, a sentence each."""
+        ...
+
+    @property
+    def reuse(self) -> Reuse | None:
+        """How much of its prompt was there before, where that is known."""
         ...
 
     def start(self) -> list[bytes]:
@@ -77,6 +83,10 @@ class Answer:
     @property
     def warnings(self) -> tuple[str, ...]:
         return self._plan.warnings
+
+    @property
+    def reuse(self) -> Reuse | None:
+        return self._plan.reuse
 
     def start(self) -> list[bytes]:
         return self._writer.start()

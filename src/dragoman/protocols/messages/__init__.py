@@ -1,0 +1,46 @@
+"""The Messages dialect: content in blocks, thoughts with a signature.
+
+    request    the body, into a `Request`
+    blocks     the blocks of its messages, into the turns that templates know
+    tools      its tools, and which of them may be called
+    thoughts   signatures: a thought that comes back is shown to the model only if it is ours
+    answer     a stream of events, or one message
+    failures   errors, in this dialect's words
+    listing    the list of models
+
+A `Messages` is made for one exchange, because thoughts are signed for the one who is told them.
+"""
+
+from __future__ import annotations
+
+from dragoman.errors import DragomanError
+from dragoman.protocols.messages.answer import Count, Message, Writer, event
+from dragoman.protocols.messages.failures import error, status
+from dragoman.protocols.messages.request import Asked, MessagesRequest, decode, to_count
+from dragoman.protocols.messages.thoughts import Signing
+from dragoman.types import Chat, Request
+
+__all__ = ["Asked", "Count", "Message", "Messages", "MessagesRequest", "error", "status"]
+
+
+class Messages:
+    """The dialect as one client speaks it; see `protocols.Dialect`."""
+
+    ping = event("ping")
+
+    def __init__(self, signing: Signing, request_id: str | None = None) -> None:
+        self._signing = signing
+        self._request_id = request_id
+
+    def decode(self, body: bytes, strict: bool) -> Request:
+        return decode(body, strict, self._signing)
+
+    def to_count(self, body: bytes, strict: bool) -> tuple[str, Chat]:
+        """The model and the conversation of a request for a count."""
+        return to_count(body, strict, self._signing)
+
+    def writer(self, request: Request, model: str, choices: int, prompt: int) -> Writer:
+        return Writer(request, model, prompt, self._signing, self.error)
+
+    def error(self, failure: DragomanError) -> bytes:
+        return error(failure, self._request_id)

@@ -1,0 +1,39 @@
+"""The Responses dialect: a conversation of items, kept by the server.
+
+`request` reads a body by its `fields`, `items` are what a conversation is made of, `messages` tells
+them to the model, `tools` and `mcp` are what it may call, `echo` is what a response repeats of its
+request. `writer` writes the answer as `frames`, item by item; `resource` is the response as a
+whole, and `replay` tells one again that was kept.
+"""
+
+from __future__ import annotations
+
+from dragoman.protocols.openai import error as error
+from dragoman.protocols.responses.echo import echo as echo
+from dragoman.protocols.responses.endings import compacted as compacted
+from dragoman.protocols.responses.endings import ending as ending
+from dragoman.protocols.responses.endings import is_last as is_last
+from dragoman.protocols.responses.endings import socket_error as socket_error
+from dragoman.protocols.responses.fields import Asked as Asked
+from dragoman.protocols.responses.fields import ResponseRequest as ResponseRequest
+from dragoman.protocols.responses.frames import unframed as unframed
+from dragoman.protocols.responses.items import compaction as compaction
+from dragoman.protocols.responses.items import fresh as fresh
+from dragoman.protocols.responses.mcp import McpTool as McpTool
+from dragoman.protocols.responses.nouns import Frame as Frame
+from dragoman.protocols.responses.nouns import Known as Known
+from dragoman.protocols.responses.nouns import RemoteCall as RemoteCall
+from dragoman.protocols.responses.replay import replay as replay
+from dragoman.protocols.responses.request import decode as decode
+from dragoman.protocols.responses.request import decode_compact as decode_compact
+from dragoman.protocols.responses.request import decode_count as decode_count
+from dragoman.protocols.responses.request import decode_frame as decode_frame
+from dragoman.protocols.responses.request import known as known
+from dragoman.protocols.responses.request import mcp_tools as mcp_tools
+from dragoman.protocols.responses.request import onward as onward
+from dragoman.protocols.responses.request import references as references
+from dragoman.protocols.responses.request import to_request as to_request
+from dragoman.protocols.responses.resource import cancelled as cancelled
+from dragoman.protocols.responses.resource import failed as failed
+from dragoman.protocols.responses.tools import remote_name as remote_name
+from dragoman.protocols.responses.writer import Writer as Writer

@@ -1,0 +1,49 @@
+"""The ends of things: last events, errors of a socket, and what is left of a long conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import DragomanError
+from dragoman.events import Usage
+from dragoman.protocols.responses.frames import encode
+from dragoman.protocols.responses.nouns import Item
+from dragoman.protocols.responses.resource import ENDS, usage_of
+
+_LAST = tuple(f"event: {kind}\n".encode() for kind in set(ENDS.values()))
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def is_last(frame: bytes) -> bool:
+    """Whether an event is one that a response ends with."""
+    return frame.startswith(_LAST)
+
+
+def ending(body: bytes, number: int) -> bytes:
+    """The last event of a response that ended without telling it."""
+    kept = _decode(body)
+    kind = ENDS[kept["status"]]
+    event = encode({"type": kind, "sequence_number": number, "response": kept})
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), event)
+
+
+def socket_error(error: DragomanError, status: int) -> bytes:
+    """An error as a text of a socket, which stays open."""
+    what = {"code": error.code, "message": error.message, "param": error.param}
+    return encode({"type": "error", "status": status, "error": {"type": error.type, **what}})
+
+
+def compacted(name: str, created: int, output: Sequence[Item], spent: Usage) -> bytes:
+    """A conversation made short."""
+    return encode(
+        {
+            "id": name,
+            "object": "response.compaction",
+            "created_at": created,
+            "output": output,
+            "usage": usage_of(spent),
+        }
+    )

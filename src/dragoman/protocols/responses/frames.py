@@ -1,0 +1,66 @@
+"""Events of a response as frames of a stream.
+
+A frame is one event for SSE; its JSON is what a WebSocket carries. Events are numbered from 0
+without a gap. The frame of a piece of text is a head that is made once per item, the number and
+the escaped text.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+encode = msgspec.json.Encoder().encode
+
+STEP = 32  # bytes; padded frames are a multiple of it
+
+
+class Events:
+    """Numbers the events of one response."""
+
+    def __init__(self, pad: bool = False) -> None:
+        self.count = 0
+        self._pad = pad
+
+    def event(self, kind: str, **fields: Any) -> bytes:
+        """An event of any kind."""
+        number, self.count = self.count, self.count + 1
+        body = encode({"type": kind, "sequence_number": number, **fields})
+        frame = b"event: %b\ndata: %b\n\n" % (kind.encode(), body)
+        return padded(frame) if self._pad and kind.endswith(".delta") else frame
+
+    def head(self, kind: str, **fields: Any) -> bytes:
+        """What comes before the number in an event that only adds a text."""
+        body = encode({"type": kind, **fields})[:-1]
+        return b'event: %b\ndata: %b,"sequence_number":' % (kind.encode(), body)
+
+    def delta(self, head: bytes, text: str) -> bytes:
+        number = self.count
+        self.count = number + 1
+        frame = b'%b%d,"delta":%b}\n\n' % (head, number, encode(text))
+        return padded(frame) if self._pad else frame
+
+
+def padded(frame: bytes) -> bytes:
+    """A frame of a coarse length, for a client that wants its sizes to tell nothing."""
+    room = STEP - (len(frame) + 17) % STEP
+    filling = secrets.token_hex(STEP // 2)[:room].encode()
+    return frame[:-3] + b',"obfuscation":"' + filling + b'"}\n\n'
+
+
+class _Kind(Struct):
+    type: str
+
+
+def framed(text: bytes) -> bytes:
+    """The frame of an event's JSON."""
+    kind = msgspec.json.decode(text, type=_Kind).type
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), text)
+
+
+def unframed(frame: bytes) -> bytes:
+    """The JSON of a frame."""
+    return frame.partition(b"\ndata: ")[2][:-2]

@@ -1,0 +1,50 @@
+"""One transaction, and what can be done in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from dragoman.store.conversations import Conversations
+from dragoman.store.notes import Notes
+from dragoman.store.responses import Numbered, Responses
+from dragoman.store.rows import RUNNING, Entry, Status, Stored
+from dragoman.store.servers import Server, Servers
+from dragoman.store.sweeping import Sweeping
+
+
+class Desk:
+    """All rooms of the store, for one transaction of one server."""
+
+    def __init__(self, connection: Connection, here: Server) -> None:
+        self.responses = Responses(connection, here.id)
+        self.conversations = Conversations(connection)
+        self.notes = Notes(connection)
+        self.servers = Servers(connection, here)
+        self.sweeping = Sweeping(connection)
+
+    def add(self, row: Stored, items: Sequence[Entry]) -> None:
+        if row.status in RUNNING:
+            self.servers.register()  # a response whose server nobody knows would be taken for dead
+        self.responses.add(row)
+        self.responses.hold(row.owner, row.id, [item.id for item in items])
+        if items and row.conversation is not None:
+            self.conversations.add_items(row.owner, row.conversation, items)
+
+    def finish_turn(
+        self,
+        owner: str,
+        response: str,
+        status: Status,
+        body: bytes,
+        items: Sequence[Entry],
+        frames: Numbered,
+    ) -> bool:
+        if not self.responses.update(owner, response, status, body, frames):
+            return False
+        self.responses.hold(owner, response, [item.id for item in items])
+        conversation = self.responses.conversation(owner, response)
+        if items and conversation is not None:
+            self.conversations.add_items(owner, conversation, items)
+        return True

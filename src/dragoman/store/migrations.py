@@ -1,0 +1,102 @@
+"""How the tables came to be: numbered steps, each done once and whole, and never edited again.
+
+A step and the note that it was done are one transaction, which begins by locking out every other
+process that migrates. So two that start at once take turns, and one that dies leaves a step either
+done or not begun.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy import Connection, text
+
+from dragoman.store.rows import StoreError
+
+log = logging.getLogger("dragoman.store")
+
+LOCK = 0x6472_6167  # the number of our advisory lock
+
+STEPS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE servers (
+            id TEXT PRIMARY KEY, host TEXT NOT NULL, place TEXT NOT NULL, pid INTEGER NOT NULL,
+            started TEXT NOT NULL, beat {real} NOT NULL)""",
+        """CREATE TABLE secrets (name TEXT PRIMARY KEY, data {blob} NOT NULL)""",
+        """CREATE TABLE responses (
+            id TEXT PRIMARY KEY, owner TEXT NOT NULL, status TEXT NOT NULL,
+            created BIGINT NOT NULL, ended {real}, server TEXT NOT NULL, previous TEXT,
+            background BOOLEAN NOT NULL, hidden BOOLEAN NOT NULL, cancel BOOLEAN NOT NULL)""",
+        """CREATE TABLE bodies (
+            response TEXT PRIMARY KEY REFERENCES responses (id) ON DELETE CASCADE,
+            body {blob} NOT NULL, input {blob} NOT NULL)""",
+        """CREATE TABLE frames (
+            response TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
+            number BIGINT NOT NULL, data {blob} NOT NULL, PRIMARY KEY (response, number))""",
+        """CREATE INDEX running ON responses (server) WHERE ended IS NULL""",
+        """CREATE INDEX hidden ON responses (ended) WHERE hidden""",
+    ),
+    (
+        """ALTER TABLE responses ADD COLUMN conversation TEXT""",
+        """ALTER TABLE responses ADD COLUMN size BIGINT NOT NULL DEFAULT 0""",
+        """UPDATE responses SET size =
+            (SELECT length(body) + length(input) FROM bodies WHERE response = id) +
+            (SELECT coalesce(sum(length(data)), 0) FROM frames WHERE response = id)""",
+        """CREATE INDEX responses_by_age ON responses (created, size) WHERE ended IS NOT NULL""",
+        """CREATE TABLE conversations (
+            id TEXT PRIMARY KEY, owner TEXT NOT NULL, created BIGINT NOT NULL,
+            touched {real} NOT NULL, size BIGINT NOT NULL, metadata {blob} NOT NULL)""",
+        """CREATE INDEX conversations_by_age ON conversations (touched, size)""",
+        """CREATE TABLE items (
+            conversation TEXT NOT NULL REFERENCES conversations (id) ON DELETE CASCADE,
+            position BIGINT NOT NULL, id TEXT NOT NULL, body {blob} NOT NULL,
+            PRIMARY KEY (conversation, position), UNIQUE (conversation, id))""",
+        """CREATE TABLE memories (
+            owner TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, touched {real} NOT NULL,
+            size BIGINT NOT NULL, data {blob} NOT NULL, PRIMARY KEY (owner, key))""",
+        """CREATE INDEX memories_by_age ON memories (touched, size)""",
+    ),
+    (
+        """CREATE TABLE holders (
+            owner TEXT NOT NULL, item TEXT NOT NULL,
+            response TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
+            PRIMARY KEY (owner, item))""",
+        """CREATE INDEX holders_by_response ON holders (response)""",
+    ),
+)
+NEWEST = len(STEPS)
+
+TYPES = {
+    "sqlite": {"blob": "BLOB", "real": "REAL"},
+    "postgresql": {"blob": "BYTEA", "real": "DOUBLE PRECISION"},
+}
+
+
+def step(connection: Connection, newest: int = NEWEST) -> bool:
+    """Do the next step in this transaction; False when there is none left."""
+    if connection.dialect.name == "postgresql":
+        for patience in ("lock_timeout", "statement_timeout"):
+            connection.execute(text(f"SET LOCAL {patience} = 0"))  # a step takes its time
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
+    version = _version(connection)
+    if version > NEWEST:
+        raise StoreError(
+            f"The database is of version {version}, and this server knows versions up to {NEWEST}. "
+            "A newer server has used it: run that one, or give this one a database of its own."
+        )
+    if version >= newest:
+        return False
+    types = TYPES[connection.dialect.name]
+    for statement in STEPS[version]:
+        connection.execute(text(statement.format_map(types)))
+    connection.execute(text("UPDATE dragoman SET version = :new"), {"new": version + 1})
+    log.info("the store is now of version %d", version + 1)
+    return True
+
+
+def _version(connection: Connection) -> int:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS dragoman (version INTEGER NOT NULL)"))
+    version = connection.execute(text("SELECT version FROM dragoman")).scalar()
+    if version is None:
+        connection.execute(text("INSERT INTO dragoman VALUES (0)"))
+    return version or 0

@@ -1,0 +1,74 @@
+"""What the store keeps, as its callers see it.
+
+Bodies, inputs and items are JSON, but the store never looks into them: they come out as they went
+in. An owner is whoever made a row; nobody else ever sees it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+Status: TypeAlias = Literal[
+    "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
+]
+RUNNING: tuple[Status, ...] = ("queued", "in_progress")  # every other state is the last one
+
+
+class StoreError(Exception):
+    """The store cannot be opened, or is used wrongly. The message is for the operator."""
+
+
+class Stored(Struct, kw_only=True):
+    """One response."""
+
+    id: str
+    owner: str
+    status: Status
+    created: int
+    body: bytes  # the resource, whatever its state
+    input: bytes = b"[]"  # this turn's own input items
+    previous: str | None = None
+    conversation: str | None = None
+    background: bool = False
+    hidden: bool = False  # kept only while it runs, and a little longer
+
+
+class Conversation(Struct, kw_only=True):
+    id: str
+    owner: str
+    created: int
+    metadata: bytes = b"{}"
+
+
+class Entry(Struct):
+    """One item of a conversation."""
+
+    id: str
+    body: bytes
+
+
+class Memory(Struct, frozen=True):
+    """What a model said, under a key that a client gives back."""
+
+    key: str
+    model: str
+    data: bytes
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How much is kept, and for how long. Seconds and bytes."""
+
+    ttl: float = 30 * 24 * 3600.0
+    size: int = 1 << 30  # of everything
+    row: int = 32 << 20  # of one row
+
+
+class Swept(Struct, frozen=True, kw_only=True):
+    """How many rows a sweep changed."""
+
+    failed: int = 0  # their server is dead
+    hidden: int = 0  # ended, and were kept only while they ran
+    expired: int = 0
+    evicted: int = 0  # the oldest, when there was too much

@@ -1,0 +1,1 @@
+"""Tools that are not the client's: remote servers that speak MCP."""

@@ -1,0 +1,54 @@
+"""Remote tools: what is known of a server, what it offers, what a call of it gave.
+
+A `Toolbox` is the one way to them. It holds its connections until it is closed, and never raises for
+what a server does: a failure is an `Outcome` that the model can read.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """A server of remote tools, as a request or the configuration names it."""
+
+    label: str
+    url: str = ""
+    headers: dict[str, str] = {}
+    configured: bool = False  # by the operator, who may name any address; a request may not
+
+
+class Listed(Struct, frozen=True, kw_only=True):
+    """A tool that a server offers."""
+
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] = {}
+    annotations: dict[str, Any] | None = None
+
+    @property
+    def read_only(self) -> bool:
+        return bool((self.annotations or {}).get("readOnlyHint"))
+
+
+class Outcome(Struct, frozen=True):
+    """What came of a call: an output, or an error in words."""
+
+    output: str | None = None
+    error: str | None = None
+
+
+class ToolsUnavailable(Exception):
+    """A server's tools cannot be listed; the message is for the client."""
+
+
+class Toolbox(Protocol):
+    async def list(self, server: Server) -> list[Listed]:
+        """What a server offers, or `ToolsUnavailable`."""
+        ...
+
+    async def call(self, server: Server, name: str, arguments: dict[str, Any]) -> Outcome: ...
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,107 @@
+"""Where a response begins: the items that came before it.
+
+They are those of the responses it follows, or of its conversation. Over a WebSocket a response that
+is not kept can be followed on the same connection; `Local` holds those.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.errors import BadRequest, NotFound
+from dragoman.protocols.responses import Asked, references
+from dragoman.protocols.responses.nouns import Item
+from dragoman.store.rows import RUNNING, Stored
+
+if TYPE_CHECKING:
+    from dragoman.turns.state import State
+
+Local: TypeAlias = dict[str, list[Item]]  # all items up to the end of a response, by its id
+PAGE = 1000
+MOST = 20_000  # items that a response can follow
+
+
+async def before(asked: Asked, owner: str, state: State, local: Local) -> list[Item]:
+    """The items that a response follows, oldest first."""
+    previous, conversation = asked.said.previous_response_id, asked.conversation
+    if previous is not None:
+        if previous in local:
+            return local[previous]
+        chain = await (await state.store()).history(owner, previous)
+        if not chain:
+            raise _lost(previous)
+        return [item for row in chain for item in _both(row)]
+    if conversation is not None:
+        return await _conversation(conversation, owner, state)
+    return []
+
+
+def _both(row: Stored) -> list[Item]:
+    """What went into a response and what came out of it."""
+    if row.status in RUNNING or row.status == "failed":
+        raise BadRequest(
+            f"The response `{row.id}` has no answer to go on from.",
+            param="previous_response_id",
+            code="previous_response_not_finished",
+        )
+    said: list[Item] = msgspec.json.decode(row.input)
+    output: list[Item] = msgspec.json.decode(row.body)["output"]
+    return said + output
+
+
+def _lost(name: str) -> BadRequest:
+    return BadRequest(
+        f"There is no response `{name[:80]}` to go on from.",
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )
+
+
+async def _conversation(name: str, owner: str, state: State) -> list[Item]:
+    store, found = await state.store(), list[Item]()
+    after: str | None = None
+    while True:
+        page = await store.items(owner, name, after=after, limit=PAGE, newest_first=False)
+        if page is None:
+            raise NotFound(
+                f"There is no conversation `{name[:80]}`.",
+                param="conversation",
+                code="conversation_not_found",
+            )
+        found += [msgspec.json.decode(entry.body) for entry in page]
+        if len(found) > MOST:
+            raise BadRequest(
+                f"A conversation can have at most {MOST:,} items.", param="conversation"
+            )
+        if len(page) < PAGE:
+            return found
+        after = page[-1].id
+
+
+async def resolved(asked: Asked, history: list[Item], owner: str, state: State) -> Asked:
+    """The same with the items themselves where it only names them."""
+    wanted = references(asked)
+    if not wanted:
+        return asked
+    known = {item["id"]: item for item in history if "id" in item}
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        for row in (await (await state.store()).holders(owner, missing)).values():
+            known |= {item["id"]: item for item in _both(row)}
+    inside = {item.get("id") for item in history}
+    items: list[Item] = []
+    for at, item in enumerate(asked.items):
+        if item.get("type") != "item_reference":
+            items.append(item)
+        elif item["id"] not in known:
+            raise NotFound(
+                f"There is no item `{str(item['id'])[:80]}`.",
+                param=f"input[{at}]",
+                code="item_not_found",
+            )
+        elif item["id"] not in inside:  # what is in the history is not said twice
+            items.append(known[item["id"]])
+    return replace(asked, items=items)

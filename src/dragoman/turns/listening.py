@@ -1,0 +1,120 @@
+"""Hearing a response that is not one's own to run: in the background here, elsewhere, or long over.
+
+All of them are pieces of work that only tell. Closing one ends nothing but the telling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from dragoman.errors import DragomanError
+from dragoman.memory import Reuse
+from dragoman.pipeline import done
+from dragoman.protocols import responses
+from dragoman.store.rows import RUNNING, Stored
+from dragoman.turns.feed import Feed
+from dragoman.turns.work import Outlet
+
+if TYPE_CHECKING:
+    from dragoman.store.store import Store
+
+LOOK = 0.2  # seconds between two looks at a response that another process runs
+
+
+class Telling:
+    """What all of them have in common."""
+
+    streamed = True
+    warnings: tuple[str, ...] = ()
+    reuse: Reuse | None = None  # no prompt is made for it
+
+    def start(self) -> list[bytes]:
+        return []
+
+    async def run(self, outlet: Outlet) -> None:
+        raise NotImplementedError
+
+    def whole(self) -> bytes:
+        raise NotImplementedError
+
+    async def fail(self, error: DragomanError) -> list[bytes]:
+        return []  # the response itself did not fail; whoever comes again hears the rest
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Queued(Telling):
+    """A response that was just sent into the background, for a client that will ask again."""
+
+    streamed = False
+
+    def __init__(self, body: bytes, warnings: tuple[str, ...]) -> None:
+        self._body = body
+        self.warnings = warnings
+
+    async def run(self, outlet: Outlet) -> None:
+        """It runs by itself."""
+
+    def whole(self) -> bytes:
+        return self._body
+
+
+class Fed(Telling):
+    """A response that runs in this process."""
+
+    def __init__(self, feed: Feed, after: int = -1, warnings: tuple[str, ...] = ()) -> None:
+        self._feed = feed
+        self._after = after
+        self.warnings = warnings
+
+    async def run(self, outlet: Outlet) -> None:
+        async for frames in self._feed.listen(self._after):
+            if outlet.push is not None:
+                await done(outlet.push(frames))
+
+
+class Kept(Telling):
+    """A response of the store: over, or run by another process."""
+
+    def __init__(self, row: Stored, store: Store, after: int = -1) -> None:
+        self._row = row
+        self._store = store
+        self._at = after
+
+    async def run(self, outlet: Outlet) -> None:
+        if outlet.push is None:
+            return
+        if not self._row.background:
+            await done(outlet.push(responses.replay(self._row.body)[self._at + 1 :]))
+            return
+        ended = False
+        while True:
+            frames = await self._more()
+            if frames:
+                await done(outlet.push(frames))
+            elif ended:
+                break
+            else:
+                row = await self._store.get(self._row.owner, self._row.id)
+                ended = row is None or row.status not in RUNNING
+                self._row = row or self._row
+                if not ended:
+                    await asyncio.sleep(LOOK)
+        await done(outlet.push(await self._ending()))
+
+    async def _more(self) -> list[bytes]:
+        """Frames that were not told yet."""
+        owner, name = self._row.owner, self._row.id
+        found = await self._store.frames(owner, name, self._at)
+        if found:
+            self._at = found[-1][0]
+        return [data for _, data in found]
+
+    async def _ending(self) -> list[bytes]:
+        """The last event of a response whose server died before it could tell it."""
+        last = await self._store.frames(self._row.owner, self._row.id, self._at - 1, 1)
+        if self._row.status in RUNNING or (last and responses.is_last(last[0][1])):
+            return []
+        return [responses.ending(self._row.body, self._at + 1)]

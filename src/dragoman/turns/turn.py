@@ -1,0 +1,217 @@
+"""One response, from its request to its end.
+
+Everything that can be the client's fault is done by `Turn.begin`. Running it takes rounds: the
+model answers; where it called remote tools these are asked, and it goes on with what they said.
+A response is kept before its last frame is told, so what a client has seen end is there.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman import pipeline
+from dragoman.errors import DragomanError
+from dragoman.events import Delta, Usage
+from dragoman.protocols import responses
+from dragoman.protocols.responses import Asked, Frame, Writer
+from dragoman.protocols.responses.nouns import Item
+from dragoman.seal import OwnedSeal
+from dragoman.store.rows import Entry, Status, Stored
+from dragoman.turns.fitting import fitting
+from dragoman.turns.remote import NOTHING, Remote
+from dragoman.turns.work import Outlet, Push
+from dragoman.types import Request
+
+if TYPE_CHECKING:
+    from dragoman.memory import Reuse
+from dragoman.models.registry import Models
+
+encode = msgspec.json.Encoder().encode
+
+
+class Cancelled(DragomanError):
+    """Somebody asked for the response to end."""
+
+    code = "cancelled"
+
+
+class Scene:
+    """What a turn takes place in."""
+
+    def __init__(
+        self,
+        models: Models,
+        owner: str,
+        sealing: OwnedSeal,
+        history: Sequence[Item] = (),
+        remote: Remote = NOTHING,
+    ) -> None:
+        self.models = models
+        self.owner = owner
+        self.sealing = sealing
+        self.history = list(history)
+        self.remote = remote
+
+
+class Turn:
+    """A response that is ready to run."""
+
+    def __init__(self, asked: Asked, scene: Scene, plan: pipeline.Plan) -> None:
+        self.asked = asked
+        self.id = f"resp_{uuid.uuid4().hex}"
+        self.created = int(time.time())
+        self.streamed = bool(asked.said.stream)
+        self.keep: Callable[[list[bytes]], Awaitable[None]] | None = None  # before the last frames
+        self.usage = Usage()
+        self._scene = scene
+        self._plan = plan
+        self._warnings = plan.warnings
+        said = asked.said
+        frame = Frame(
+            id=self.id,
+            created=self.created,
+            model=plan.name,
+            echo=responses.echo(asked, plan.name),
+            tools=responses.known(asked, scene.history) | scene.remote.known,
+            include=asked.include,
+            summary=bool(asked.summary),
+            most_calls=said.max_tool_calls,
+            sealing=scene.sealing,
+        )
+        self.writer = Writer(frame, plan.request)
+
+    @classmethod
+    async def begin(cls, asked: Asked, scene: Scene) -> Turn:
+        plan = await _plan(asked, scene, ())
+        try:
+            return cls(asked, scene, plan)
+        except BaseException:
+            plan.close()
+            raise
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self._warnings
+
+    @property
+    def reuse(self) -> Reuse | None:
+        return self._plan.reuse
+
+    @property
+    def owner(self) -> str:
+        return self._scene.owner
+
+    @property
+    def items(self) -> list[Item]:
+        """All there is for whoever goes on from here."""
+        return [*self._scene.history, *self.asked.items, *self.writer.items]
+
+    @property
+    def added(self) -> list[Entry]:
+        """All items of this turn: what it was asked, and what it answered."""
+        return [Entry(item["id"], encode(item)) for item in (*self.asked.items, *self.writer.items)]
+
+    def start(self) -> list[bytes]:
+        return self.writer.start()
+
+    async def run(self, outlet: Outlet) -> None:
+        push = outlet.push or _dropped
+        try:
+            remote = self._scene.remote
+            await remote.tell(self.writer, push)
+            if await remote.resume(self.writer, push):
+                await self._go_on()
+            await self._round(outlet.note, push)
+            while await remote.answer(self.writer, push):
+                await self._go_on()
+                await self._round(outlet.note, push)
+        finally:
+            await self._scene.remote.aclose()
+        await self._end(self.writer.end(self.usage), push)
+
+    async def _go_on(self) -> None:
+        """The same conversation with what was answered so far."""
+        self._plan.close()
+        self._plan = await _plan(self.asked, self._scene, self.writer.items, self.usage)
+
+    async def _round(self, note: Callable[[Delta], None], push: Push) -> None:
+        write = self.writer.write
+
+        def deliver(delta: Delta) -> Awaitable[None] | None:
+            note(delta)
+            if delta.usage is not None:
+                self.usage += delta.usage
+            return push(write(delta))
+
+        await pipeline.generate(self._plan, deliver)
+
+    async def _end(self, frames: list[bytes], push: Push) -> None:
+        if self.keep is not None:
+            await self.keep(frames)
+        await pipeline.done(push(frames))
+
+    async def fail(self, error: DragomanError) -> list[bytes]:
+        cancelled = isinstance(error, Cancelled)
+        frames = self.writer.cancel() if cancelled else self.writer.fail(error)
+        if self.keep is not None:
+            await self.keep(frames)
+        return frames
+
+    def whole(self) -> bytes:
+        return self.writer.whole()
+
+    def close(self) -> None:
+        self._plan.close()
+
+    def row(self) -> Stored:
+        """The response as it is now, for the store."""
+        resource = self.writer.resource()
+        status: Status = resource["status"]
+        return Stored(
+            id=self.id,
+            owner=self.owner,
+            status=status,
+            created=self.created,
+            body=encode(resource),
+            input=encode(self.asked.items),
+            previous=self.asked.said.previous_response_id,
+            conversation=self.asked.conversation,
+            background=bool(self.asked.said.background),
+        )
+
+
+def _dropped(_: list[bytes]) -> None:
+    """Nobody hears it grow."""
+
+
+async def _plan(
+    asked: Asked, scene: Scene, output: Sequence[Item], spent: Usage | None = None
+) -> pipeline.Plan:
+    """The next round: what came before, what is asked, and what was answered so far."""
+    request = responses.to_request(
+        responses.onward(asked, output) if output else asked,
+        scene.history,
+        owner=scene.owner,
+        sealing=scene.sealing,
+        remote=scene.remote.tools,
+    )
+    if spent is not None:
+        request = _shorter(request, spent)
+    if asked.said.truncation == "auto":
+        return await fitting(request, scene.models)
+    return await pipeline.prepare(request, scene.models)
+
+
+def _shorter(request: Request, spent: Usage) -> Request:
+    """The limit is for all rounds together."""
+    most = request.sampling.max_tokens
+    if most is None:
+        return request
+    left = max(1, most - spent.completion)
+    return replace(request, sampling=replace(request.sampling, max_tokens=left))
