@@ -4,10 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := bench/.peers
+SUITES := $(VENV)/suites
+AGENTS := .agents
 MODEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-constraints exam format bench bench-peers clean
+.PHONY: help serve test test-constraints test-openai test-anthropic test-agents test-postgres exam format bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -25,6 +27,21 @@ test: $(VENV)/.test ## set up, then run every check and every test
 test-constraints: $(VENV)/.test ## hold the default model to 200 schemas and three ways of thinking, hostile demands, 100,000 grammars (an hour)
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/heavy
+
+test-openai: $(VENV)/.test $(SUITES)/openai/.done ## run the openai package's own tests against the server
+	$(BIN)/python -m tests.suites openai
+
+test-anthropic: $(VENV)/.test $(SUITES)/anthropic/.done ## run the anthropic package's own tests against the server
+	$(BIN)/python -m tests.suites anthropic
+
+test-agents: $(VENV)/.test $(AGENTS)/.done ## let Codex, Claude Code and opencode work with the server (1.2 GB; needs node; AGENT=... for one)
+	$(BIN)/dragoman pull smollm2-135m
+	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/agents $(if $(AGENT),-k $(AGENT))
+
+test-postgres: $(VENV)/.test ## hold the store to its tests on a throw-away PostgreSQL (Debian's, installed if there is none)
+	@command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null || { apt-get update && apt-get install -y postgresql; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[postgres]'
+	$(BIN)/python -m tests.postgres $(BIN)/pytest -q tests/test_store.py tests/test_store_life.py
 
 exam: $(VENV)/.test ## read other projects' cases of output formats, where ../shared/exam holds them; try grammars
 	@test -f ../shared/exam/score.py || { echo 'there are no cases: ../shared/exam is not here'; exit 1; }
@@ -44,7 +61,7 @@ bench: $(VENV)/.test ## compare with the peers under bench/ and write bench/RESU
 bench-peers: $(PEERS)/.done ## install the peers that need an environment of their own (2 GB); bench uses them if there
 
 clean: ## remove the virtual environment and what tools left behind
-	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(AGENTS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -58,6 +75,22 @@ $(VENV)/.test: $(VENV)/bin/python pyproject.toml constraints.txt tests/clients/i
 	$(PYTHON) -m venv $(VENV)/instructor
 	$(VENV)/instructor/bin/python -m pip install --quiet --disable-pip-version-check -r tests/clients/instructor.txt
 	@touch $@ $(VENV)/.serve
+
+# the package from its wheel, its tests from its source distribution, both in the version we test with
+$(SUITES)/%/.done: tests/suites/%.txt constraints.txt
+	rm -rf $(@D) && $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r $<
+	$(@D)/bin/python -m pip download --quiet --disable-pip-version-check -c constraints.txt --no-deps --no-binary $* -d $(@D)/source $*
+	cd $(@D)/source && tar xzf $*-*.tar.gz
+	@touch $@
+
+# newer npm runs no scripts of packages by itself; these two put the binary in its place
+$(AGENTS)/.done: tests/agents/package.json
+	rm -rf $(AGENTS) && mkdir $(AGENTS) && echo '*' > $(AGENTS)/.gitignore
+	cp $< $(AGENTS)/
+	cd $(AGENTS) && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
+	cd $(AGENTS)/node_modules && node opencode-ai/postinstall.mjs && node @anthropic-ai/claude-code/install.cjs
+	@touch $@
 
 # a build of torch for the CPU where the index has one; vLLM's other dependencies are not needed to parse
 $(PEERS)/.done: bench/peers.txt

@@ -14,6 +14,7 @@ class Bytes:
         self.bos_id = FIRST if specials else None
         self.add_bos = add_bos
         self.variables = {"bos_token": specials[0], "eos_token": specials[1]} if specials else {}
+        self.eos_ids = frozenset({self.specials[specials[1]]} if specials[1:] else ())
         self.rstrip = frozenset({self.specials[rstrip]} if rstrip else ())
         self.encoded: list[str] = []
 

@@ -28,6 +28,7 @@ from dragoman.types import DEFAULT_SAMPLING, Adapter, Job, Logprob, Sampling, St
 # what a job asks for -> what the server is told
 
 ASK = Ask(prompt=[1, 2], tokens=7, seed=5)
+GRAMMAR = '%llguidance {}\nstart: "a"'
 
 
 def told(sampling: Sampling | None = None, ask: Ask = ASK, **job: Any) -> dict[str, Any]:
@@ -88,7 +89,7 @@ def test_d26_nothing_said_is_exactly_our_defaults() -> None:
         ({"logprobs": 0}, {"n_probs": 1}),
         ({"logprobs": 5}, {"n_probs": 5}),
         ({"cache_prompt": False}, {"cache_prompt": False}),
-        ({"grammar": 'root ::= "a"'}, {"grammar": 'root ::= "a"'}),
+        ({"grammar": GRAMMAR}, {"grammar": GRAMMAR}),
     ],
     ids=str,
 )
@@ -120,7 +121,7 @@ def test_nothing_that_ends_an_answer_may_come_in_an_unending_request() -> None:
 
 
 def test_under_a_grammar_no_token_is_forbidden_for_good() -> None:
-    body = told(Sampling(logit_bias={4: -1000.0}), grammar="root ::= .")
+    body = told(Sampling(logit_bias={4: -1000.0}), grammar=GRAMMAR)
     assert body["logit_bias"] == [[4, -100.0]]
 
 

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from dragoman.engines.llamacpp.engine import LlamaCpp, create
+from dragoman.engines.llamacpp.grammar import HEADER
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
 from dragoman.types import Adapter
 from tests.llama_bench import CONTEXT, HARD, QUESTION, Bench, ask, job_of, refusal
@@ -23,6 +24,11 @@ def bench(default_model: Path) -> Iterator[Bench]:
     made = Bench(path=str(default_model), context=CONTEXT, slots=3, threads=1)
     yield made
     made.close()
+
+
+def starting(rule: str) -> str:
+    """A grammar of one rule."""
+    return f"{HEADER} {{}}\nstart: {rule}"
 
 
 # logprobs
@@ -58,7 +64,7 @@ def test_d34_every_token_has_one_logprob(bench: Bench, top: int) -> None:
 
 
 def test_d3_d34_tokens_inside_a_character_are_all_told_of(bench: Bench) -> None:
-    answer = bench.answer(max_tokens=60, logprobs=2, grammar=f'root ::= "{HARD}"')
+    answer = bench.answer(max_tokens=60, logprobs=2, grammar=starting(f'"{HARD}"'))
     ids, marks = answer.ids(), answer.marks()
     assert answer.text() == HARD
     assert answer.finish() == "stop"
@@ -80,7 +86,7 @@ def test_d3_d34_tokens_inside_a_character_are_all_told_of(bench: Bench) -> None:
 @pytest.mark.parametrize("most", [1, 2, 4, 5])
 def test_d29_a_limit_inside_a_character_is_kept(bench: Bench, most: int, grammar: bool) -> None:
     if grammar:
-        prompt, said = QUESTION, {"grammar": f'root ::= "{HARD}"'}
+        prompt, said = QUESTION, {"grammar": starting(f'"{HARD}"')}
     else:
         prompt, said = "😀😀😀😀😀😀😀😀", {}
     whole = bench.answer(prompt, max_tokens=9, logprobs=0, **said)
@@ -115,24 +121,18 @@ def test_a_prompt_is_read_once_unless_that_is_not_wanted(bench: Bench) -> None:
     assert cached == [0, count - 1, 0, count - 1]
 
 
-@pytest.mark.parametrize(
-    ("grammar", "allowed"),
-    [
-        ("root ::= [a-c]+", set("abc")),
-        ("%llguidance {}\nstart: /[xy]+/", set("xy")),
-    ],
-)
-def test_a_grammar_is_kept_to(bench: Bench, grammar: str, allowed: set[str]) -> None:
-    answer = bench.answer(grammar=grammar, temperature=1.0, seed=1)
+def test_a_grammar_is_kept_to(bench: Bench) -> None:
+    answer = bench.answer(grammar=starting("/[xy]+/"), temperature=1.0, seed=1)
     assert answer.text()
-    assert set(answer.text()) <= allowed
+    assert set(answer.text()) <= set("xy")
 
 
 @pytest.mark.parametrize(
     "grammar",
-    ["root ::= (", "%llguidance {}\nstart: nosuch", "%llguidance {}\nstart: (", "", "root ::= x"],
+    [starting("nosuch"), starting("("), "", 'root ::= "a"'],
 )
 def test_d27_a_grammar_that_cannot_be_kept_to_is_refused(bench: Bench, grammar: str) -> None:
+    """One in another language is none for this engine, whatever its own server could read."""
     error = bench.run(refusal(bench.engine.admit(job_of([1], grammar=grammar))))
     assert type(error) is BadRequest
     assert error.param == "grammar"
@@ -141,7 +141,7 @@ def test_d27_a_grammar_that_cannot_be_kept_to_is_refused(bench: Bench, grammar: 
 
 def test_a_bias_against_the_grammar_ends_nothing(bench: Bench) -> None:
     only = bench.ids("a")[0]
-    answer = bench.answer(grammar='root ::= "a"', logit_bias={only: -100.0}, temperature=1.0)
+    answer = bench.answer(grammar=starting('"a"'), logit_bias={only: -100.0}, temperature=1.0)
     assert answer.text() == "a"
 
 
@@ -228,8 +228,8 @@ def test_tokenizing(bench: Bench) -> None:
         ([5], {"lora": (Adapter("none"),)}, BadRequest, "lora"),
         ([5], {"logit_bias": {999_999: 1.0}}, BadRequest, "logit_bias"),
         ([5], {"stop_token_ids": (999_999,)}, BadRequest, "stop_token_ids"),
-        ([5], {"grammar": "root ::= .", "min_tokens": 3}, Unsupported, "min_tokens"),
-        ([5], {"grammar": "root ::= .", "ignore_eos": True}, Unsupported, "ignore_eos"),
+        ([5], {"grammar": starting("/./"), "min_tokens": 3}, Unsupported, "min_tokens"),
+        ([5], {"grammar": starting("/./"), "ignore_eos": True}, Unsupported, "ignore_eos"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -1,4 +1,4 @@
-"""Responses over HTTP: what is kept, gone on from, heard again and cancelled, by the real client."""
+"""Responses over HTTP: kept, gone on from, heard again and cancelled, by the real client."""
 
 from __future__ import annotations
 
@@ -79,9 +79,7 @@ def frames(server: Running, body: dict[str, Any] | None, path: str = "") -> list
 
 
 def check(events: list[Any]) -> None:
-    check_frames(
-        [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in events]
-    )
+    check_frames([f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in events])
 
 
 # What is kept

@@ -43,14 +43,17 @@ ALLOWED: dict[str, set[str]] = {
     "ordering": {"constraint", "models"},
     "wishes": {"models"},
     "pipeline": {"admission", "detokenize", "fanin", "models", "reader", "thinking"}
-    | {"constraint", "memory", "ordering", "wishes"},
+    | {"constraint", "memory", "ordering", "prompt", "ranking", "refusing", "wishes"},
+    "ranking": set(),
+    "refusing": {"models"},
+    "embedding": {"models", "refusing"},
     "protocols": set(),
     "seal": set(),
     "store": set(),
     "tools": set(),
     "memory": {"models", "prompt", "store"},
     "turns": {"memory", "models", "pipeline", "protocols", "seal", "store", "tools"},
-    "http": {"config", "models", "pipeline", "protocols", "tokens"}
+    "http": {"config", "embedding", "models", "pipeline", "protocols", "tokens"}
     | {"memory", "seal", "store", "tools", "turns"},
     "assembly": {"config", "engines", "http", "models"}
     | {"memory", "seal", "store", "tools", "turns"},

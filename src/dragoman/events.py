@@ -69,6 +69,14 @@ class Call(Struct):
     id: str = ""
 
 
+class Part(Struct, frozen=True):
+    """What came on one channel before another had its turn."""
+
+    channel: Channel
+    text: str
+    call: int = 0
+
+
 class Choice(Struct):
     """One choice, added up."""
 
@@ -79,6 +87,7 @@ class Choice(Struct):
     tokens: list[Token] = msgspec.field(default_factory=list)
     finish: Finish | None = None
     stop: str | int | None = None
+    parts: list[Part] = msgspec.field(default_factory=list)  # the same texts, in their order
 
 
 class Completion:
@@ -86,7 +95,7 @@ class Completion:
 
     def __init__(self) -> None:
         self._choices: dict[int, Choice] = {}
-        self._pieces: dict[tuple[int, Channel, int], list[str]] = {}
+        self._runs: dict[int, list[tuple[Channel, int, list[str]]]] = {}
         self._ids: dict[tuple[int, int], str] = {}
         self.usage = Usage()
 
@@ -95,9 +104,7 @@ class Completion:
         if choice is None:
             choice = self._choices[delta.choice] = Choice(delta.choice)
         if delta.text or delta.channel.startswith("tool_"):
-            self._pieces.setdefault((delta.choice, delta.channel, delta.call), []).append(
-                delta.text
-            )
+            self._run(delta).append(delta.text)
         if delta.id:
             self._ids[delta.choice, delta.call] = delta.id
         choice.tokens.extend(delta.tokens)
@@ -107,10 +114,24 @@ class Completion:
         if delta.usage is not None:
             self.usage += delta.usage
 
+    def _run(self, delta: Delta) -> list[str]:
+        """Where the texts of this channel are put while no other has its turn."""
+        runs = self._runs.setdefault(delta.choice, [])
+        if not runs or runs[-1][:2] != (delta.channel, delta.call):
+            runs.append((delta.channel, delta.call, []))
+        return runs[-1][2]
+
     def choices(self) -> list[Choice]:
         """All choices by index, with their text joined."""
-        for (index, channel, call), pieces in sorted(self._pieces.items()):
-            self._put(self._choices[index], channel, call, "".join(pieces))
+        for index, runs in self._runs.items():
+            whole: dict[tuple[Channel, int], str] = {}
+            choice = self._choices[index]
+            choice.parts = [Part(channel, "".join(said), call) for channel, call, said in runs]
+            for part in choice.parts:
+                key = (part.channel, part.call)
+                whole[key] = whole.get(key, "") + part.text
+            for (channel, call), text in sorted(whole.items()):
+                self._put(choice, channel, call, text)
         for (index, call), id_ in self._ids.items():
             self._choices[index].calls[call].id = id_
         return [self._choices[index] for index in sorted(self._choices)]

@@ -119,7 +119,7 @@ def _firm(chat: Chat, order: Order) -> str:
             return tool.input.param
         if tool.strict:
             return tool.param
-    return "" if chat.parallel else "parallel_tool_calls"
+    return "" if chat.parallel else chat.name("parallel_tool_calls")
 
 
 def control_of(model: Model, speech: Speech) -> dict[str, int]:

@@ -10,24 +10,28 @@ hand. Whoever holds a `Plan` must close it; cancelling `generate` cancels the en
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeAlias, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.admission import Ticket
 from dragoman.constraint.order import Made
-from dragoman.constraint.workshop import Workshop
 from dragoman.detokenize import Detokenizer
-from dragoman.errors import BadRequest, ContextOverflow, EngineFailed, Unsupported
-from dragoman.events import Completion, Delta, Token, Usage
+from dragoman.errors import BadRequest, EngineFailed, Unsupported
+from dragoman.events import Completion, Delta
 from dragoman.fanin import closing, run_together
+from dragoman.memory import Memory, Notes, Reuse
 from dragoman.models.registry import Lease, Model, Models
 from dragoman.models.speech import Beginning, Speech
 from dragoman.ordering import FREE, blaming, constrain
+from dragoman.prompt.prompter import Rendered
+from dragoman.ranking import likeliest
 from dragoman.reader import ChatReader, Listening, Reader
+from dragoman.refusing import budget_of, check, fit
 from dragoman.thinking import extended, within_budget
-from dragoman.types import DEFAULT_SAMPLING, Chat, Embedder, Job, Prompt, Request, Sampling, Step
+from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Prompt, Request, Sampling, Step
 from dragoman.wishes import granted
 
 PLAIN = Speech()
@@ -53,6 +57,9 @@ class Ready(Struct):
     hearing: Hearing | None = None
     made: Made = FREE
     unkept: tuple[str, ...] = ()  # wishes that were not granted, a sentence each
+    chat: Chat | None = None  # that it is the prompt of
+    opened: int | None = None  # where among its tokens the answer is opened, if that is known
+    reuse: Reuse | None = None  # how much of it was there before
 
 
 class Plan(Struct):
@@ -63,6 +70,7 @@ class Plan(Struct):
     jobs: list[Job]
     prompts: list[Ready]
     ticket: Ticket
+    memory: Memory | None = None
 
     @property
     def model(self) -> Model:
@@ -81,6 +89,11 @@ class Plan(Struct):
             *self.request.warnings,
             *(said for one in self.prompts for said in (*one.unkept, *one.made.warnings)),
         )
+
+    @property
+    def reuse(self) -> Reuse | None:
+        """How much of a chat's prompt was there before, where that is known."""
+        return self.prompts[0].reuse if self.prompts else None
 
     @property
     def choices(self) -> int:
@@ -107,10 +120,10 @@ async def prepare(request: Request, models: Models) -> Plan:
     except BaseException:
         lease.release()
         raise
-    plan = Plan(request, lease, [], [], ticket)
+    plan = Plan(request, lease, [], [], ticket, models.memory)
     try:
         for prompt in request.prompts:
-            ready = await render(prompt, model, request, models.workshop)
+            ready = await render(prompt, model, request, models)
             room = fit(ready.content, model, "messages" if isinstance(prompt, Chat) else "prompt")
             job = make_job(request, ready, model, room)
             with blaming(request):
@@ -128,11 +141,11 @@ def choices(request: Request) -> int:
     return max(request.n, request.best_of or 0)
 
 
-async def render(prompt: Chat | Prompt, model: Model, request: Request, shop: Workshop) -> Ready:
+async def render(prompt: Chat | Prompt, model: Model, request: Request, models: Models) -> Ready:
     """What goes to the engine, and what to do with the answer."""
     if isinstance(prompt, Chat):
-        return await render_chat(prompt, model, request, shop)
-    made = await constrain(None, request, model, Beginning(), shop)
+        return await render_chat(prompt, model, request, models)
+    made = await constrain(None, request, model, Beginning(), models.workshop)
     content = await model.prompt.encode(prompt)
     if not content:
         raise BadRequest("The prompt is empty.", param="prompt")
@@ -141,37 +154,39 @@ async def render(prompt: Chat | Prompt, model: Model, request: Request, shop: Wo
     return Ready(content, detokenizer(model).text(content), made=made)
 
 
-async def render_chat(chat: Chat, model: Model, request: Request, shop: Workshop) -> Ready:
+async def render_chat(chat: Chat, model: Model, request: Request, models: Models) -> Ready:
     """Where the answer begins, in thoughts or not, is decided by this very prompt."""
     chat, unkept = granted(chat, model)
     speech = model.speech.heard_in(chat)
     budget = budget_of(chat, model, request)
-    rendered = await model.prompt.render(chat)
+    rendered, lost = await write(chat, model, request, models.memory)
     content = rendered.text if rendered.ids is None else rendered.ids
-    if not speech:
-        made = await constrain(chat, request, model, Beginning(), shop)
-        return Ready(content, made=made, unkept=unkept)
-    begins = await speech.begins(chat, rendered, model.prompt)
+    begins = await speech.begins(chat, rendered, model.prompt) if speech else Beginning()
     if begins.inside and budget == 0:
         content, begins = await extended(content, (), model), Beginning(inside=False)
-    made = await constrain(chat, request, model, begins, shop)
-    hearing = Hearing(chat, speech, begins, budget)
-    if budget is not None and made.grammar is not None:
-        closed = await constrain(chat, request, model, Beginning(inside=False), shop)
-        hearing.after = closed.grammar
-    return Ready(content, hearing=hearing, made=made, unkept=unkept)
+    ready = Ready(content, unkept=unkept, chat=chat, opened=rendered.opened)
+    if models.memory is not None and isinstance(content, list):
+        reuse = models.memory.reuse(content, rendered, model, request.owner)
+        ready.reuse = replace(reuse, lost=lost)
+    if not speech:
+        ready.made = await constrain(chat, request, model, begins, models.workshop)
+        return ready
+    shop = models.workshop
+    ready.made = await constrain(chat, request, model, begins, shop, silent=budget == 0)
+    ready.hearing = Hearing(chat, speech, begins, budget)
+    if budget is not None and ready.made.grammar is not None:
+        closed = await constrain(chat, request, model, Beginning(), shop, silent=True)
+        ready.hearing.after = closed.grammar
+    return ready
 
 
-def budget_of(chat: Chat, model: Model, request: Request) -> int | None:
-    """Most tokens of thoughts, where the template does not see to it itself."""
-    if chat.thinking_budget is None or model.prompt.keeps_budget:
-        return None
-    name = chat.name("thinking_budget")
-    if model.speech.closing is None:
-        raise Unsupported("This model's thinking cannot be limited.", param=name)
-    if request.n > 1:
-        raise Unsupported(f"`{name}` and `n` cannot be had together here.", param=name)
-    return chat.thinking_budget
+async def write(
+    chat: Chat, model: Model, request: Request, memory: Memory | None
+) -> tuple[Rendered, tuple[str, ...]]:
+    """The prompt of a chat, and why turns of the assistant's are not as the model wrote them."""
+    if memory is None:
+        return await model.prompt.render(chat), ()
+    return await memory.render(chat, model, request.owner)
 
 
 def detokenizer(
@@ -209,55 +224,14 @@ def make_job(request: Request, ready: Ready, model: Model, room: int | None) -> 
     )
 
 
-def fit(content: list[int] | str, model: Model, param: str) -> int | None:
-    """How many tokens are left for the answer, if that is known; none is an error."""
-    context = model.capabilities.context
-    if context is None or isinstance(content, str):
-        return None
-    room = context - len(content)
-    if room <= 0:
-        raise ContextOverflow(
-            f"This model's maximum context length is {context} tokens. However, your {param} "
-            f"resulted in {len(content)} tokens. Please shorten it.",
-            param=param,
-        )
-    return room
-
-
-def check(request: Request, model: Model) -> None:
-    """Refuse by name what this model's engine cannot do."""
-    can = model.capabilities
-    if request.logprobs is not None and request.logprobs > can.logprobs:
-        raise Unsupported(
-            "This model's engine cannot report logprobs."
-            if can.logprobs < 0
-            else f"This model's engine reports at most {can.logprobs} alternatives a token.",
-            param="logprobs" if can.logprobs < 0 else "top_logprobs",
-        )
-    if request.echo and request.logprobs is not None and not can.prompt_logprobs:
-        raise Unsupported("This model's engine cannot report logprobs of a prompt.", param="echo")
-    for adapter in request.lora or ():
-        if adapter.name not in can.lora:
-            known = ", ".join(can.lora) or "none"
-            raise BadRequest(
-                f"There is no adapter `{adapter.name}` for this model. It has: {known}.",
-                param="lora",
-                code="adapter_not_found",
-            )
-    if can.sampling is not None:
-        for name in Sampling.__struct_fields__:
-            said = getattr(request.sampling, name) is not None
-            if said and name not in can.sampling:
-                raise Unsupported(f"This model's engine cannot honour `{name}`.", param=name)
-
-
 async def generate(plan: Plan, deliver: Deliver) -> None:
     """Run the answer and hand out what it gains. Cancelling this cancels the engine at once."""
     with blaming(plan.request):
         if (plan.request.best_of or 0) > plan.request.n:
             whole = Completion()
             await run(plan, whole.add)
-            for delta in likeliest(plan, whole):
+            told = plan.request.logprobs is not None
+            for delta in likeliest(whole, plan.jobs[0].n, plan.request.n, told):
                 await done(deliver(delta))
         else:
             await run(plan, deliver)
@@ -271,6 +245,7 @@ async def done(waiting: Awaitable[None] | None) -> None:
 async def run(plan: Plan, deliver: Deliver) -> None:
     """Run the jobs and read their steps until every choice is done."""
     readers = make_readers(plan)
+    notes = make_notes(plan)
     left = len(readers)
     await plan.ticket.wait()
     async with closing(start(plan, readers)) as steps:
@@ -280,6 +255,8 @@ async def run(plan: Plan, deliver: Deliver) -> None:
             if step.prompt_tokens is not None or step.prompt_logprobs:
                 share(step, readers, plan.jobs[0].n)
             for delta in readers[step.choice].feed(step):
+                if notes is not None:
+                    take_note(notes, delta, readers[delta.choice])
                 waiting = deliver(delta)
                 if waiting is not None:
                     await waiting
@@ -295,6 +272,25 @@ def start(plan: Plan, readers: list[Reader]) -> AsyncGenerator[Step, None]:
     if hearing is not None and hearing.budget is not None and isinstance(reader, ChatReader):
         return within_budget(plan.model, plan.jobs[0], reader, hearing.after)
     return run_together(plan.model.engine, plan.jobs)
+
+
+def make_notes(plan: Plan) -> Notes | None:
+    """What listens to the answer of a chat for the memory; the best of many is not kept."""
+    memory, request = plan.memory, plan.request
+    if memory is None or plan.reuse is None or (request.best_of or 0) > request.n:
+        return None
+    notes, first = Notes(memory, plan.model, request.owner), 0
+    for job, ready in zip(plan.jobs, plan.prompts, strict=True):
+        if ready.chat is not None and ready.reuse is not None:
+            notes.ask(range(first, first + job.n), ready.chat, ready.reuse, ready.opened)
+        first += job.n
+    return notes
+
+
+def take_note(notes: Notes, delta: Delta, reader: Reader) -> None:
+    notes.hear(delta)
+    if delta.finish is not None:
+        notes.end(delta.choice, reader.said, reader.given)
 
 
 def make_readers(plan: Plan) -> list[Reader]:
@@ -334,50 +330,11 @@ def share(step: Step, readers: list[Reader], choices: int) -> None:
         reader.echo(step.prompt_logprobs)
 
 
-def likeliest(plan: Plan, whole: Completion) -> Iterator[Delta]:
-    """Of more choices than were asked for, the likeliest of each prompt."""
-    many, keep, index = plan.jobs[0].n, plan.request.n, 0
-    everything, usage = whole.choices(), whole.usage
-    for at in range(0, len(everything), many):
-        ranked = sorted(everything[at : at + many], key=lambda c: -likelihood(c.tokens))
-        for choice in ranked[:keep]:
-            tokens = tuple(choice.tokens) if plan.request.logprobs is not None else ()
-            yield Delta(
-                index,
-                choice.text,
-                tokens=tokens,
-                finish=choice.finish,
-                stop=choice.stop,
-                usage=usage,
-            )
-            index, usage = index + 1, Usage()
-
-
-def likelihood(tokens: list[Token]) -> float:
-    """Mean logprob of a choice; one that said nothing is the least likely."""
-    known = [token.logprob for token in tokens if token.logprob is not None]
-    return sum(known) / len(known) if known else float("-inf")
-
-
-async def embed(
-    name: str, inputs: Sequence[str | list[int]], models: Models
-) -> tuple[str, list[list[float]], Usage]:
-    """Vectors of the inputs, the model that made them, and what they cost."""
-    with await models.acquire(name) as model:
-        if not model.capabilities.embeddings:
-            raise Unsupported("This model's engine cannot embed.", param="model")
-        contents = []
-        for one in inputs:
-            try:
-                content = await model.prompt.encode(Prompt(content=one))
-            except BadRequest as error:
-                error.param = "input"
-                raise
-            fit(content, model, "input")
-            contents.append(content)
-        embedder = cast(Embedder, model.engine)
-        with model.gate.enter(1) as ticket:
-            await ticket.wait()
-            vectors = await embedder.embed(contents)
-    spent = sum(len(content) for content in contents if isinstance(content, list))
-    return model.id, vectors, Usage(prompt=spent)
+async def count(request: Request, models: Models) -> int:
+    """How many tokens the prompt of a chat would have."""
+    chat = cast(Chat, request.prompts[0])
+    with await models.acquire(request.model) as model:
+        rendered, _ = await write(granted(chat, model)[0], model, request, models.memory)
+    if rendered.ids is None:
+        raise Unsupported("This model's tokens cannot be counted without its tokenizer.")
+    return len(rendered.ids)

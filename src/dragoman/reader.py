@@ -83,6 +83,9 @@ class Reader:
         self._limit = math.inf if job.sampling.max_tokens is None else job.sampling.max_tokens
         self._completion = self._cached = 0
         self._counted: int | None = None
+        self._ids: list[int] = []
+        self._exact = True  # those are all tokens of what was told, and no others
+        self.given: set[str] = set()  # ids that we gave to calls
 
     def feed(self, step: Step) -> list[Delta]:
         """What the choice gained, if anything; a choice that is done gains nothing."""
@@ -93,8 +96,22 @@ class Reader:
         parts = one_by_one(step)
         return [delta for part in parts if not self._done and (delta := self._feed(part))]
 
+    @property
+    def said(self) -> list[int] | None:
+        """The tokens of what was told, if all of them are known."""
+        return self._ids if self._exact else None
+
+    def _note(self, step: Step) -> int:
+        """Count the tokens of a step, and keep them."""
+        known = len(step.ids)
+        count = step.tokens or known
+        self._completion += count
+        self._ids += step.ids
+        self._exact &= count == known
+        return count
+
     def _feed(self, step: Step) -> Delta | None:
-        self._completion += step.tokens or len(step.ids)
+        self._note(step)
         over = self._completion >= self._limit  # an engine that does not count is counted here
         if self._plain and step.finish is None and not over:  # the usual case
             text = self._text.read(step)
@@ -123,6 +140,7 @@ class Reader:
             text, tokens, stop = text + rest.text, tokens + rest.tokens, step.stop_id
         else:
             finish = "stop"
+            self._exact = False
         usage = self._usage()
         return Delta(self._index, text, tokens=tokens, finish=finish, stop=stop, usage=usage)
 
@@ -173,7 +191,7 @@ class ChatReader(Reader):
         self._leading = how.shaped  # no text was told yet
         self._job = job.id
         self._calls = 0
-        self._ids: set[str] = set()  # that the model gave its calls
+        self._own: set[str] = set()  # ids that the model gave its calls
         self._arguments: list[str] = []  # of the last call
         self._heard: list[Step] = []  # kept only where there is a budget
         self._waits = False  # it is not certain yet what the last characters are
@@ -192,8 +210,7 @@ class ChatReader(Reader):
         return joined(deltas)
 
     def _hear(self, step: Step) -> list[Delta]:
-        count = step.tokens or len(step.ids)
-        self._completion += count
+        count = self._note(step)
         start, text, end = self._text.place(step)
         if end > start:
             self._tally.note(self._place(step, start, end, count))
@@ -255,15 +272,18 @@ class ChatReader(Reader):
 
     def _call_id(self, given: str) -> str:
         """The model's own id, unless it gave that before; else one of ours."""
-        if not given or given in self._ids:
+        if not given or given in self._own:
             which = f"{self._job}/{self._index}/{self._calls}"
-            return "call_" + hashlib.blake2b(which.encode(), digest_size=12).hexdigest()
-        self._ids.add(given)
+            given = "call_" + hashlib.blake2b(which.encode(), digest_size=12).hexdigest()
+            self.given.add(given)
+            return given
+        self._own.add(given)
         return given
 
     def _last_words(self, step: Step, met: str | None) -> list[Delta]:
         """The end. A call counts as made if the model, and nobody else, ended it."""
         self._done = True
+        self._exact &= met is None
         deltas: list[Delta] = []
         finish: Finish = "stop"
         if met is None:
@@ -313,6 +333,11 @@ class ChatReader(Reader):
         heard, self._heard = self._heard, []
         self.interrupted = False
         return heard
+
+    def go_on(self, prompt: list[int] | str) -> None:
+        """The job that takes over has this prompt: ours, what was said, and what ends thoughts."""
+        if isinstance(prompt, list) and isinstance(self._prompt, list):
+            self._ids = prompt[len(self._prompt) :]
 
 
 def joined(deltas: Sequence[Delta]) -> list[Delta]:

@@ -38,6 +38,7 @@ async def within_budget(
         heard = reader.resume()
         job = replace(job, grammar=grammar)
         job = shortened(job, heard, await extended(job.prompt, heard, model), model)
+        reader.go_on(job.prompt)
         if job.sampling.max_tokens == 0:
             yield Step(finish="length")
             return

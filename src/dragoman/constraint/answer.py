@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.constraint.avoiding import avoiding
+from dragoman.constraint.avoiding import avoiding, unbegun
 from dragoman.constraint.calls import Calls, Weak
 from dragoman.constraint.lark import ANY, FEW, Lark, beginnings, either, escaped, pattern
 from dragoman.constraint.texts import ended_by
@@ -28,15 +28,29 @@ LOUD = ("section", "call", "first", "open")
 
 
 class Answer:
-    """Writes the rules of one answer. `inside` says that it begins in thoughts."""
+    """Writes the rules of one answer.
 
-    def __init__(self, lark: Lark, rules: Rules, calls: Calls | None, *, inside: bool) -> None:
+    `inside` says that it begins in thoughts, `silent` that it has none, nor anything that would be
+    taken for the beginning of some.
+    """
+
+    def __init__(
+        self,
+        lark: Lark,
+        rules: Rules,
+        calls: Calls | None,
+        *,
+        inside: bool = False,
+        silent: bool = False,
+    ) -> None:
         self.lark = lark
         self._rules = rules
         self._calls = calls
         self._inside = inside
         self._reasoning = rules.reasoning
-        self._thinks = bool(rules.reasoning.close)
+        self._thinks = bool(rules.reasoning.close) and not silent
+        self._openers = rules.reasoning.open if silent else ()
+        self._begins = rules.reasoning.begins if silent else ()
 
     def demanded(self, content: str | None) -> str:
         """Content of a shape, or calls where there is none; both where there are both."""
@@ -82,14 +96,15 @@ class Answer:
         free, named = lark.reserve("free"), lark.reserve("named")
         then = free if after is None else after
         found = [f"{one} {free}" for one in quiet] + [f"{one} {then}" for one in calls]
-        found += [f"{lark.lazy(f'/{weak.look}/')} {named}", last]
+        body = self._before(())
+        found += [f"{lark.lazy(f'/{weak.look}/', body)} {named}", last]
         lark.define(free, " | ".join(found))
         letters = [escaped(name) for name, _ in weak.names]
         gap, every = weak.gap, "|".join(letters)
         begun = "|".join([*(beginnings(name) for name, _ in weak.names), f"(?:{every}){gap}"])
         begin = lark.terminal(f"/{gap}(?:{begun})?/ & /(?s:.+)/", "BEGUN")
         known = f"{gap}(?:{every}){gap}{weak.ends}"
-        other = f"/(?s:.+)/ & ~/{gap}(?:{begun})?/ & ~/{known}(?s:.*)/"
+        other = f"/(?s:.+)/ & ~/{gap}(?:{begun})?/ & ~/{known}(?s:.*)/{unbegun(self._openers)}"
         differs = lark.shortest(lark.terminal(other, "OTHER"))
         names = []
         for name, (_, follow) in zip(letters, weak.names, strict=True):
@@ -182,12 +197,17 @@ class Answer:
         tokens = [mark for mark in marks if self._is_token(mark)]
         found = []
         if letters:
-            body = f"/[^{''.join(banned)}]*/" if banned else ANY
-            body = self.lark.terminal(body + avoiding(self._spelt(), counted=False), "BEFORE")
+            body = self.lark.terminal(self._before(banned, spelt=True), "BEFORE")
             found.append(f"{self.lark.lazy(f'/(?:{_any(letters)})/', body)} {follow}")
         if tokens:
             found.append(f"{self._text(banned)} {self.lark.marks(tokens)} {follow}")
         return found
+
+    def _before(self, banned: Sequence[str], *, spelt: bool = False) -> str:
+        """The regular expression of text before a mark."""
+        body = f"/[^{''.join(banned)}]*/" if banned else ANY
+        body += "".join(rf" & ~/\s*{pattern(mark)}(?s:.*)/" for mark in self._begins)
+        return body + avoiding((*(self._spelt() if spelt else ()), *self._openers), counted=False)
 
     def _is_token(self, mark: str) -> bool:
         """Whether a mark begins with a control token; one that only holds some is not written."""
@@ -195,8 +215,11 @@ class Answer:
 
     def _text(self, banned: Sequence[str] = ()) -> str:
         """Text in which nothing begins, if there is any."""
-        begins = self._calls.begins if self._calls is not None else None
-        return self.lark.without([*self._kept_out(), *banned], "FREE", begins) + "?"
+        begins = [rf"\s*{pattern(mark)}" for mark in self._begins]
+        if self._calls is not None and self._calls.begins is not None:
+            begins.append(self._calls.begins)
+        kept_out = [*self._kept_out(), *banned]
+        return self.lark.without(kept_out, "FREE", "|".join(begins) or None) + "?"
 
     def _kept_out(self) -> list[str]:
         """Regular expressions of what free text may not hold."""

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from dragoman.constraint.lark import ANY, either, escaped, quoted
+from dragoman.constraint.lark import ANY, EMPTY, either, escaped, quoted, times
 from dragoman.constraint.nodes import (
     Anything,
     Array,
@@ -17,7 +17,7 @@ from dragoman.constraint.nodes import (
     Object,
 )
 from dragoman.constraint.texts import Tags, ended_by
-from dragoman.constraint.values import EMPTY, Writer, allows, sequence, times
+from dragoman.constraint.values import Writer, allows, sequence
 from dragoman.constraint.wording import Offer, objects_of, worded
 from dragoman.errors import Unsupported
 from dragoman.parse.spec import Nested, Tagged

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from dragoman.constraint.lark import escaped, pattern
+from dragoman.constraint.lark import beginnings, escaped, pattern
 from dragoman.parse.spec import GAP
 
 Tree: TypeAlias = "dict[str, Tree]"  # what may follow; `END` where a mark is complete
@@ -27,6 +27,15 @@ def avoiding(marks: Iterable[str], *, counted: bool) -> str:
     if not every:
         return ""
     return _outright(every) if counted else _complement(every)
+
+
+def unbegun(marks: Iterable[str]) -> str:
+    """The same where what follows could finish a mark that has begun: none may have."""
+    every = [mark.split(GAP)[0] for mark in marks]
+    if not every:
+        return ""
+    begun = "|".join(beginnings(mark[:-1]) for mark in every if mark[1:])
+    return _complement(every) + (f" & ~/(?s:.*)(?:{begun})/" if begun else "")
 
 
 def _complement(marks: Sequence[str]) -> str:

@@ -9,8 +9,9 @@ from dragoman.constraint import schema
 from dragoman.constraint.answer import Answer
 from dragoman.constraint.calls import Calls
 from dragoman.constraint.explicit import written
+from dragoman.constraint.free import arguments
 from dragoman.constraint.lark import Lark
-from dragoman.constraint.messages import Messages
+from dragoman.constraint.messages import Heads, Messages
 from dragoman.constraint.nodes import Object
 from dragoman.constraint.order import Made, Order
 from dragoman.constraint.proof import Verdict, verdict
@@ -46,6 +47,9 @@ def compiled(order: Order) -> Made:
 
 
 def _offer(tool: Tool, written: str | None, warnings: list[str]) -> Offer:
+    if tool.free:
+        at = tool.param if tool.input is None else tool.input.param
+        return Offer(tool.name, arguments(tool.input), {}, at, tool.input is not None)
     strict = bool(tool.strict)
     checked = schema.read(tool.parameters, at=tool.param, strict=strict, tool=True)
     warnings += checked.loose
@@ -77,17 +81,19 @@ def _start(
     lark: Lark, order: Order, both: Rules, offers: Sequence[Offer], content: str | None
 ) -> str:
     inside = both.reasoning.inside if order.inside is None else order.inside
+    inside, silent = inside and not order.silent, order.silent
     calls = None
     if offers and order.format is not None:
         calls = Calls(lark, find_tools(order.format), offers, parallel=order.parallel)
     demanded = content is not None or order.choice == "required"
     endless = not any(offer.strict for offer in offers)
     if both.header is not None and both.header.written:
-        messages = Messages(lark, both.header, calls, offers, order.opening)
+        heads = Heads(lark, both.header, order.opening or "", silent=silent)
+        messages = Messages(heads, calls, offers, both.reasoning.open if silent else ())
         if demanded:
             return messages.demanded(content, inside=inside, parallel=order.parallel)
         return messages.free(inside=inside, parallel=order.parallel, endless=endless)
-    answer = Answer(lark, both, calls, inside=inside)
+    answer = Answer(lark, both, calls, inside=inside, silent=silent)
     if demanded:
         return answer.demanded(content)
     return answer.free(parallel=order.parallel, endless=endless)
@@ -112,7 +118,10 @@ def _blame(order: Order, said: Verdict) -> NoReturn:
 
 
 def _too_complex(order: Order) -> BadRequest:
-    at = order.tools[0].param if len(order.tools) == 1 else "tools"
+    at = "tools"
+    if len(order.tools) == 1:
+        [tool] = order.tools
+        at = tool.param if tool.input is None else tool.input.param
     return BadRequest(
         "This cannot be compiled into a grammar: it is too large or too complex.",
         param=at if order.shape is None else order.shape.param,

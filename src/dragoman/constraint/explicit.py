@@ -53,9 +53,7 @@ def written(lark: Lark, shape: Shape, warnings: list[str]) -> str:
         case "choice":
             return lark.terminal(" | ".join(map(quoted, shape.value)), "CHOICE")
         case "regex":
-            pattern = f"/{matched(shape)}/"
-            _check(f"start: {pattern}", shape)
-            return lark.terminal(pattern, "PATTERN")
+            return lark.terminal(f"/{matched(shape)}/", "PATTERN")
     return included(lark, shape, warnings)
 
 
@@ -68,11 +66,13 @@ def matched(shape: Shape) -> str:
             param=shape.param,
             code="constraint_too_complex",
         )
-    return searched(said, whole=True)
+    found = searched(said, whole=True)
+    _check(f"start: /{found}/", shape)
+    return found
 
 
-def included(lark: Lark, shape: Shape, warnings: list[str]) -> str:
-    """The start of a client's grammar, whose rules were added."""
+def readable(shape: Shape) -> str:
+    """A client's grammar in Lark, without its header."""
     said: str = shape.value
     if not said.strip() or len(said) > LONGEST:
         raise _invalid(shape, f"The grammar is empty, or longer than {LONGEST:,} characters.")
@@ -87,6 +87,11 @@ def included(lark: Lark, shape: Shape, warnings: list[str]) -> str:
     if re.search(r"(?m)^\s*!?start\b", said) is None:
         raise _invalid(shape, "The grammar has no rule called `start`.")
     _check(_unread(said), shape)
+    return said
+
+
+def included(lark: Lark, shape: Shape, warnings: list[str]) -> str:
+    """The start of a client's grammar, whose rules were added."""
 
     def read(text: str) -> str:
         """A schema inside the grammar."""
@@ -98,7 +103,7 @@ def included(lark: Lark, shape: Shape, warnings: list[str]) -> str:
         warnings.extend(checked.loose)
         return Writer(lark, dict(checked.definitions), ordered=True).value(checked.root)
 
-    lark.include(_renamed(said, shape, read))
+    lark.include(_renamed(readable(shape), shape, read))
     return f"{PREFIX}start"
 
 

@@ -24,6 +24,7 @@ ANY = r"/(?s:.*)/"
 SPACES = r"[ \t]{0,4}(?:\r?\n){0,2}[ \t]{0,48}"  # as in JSON over many lines
 GAPS = r"/[ \t\r\n]{1,16}/"
 FEW = "{0,3}"  # of marks that mean nothing; there is no end to what a model may repeat
+EMPTY = '""'
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _SPECIAL = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
 _NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f", "\v": r"\v"}
@@ -59,6 +60,13 @@ def either(options: Iterable[str]) -> str:
     """One of several expressions, each of them once."""
     every = list(dict.fromkeys(options))
     return every[0] if len(every) == 1 and " " not in every[0] else f"({' | '.join(every)})"
+
+
+def times(least: int, most: int | None) -> str:
+    """How often something may come."""
+    if (least, most) == (0, None):
+        return "*"
+    return f"{{{least},}}" if most is None else f"{{{least},{most}}}"
 
 
 class Lark:

@@ -6,8 +6,10 @@ of which tool. A prompt may end where a header begins, so the first one may lack
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
+from dragoman.constraint.avoiding import unbegun
 from dragoman.constraint.calls import Calls
 from dragoman.constraint.lark import ANY, FEW, Lark, beginnings, either, escaped, pattern
 from dragoman.constraint.texts import ended_by
@@ -15,25 +17,55 @@ from dragoman.constraint.wording import Offer
 from dragoman.parse.spec import Header
 
 
+class Heads:
+    """The headers of messages; where an answer is `silent`, none that a thought could have."""
+
+    def __init__(self, lark: Lark, header: Header, opening: str, *, silent: bool = False) -> None:
+        """`opening` is what the prompt ends with, if that is where a header begins."""
+        self.lark = lark
+        self.header = header
+        self.letters = not header.close  # a message then ends where the next header begins
+        self._opening = opening
+        thoughts = [route for route, where in header.routes if where == "reasoning"]
+        self._written = [
+            (kind, text)
+            for kind, text in header.written
+            if not silent or (kind != "reasoning" and not any(re.search(r, text) for r in thoughts))
+        ]
+
+    def of(self, where: str, first: bool, name: str = "") -> list[str]:
+        """Headers of a kind; the first of an answer may lack what the prompt ends with."""
+        found = []
+        for text in [text for kind, text in self._written if kind == where]:
+            bare = next((text[len(one) :] for one in self.header.open if text.startswith(one)), "")
+            opened = self._opening.endswith(self.header.open) or not self.header.joint
+            if self.letters and not first:
+                found.append(bare)
+            elif bare and opened and (first or bare.startswith("<")):
+                found += [text, bare]
+            else:
+                found += [text, text.lstrip()] if first else [text]
+        return [self.lark.mark(text.replace("{name}", name)) for text in dict.fromkeys(found)]
+
+
 class Messages:
-    """Writes the rules of one answer."""
+    """Writes the rules of one answer. No text of it holds one of `banned`."""
 
     def __init__(
         self,
-        lark: Lark,
-        header: Header,
+        heads: Heads,
         calls: Calls | None,
         offers: Sequence[Offer],
-        opening: str | None = None,
+        banned: Sequence[str] = (),
     ) -> None:
-        """`opening` is what the prompt ends with, if that is where a header begins."""
-        self.lark = lark
-        self._opening = opening or ""
-        self._header = header
+        self.lark = heads.lark
+        self._heads = heads.of
+        self._header = heads.header
         self._calls = calls
         self._spare = () if calls is None else calls.dropped
         self._offers = offers
-        self._letters = not header.close  # a message then ends where the next header begins
+        self._banned = banned
+        self._letters = heads.letters
 
     def demanded(self, content: str | None, *, inside: bool, parallel: bool) -> str:
         """Thoughts, then content of a shape or calls."""
@@ -96,7 +128,7 @@ class Messages:
         bare = [text.removeprefix(self._header.open[0]) for text in heads]
         begun = "|".join(map(beginnings, bare))
         known = "|".join(map(escaped, bare))
-        other = f"/(?s:.+)/ & ~/{begun}/ & ~/(?:{known})(?s:.*)/"
+        other = f"/(?s:.+)/ & ~/{begun}/ & ~/(?:{known})(?s:.*)/{unbegun(self._banned)}"
         differs = lark.shortest(lark.terminal(other, "OTHER"))
         return [lark.terminal(f"/{begun}/ & ~/{known}/", "BEGUN")] + [
             f"{differs} {one}" for one in after
@@ -137,21 +169,6 @@ class Messages:
             found += [f"{head} {rest} {self._end()}" for head in heads]
         return self.lark.rule(" | ".join(found), "message")
 
-    def _heads(self, where: str, first: bool, name: str = "") -> list[str]:
-        """Headers of a kind; the first of an answer may lack what the prompt ends with."""
-        written = [text for kind, text in self._header.written if kind == where]
-        found = []
-        for text in written:
-            bare = next((text[len(one) :] for one in self._header.open if text.startswith(one)), "")
-            opened = self._opening.endswith(self._header.open) or not self._header.joint
-            if self._letters and not first:
-                found.append(bare)
-            elif bare and opened and (first or bare.startswith("<")):
-                found += [text, bare]
-            else:
-                found += [text, text.lstrip()] if first else [text]
-        return [self.lark.mark(text.replace("{name}", name)) for text in dict.fromkeys(found)]
-
     def _joint(self) -> str:
         return self.lark.mark(self._header.joint) if self._header.joint else ""
 
@@ -171,4 +188,4 @@ class Messages:
     def _marks(self) -> list[str]:
         header = self._header
         ends = [mark for mark in header.end if mark.strip()]
-        return list(dict.fromkeys((*header.open, *header.close, *ends)))
+        return list(dict.fromkeys((*header.open, *header.close, *ends, *self._banned)))

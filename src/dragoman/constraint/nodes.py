@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from dragoman.constraint.inputs.worded import Worded
+
 
 @dataclass(frozen=True)
 class Anything:
@@ -98,7 +100,17 @@ class Foreign:
 
 
 Node: TypeAlias = (
-    Anything | Nothing | Exactly | Text | Number | Array | Object | Either | Named | Foreign
+    Anything
+    | Nothing
+    | Exactly
+    | Text
+    | Worded
+    | Number
+    | Array
+    | Object
+    | Either
+    | Named
+    | Foreign
 )
 
 TRUE, FALSE, NULL = Exactly(("true",)), Exactly(("false",)), Exactly(("null",))

@@ -24,6 +24,7 @@ class Order(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning: str | None = None
     inside: bool | None = None  # the answer begins in thoughts; None where no template says
     opening: str | None = None  # what the template wrote, where the answer begins in a header
+    silent: bool = False  # there are no thoughts in the answer: the time for them is over
     control: dict[str, int] = {}  # marks that are control tokens, which letters cannot spell
 
 

@@ -12,8 +12,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from dragoman.constraint.avoiding import avoiding
+from dragoman.constraint.inputs.spelling import Between
+from dragoman.constraint.inputs.worded import Worded, written
 from dragoman.constraint.lark import ANY, Lark, either, pattern, quoted
 from dragoman.constraint.nodes import (
     NULL,
@@ -52,6 +55,7 @@ FORMATS = {
     "uuid": r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
     "uri": r"[a-z][a-z0-9+.\-]{1,15}:\/\/[a-zA-Z0-9.\-]{1,253}(?:\/[a-zA-Z0-9._~\-]{0,64}){0,16}",
 }
+Words: TypeAlias = Text | Exactly | Worded
 # a text that begins with one of these letters may be read as a value of this kind
 LOOKS = {"object": r"\{", "array": r"\[(", "number": r"\-+.0-9", "boolean": "tTfF"}
 
@@ -140,9 +144,9 @@ class Tags:
         self._newlines = trim == "newline"
         self._banned = (*banned, CDATA[0]) if cdata else banned
 
-    def split(self, node: Node) -> tuple[list[Text | Exactly], list[Node]]:
+    def split(self, node: Node) -> tuple[list[Words], list[Node]]:
         """What of a node is text, and what is not."""
-        texts: list[Text | Exactly] = []
+        texts: list[Words] = []
         others: list[Node] = []
         queue, seen = [node], set[Node]()
         while queue:
@@ -153,7 +157,7 @@ class Tags:
             match one:
                 case Either():
                     queue += one.options
-                case Text():
+                case Text() | Worded():
                     texts.append(one)
                 case Anything():
                     texts.append(Text())
@@ -173,12 +177,16 @@ class Tags:
         texts, others = self.split(node)
         found = [self.text(one, closes, others) for one in texts]
         if self._cdata:
-            found += [self._in_cdata(one, closes) for one in texts]
+            found += [self._in_cdata(one, closes) for one in texts if not isinstance(one, Worded)]
         if others:
             found.append(self.other(others, closes))
         return either(found)
 
-    def text(self, node: Text | Exactly, closes: Sequence[str], others: Sequence[Node] = ()) -> str:
+    def text(self, node: Words, closes: Sequence[str], others: Sequence[Node] = ()) -> str:
+        if isinstance(node, Worded):
+            if node.pattern is None:
+                return self._worded(node, closes)
+            node = Text(pattern=node.pattern)
         if isinstance(node, Exactly):
             said = either(quoted(json.loads(value)) for value in node.values)
             line = '"\\n"? ' if self._newlines else ""
@@ -191,6 +199,17 @@ class Tags:
         every = [f"\n{mark}" for mark in closes] + list(closes)
         inner = ended_by(self._lark, body, every, self._banned, some=filled(node))
         return f'"\\n"? {inner}'
+
+    def _worded(self, node: Worded, closes: Sequence[str]) -> str:
+        """A text that keeps to a grammar; a line feed that may be markup must be."""
+        marks = [mark for mark in (*closes, *self._banned) if self._lark.in_letters(mark)]
+        breaks = "\n" if self._newlines else ""
+        said = written(self._lark, node, Between(tuple(dict.fromkeys(marks)), breaks))
+        if self._newlines:
+            before = "" if node.follow.begins_with("\n") else "?"
+            after = "" if node.follow.ends_with("\n") else "?"
+            said = f'"\\n"{before} {said} "\\n"{after}'
+        return f"{said} {self._lark.marks(closes)}"
 
     def _in_cdata(self, node: Text | Exactly, closes: Sequence[str]) -> str:
         """A text in a section of its own, which may hold every mark but the section's end."""

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dragoman.constraint.avoiding import avoiding
-from dragoman.constraint.lark import Lark, either, escaped, quoted
+from dragoman.constraint.inputs.spelling import Between, Quotes
+from dragoman.constraint.inputs.worded import Worded, written
+from dragoman.constraint.lark import EMPTY, Lark, either, escaped, quoted, times
 from dragoman.constraint.nodes import (
     Anything,
     Array,
@@ -36,14 +38,6 @@ ESCAPE = (
 CHARACTER = rf"(?:[^\"\\\x00-\x1f]|{ESCAPE})"
 INTEGER = r"/-?(?:0|[1-9][0-9]{0,29})/"
 NUMBER = r"/-?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,2})?/"
-EMPTY = '""'
-
-
-def times(least: int, most: int | None) -> str:
-    """How often something may come."""
-    if (least, most) == (0, None):
-        return "*"
-    return f"{{{least},}}" if most is None else f"{{{least},{most}}}"
 
 
 def number_schema(node: Number) -> dict[str, Any]:
@@ -114,6 +108,8 @@ class Writer:
                 return self.literals(node.values)
             case Text():
                 return self.text(node)
+            case Worded():
+                return self.worded(node)
             case Number():
                 return self.number(node)
             case Array():
@@ -155,6 +151,14 @@ class Writer:
     def _string(self, body: str, hint: str, *, counted: bool) -> str:
         """A terminal for texts that hold no mark."""
         return self.lark.terminal(body + avoiding(self._banned, counted=counted), hint)
+
+    def worded(self, node: Worded) -> str:
+        """A text that keeps to a grammar."""
+        return self._quoted(node, Quotes())
+
+    def _quoted(self, node: Worded, quotes: Quotes) -> str:
+        mark = quoted(quotes.mark)
+        return f"{mark} {written(self.lark, node, quotes)} {mark}"
 
     def number(self, node: Number) -> str:
         if node == Number(integer=node.integer):
@@ -308,6 +312,9 @@ def _in_any_order(
 
 # Other ways to write
 
+LINES = ((9, 10), (13, 13))  # may stand in Python's texts as they are
+PYTHON = (Quotes('"', LINES), Quotes("'", LINES, pairs=False, either='"'))
+
 
 class PythonWriter(Writer):
     """Values as Python writes them; JSON's words and strings do as well."""
@@ -323,6 +330,9 @@ class PythonWriter(Writer):
         count = times(node.least, node.most)
         body = rf"/\"{self.DOUBLE}{count}\"|'{self.SINGLE}{count}'/"
         return self._string(body, "STRING", counted=node != Text())
+
+    def worded(self, node: Worded) -> str:
+        return either(self._quoted(node, quotes) for quotes in PYTHON)
 
     def literals(self, values: Sequence[str]) -> str:
         return self.one_of([way for value in values for way in python_ways(value)])
@@ -358,6 +368,16 @@ class BareWriter(Writer):
 
         inner = ended_by(self.lark, body_of(node), (mark,), some=filled(node))
         return f"{self.lark.mark(mark)} {inner}"
+
+    def worded(self, node: Worded) -> str:
+        if node.pattern is not None:
+            return self.text(Text(pattern=node.pattern))
+        found = []
+        for mark in self._quotes:
+            letters = (mark,) if self.lark.in_letters(mark) else ()
+            said = self.lark.mark(mark)
+            found.append(f"{said} {written(self.lark, node, Between(letters))} {said}")
+        return either(found)
 
     def literals(self, values: Sequence[str]) -> str:
         texts = [read for value in values if isinstance(read := json.loads(value), str)]

@@ -120,7 +120,7 @@ class Connection(HttpToolsProtocol):
         if self._ahead or self._answering or not proper:
             return False
         url = httptools.parse_url(self.url)
-        path = unquote(url.path.decode("latin-1"))
+        path = unquote((url.path or b"").decode("latin-1"))
         asked = handshake(self.headers, self.settings.body_limit)
         if asked is None or not self.routes.upgrades(path):
             return False

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from dragoman.embedding import embed
 from dragoman.errors import BadRequest, Unsupported
@@ -39,15 +40,16 @@ class Services:
 
     async def message(self, exchange: Exchange) -> None:
         dialect = self._speaking(exchange)
-        request = dialect.decode(await self._app.body(exchange), self._strict)
+        said = dialect.decode(await self._app.body(exchange), self._strict)
+        request = replace(said, owner=exchange.owner)
         await self._app.answering.answer(
             exchange, lambda: Answer.prepared(dialect, request, self._models)
         )
 
     async def count_tokens(self, exchange: Exchange) -> None:
         dialect = self._speaking(exchange)
-        name, chat = dialect.to_count(await self._app.body(exchange), self._strict)
-        counted = Count(await count(name, chat, self._models))
+        said = dialect.to_count(await self._app.body(exchange), self._strict)
+        counted = Count(await count(replace(said, owner=exchange.owner), self._models))
         await exchange.answer(200, openai.encode(counted))
 
     def _speaking(self, exchange: Exchange) -> Messages:

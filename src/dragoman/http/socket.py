@@ -146,6 +146,12 @@ class Socket:
             raise Disconnected from None
 
     async def _read(self) -> None:
+        try:
+            await self._take()
+        finally:
+            self._end(UNHEARD)
+
+    async def _take(self) -> None:
         while self.code is None:
             message = await self._exchange.receive()
             if message["type"] == "websocket.disconnect":

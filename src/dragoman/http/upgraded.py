@@ -88,12 +88,12 @@ class Upgraded(asyncio.Protocol):
         self._app: Callable[..., Any] = connection.app
         self._loop = connection.loop
         self._state = connection.server_state
-        self._transport = connection.transport
+        self.transport = connection.transport
         self._protocol = protocol
         self._response = response
         self._scope = scope
         self._times = (settings.receive_timeout, settings.ping, settings.stall)
-        self._stall = Stall(self._transport, settings.stall)
+        self._stall = Stall(self.transport, settings.stall)
         self._writable = asyncio.Event()
         if not connection.flow.write_paused:
             self._writable.set()
@@ -113,9 +113,9 @@ class Upgraded(asyncio.Protocol):
 
     def begin(self, rest: bytes) -> None:
         """Take the connection over, with what came behind the request."""
-        self._transport.pause_reading()
+        self.transport.pause_reading()
         self._early = rest
-        self._transport.set_protocol(self)
+        self.transport.set_protocol(self)
         self._state.connections.add(self)  # type: ignore[arg-type]
         self._scope[WRITER] = self
         task = self._loop.create_task(self._run())
@@ -149,7 +149,7 @@ class Upgraded(asyncio.Protocol):
         kind = message["type"]
         if kind == "websocket.send":
             await self._writable.wait()
-            if self._code is not None:
+            if not self._open:
                 raise BrokenPipeError
             text = message.get("text")
             self.write(message["bytes"] if text is None else text.encode())
@@ -168,14 +168,18 @@ class Upgraded(asyncio.Protocol):
     @property
     def ready(self) -> bool:
         """Whether `write` can be called: nothing has to be waited for, and somebody listens."""
-        return self._answered and self._code is None and self._writable.is_set()
+        return self._open and self._writable.is_set()
+
+    @property
+    def _open(self) -> bool:
+        return self._answered and self._code is None and not self.transport.is_closing()
 
     def write(self, data: bytes) -> None:
         self._protocol.send_text(data)
         self._flush()
 
     def _accept(self, headers: Iterable[Header]) -> None:
-        if self._transport.is_closing():
+        if self.transport.is_closing():
             raise BrokenPipeError
         self._answered = True
         mine = self._response.headers
@@ -192,13 +196,13 @@ class Upgraded(asyncio.Protocol):
     def _refuse(self, status: int, headers: Iterable[Header], body: bytes) -> None:
         self._answered = True
         self._end(UNHEARD)
-        if self._transport.is_closing():
+        if self.transport.is_closing():
             return
         phrase = PHRASES.get(status, "")
         head = Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
         head["connection"] = "close"
-        self._transport.write(Response(status, phrase, head, body).serialize())
-        self._transport.close()
+        self.transport.write(Response(status, phrase, head, body).serialize())
+        self.transport.close()
         self._stall.watch()
 
     def _close(self, code: int, reason: str) -> None:
@@ -208,7 +212,7 @@ class Upgraded(asyncio.Protocol):
             self._end(code)
             self._flush()
             self._stall.watch()
-            self._parting = self._loop.call_later(LINGER, self._transport.close)
+            self._parting = self._loop.call_later(LINGER, self.transport.close)
 
     def _end(self, code: int) -> None:
         """There is nothing more to come for the app."""
@@ -267,15 +271,15 @@ class Upgraded(asyncio.Protocol):
     def _flow(self) -> None:
         """Read as long as the app wants more and the client takes what it is told."""
         over = self._code is not None
-        piled = self._transport.get_write_buffer_size() > PILE
+        piled = self.transport.get_write_buffer_size() > PILE
         wanted = over or (self._answered and not self._came and not piled)
-        if self._transport.is_closing():
+        if self.transport.is_closing():
             return
         if wanted and not self._reading:
             self._heard = self._loop.time()
-            self._transport.resume_reading()
+            self.transport.resume_reading()
         elif self._reading and not wanted:
-            self._transport.pause_reading()
+            self.transport.pause_reading()
         self._reading = wanted
         half = self._protocol.current_size is not None or len(self._protocol.reader.buffer) > 0
         if not half or not wanted or over:
@@ -297,19 +301,19 @@ class Upgraded(asyncio.Protocol):
 
     def _flush(self) -> None:
         parts = self._protocol.data_to_send()
-        if self._transport.is_closing():
+        if self.transport.is_closing():
             return
         if data := b"".join(parts):
-            self._transport.write(data)
+            self.transport.write(data)
         if b"" in parts:  # the library's sign for the end
-            self._transport.close()
+            self.transport.close()
             self._stall.watch()
 
     def _tick(self) -> None:
         """Ping; a client that has said nothing since long before is not there any more."""
         _, ping, stall = self._times
         if self._reading and self._loop.time() - self._heard > ping + stall:
-            self._transport.abort()
+            self.transport.abort()
             return
         if self._writable.is_set():
             self._protocol.send_ping(b"")
@@ -338,4 +342,4 @@ class Upgraded(asyncio.Protocol):
     def shutdown(self) -> None:
         """The server stops: nothing can be waited for."""
         self._close(RESTART, "")
-        self._transport.close()
+        self.transport.close()

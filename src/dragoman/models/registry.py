@@ -19,6 +19,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -108,6 +109,7 @@ class Models:
         self._keeper = Keeper(self.policy.memory, self.policy.keep_alive)
         self._scan: asyncio.Task[None] | None = None
         self.workshop = Workshop()  # grammars of answers; starts nothing before the first one
+        self.memory: Any = None  # a `memory.Memory` of what was said, where that is kept
         catalog.refresh()
 
     @classmethod

@@ -38,6 +38,13 @@ def prepare(
     messages: Sequence[Message], abilities: Abilities, tools: Sequence[Tool] = ()
 ) -> list[dict[str, Any]]:
     """The messages as this template takes them; `tools` it has no place for are among them."""
+    return [as_dict(turn, abilities) for turn in arrange(messages, abilities, tools)]
+
+
+def arrange(
+    messages: Sequence[Message], abilities: Abilities, tools: Sequence[Tool] = ()
+) -> list[Message]:
+    """The same, before they are written as dicts."""
     offer = tools if not abilities.tools_rendered else ()
     if offer or not abilities.tool_calls_rendered or (abilities.calls_need_tools and not tools):
         abilities = replace(abilities, tool_calls_rendered=False, tool_results_rendered=False)
@@ -55,8 +62,7 @@ def prepare(
         turns = list(_one_by_one(turns))
     turns = _systems(turns, abilities, bool(tools))
     turns = list(_merged(turns, abilities))
-    turns = list(_fillers(turns, abilities, bool(tools)))
-    return [_as_dict(turn, abilities) for turn in turns]
+    return list(_fillers(turns, abilities, bool(tools)))
 
 
 def prepare_tools(tools: Iterable[Tool], abilities: Abilities) -> list[dict[str, Any]]:
@@ -236,6 +242,7 @@ def _together(one: Message, two: Message) -> Message:
         name=one.name if one.name == two.name else None,
         reasoning=_joined([one.reasoning, two.reasoning]) or None,
         tool_calls=one.tool_calls + two.tool_calls,
+        said=None,  # neither was said like this
     )
 
 
@@ -266,7 +273,7 @@ def _joined(texts: Iterable[str | None]) -> str:
 # As dicts
 
 
-def _as_dict(turn: Message, abilities: Abilities) -> dict[str, Any]:
+def as_dict(turn: Message, abilities: Abilities) -> dict[str, Any]:
     made: dict[str, Any] = {"role": turn.role}
     content = _content(turn, abilities)
     if content is not msgspec.UNSET:

@@ -27,11 +27,12 @@ from typing import Any
 
 MARK = "\ufdd0"
 CUT = "\ufdd1"  # where a prompt is to end, see `continue_final_message`
+PLACE = "\ufdd2"  # where a remembered turn stands, see `recalled`
 
-_OURS = re.compile(f"[{MARK}{CUT}]")
+_OURS = re.compile(f"[{MARK}{CUT}{PLACE}]")
 # The same as it comes out of `tojson` and of Python's own way to write texts
 _WRITTEN = re.compile(rf"{MARK}|\\[uU][fF][dD][dD]0")
-_LITERAL = re.compile(r"\\(?=[uU][fF][dD][dD]0)")
+_LITERAL = re.compile(r"\\(?=[uU][fF][dD][dD][02])")
 
 # Words that make up the frame of messages, tools and schemas: never touched as keys or kinds
 _FRAME = (
@@ -195,7 +196,7 @@ class Guard:
         """The same text, but no mark can be read in it, nor where it meets another."""
         if isinstance(text, Mixed):
             return MARK.join(part if own else self.broken(part) for part, own in text.parts)
-        if MARK in text or CUT in text:
+        if MARK in text or CUT in text or PLACE in text:
             text = _OURS.sub("", text)
         if "\\" in text:
             text = _LITERAL.sub(_break, text)

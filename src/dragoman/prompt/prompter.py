@@ -4,6 +4,7 @@
              ── marks ─────────> the same, with nothing in it that reads as a special token
              ── template ──────> text
              ── marks ─────────> plain text and special tokens in turn
+             ── recalled ──────> the same, with earlier turns as the model wrote them
              ── segments ──────> token ids; plain text that was seen before is not cut again
 
 All of it but the cutting happens on the event loop when it is quick, and in a thread when it is
@@ -20,7 +21,8 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -28,33 +30,23 @@ from msgspec import Struct
 from dragoman.errors import BadRequest, TemplateRejected, Unsupported
 from dragoman.prompt.abilities import Abilities, abilities, tools_variable
 from dragoman.prompt.budget import LIMITS, Budget, Limits
-from dragoman.prompt.conversation import prepare, prepare_tools
+from dragoman.prompt.conversation import arrange, as_dict, prepare, prepare_tools
+from dragoman.prompt.encoding import Cutter, encode
 from dragoman.prompt.marks import CUT, Guard, Marked, clean
+from dragoman.prompt.places import plant
+from dragoman.prompt.recalled import Recaller, Written, joined, remembered, without
 from dragoman.prompt.segments import Segments
 from dragoman.prompt.template import TOO_COSTLY, compile_template
 from dragoman.prompt.thinking import Knobs, needless, no_effort, thinking_variables
-from dragoman.types import Chat, Prompt, Tool
+from dragoman.types import Chat, Message, Prompt, Tool
 
 log = logging.getLogger("dragoman.prompt")
+T = TypeVar("T")
 
 QUICK = 0.02  # seconds that a rendering may hold up the event loop
 LARGE = 200_000  # characters of a conversation that goes to a thread at once
-YIELD = 20_000  # characters that are cut into tokens before others get a turn
 CACHE = 32 << 20
 SENTINEL = "zqlast"
-
-
-class Cutter(Protocol):
-    """What is needed of a tokenizer; see `dragoman.tokenizer`."""
-
-    pieces: list[bytes]
-    specials: dict[str, int]
-    bos_id: int | None
-    add_bos: bool
-    variables: dict[str, str]
-    rstrip: frozenset[int]
-
-    async def encode(self, text: str) -> list[int]: ...
 
 
 class Rendered(Struct, frozen=True):
@@ -65,6 +57,10 @@ class Rendered(Struct, frozen=True):
     special: int = 0  # special tokens that the template wrote
     ending: str = ""  # the special token it ends with, white space apart
     cached_tokens: int = 0  # tokens that were known from an earlier prompt
+    recalled: int = 0  # turns that are as the model wrote them
+    lost: tuple[str, ...] = ()  # why each other one that is remembered is not
+    opened: int | None = None  # where among the tokens the answer is opened, if that was asked
+    packed: bytes = b""  # the tokens as numbers of four bytes
 
 
 class Prompter:
@@ -90,6 +86,9 @@ class Prompter:
         if not self.abilities.renders:
             log.warning("the chat template does not render a plain message of a user")
         self._guard = self._make_guard()
+        self._recaller: Recaller | None = None
+        if self._template is not None and tokenizer is not None:
+            self._recaller = Recaller(self._work, tokenizer)
 
     def _make_guard(self) -> Guard:
         specials = self.tokenizer.specials if self.tokenizer is not None else ()
@@ -98,20 +97,38 @@ class Prompter:
         facts = self._template.facts
         return Guard(specials, facts.literals, facts.cuts, facts.folds)
 
-    async def render(self, chat: Chat) -> Rendered:
+    async def render(self, chat: Chat, *, opened: bool = False) -> Rendered:
         """The prompt of a chat. Refuses what cannot be rendered, with the reason."""
-        pieces = await self._pieces(chat)
-        text = "".join(pieces)
+        if self._recaller is not None and (opened or remembered(chat)):
+            _check(chat)
+            written = await self._run(self._recaller.write, chat)
+        else:
+            written = Written([*await self._pieces(chat)])
+        pieces = written.pieces
         if self.tokenizer is None:
+            text = joined(pieces, ())
             if not text:
                 raise _empty()
             return Rendered(text)
-        ids, cached = await self._encode(pieces, self.tokenizer)
-        if not ids:
+        made = await encode(pieces, self.tokenizer, self.segments, written.opened)
+        if not made.ids:
             raise _empty()
-        ending = pieces[-2] if len(pieces) > 1 and not pieces[-1].strip() else ""
-        ids = _one_beginning(ids, self.tokenizer)
-        return Rendered(text, ids, len(pieces) // 2, ending, cached)
+        return Rendered(
+            text=joined(pieces, self.tokenizer.pieces),
+            ids=made.ids.tolist(),
+            special=len(pieces) // 2,
+            ending=str(pieces[-2]) if len(pieces) > 1 and not str(pieces[-1]).strip() else "",
+            cached_tokens=made.cached,
+            recalled=written.recalled,
+            lost=written.lost,
+            opened=made.opened,
+            packed=made.ids.tobytes(),
+        )
+
+    @property
+    def recalls(self) -> bool:
+        """Whether earlier turns can be put back as they were."""
+        return self._recaller is not None
 
     async def count(self, chat: Chat) -> int:
         """How many tokens the prompt of a chat has."""
@@ -161,7 +178,8 @@ class Prompter:
         """A text of our own, in which special tokens are read as such."""
         if self.tokenizer is None:
             return text
-        return (await self._encode(self._guard.split(text), self.tokenizer))[0]
+        made = await encode([*self._guard.split(text)], self.tokenizer, self.segments)
+        return made.ids.tolist()
 
     async def encode(self, prompt: Prompt) -> list[int] | str:
         """A prompt that is not a chat: plain text, or token ids as they are."""
@@ -180,26 +198,28 @@ class Prompter:
 
     async def _pieces(self, chat: Chat) -> list[str]:
         """Plain text and special tokens in turn, plain text first and last."""
-        if not chat.messages:
-            raise _empty()
-        _check_ending(chat)
-        if self._template is None:
-            return [self._verbatim(chat)]
+        _check(chat)
+        chat = without(chat)
+        return (
+            [self._verbatim(chat)] if self._template is None else await self._run(self._work, chat)
+        )
+
+    async def _run(self, work: Callable[[Chat, Limits], T], chat: Chat) -> T:
         size = sum(len(message.content or "") for message in chat.messages)
         if size <= LARGE:
             try:
-                return self._work(chat, self._quick)
+                return work(chat, self._quick)
             except TemplateRejected as error:
                 if error.code != TOO_COSTLY:
                     raise
-        return await asyncio.to_thread(self._work, chat, self._limits)
+        return await asyncio.to_thread(work, chat, self._limits)
 
     def _verbatim(self, chat: Chat) -> str:
         """Without a template: what was said, as it is."""
         self.check_effort(chat)
         for said, name in (
             (chat.template_kwargs, "chat_template_kwargs"),
-            (chat.continue_final_message, "continue_final_message"),
+            (chat.continue_final_message, chat.name("continue_final_message")),
         ):
             if said:
                 raise Unsupported(f"This model has no chat template for `{name}`.", param=name)
@@ -212,22 +232,35 @@ class Prompter:
         return chat.tools if wanted else ()
 
     def _work(self, chat: Chat, limits: Limits) -> list[str]:
-        given = self._given(chat)
+        tools = self._offered(chat)
+        turns = arrange(chat.messages, self.abilities, tools)
+        given = self._given(chat, turns, tools)
+        numbers = {id(said): number for number, said in enumerate(remembered(chat))}
+        signed = [(at, numbers[id(one.said)]) for at, one in enumerate(turns) if one.said]
+
+        def split(marked: Marked) -> list[str]:
+            made = self._variables(chat, given, marked)
+            for at, number in signed:
+                plant(made["messages"][at], number, self.abilities.thoughts)
+            return self._split(chat, made, marked, limits)
+
         try:
             marked = Marked(self._guard)
-            pieces = self._split(chat, self._variables(chat, given, marked), marked, limits)
+            pieces = split(marked)
             middles = self._guard.middles(pieces, given)
             if middles:
                 marked = Marked(self._guard, middles)
-                pieces = self._split(chat, self._variables(chat, given, marked), marked, limits)
+                pieces = split(marked)
         except RecursionError:
             raise BadRequest("The request is nested too deeply.", param="messages") from None
         except TemplateRejected as error:  # it may quote the client, with our marks inside
             said = clean(error.message)
             raise TemplateRejected(said, param=error.param, code=error.code) from None
-        return [clean(piece) for piece in pieces] if marked.changed else pieces
+        # with signs of ours in it, nothing of the client's may become one
+        dirty = marked.changed and not signed
+        return [clean(piece) for piece in pieces] if dirty else pieces
 
-    def _given(self, chat: Chat) -> dict[str, Any]:
+    def _given(self, chat: Chat, turns: Sequence[Message], tools: Sequence[Tool]) -> dict[str, Any]:
         """What the client chose, in the shape that this template takes."""
         assert self._template is not None  # noqa: S101
         facts = self._template.facts
@@ -237,9 +270,8 @@ class Prompter:
             given["tool_choice"] = chat.tool_choice
         if "response_format" in facts.reads and chat.response_format is not None:
             given.setdefault("response_format", chat.response_format)
-        tools = self._offered(chat)
         given["tools"] = prepare_tools(tools, self.abilities)
-        given["messages"] = prepare(chat.messages, self.abilities, tools)
+        given["messages"] = [as_dict(turn, self.abilities) for turn in turns]
         return given
 
     def _variables(self, chat: Chat, given: dict[str, Any], marked: Marked) -> dict[str, Any]:
@@ -267,50 +299,15 @@ class Prompter:
             if not found:
                 raise Unsupported(
                     "This model's chat template cannot leave the last message open.",
-                    param="continue_final_message",
+                    param=chat.name("continue_final_message"),
                 )
             text = text.replace(CUT, "")
         return self._guard.split(text)
 
-    # Tokens
 
-    async def _encode(self, pieces: list[str], tokenizer: Cutter) -> tuple[list[int], int]:
-        """The ids of all pieces, and how many of them were known."""
-        ids: list[int] = []
-        cached = cut = 0
-        swallow = False
-        for at, piece in enumerate(pieces):
-            if at % 2:
-                token = tokenizer.specials[piece]
-                ids.append(token)
-                swallow = token in tokenizer.rstrip
-                continue
-            text = piece.lstrip() if swallow else piece
-            known = self.segments.get(text) if text else ()
-            if known is not None:
-                ids.extend(known)
-                cached += len(known)
-                continue
-            if cut > YIELD:
-                cut = 0
-                await asyncio.sleep(0)
-            cut += len(text)
-            fresh = await tokenizer.encode(text)
-            self.segments.put(text, fresh)
-            ids.extend(fresh)
-        return ids, cached
-
-
-def _one_beginning(ids: list[int], tokenizer: Cutter) -> list[int]:
-    """Exactly one token that begins the text, where the model wants one."""
-    bos = tokenizer.bos_id
-    if bos is None or not tokenizer.add_bos or not ids:
-        return ids
-    first = next((at for at, token in enumerate(ids) if token != bos), len(ids))
-    return [bos, *ids[first:]]
-
-
-def _check_ending(chat: Chat) -> None:
+def _check(chat: Chat) -> None:
+    if not chat.messages:
+        raise _empty()
     if not chat.continue_final_message:
         return
     last, where = chat.messages[-1], "continue_final_message"

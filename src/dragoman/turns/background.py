@@ -131,9 +131,9 @@ class Background:
 
     async def _visit(self, store: Store) -> None:
         for running in list(self._running.values()):
-            fresh = running.fresh()
-            if fresh:
-                await store.append(running.turn.id, fresh)
+            fresh, row = running.fresh(), running.turn.row()
+            if fresh and row.status == "in_progress":  # what is kept has what its events told
+                await store.finish_turn(row.owner, row.id, row.status, row.body, frames=fresh)
                 running.flushed = max(running.flushed, fresh[-1][0] + 1)
         for name in await store.cancels(list(self._running)):
             if name in self._running:

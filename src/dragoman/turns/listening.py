@@ -87,7 +87,9 @@ class Kept(Telling):
         if outlet.push is None:
             return
         if not self._row.background:
-            await done(outlet.push(responses.replay(self._row.body)[self._at + 1 :]))
+            frames = responses.replay(self._row.body)
+            heard = min(self._at + 1, len(frames) - 1)  # a replay has fewer; its end is always told
+            await done(outlet.push(frames[heard:]))
             return
         ended = False
         while True:

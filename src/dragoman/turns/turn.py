@@ -83,6 +83,7 @@ class Turn:
             summary=bool(asked.summary),
             most_calls=said.max_tool_calls,
             sealing=scene.sealing,
+            silent=not asked.generates,
         )
         self.writer = Writer(frame, plan.request)
 
@@ -123,6 +124,10 @@ class Turn:
     async def run(self, outlet: Outlet) -> None:
         push = outlet.push or _dropped
         try:
+            if not self.asked.generates:
+                await self._read(outlet.note)
+                await self._end(self.writer.end(self.usage), push)
+                return
             remote = self._scene.remote
             await remote.tell(self.writer, push)
             if await remote.resume(self.writer, push):
@@ -134,6 +139,13 @@ class Turn:
         finally:
             await self._scene.remote.aclose()
         await self._end(self.writer.end(self.usage), push)
+
+    async def _read(self, note: Callable[[Delta], None]) -> None:
+        """Have the model read the prompt, so that what follows on it comes faster."""
+        (job,) = self._plan.jobs
+        brief = replace(job, sampling=replace(job.sampling, max_tokens=1))
+        self._plan.jobs[:] = [brief]
+        await pipeline.generate(self._plan, note)
 
     async def _go_on(self) -> None:
         """The same conversation with what was answered so far."""

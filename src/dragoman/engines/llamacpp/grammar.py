@@ -1,9 +1,9 @@
 """Grammars, read here before the engine sees them.
 
 The native reader of GBNF can hang, run out of stack or end the process on a grammar of a few
-characters, so it is never given one: a grammar in either language is turned into one for
-`llguidance`, which the engine also has, and is compiled here first. What cannot be read, or would
-cost too much, is the client's error and nobody else's.
+characters, so it is never given one: jobs bring grammars for `llguidance`, which the engine also
+has, and no others are taken. Each is compiled here first. What cannot be read, or would cost too
+much, is the client's error and nobody else's.
 """
 
 from __future__ import annotations
@@ -29,29 +29,27 @@ _WORD = re.compile(
 
 async def readable(grammar: str) -> str:
     """The grammar as the engine is to be given it, or `BadRequest`."""
-    found = await asyncio.to_thread(_read, grammar)
-    if not found.startswith(HEADER):
-        raise refused(found)
-    return found
+    wrong = await asyncio.to_thread(_wrong, grammar)
+    if wrong is not None:
+        raise refused(wrong)
+    return grammar
 
 
 @lru_cache(maxsize=32)
-def _read(grammar: str) -> str:
-    """The grammar for `llguidance`, or what is wrong with it."""
+def _wrong(grammar: str) -> str | None:
+    """What is wrong with a grammar, if anything is."""
     from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import gbnf_to_lark
 
     wrong = too_large(grammar)
     if wrong:
         return wrong
+    if not grammar.startswith(HEADER):
+        return f"The grammar of a job is one for `llguidance`, which begins with `{HEADER}`."
     try:
-        lark = grammar if grammar.startswith(HEADER) else gbnf_to_lark(grammar)
-        wrong = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(lark))
+        said = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar))
     except Exception as error:
-        return unreadable(str(error))
-    if wrong:
-        return unreadable(wrong)
-    return lark if lark.startswith(HEADER) else f"{HEADER} {{}}\n{lark}"
+        said = str(error) or "it is not valid."
+    return unreadable(said) if said else None
 
 
 @lru_cache(maxsize=32)

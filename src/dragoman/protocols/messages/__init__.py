@@ -18,7 +18,7 @@ from dragoman.protocols.messages.answer import Count, Message, Writer, event
 from dragoman.protocols.messages.failures import error, status
 from dragoman.protocols.messages.request import Asked, MessagesRequest, decode, to_count
 from dragoman.protocols.messages.thoughts import Signing
-from dragoman.types import Chat, Request
+from dragoman.types import Request
 
 __all__ = ["Asked", "Count", "Message", "Messages", "MessagesRequest", "error", "status"]
 
@@ -35,8 +35,8 @@ class Messages:
     def decode(self, body: bytes, strict: bool) -> Request:
         return decode(body, strict, self._signing)
 
-    def to_count(self, body: bytes, strict: bool) -> tuple[str, Chat]:
-        """The model and the conversation of a request for a count."""
+    def to_count(self, body: bytes, strict: bool) -> Request:
+        """A request that only wants its tokens counted."""
         return to_count(body, strict, self._signing)
 
     def writer(self, request: Request, model: str, choices: int, prompt: int) -> Writer:

@@ -22,7 +22,8 @@ from dragoman.protocols.wire import read
 from dragoman.types import Chat, Request, Sampling, Shape
 
 Most: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-WISHES = ("reasoning_effort", "thinking_budget", "parallel_tool_calls", "continue_final_message")
+SINGLE = "tool_choice.disable_parallel_tool_use"
+WISHES = ("reasoning_effort", "thinking_budget")
 
 
 class Thinking(Struct):
@@ -95,7 +96,15 @@ class Effort(Struct, frozen=True):
 
 
 def decode(body: bytes, strict: bool, signing: Signing) -> Request:
-    said = read(body, MessagesRequest, strict)
+    return _request(read(body, MessagesRequest, strict), signing)
+
+
+def to_count(body: bytes, strict: bool, signing: Signing) -> Request:
+    """A request that only wants its tokens counted."""
+    return _request(read(body, Asked, strict), signing)
+
+
+def _request(said: Asked, signing: Signing) -> Request:
     thinking = _thinking(said)
     shape = _shape(said)
     chat, warnings = conversation(said, thinking, shape, signing)
@@ -117,13 +126,6 @@ def decode(body: bytes, strict: bool, signing: Signing) -> Request:
     )
 
 
-def to_count(body: bytes, strict: bool, signing: Signing) -> tuple[str, Chat]:
-    """The model and the conversation of a request that wants its tokens counted."""
-    said = read(body, Asked, strict)
-    chat, _ = conversation(said, _thinking(said), _shape(said), signing)
-    return openai.check_model(said.model), chat
-
-
 def conversation(
     said: Asked, thinking: Effort, shape: Shape | None, signing: Signing
 ) -> tuple[Chat, tuple[str, ...]]:
@@ -143,7 +145,7 @@ def conversation(
         tools=offer.tools,
         tool_choice=choice.mode,
         callable=choice.callable,
-        parallel=not single,
+        parallel=not single or goes_on,
         named=choice.named,
         response_format=_shown(shape),
         reasoning_effort=thinking.effort,
@@ -153,13 +155,15 @@ def conversation(
         told_as={
             "reasoning_effort": thinking.name,
             "thinking_budget": "thinking.budget_tokens",
-            "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+            "parallel_tool_calls": SINGLE,
             "continue_final_message": f"messages[{len(said.messages) - 1}]",
         },
         wishes=WISHES,
     )
     if goes_on:
         _check_going_on(chat, shape)
+    if goes_on and single:
+        unkept += (f"`{SINGLE}` has no effect on an answer that goes on with a message.",)
     return chat, (*told.warnings, *offer.warnings, *unkept)
 
 

@@ -43,6 +43,7 @@ class Frame(Struct, frozen=True, kw_only=True):
     include: frozenset[str] = frozenset()
     summary: bool = False  # thoughts are also told as a summary
     most_calls: int | None = None  # `max_tool_calls`
+    silent: bool = False  # the prompt is only read
     sealing: Sealing | None = None  # for `reasoning.encrypted_content`
 
 

@@ -92,7 +92,7 @@ class Writer:
             return []
         frames = self._shut(cut=False)
         nothing = len(self._output.items) == self._before
-        if nothing and not self.pending:  # clients look for a text
+        if nothing and not (self.pending or self._frame.silent):  # clients look for a text
             frames += self._say(self._white)
             frames += self._shut(cut=self._finish == "length")
         self._spent = self._spent or usage
@@ -105,14 +105,15 @@ class Writer:
         """The end of a response that broke: what is open stays unfinished."""
         if self.over:
             return []
+        frames = self._begun() + self._shut(cut=True)
         self._resource["error"] = error_of(error)
-        return [*self._begun(), *self._shut(cut=True), *self._last("failed")]
+        return frames + self._last("failed")
 
     def cancel(self) -> list[bytes]:
         """The end of a response that is not wanted any more."""
         if self.over:
             return []
-        return [*self._begun(), *self._shut(cut=True), *self._last("cancelled")]
+        return self._begun() + self._shut(cut=True) + self._last("cancelled")
 
     def whole(self, completion: Completion | None = None) -> bytes:
         return encode(self.resource())

@@ -1,0 +1,328 @@
+"""A client's grammar, rewritten so that it derives texts as they are written.
+
+Its rules stay as they are. A leaf whose letters all stand for themselves stays one leaf. Any other
+becomes the machine of its regular expression, and that becomes rules again: a piece (see
+`spelling`) leads from one state to the next. Rules go on to the left, since a parser forgets what
+lies behind it, and a run of letters that does not leave its state is one piece.
+
+A mark can also come about where one leaf follows another. So a leaf ends with the beginning of a
+mark only where nothing that follows it can go on with that mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from dragoman.constraint.inputs.follow import Follow
+from dragoman.constraint.inputs.grammars import Called, Expr, Grammar, Leaf, Options, Row, Times
+from dragoman.constraint.inputs.letters import Letters, in_class, met, without
+from dragoman.constraint.inputs.patterns import Machine, TooComplex
+from dragoman.constraint.inputs.spelling import Between, Quotes
+from dragoman.constraint.lark import EMPTY, Lark, either, escaped, quoted, times
+
+MOST_PIECES = 2_000
+
+
+class State(NamedTuple):
+    """Where a leaf is; `pending` where a mark has begun: its text may not go on with that."""
+
+    at: int
+    pending: bool = False
+    ends: bool = False
+
+
+class Rewriting:
+    """Writes the rules of one grammar in one spelling."""
+
+    def __init__(
+        self, lark: Lark, grammar: Grammar, follow: Follow, spelling: Quotes | Between
+    ) -> None:
+        self._lark = lark
+        self._grammar = grammar
+        self._follow = follow
+        self._spelling = spelling
+        self._names: dict[tuple[str, bool], str] = {}
+        self._leaves: dict[tuple[str | int, frozenset[str]], str | None] = {}
+        self._ends: dict[Leaf, frozenset[str]] = {}
+        self._pieces = 0
+
+    def text(self) -> str | None:
+        """An expression for the whole text; None where none can be written."""
+        alone = self._alone()
+        if alone is not None:
+            return alone
+        if "start" not in self._possible:
+            return None
+        if not self._grammar.ignored:
+            return self._rule("start")
+        found = self._first(Called("start"))
+        options = [] if found is None else [found]
+        return either([*options, *([EMPTY] if self._follow.empty("start") else [])])
+
+    def _alone(self) -> str | None:
+        """A text that is one leaf: between quotes nothing can be taken for its end."""
+        leaf, spelling = self._grammar.rules["start"], self._spelling
+        if (
+            not isinstance(leaf, Leaf)
+            or isinstance(leaf.said, str)
+            or isinstance(spelling, Between)
+        ):
+            return None
+        patterns = self._grammar.patterns
+        letters = patterns.letters(leaf.said)
+        if not letters:
+            return None
+
+        def one(some: Letters) -> str:
+            plain = met(some, spelling.plain)
+            ways = [in_class(plain)] if plain else []
+            return f"(?:{'|'.join([*ways, *spelling.escapes(met(some, spelling.special))])})"
+
+        return self._lark.terminal(f"/{patterns.written(leaf.said, one)}/", "TEXT")
+
+    # rules
+
+    @cached_property
+    def _possible(self) -> set[str]:
+        """Rules of which there are texts that can be written."""
+        found: set[str] = set()
+        count = -1
+        while count != (count := len(found)):
+            found |= {
+                name
+                for name, body in self._grammar.rules.items()
+                if name not in found and self._can_be(body, found)
+            }
+        return found
+
+    def _can_be(self, part: Expr, rules: set[str]) -> bool:
+        match part:
+            case Leaf():
+                return self._nothing(part) or self._leaf(part) is not None
+            case Called():
+                return part.name in rules
+            case Row():
+                return all(self._can_be(one, rules) for one in part.parts)
+            case Options():
+                return any(self._can_be(one, rules) for one in part.parts)
+            case Times():
+                return part.least == 0 or self._can_be(part.part, rules)
+
+    def _nothing(self, leaf: Leaf) -> bool:
+        """Whether a leaf may be no letter at all."""
+        return not leaf.said if isinstance(leaf.said, str) else self._follow.machine(leaf).ends[0]
+
+    def _rule(self, name: str, *, first: bool = False) -> str:
+        """A rule of the client's; `first` as in `_first`."""
+        if (name, first) not in self._names:
+            own = self._names[name, first] = self._lark.reserve("input")
+            body = self._grammar.rules[name]
+            said = self._first(body) if first else self._written(body)
+            self._lark.define(own, said or EMPTY)
+        return self._names[name, first]
+
+    def _written(self, part: Expr) -> str:
+        """A part, of which there is a text, after something else was written."""
+        possible = self._possible
+        match part:
+            case Leaf():
+                said = self._leaf(part)
+                if said is None:
+                    return EMPTY
+                said = f"{self._between}{said}"
+                return f"({said})?" if self._nothing(part) else said
+            case Called():
+                return self._rule(part.name)
+            case Row():
+                return " ".join(map(self._written, part.parts)) or EMPTY
+            case Options():
+                return either(map(self._written, self._options(part)))
+            case Times():
+                if not self._can_be(part.part, possible):
+                    return EMPTY
+                return f"({self._written(part.part)}){times(part.least, part.most)}"
+
+    def _options(self, part: Options) -> Iterator[Expr]:
+        return (one for one in part.parts if self._can_be(one, self._possible))
+
+    @cached_property
+    def _between(self) -> str:
+        """What may stand between two leaves and is ignored."""
+        found = [said for leaf in self._grammar.ignored if (said := self._leaf(leaf)) is not None]
+        return f"{self._lark.rule(f'{either(found)}*', 'ignored')} " if found else ""
+
+    def _first(self, part: Expr) -> str | None:
+        """A part where nothing was written before, but for no text at all; None if it is only that.
+
+        What is ignored stands between two leaves, so not before the first.
+        """
+        if not self._can_be(part, self._possible):
+            return None
+        match part:
+            case Leaf():
+                return self._leaf(part)
+            case Called():
+                return self._rule(part.name, first=True) if self._begins(part) else None
+            case Row():
+                return self._first_of_row(part.parts)
+            case Options():
+                found = [said for one in part.parts if (said := self._first(one)) is not None]
+                return either(found) if found else None
+            case Times():
+                said = self._first(part.part) if part.most != 0 else None
+                most = None if part.most is None else part.most - 1
+                more = f"({self._written(part.part)}){times(max(0, part.least - 1), most)}"
+                return None if said is None else f"{said} {more if most != 0 else ''}"
+
+    def _begins(self, part: Called) -> bool:
+        """Whether a rule has more to say than nothing."""
+        return self._follow.begins(part.name)
+
+    def _first_of_row(self, parts: tuple[Expr, ...]) -> str | None:
+        found = []
+        for at, part in enumerate(parts):
+            said = self._first(part)
+            if said is not None:
+                found.append(f"{said} {' '.join(map(self._written, parts[at + 1 :]))}")
+            if not self._follow.may_be_empty(part):
+                break
+        return either(found) if found else None
+
+    # leaves
+
+    def _leaf(self, leaf: Leaf) -> str | None:
+        """A leaf that is not empty; None where it cannot be written."""
+        key = leaf.said, self._endings(leaf)
+        if key not in self._leaves:
+            said = leaf.said
+            if isinstance(said, str):
+                self._leaves[key] = self._text(said, key[1])
+            else:
+                self._leaves[key] = self._run(self._follow.machine(leaf), said, key[1])
+        return self._leaves[key]
+
+    def _endings(self, leaf: Leaf) -> frozenset[str]:
+        """Beginnings of marks that a leaf may end with."""
+        spelling = self._spelling
+        if isinstance(spelling, Quotes):
+            return frozenset()
+        if leaf not in self._ends:
+            self._ends[leaf] = frozenset(
+                begun
+                for begun in spelling.begun
+                if not any(
+                    self._follow.goes_on(leaf, mark.removeprefix(begun))
+                    for mark in spelling.cut
+                    if mark.startswith(begun)
+                )
+            )
+        return self._ends[leaf]
+
+    def _text(self, said: str, endings: frozenset[str]) -> str | None:
+        if not said:
+            return None
+        if isinstance(self._spelling, Between):
+            pending = self._spelling.pending(said)
+            return quoted(said) if pending == "" or pending in endings else None
+        found, plain = [], ""
+        for letter in said:
+            one = ((ord(letter), ord(letter)),)
+            if not met(one, self._spelling.special):
+                plain += letter
+                continue
+            found += [quoted(plain)] if plain else []
+            ways = [in_class(some)] if (some := met(one, self._spelling.plain)) else []
+            ways += self._spelling.escapes(one)
+            found.append(self._lark.terminal(f"/{'|'.join(ways)}/", "PIECE"))
+            plain = ""
+        return self._lark.rule(" ".join([*found, *([quoted(plain)] if plain else [])]), "text")
+
+    def _run(self, machine: Machine, number: int, endings: frozenset[str]) -> str | None:
+        patterns = self._grammar.patterns
+        letters = patterns.letters(number)
+        if letters is None or met(letters, self._spelling.special):
+            return self._rules_of(machine, endings)
+        if not any(machine.leads):
+            return None
+        # one that matches nothing too is optional where it stands
+        body = f"/{patterns.written(number)}/" + (" & /(?s:.+)/" if machine.ends[0] else "")
+        return self._lark.terminal(body, "LEAF")
+
+    def _rules_of(self, machine: Machine, endings: frozenset[str]) -> str | None:
+        """The rules of a machine: one for each state, of all that leads to it."""
+        start = State(0)
+        steps: dict[State, dict[State, list[str]]] = {}  # to, from, expressions
+        queue = [start]
+        for state in queue:
+            for to, said in self._steps(machine, state, endings):
+                if to not in steps:
+                    steps[to] = {}
+                    queue.append(to)
+                steps[to].setdefault(state, []).append(said)
+                self._pieces += 1
+                if self._pieces > MOST_PIECES:
+                    raise TooComplex
+        ends = [state for state in steps if state.ends]
+        useful = _leading_to(ends, steps)
+        names = {state: self._lark.reserve("state") for state in steps if state in useful}
+        for state, name in names.items():
+            found = [
+                f"{names[before]} {piece}" if before in names else piece
+                for before, said in steps[state].items()
+                if (piece := self._lark.terminal(f"/{'|'.join(said)}/", "PIECE"))
+                and (before in names or before == start)
+            ]
+            self._lark.define(name, " | ".join(found))
+        return either(names[state] for state in ends) if ends else None
+
+    def _steps(
+        self, machine: Machine, state: State, endings: frozenset[str]
+    ) -> Iterator[tuple[State, str]]:
+        """Pieces that may follow a state: what each leads to, and its regular expression."""
+        spelling = self._spelling
+        for letters, to in machine.leads[state.at]:
+            if not state.pending and (plain := met(letters, spelling.plain)):
+                yield _at(machine, to), in_class(plain) + self._loop(machine, to)
+            if isinstance(spelling, Quotes):
+                for escape in spelling.escapes(met(letters, spelling.special)):
+                    yield _at(machine, to), escape
+        if isinstance(spelling, Quotes):
+            return
+        for letter in spelling.breaks:
+            after = machine.after(state.at, letter)
+            if after is not None:
+                yield _at(machine, after), escaped(letter)
+        for begun, more in spelling.begun.items():
+            after = machine.after(state.at, begun)
+            if after is None:
+                continue
+            ends = machine.ends[after] and begun in endings
+            yield State(after, pending=True, ends=ends), escaped(begun)
+            for letters, to in machine.leads[after]:
+                if other := without(met(letters, spelling.plain), more):
+                    said = escaped(begun) + in_class(other) + self._loop(machine, to)
+                    yield _at(machine, to), said
+
+    def _loop(self, machine: Machine, state: int) -> str:
+        """Letters that stand for themselves and do not leave a state."""
+        found = ""
+        for letters, to in machine.leads[state]:
+            plain = met(letters, self._spelling.plain) if to == state else ()
+            found = f"{in_class(plain)}*" if plain else found
+        return found
+
+
+def _at(machine: Machine, state: int) -> State:
+    return State(state, ends=machine.ends[state])
+
+
+def _leading_to(ends: list[State], steps: dict[State, dict[State, list[str]]]) -> set[State]:
+    found, queue = set(ends), list(ends)
+    while queue:
+        for before in steps.get(queue.pop(), {}):
+            if before not in found:
+                found.add(before)
+                queue.append(before)
+    return found

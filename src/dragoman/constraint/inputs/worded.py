@@ -1,0 +1,50 @@
+"""A text that keeps to a client's grammar, as a node beside those of schemas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dragoman.constraint.inputs.follow import Follow
+from dragoman.constraint.inputs.grammars import Grammar
+from dragoman.constraint.inputs.patterns import TooComplex
+from dragoman.constraint.inputs.rewriting import Rewriting
+from dragoman.constraint.inputs.spelling import Between, Quotes
+from dragoman.constraint.lark import Lark
+from dragoman.errors import BadRequest, Unsupported
+
+
+@dataclass(frozen=True, eq=False)
+class Worded:
+    """The grammar, and what the client calls it."""
+
+    grammar: Grammar
+    follow: Follow
+    at: str
+    pattern: str | None = None  # where it is only that
+    done: dict[tuple[int, Quotes | Between], str] = field(default_factory=dict)
+
+
+def written(lark: Lark, node: Worded, spelling: Quotes | Between) -> str:
+    """An expression for the text in one spelling."""
+    key = id(lark), spelling
+    if key not in node.done:
+        node.done[key] = _written(lark, node, spelling)
+    return node.done[key]
+
+
+def _written(lark: Lark, node: Worded, spelling: Quotes | Between) -> str:
+    try:
+        found = Rewriting(lark, node.grammar, node.follow, spelling).text()
+    except (TooComplex, RecursionError):
+        raise too_complex(node.at) from None
+    if found is None:
+        raise Unsupported(
+            f"No text that `{node.at}` allows can be written in this model's format.", param=node.at
+        )
+    return found
+
+
+def too_complex(at: str) -> BadRequest:
+    return BadRequest(
+        f"`{at}` is too complex for the text of a tool.", param=at, code="constraint_too_complex"
+    )

@@ -1,0 +1,216 @@
+"""The memory of a server: looks turns up before a prompt is made, and notes them after it."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.events import Completion, Delta
+from dragoman.memory.shelf import Backing, Shelf
+from dragoman.memory.told import Entry, before, digest, thoughts, told, told_of
+from dragoman.memory.trail import WIDTH, Trail, packed, unpacked
+from dragoman.models.model import Model
+from dragoman.prompt.prompter import Rendered
+from dragoman.prompt.recalled import without
+from dragoman.types import Chat, Message, Said
+
+Lost: TypeAlias = tuple[str, ...]  # why turns are not as the model wrote them, each
+MOST = 64 << 20
+MODELS = 64  # whose prompts are kept
+UNKNOWN, EDITED, ROOM = "unknown", "edited", "room"
+
+
+class Reuse(Struct, frozen=True):
+    """How much of a prompt was there before."""
+
+    tokens: int
+    known: int  # that an earlier prompt or its answer begins with, too
+    left: bool = False  # the earlier one goes on in another way
+    sequence: bytes = b""  # the prompt's tokens as numbers of four bytes
+    recalled: int = 0  # turns that are as the model wrote them
+    lost: Lost = ()  # why each other turn of the assistant's is not
+
+    def __str__(self) -> str:
+        where = self.known if self.left else "no"
+        return (
+            f"tokens={self.tokens}, known={self.known}, recalled={self.recalled}, diverged={where}"
+        )
+
+
+class Stats(Struct):
+    """Counts since the start."""
+
+    tokens: int = 0
+    known: int = 0
+    recalled: int = 0
+    lost: Counter[str] = Counter()
+
+
+class Turn:
+    """A turn of the assistant's as a client tells it, and what it can be found by."""
+
+    def __init__(self, message: Message, earlier: bytes, name: str) -> None:
+        self._told = told_of(message)
+        self._thoughts = thoughts(message.reasoning)
+        calls = (_call_key(name, call.id) for call in message.tool_calls)
+        self.keys = [*calls, _turn_key(name, earlier, self._told)]  # the surest first
+
+    def agrees(self, entry: Entry) -> bool:
+        """Whether it is what the client was told; thoughts may be left out."""
+        return self._told == entry.told and self._thoughts in (b"", entry.thoughts)
+
+
+class Memory:
+    """What was said to whom, by which model."""
+
+    def __init__(self, most: int = MOST, backing: Backing | None = None) -> None:
+        self._shelf = Shelf(most, backing)
+        self._trails: dict[str, Trail] = {}
+        self._prints: dict[str, tuple[weakref.ref[object], str]] = {}
+        self.stats = Stats(lost=Counter())
+
+    def keep_in(self, backing: Backing | None) -> None:
+        """Use a store from now on."""
+        self._shelf.backing = backing
+
+    async def aclose(self) -> None:
+        await self._shelf.aclose()
+
+    # Before a prompt is made
+
+    async def render(
+        self, chat: Chat, model: Model, owner: str
+    ) -> tuple[Rendered, tuple[str, ...]]:
+        """The prompt of a chat with what is remembered of it, and why other turns are not."""
+        if not model.prompt.recalls:
+            return await model.prompt.render(chat), ()
+        chat, lost = await self.recall(chat, model, owner)
+        rendered: Rendered = await model.prompt.render(chat, opened=True)
+        most, length = model.capabilities.context, len(rendered.ids or ())
+        if rendered.recalled and most is not None and length >= most:
+            shorter: Rendered = await model.prompt.render(without(chat), opened=True)
+            if len(shorter.ids or ()) < most:
+                return shorter, (*lost, *rendered.lost, *[ROOM] * rendered.recalled)
+        return rendered, (*lost, *rendered.lost)
+
+    async def recall(self, chat: Chat, model: Model, owner: str) -> tuple[Chat, Lost]:
+        """The chat with what is remembered of its turns, and why nothing is of the others."""
+        name, messages = self.name(model), list(chat.messages)
+        turns = {
+            at: Turn(message, before(messages[max(0, at - 1) : at]), name)
+            for at, message in enumerate(messages)
+            if message.role == "assistant"
+        }
+        if not turns:
+            return chat, ()
+        await self._shelf.fetch(owner, [key for turn in turns.values() for key in turn.keys])
+        lost = []
+        for at, turn in turns.items():
+            said = self._said(owner, turn)
+            if isinstance(said, Said):
+                messages[at] = replace(messages[at], said=said)
+            else:
+                lost.append(said)
+        return replace(chat, messages=tuple(messages)), tuple(lost)
+
+    def _said(self, owner: str, turn: Turn) -> Said | str:
+        why = UNKNOWN
+        for key in turn.keys:
+            entry = self._shelf.get(owner, key)
+            if entry is not None:
+                if turn.agrees(entry):
+                    return Said(unpacked(entry.opening), unpacked(entry.ids))
+                why = EDITED
+        return why
+
+    def reuse(self, prompt: list[int], rendered: Rendered, model: Model, owner: str) -> Reuse:
+        """How much of a prompt was there before; it is the rendered one, or goes on from it."""
+        sequence = rendered.packed
+        if len(sequence) != WIDTH * len(prompt):
+            sequence = packed(prompt)
+        trail = self._trails.get(model.id)
+        known, left = trail.known(owner, sequence) if trail is not None else (0, False)
+        return Reuse(len(prompt), known, left, sequence, rendered.recalled)
+
+    # After it was answered
+
+    def note(self, owner: str, model: Model, keys: Sequence[str], entry: Entry) -> None:
+        self._shelf.put(owner, keys, model.id, entry)
+
+    def trail(self, model: Model) -> Trail:
+        if model.id not in self._trails and len(self._trails) >= MODELS:
+            del self._trails[next(iter(self._trails))]
+        return self._trails.setdefault(model.id, Trail())
+
+    def count(self, reuse: Reuse) -> None:
+        stats = self.stats
+        stats.tokens += reuse.tokens
+        stats.known += reuse.known
+        stats.recalled += reuse.recalled
+        stats.lost.update(reuse.lost)
+
+    def name(self, model: Model) -> str:
+        """The model by its id and its vocabulary: another file of that name has other tokens."""
+        tokenizer = model.tokenizer
+        if tokenizer is None:
+            return model.id
+        known = self._prints.get(model.id)
+        if known is not None and known[0]() is tokenizer:
+            return known[1]
+        made = hashlib.blake2b(b"\0".join(tokenizer.pieces), digest_size=16).hexdigest()
+        self._prints[model.id] = (weakref.ref(tokenizer), f"{model.id}/{made}")
+        return self._prints[model.id][1]
+
+
+class Notes:
+    """Hears the answer to one request, and remembers what each choice of it said."""
+
+    def __init__(self, memory: Memory, model: Model, owner: str) -> None:
+        self._memory = memory
+        self._model = model
+        self._owner = owner
+        self._heard: dict[int, Completion] = {}
+        self._asked: dict[int, tuple[Chat, bytes, int | None]] = {}
+
+    def ask(self, choices: range, chat: Chat, reuse: Reuse, opened: int | None) -> None:
+        """These choices are answers to a prompt; `opened` is where it opens them."""
+        self._asked |= dict.fromkeys(choices, (chat, reuse.sequence, opened))
+        self._memory.count(reuse)
+        self._memory.trail(self._model).note(self._owner, reuse.sequence)
+
+    def hear(self, delta: Delta) -> None:
+        heard = self._heard.get(delta.choice)
+        if heard is None:
+            heard = self._heard[delta.choice] = Completion()
+        heard.add(delta)
+
+    def end(self, index: int, ids: list[int] | None, own: Collection[str]) -> None:
+        """A choice is done: what its tokens are, if that is known, and call ids that are ours."""
+        if ids is None or index not in self._asked:
+            return
+        chat, prompt, opened = self._asked[index]
+        answer = packed(ids)
+        self._memory.trail(self._model).note(self._owner, prompt + answer)
+        if opened is None or not ids:
+            return
+        [choice] = self._heard.pop(index).choices()
+        said = told(choice.text, ((call.name, call.arguments) for call in choice.calls))
+        entry = Entry(said, thoughts(choice.reasoning), prompt[WIDTH * opened :], answer)
+        name = self._memory.name(self._model)
+        keys = [_call_key(name, call.id) for call in choice.calls if call.id in own]
+        keys.append(_turn_key(name, before(chat.messages), said))
+        self._memory.note(self._owner, self._model, keys, entry)
+
+
+def _call_key(name: str, id_: str) -> str:
+    return digest("call", name, id_).hex()
+
+
+def _turn_key(name: str, earlier: bytes, said: bytes) -> str:
+    return digest("turn", name, earlier, said).hex()

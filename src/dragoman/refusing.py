@@ -1,0 +1,61 @@
+"""What a model or its engine cannot do is refused by name, before anything runs."""
+
+from __future__ import annotations
+
+from dragoman.errors import BadRequest, ContextOverflow, Unsupported
+from dragoman.models.model import Model
+from dragoman.types import Chat, Request, Sampling
+
+
+def check(request: Request, model: Model) -> None:
+    """Refuse by name what this model's engine cannot do."""
+    can = model.capabilities
+    if request.logprobs is not None and request.logprobs > can.logprobs:
+        raise Unsupported(
+            "This model's engine cannot report logprobs."
+            if can.logprobs < 0
+            else f"This model's engine reports at most {can.logprobs} alternatives a token.",
+            param="logprobs" if can.logprobs < 0 else "top_logprobs",
+        )
+    if request.echo and request.logprobs is not None and not can.prompt_logprobs:
+        raise Unsupported("This model's engine cannot report logprobs of a prompt.", param="echo")
+    for adapter in request.lora or ():
+        if adapter.name not in can.lora:
+            known = ", ".join(can.lora) or "none"
+            raise BadRequest(
+                f"There is no adapter `{adapter.name}` for this model. It has: {known}.",
+                param="lora",
+                code="adapter_not_found",
+            )
+    if can.sampling is not None:
+        for name in Sampling.__struct_fields__:
+            said = getattr(request.sampling, name) is not None
+            if said and name not in can.sampling:
+                raise Unsupported(f"This model's engine cannot honour `{name}`.", param=name)
+
+
+def fit(content: list[int] | str, model: Model, param: str) -> int | None:
+    """How many tokens are left for the answer, if that is known; none is an error."""
+    context = model.capabilities.context
+    if context is None or isinstance(content, str):
+        return None
+    room = context - len(content)
+    if room <= 0:
+        raise ContextOverflow(
+            f"This model's maximum context length is {context} tokens. However, your {param} "
+            f"resulted in {len(content)} tokens. Please shorten it.",
+            param=param,
+        )
+    return room
+
+
+def budget_of(chat: Chat, model: Model, request: Request) -> int | None:
+    """Most tokens of thoughts, where the template does not see to it itself."""
+    if chat.thinking_budget is None or model.prompt.keeps_budget:
+        return None
+    name = chat.name("thinking_budget")
+    if model.speech.closing is None:
+        raise Unsupported("This model's thinking cannot be limited.", param=name)
+    if request.n > 1:
+        raise Unsupported(f"`{name}` and `n` cannot be had together here.", param=name)
+    return chat.thinking_budget

@@ -1,0 +1,85 @@
+"""What the suites' tests expect to be there: responses and conversations by the ids they use.
+
+One response is made by asking the server for it, in the background, as that is the kind that can
+be streamed again and cancelled. The others are copies of it under other ids.
+"""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.store.rows import Conversation, Entry, Stored
+from dragoman.store.store import Store
+from tests.serving import Running
+
+RESPONSES = (
+    "resp_677efb5139a88190b512bc3fef8e535d",
+    "resp_123",
+    "response_id",
+    "previous_response_id",
+)
+CONVERSATIONS = ("conv_123", "string")
+ITEM = {
+    "type": "message",
+    "id": "msg_abc",
+    "status": "completed",
+    "role": "user",
+    "content": [{"type": "input_text", "text": "Hello."}],
+}
+
+
+class Seeds:
+    """Puts everything there before a test; what is there already is made anew."""
+
+    def __init__(self, server: Running) -> None:
+        self._server = server
+        self._model: Stored | None = None
+        self._frames: list[tuple[int, bytes]] = []
+
+    def plant(self) -> None:
+        if self._model is None:
+            made = self._make()
+            self._server.on_loop(self._take(made))
+        self._server.on_loop(self._plant())
+
+    def _make(self) -> str:
+        """A response that has ended."""
+        asked = {"model": "scripted", "input": "Hello.", "background": True}
+        url = f"{self._server.url}/v1/responses"
+        made = httpx.post(url, json=asked).raise_for_status().json()
+        until = time.monotonic() + 30
+        while made["status"] != "completed":
+            assert time.monotonic() < until, made
+            made = httpx.get(f"{url}/{made['id']}").raise_for_status().json()
+        return str(made["id"])
+
+    async def _store(self) -> Store:
+        return await self._server.app.state.store()
+
+    async def _take(self, name: str) -> None:
+        store = await self._store()
+        self._model = await store.get("", name)
+        self._frames = await store.frames("", name, -1)
+
+    async def _plant(self) -> None:
+        store, model = await self._store(), self._model
+        assert model is not None
+        for name in RESPONSES:
+            await store.delete("", name)
+            named = [_renamed(data, model.id, name) for data in (model.body, model.input)]
+            copy = replace(model, id=name, status="in_progress", body=named[0], input=named[1])
+            await store.add(copy)
+            frames = [(at, _renamed(data, model.id, name)) for at, data in self._frames]
+            await store.finish_turn("", name, "completed", copy.body, (), frames)
+        for name in CONVERSATIONS:
+            await store.delete_conversation("", name)
+            talk = Conversation(id=name, owner="", created=int(time.time()))
+            await store.add_conversation(talk, [Entry("msg_abc", msgspec.json.encode(ITEM))])
+
+
+def _renamed(data: bytes, before: str, after: str) -> bytes:
+    return data.replace(before.encode(), after.encode())
