@@ -23,6 +23,7 @@ from dragoman.memory.told import Entry, canonical
 from dragoman.memory.trail import Trail, packed
 from dragoman.models.registry import Models
 from dragoman.prompt.prompter import Prompter, Rendered
+from dragoman.prompt.recalled import without
 from dragoman.store.rows import Memory as Row
 from dragoman.testing import ByteTokenizer, Reply, Scripted
 from dragoman.tokens.vocabulary import endings
@@ -194,7 +195,7 @@ def said_by(manner: Manner, text: str) -> list[int]:
 def test_a_conversation_without_its_thoughts_goes_on_from_what_was_said(
     name: str, thinks: bool
 ) -> None:
-    """Five turns of calls told back without thoughts, and with other JSON for the same arguments."""
+    """Five turns of calls told back without thoughts, and with other JSON for what they said."""
     manner = MANNERS[name]
     text = manner.said.removeprefix(manner.opened) if thinks else manner.said
     fields = {"template_kwargs": {"enable_thinking": True}} if thinks else {}
@@ -553,3 +554,224 @@ def test_turns_are_put_back_in_real_templates() -> None:
         assert outcomes["as it was told"] == 0
         assert outcomes["goes on"] >= 65
         assert outcomes["no opening"] <= 10
+
+
+@pytest.mark.skipif(not real_templates(), reason="the real templates are not here")
+def test_a_long_conversation_goes_on_in_real_templates() -> None:
+    """Calls and texts in turn, told back each time; no step may lose what others said."""
+    call = CONVERSATIONS["a call"]
+    steps: list[tuple[Message, ...]] = [
+        call,
+        (Message(role="assistant", content="It is."), user("Now?")),
+        (Message(role="assistant", content="See.", tool_calls=call[0].tool_calls), call[1]),
+        (Message(role="assistant", content="Yes."), user("So?")),
+    ]
+    found: Counter[str] = Counter()
+    for path in real_templates():
+        prompter = real_prompter(path.read_text())
+        messages: list[Message] = [QUESTION]
+        went = 0
+        for turn, after in steps:
+            first = rendered(prompter, Chat(messages=tuple(messages), tools=(WEATHER,)))
+            if first is None or first.ids is None or first.opened is None:
+                break
+            ids = tuple(f"What {len(messages)} was.".encode())
+            said = Said(tuple(first.ids[first.opened :]), ids)
+            messages += [edited(turn, said=said), after]
+            asked = Chat(messages=tuple(messages), tools=(WEATHER,))
+            made = rendered(prompter, asked)
+            if made is None:
+                assert rendered(prompter, without(asked)) is None
+                break
+            for message in messages:
+                if message.role != "assistant":
+                    assert (message.content or "") in made.text
+            went += (made.ids or [])[: len(first.ids) + len(ids)] == [*first.ids, *ids]
+        found["all of it" if went == len(steps) else f"{went} steps"] += 1
+    print(dict(found))
+    assert found["all of it"] >= 65
+
+
+# Keeping
+
+
+class Kept:
+    """A store that a test can look into."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.rows: dict[tuple[str, str], Row] = {}
+        self.fails = fails
+        self.asked = 0
+
+    async def remember(self, owner: str, rows: Sequence[Row]) -> None:
+        if self.fails:
+            raise OSError("the disk is full")
+        self.rows |= {(owner, row.key): row for row in rows}
+
+    async def recall(self, owner: str, keys: Sequence[str]) -> list[Row]:
+        self.asked += 1
+        if self.fails:
+            raise OSError("the disk is gone")
+        return [self.rows[owner, key] for key in keys if (owner, key) in self.rows]
+
+
+def test_what_was_said_is_kept_in_a_store_and_found_again() -> None:
+    async def talk() -> None:
+        kept = Kept()
+        first = Talk(scripted(TAGGED, TAGGED.said), source("thinker"), Memory(backing=kept))
+        first.request["owner"] = "one"
+        await first.say(QUESTION)
+        before = [*first.prompt, *said_by(TAGGED, TAGGED.said)]
+        await first.models.memory.aclose()
+        assert {owner for owner, _ in kept.rows} == {"one"}
+        for owner in ("one", "two"):
+            engine = scripted(TAGGED, "Yes.", "Yes.")
+            again = Talk(engine, source("thinker"), Memory(backing=kept))
+            again.request["owner"] = owner
+            again.messages = list(first.messages)
+            await again.say(first.result())
+            assert again.reuse.recalled == (owner == "one")
+            assert (again.prompt[: len(before)] == before) == (owner == "one")
+        asked = kept.asked
+        await again.answers()
+        assert kept.asked == asked + 1
+
+    asyncio.run(talk())
+
+
+def test_a_store_that_fails_costs_nothing_but_what_it_would_have_kept(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def talk() -> None:
+        memory = Memory(backing=Kept(fails=True))
+        made = Talk(scripted(TAGGED, TAGGED.said, "Yes."), source("thinker"), memory)
+        await made.say(QUESTION)
+        await made.say(made.result())
+        assert made.reuse.recalled == 1
+        await memory.aclose()
+
+    asyncio.run(talk())
+    assert "could not be kept" in caplog.text
+
+
+def test_a_shelf_keeps_the_newest_within_its_bytes() -> None:
+    shelf = Shelf(10_000)
+    for at in range(100):
+        shelf.put("one", [f"key{at}"], "model", Entry(b"", b"", b"", bytes(600)))
+        assert shelf.get("one", "key0") is not None  # what is used stays
+        assert shelf.size <= 10_000
+    assert shelf.get("one", "key99") is not None
+    assert shelf.get("one", "key50") is None
+    assert shelf.get("two", "key99") is None
+
+
+def test_a_trail_says_where_a_prompt_leaves_what_was_there_before() -> None:
+    trail = Trail(most=3)
+
+    def known(*ids: int, owner: str = "one") -> tuple[int, bool]:
+        return trail.known(owner, packed(ids))
+
+    assert known(1, 2, 3) == (0, False)
+    trail.note("one", packed([1, 2, 3, 4, 5]))
+    trail.note("one", packed([1, 2, 9]))
+    assert known(1, 2, 3, 4, 5, 6) == (5, False)
+    assert known(1, 2, 3, 8, 8, 8) == (3, True)
+    assert known(1, 2, 3) == (3, False)
+    assert known(1, 2, 9, 1) == (3, False)
+    assert known(7, 1) == (0, False)
+    assert known(1, 2, 3, owner="two") == (0, False)
+    trail.note("one", packed([1, 2, 3, 4, 5, 6, 7]))  # takes the place of the first
+    trail.note("two", packed([1]))
+    assert known(1, 2, 9, 1) == (3, False)
+    trail.note("two", packed([2]))
+    assert known(1, 2, 9, 1) == (2, True)
+    long = list(range(1000))
+    trail.note("one", packed(long))
+    for at in (1, 2, 255, 256, 500, 999):
+        assert known(*long[:at], -1, *long[at:]) == (at, True)
+
+
+def test_one_value_has_one_way_to_be_written() -> None:
+    same = [
+        '{"a": 1, "b": [1.5, "x"]}',
+        '{"b":[1.5,"\\u0078"],"a":1.0}',
+        ' {"a":1e0,"b":[15e-1,"x"]}',
+    ]
+    assert len({canonical(text) for text in same}) == 1
+    assert canonical("") == canonical("{}") == canonical(" {} ")
+    other = ['{"a": 1}', '{"a": "1"}', '{"a": true}', '{"a": [1]}', '{"a": null}', "{", '{"a": 2}']
+    assert len({canonical(text) for text in other}) == len(other)
+    deep = "[" * 100_000
+    assert canonical(deep) == deep.encode()
+
+
+# On the line
+
+
+def post(url: str, body: dict[str, Any], key: str = "") -> httpx.Response:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=30)
+
+
+def tool_fields() -> list[dict[str, Any]]:
+    function = {"name": WEATHER.name, "parameters": WEATHER.parameters}
+    return [{"type": "function", "function": function}]
+
+
+def header(response: httpx.Response) -> dict[str, str]:
+    parts = response.headers["x-dragoman-prompt"].split(", ")
+    return dict(part.split("=") for part in parts)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_header_and_metrics_tell_how_much_was_there_before(stream: bool) -> None:
+    engine = scripted(TAGGED, TAGGED.said, "Yes.", "No.")
+    with serving(engine, chat_template=OWN / "thinker.jinja") as server:
+        body = asking("Is it sunny?", tools=tool_fields(), stream=False)
+        first = post(server.url, body)
+        assert header(first)["known"] == "0"
+        said = first.json()["choices"][0]["message"]
+        call = {k: v for k, v in said.items() if k in ("role", "content", "tool_calls")}
+        result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "sunny"}
+        body |= {"messages": [*body["messages"], call, result], "stream": stream}
+        second = header(post(server.url, body))
+        job = engine.jobs[-1]
+        assert second["tokens"] == str(len(job.prompt))
+        assert second["recalled"] == "1"
+        assert second["diverged"] == "no"
+        known = len(engine.jobs[0].prompt) + len(said_by(TAGGED, TAGGED.said))
+        assert second["known"] == str(known)
+        body["messages"][0] = {"role": "user", "content": "Is it rainy?"}
+        third = header(post(server.url, body))
+        assert int(third["diverged"]) == int(third["known"]) < known
+        page = httpx.get(f"{server.url}/metrics").text
+        assert "dragoman_recalled_turns_total 2.0" in page
+        known += int(third["known"])
+        assert f"dragoman_chat_prompt_known_tokens_total {known}.0" in page
+        raw = httpx.post(
+            f"{server.url}/v1/completions", json={"model": "scripted", "prompt": "No?"}
+        )
+        assert "x-dragoman-prompt" not in raw.headers
+
+
+def test_it_can_be_turned_off() -> None:
+    engine = scripted(TAGGED, TAGGED.said)
+    with serving(engine, chat_template=OWN / "thinker.jinja", recall=False) as server:
+        response = post(server.url, asking("Is it sunny?", tools=tool_fields()))
+        assert response.status_code == 200
+        assert "x-dragoman-prompt" not in response.headers
+
+
+def test_nobody_is_told_what_another_key_was() -> None:
+    engine = scripted(TAGGED, f"{THINKING}Yes.", "Yes.", "Yes.")
+    options = {"chat_template": OWN / "thinker.jinja", "api_key": ("one", "two")}
+    with serving(engine, **options) as server:
+        body = asking("Is it sunny?")
+        assert header(post(server.url, body, "one"))["known"] == "0"
+        body["messages"] += [
+            {"role": "assistant", "content": "Yes."},
+            {"role": "user", "content": "So?"},
+        ]
+        told = {key: header(post(server.url, body, key)) for key in ("two", "one")}
+        assert (told["one"]["recalled"], told["two"]["recalled"]) == ("1", "0")
+        assert told["two"]["known"] == "0"

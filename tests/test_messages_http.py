@@ -380,12 +380,14 @@ def test_what_agents_send_is_answered_by_any_model(template: Any, tmp_path: Path
         warned = "output_config.effort" in answer.headers.get("x-dragoman-warning", "")
         assert warned is (template is None or template != THINKER)
         assert answer.headers["request-id"]
-        shown = engine.tokenizer.decode(engine.jobs[0].prompt) if engine.tokenizer else ""
+        prompt = engine.jobs[0].prompt
+        assert isinstance(prompt, list)
+        shown = engine.tokenizer.decode(prompt) if engine.tokenizer else ""
         assert "You are an agent." in shown
         assert "noon" in shown
         assert "billing" not in shown
         count = httpx.post(f"{server.url}/v1/messages/count_tokens?beta=true", json=AGENT)
-        assert count.json() == {"input_tokens": len(engine.jobs[0].prompt)}
+        assert count.json() == {"input_tokens": len(prompt)}
 
 
 # Guarantees

@@ -24,6 +24,7 @@ from dragoman import assembly
 from dragoman.errors import BadRequest
 from dragoman.http.app import App
 from dragoman.http.asgi import WEBSOCKET, Exchange
+from dragoman.http.connection import Connection
 from dragoman.http.routes import Route
 from dragoman.http.socket import Socket
 from dragoman.http.upgraded import Upgraded
@@ -570,6 +571,7 @@ def test_a_hundred_leave_nothing_behind() -> None:
             one
             for one in gc.get_objects()
             if (isinstance(one, Upgraded) and one._state is server._server.server_state)
+            or (isinstance(one, Connection) and one.server_state is server._server.server_state)
             or (isinstance(one, Socket) and one._sockets is server.app.sockets)
         ]
 

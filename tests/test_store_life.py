@@ -20,6 +20,7 @@ from sqlalchemy import create_engine, inspect
 
 from dragoman.errors import Unavailable
 from dragoman.store import migrations
+from dragoman.store.database import Database
 from dragoman.store.rows import Conversation, Stored, StoreError, Swept
 from dragoman.store.store import Store
 from dragoman.store.tables import METADATA
@@ -190,6 +191,31 @@ def test_a_server_elsewhere_lives_while_it_is_heard(url: str) -> None:
         assert await mine.sweep() == Swept(failed=1)
 
     play(url, scenario, stores=2)
+
+
+def test_a_server_that_is_heard_in_the_last_moment_lives(url: str) -> None:
+    async def scenario(store: Store) -> None:
+        await store.add(response("r"))
+        poke(url, "UPDATE servers SET place = 'boot elsewhere', beat = beat - 61")
+        other = Database(url, 1)
+        [dead] = other.run([lambda desk: desk.servers.dead()], False)
+        poke(url, "UPDATE servers SET beat = beat + 61")
+        [buried] = other.run([lambda desk: desk.servers.bury(dead[0], died)], True)
+        other.close()
+        assert (len(dead), buried) == (1, (0, True))
+        assert await store.update("ann", "r", "completed", b"2")
+
+    play(url, scenario)
+
+
+def test_a_server_that_was_taken_for_dead_does_not_believe_it(url: str) -> None:
+    async def scenario(store: Store) -> None:
+        await store.add(response("r"))
+        poke(url, "DELETE FROM servers")
+        assert await store.sweep() == Swept()
+        assert await store.update("ann", "r", "completed", b"2")
+
+    play(url, scenario)
 
 
 def test_a_file_from_before_a_reboot_has_no_living_server(tmp_path: Path) -> None:
@@ -535,7 +561,7 @@ def test_who_stops_waiting_leaves_nothing_half(url: str) -> None:
 
     play(url, scenario)
     begun = poke(url, "SELECT status, body FROM responses LEFT JOIN bodies ON response = id")
-    assert {(status, bytes(body)) for status, body in begun} == {("failed", b'{"id":1}!')}
+    assert {(status, bytes(body)) for status, body in begun} <= {("failed", b'{"id":1}!')}
 
 
 def test_the_library_is_imported_only_when_a_store_is_opened() -> None:

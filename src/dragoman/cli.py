@@ -47,6 +47,10 @@ FLAGS: list[tuple[str, str, Any, str]] = [
     ("--allowed-host", "allowed_host", "list", "a further Host to answer to; may be repeated"),
     ("--strict-params", "strict_params", bool, "refuse unknown request fields"),
     ("--body-limit", "body_limit", int, "most bytes of a request's body (32 MiB)"),
+    ("--store", "store", str, "sqlite:///PATH or postgresql://… for what is kept (a user's file)"),
+    ("--store-ttl", "store_ttl", float, "seconds responses are kept (30 days)"),
+    ("--store-size", "store_size", int, "most bytes of all that is kept (1 GiB)"),
+    ("--no-recall", "recall", "off", "tell models what they said as clients tell it"),
     ("--drain", "drain", float, "seconds streams may go on after SIGTERM (30)"),
     ("--log-level", "log_level", str, "debug, info, warning or error (info)"),
 ]
@@ -94,6 +98,8 @@ def add_flags(command: argparse.ArgumentParser, fields: Sequence[str]) -> None:
             continue
         if kind is bool:
             command.add_argument(flag, dest=field, action="store_true", default=None, help=text)
+        elif kind == "off":
+            command.add_argument(flag, dest=field, action="store_false", default=None, help=text)
         elif kind == "list":
             command.add_argument(flag, dest=field, action="append", metavar="X", help=text)
         else:

@@ -17,7 +17,6 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import NamedTuple
 
 BINARIES = Path(__file__).parent.parent.parent / ".agents" / "node_modules" / ".bin"
-TEMPLATE = Path(__file__).parent / "qwen.jinja"
 TASK = "There is a note in this directory. Find it, read it, and tell me the marker in it."
 GREETING = "Say hello."
 

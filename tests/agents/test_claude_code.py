@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.agents.player import Moves, Player, check
-from tests.agents.stage import GREETING, TASK, TEMPLATE, Done, Stage
+import pytest
+
+from tests.agents.player import SPEECHES, Moves, Player
+from tests.agents.stage import GREETING, TASK, Done, Stage
 from tests.real import MODEL
 from tests.serving import Running, serving
 
@@ -29,7 +31,6 @@ def claude(stage: Stage, server: Running, model: str, task: str, *options: str) 
         "ANTHROPIC_API_KEY": "none",
         "ANTHROPIC_MODEL": model,
         "ANTHROPIC_SMALL_FAST_MODEL": model,
-        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": "64",
         "CLAUDE_CODE_MAX_RETRIES": "0",
     }
     command = ["claude", "-p", task, "--output-format", "stream-json", "--verbose", *options]
@@ -42,9 +43,10 @@ def lines(done: Done, kind: str) -> list[Any]:
     return [line for line in said if line["type"] == kind]
 
 
-def test_a_tool_loop(stage: Stage) -> None:
-    player = Player(MOVES)
-    with serving(player, name="qwen", chat_template=TEMPLATE) as server:
+@pytest.mark.parametrize("speech", SPEECHES)
+def test_a_tool_loop(stage: Stage, speech: str) -> None:
+    player = Player(MOVES, SPEECHES[speech])
+    with serving(player, name="qwen", chat_template=player.speech.template) as server:
         done = claude(stage, server, "qwen", TASK, "--allowedTools", "Bash", "Read")
     assert done.code == 0, done
     result = lines(done, "result")[0]
@@ -58,7 +60,7 @@ def test_a_tool_loop(stage: Stage) -> None:
         if block["type"] == "tool_use"
     ]
     assert used == ["Bash", "Read"]
-    check(player)
+    player.check()
     assert not done.strayed
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.agents.player import Moves, Player, check
-from tests.agents.stage import GREETING, TASK, TEMPLATE, Done, Stage
+import pytest
+
+from tests.agents.player import SPEECHES, Moves, Player
+from tests.agents.stage import GREETING, TASK, Done, Stage
 from tests.real import MODEL
 from tests.serving import Running, serving
 
@@ -62,14 +64,15 @@ def items(done: Done, kind: str) -> list[Any]:
     return [item for item in ended if item["type"] == kind]
 
 
-def test_a_tool_loop(stage: Stage) -> None:
-    player = Player(MOVES)
-    with serving(player, name="qwen", chat_template=TEMPLATE) as server:
+@pytest.mark.parametrize("speech", SPEECHES)
+def test_a_tool_loop(stage: Stage, speech: str) -> None:
+    player = Player(MOVES, SPEECHES[speech])
+    with serving(player, name="qwen", chat_template=player.speech.template) as server:
         done = codex(stage, server, "qwen", TASK)
     assert done.code == 0, done
     assert stage.marker in items(done, "agent_message")[-1]["text"]
     assert [item["exit_code"] for item in items(done, "command_execution")] == [0, 0]
-    check(player)
+    player.check()
     assert not done.strayed
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.agents.player import Moves, Player, check
-from tests.agents.stage import GREETING, TASK, TEMPLATE, Done, Stage
+import pytest
+
+from tests.agents.player import SPEECHES, Moves, Player
+from tests.agents.stage import GREETING, TASK, Done, Stage
 from tests.real import MODEL
 from tests.serving import Running, serving
 
@@ -32,7 +34,7 @@ def opencode(stage: Stage, server: Running, model: str, task: str, **more: Any) 
         "npm": "@ai-sdk/openai-compatible",
         "name": "Dragoman",
         "options": {"baseURL": f"{server.url}/v1", "apiKey": "none"},
-        "models": {model: {"name": model, "limit": {"context": 8192, "output": 64}}},
+        "models": {model: {"name": model, "limit": {"context": 8192, "output": 512}}},
     }
     config = {
         "model": f"dragoman/{model}",
@@ -51,15 +53,16 @@ def parts(done: Done, kind: str) -> list[Any]:
     return [event["part"] for event in events if event["type"] == kind]
 
 
-def test_a_tool_loop(stage: Stage) -> None:
-    player = Player(MOVES)
-    with serving(player, name="qwen", chat_template=TEMPLATE) as server:
+@pytest.mark.parametrize("speech", SPEECHES)
+def test_a_tool_loop(stage: Stage, speech: str) -> None:
+    player = Player(MOVES, SPEECHES[speech])
+    with serving(player, name="qwen", chat_template=player.speech.template) as server:
         done = opencode(stage, server, "qwen", TASK)
     assert done.code == 0, done
     assert stage.marker in parts(done, "text")[-1]["text"]
     assert [part["tool"] for part in parts(done, "tool_use")] == ["bash", "read"]
     assert [part["reason"] for part in parts(done, "step_finish")] == ["tool-calls"] * 2 + ["stop"]
-    check(player)
+    player.check()
     assert set(done.strayed) <= ASKED_ANYWAY
 
 

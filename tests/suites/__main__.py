@@ -114,7 +114,8 @@ def run_suite(name: str, server: Running, more: list[str]) -> dict[str, tuple[st
             "DRAGOMAN_RESULTS": str(results),
         }
         files = [f"tests/api_resources/{file}" for file in FILES[name]]
-        options = ["-q", "--tb=line", "-p", "dragoman_suite", "-p", "no:cacheprovider"]
+        told = ["--tb=short"] if more else ["--tb=no", "--no-summary"]
+        options = ["-q", *told, "-p", "dragoman_suite", "-p", "no:cacheprovider"]
         own = ["-o", "addopts=" + ("-p tests._alias_httpx" if name == "anthropic" else "")]
         command = [str(home / "bin" / "python"), "-m", "pytest", *options, *own, *files, *more]
         done = subprocess.run(command, cwd=source, env=environment, check=False)

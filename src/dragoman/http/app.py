@@ -7,9 +7,10 @@ generated, else in `services`.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from typing import Any
+
+from msgspec.structs import replace
 
 from dragoman.config import LOOPBACK, Settings
 from dragoman.errors import DragomanError, ModelLoading, Unavailable, UnsupportedMedia
@@ -35,7 +36,6 @@ from dragoman.protocols import (
     models,
     tokens,
 )
-from dragoman.seal import Seal
 from dragoman.store.rows import Limits
 from dragoman.turns.background import Background
 from dragoman.turns.desk import Desk, Elsewhere
@@ -55,7 +55,6 @@ class App:
         self.metrics = Metrics(self._states, lambda: len(clock), self._grammars, self._recalls)
         self.answering = Answering(clock, self.metrics)
         self.sockets = Sockets(settings.body_limit)
-        self.seal = Seal(secrets.token_bytes(32))
         self.state = State(
             settings.store_url, Limits(ttl=settings.store_ttl, size=settings.store_size)
         )
@@ -136,7 +135,8 @@ class App:
 
     def _generating(self, dialect: Dialect) -> Handler:
         async def handler(exchange: Exchange) -> None:
-            request = dialect.decode(await self.body(exchange), self.settings.strict_params)
+            said = dialect.decode(await self.body(exchange), self.settings.strict_params)
+            request = replace(said, owner=exchange.owner)
             await self.answering.answer(
                 exchange, lambda: Answer.prepared(dialect, request, self.models)
             )

@@ -139,6 +139,7 @@ class Connection(HttpToolsProtocol):
         self._disarm()
         self._stall.stop()
         self.connections.discard(self)
+        self.parser = None  # type: ignore[assignment]  # it and we would keep each other alive
         Upgraded(self, *asked, scope).begin(rest)
         return True
 

@@ -78,9 +78,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: Any = None) -> None:
         self.force_exit = False  # what runs was interrupted; connections close at once
         await super().shutdown(sockets)
-        for connection in list(
-            self.server_state.connections
-        ):  # their clients took nothing any more
+        for connection in list(self.server_state.connections):  # stuck: nobody reads
             connection.transport.abort()
         await self._app.aclose()
 

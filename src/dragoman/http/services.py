@@ -39,7 +39,7 @@ class Services:
         self._models = app.models
 
     async def message(self, exchange: Exchange) -> None:
-        dialect = self._speaking(exchange)
+        dialect = await self._speaking(exchange)
         said = dialect.decode(await self._app.body(exchange), self._strict)
         request = replace(said, owner=exchange.owner)
         await self._app.answering.answer(
@@ -47,14 +47,15 @@ class Services:
         )
 
     async def count_tokens(self, exchange: Exchange) -> None:
-        dialect = self._speaking(exchange)
+        dialect = await self._speaking(exchange)
         said = dialect.to_count(await self._app.body(exchange), self._strict)
         counted = Count(await count(replace(said, owner=exchange.owner), self._models))
         await exchange.answer(200, openai.encode(counted))
 
-    def _speaking(self, exchange: Exchange) -> Messages:
+    async def _speaking(self, exchange: Exchange) -> Messages:
         """The Messages dialect for one client, told by the errors and the pings as well."""
-        dialect = Messages(self._app.seal.of(exchange.owner), exchange.request_id)
+        seal = await self._app.state.seal()
+        dialect = Messages(seal.of(exchange.owner), exchange.request_id)
         exchange.write_error, exchange.ping = dialect.error, dialect.ping
         return dialect
 

@@ -151,8 +151,7 @@ class Upgraded(asyncio.Protocol):
             await self._writable.wait()
             if not self._open:
                 raise BrokenPipeError
-            text = message.get("text")
-            self.write(message["bytes"] if text is None else text.encode())
+            self.write(message["text"].encode())
         elif kind == "websocket.accept":
             self._accept(message.get("headers", ()))
         elif kind == "websocket.close" and self._answered:

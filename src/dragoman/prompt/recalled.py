@@ -101,15 +101,15 @@ class Recaller:
             if said is not None:
                 going_on = chat.continue_final_message and at == len(chat.messages) - 1
                 marked = bool(said.opening) and said.opening[0] in self._names
-                fit = self._fit(message) if marked and not going_on else None
+                fit = self._fit(message, said) if marked and not going_on else None
                 lost += [] if fit is not None else [UNPLACED]
                 message = fit or replace(message, said=None)
             messages.append(message)
         return replace(chat, messages=tuple(messages)), lost
 
-    def _fit(self, message: Message) -> Message | None:
-        """A turn, or only its calls, if that can be replaced; in its place goes all of it anyway."""
-        made = replace(message, said=replace(message.said))  # one that is no other turn's
+    def _fit(self, message: Message, said: Said) -> Message | None:
+        """A turn, or only its calls, if that can be replaced: what goes there is all of it."""
+        made = replace(message, said=replace(said))  # one that is no other turn's
         if self._bounds.placeable(made):
             return made
         calls = replace(made, content=None, reasoning=None)

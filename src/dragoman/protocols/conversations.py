@@ -43,8 +43,7 @@ class Begun(Struct, frozen=True):
 
 
 def decode_new(body: bytes, strict: bool = False) -> Begun:
-    """There may be no body at all."""
-    said = read(body or b"{}", NewConversation, strict)
+    said = read(body, NewConversation, strict)
     return Begun(_kept(said.items), said.metadata or {})
 
 

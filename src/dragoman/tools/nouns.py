@@ -19,6 +19,9 @@ class Server(Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     configured: bool = False  # by the operator, who may name any address; a request may not
 
+    def __repr__(self) -> str:  # it has secrets in it
+        return f"Server({self.label!r})"
+
 
 class Listed(Struct, frozen=True, kw_only=True):
     """A tool that a server offers."""
@@ -30,7 +33,7 @@ class Listed(Struct, frozen=True, kw_only=True):
 
     @property
     def read_only(self) -> bool:
-        return bool((self.annotations or {}).get("readOnlyHint"))
+        return (self.annotations or {}).get("readOnlyHint") is True
 
 
 class Outcome(Struct, frozen=True):
@@ -51,4 +54,6 @@ class Toolbox(Protocol):
 
     async def call(self, server: Server, name: str, arguments: dict[str, Any]) -> Outcome: ...
 
-    async def aclose(self) -> None: ...
+    def close(self) -> None:
+        """Let go of all servers. What is left to be said to them is said behind the caller's back."""
+        ...

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from dragoman import pipeline
 from dragoman.errors import BadRequest, DragomanError, NotFound
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked, McpTool
@@ -22,7 +23,7 @@ from dragoman.store.rows import RUNNING, Stored
 from dragoman.tools.nouns import Server, Toolbox
 from dragoman.turns.background import Background
 from dragoman.turns.history import Local, before, resolved
-from dragoman.turns.listening import Fed, Kept, Queued
+from dragoman.turns.listening import Fed, Kept, Launched
 from dragoman.turns.remote import NOTHING, Bounds, Remote, approved, attach
 from dragoman.turns.state import State
 from dragoman.turns.turn import Scene, Turn
@@ -116,9 +117,7 @@ class Desk:
 
     async def _launch(self, turn: Turn) -> Work:
         running = await self._background.launch(turn, await self._state.store())
-        if turn.streamed:
-            return Fed(running.feed, warnings=turn.warnings)
-        return Queued(turn.whole(), turn.warnings)
+        return Launched(running.feed, turn)
 
     @staticmethod
     async def _keep(turn: Turn, store: Store) -> None:
@@ -134,9 +133,7 @@ class Desk:
         """How many tokens a request would have the model read."""
         asked, scene = await self.scene(asked, owner, {})
         request = responses.to_request(asked, scene.history, owner=owner, sealing=scene.sealing)
-        with await self._models.acquire(request.model) as model:
-            found: int = await model.prompt.count(request.prompts[0])
-        return found
+        return await pipeline.count(request, self._models)
 
     async def _row(self, owner: str, name: str) -> Stored:
         row = await (await self._state.store()).get(owner, name)

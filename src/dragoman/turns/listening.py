@@ -14,6 +14,7 @@ from dragoman.pipeline import done
 from dragoman.protocols import responses
 from dragoman.store.rows import RUNNING, Stored
 from dragoman.turns.feed import Feed
+from dragoman.turns.turn import Turn
 from dragoman.turns.work import Outlet
 
 if TYPE_CHECKING:
@@ -45,34 +46,31 @@ class Telling:
         """There is nothing to close."""
 
 
-class Queued(Telling):
-    """A response that was just sent into the background, for a client that will ask again."""
-
-    streamed = False
-
-    def __init__(self, body: bytes, warnings: tuple[str, ...]) -> None:
-        self._body = body
-        self.warnings = warnings
-
-    async def run(self, outlet: Outlet) -> None:
-        """It runs by itself."""
-
-    def whole(self) -> bytes:
-        return self._body
-
-
 class Fed(Telling):
     """A response that runs in this process."""
 
-    def __init__(self, feed: Feed, after: int = -1, warnings: tuple[str, ...] = ()) -> None:
+    def __init__(self, feed: Feed, after: int = -1) -> None:
         self._feed = feed
         self._after = after
-        self.warnings = warnings
 
     async def run(self, outlet: Outlet) -> None:
-        async for frames in self._feed.listen(self._after):
-            if outlet.push is not None:
+        if outlet.push is not None:
+            async for frames in self._feed.listen(self._after):
                 await done(outlet.push(frames))
+
+
+class Launched(Fed):
+    """One that was just sent into the background; who does not listen is told of it as it is."""
+
+    def __init__(self, feed: Feed, turn: Turn) -> None:
+        super().__init__(feed)
+        self.streamed = turn.streamed
+        self.warnings = turn.warnings
+        self.reuse = turn.reuse
+        self._body = turn.whole()
+
+    def whole(self) -> bytes:
+        return self._body
 
 
 class Kept(Telling):

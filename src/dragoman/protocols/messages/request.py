@@ -169,20 +169,14 @@ def conversation(
 
 def _check_going_on(chat: Chat, shape: Shape | None) -> None:
     """An answer that begins in the middle cannot be held to a whole shape."""
-    strict = next((tool for tool in chat.offered if tool.strict), None)
-    clash = (
-        shape.param
-        if shape is not None
-        else "tool_choice"
-        if chat.tool_choice == "required"
-        else strict.param
-        if strict is not None
-        else None
-    )
-    if clash is not None:
+    firm = [shape.param] if shape is not None else []
+    if chat.tool_choice == "required":
+        firm.append("tool_choice")
+    firm += [tool.param for tool in chat.offered if tool.strict]
+    if firm:
         last = chat.name("continue_final_message")
         raise BadRequest(
-            f"`{clash}` cannot be had together with an answer that goes on with `{last}`: end "
+            f"`{firm[0]}` cannot be had together with an answer that goes on with `{last}`: end "
             "with a message of the user's.",
             param=last,
         )

@@ -1,0 +1,141 @@
+"""Places: where a request may have this server go.
+
+A request names addresses, and whoever wrote it may not be a friend. So it may only name hosts of the
+public internet, plainly written; whatever else it names is refused before anything is sent. A name
+is looked up here and nowhere else: the connection goes to an address that was looked at, so a name
+that means another place a moment later gains nothing. Hosts that the operator allows are left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import TypeAlias
+
+from msgspec import Struct
+
+PORTS = {"http": 80, "https": 443}
+_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
+_FOUR = re.compile(r"(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]{0,2})){3}")
+_SIX = re.compile(r"\[([0-9a-f:.]+)\]")
+_URL = re.compile(r"(?P<scheme>https?)://(?P<host>[^/?#:\[\]]+|\[[^/?#\[\]]*\])(:(?P<port>[0-9]{1,5}))?([/?].*)?")
+_PLAIN = re.compile(r"[!-~]+")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_UNICAST = IPv6Network("2000::/3")
+_SIX_TO_FOUR = IPv6Network("2002::/16")
+# public by its number, but what a cloud tells its own machines
+_CLOUD = IPv4Address("168.63.129.16")
+
+Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
+
+
+class Refused(Exception):
+    """A place that a request may not name; the message is for the client."""
+
+
+class Place(Struct, frozen=True):
+    """Whom a URL is about."""
+
+    host: str  # a name or an address, in small letters, without brackets
+    port: int
+
+
+def place(url: str) -> Place:
+    """Whom a URL is about, if it is plainly written."""
+    if not _PLAIN.fullmatch(url) or "\\" in url:
+        raise Refused("The address must be written in plain ASCII, without spaces and backslashes.")
+    found = _URL.fullmatch(url[:8].lower() + url[8:])
+    if found is None:
+        raise Refused("The address must be `http://` or `https://`, a host, perhaps a port, a path.")
+    port = int(found["port"] or PORTS[found["scheme"]])
+    if not 0 < port < 65536:
+        raise Refused("The port of the address must be between 1 and 65535.")
+    return Place(host_of(found["host"]), port)
+
+
+def host_of(said: str) -> str:
+    """A host in the one spelling that everybody reads alike."""
+    host = said.lower()
+    bracketed = _SIX.fullmatch(host)
+    try:
+        if bracketed is not None:
+            return str(IPv6Address(bracketed[1]))
+        if _FOUR.fullmatch(host):
+            return str(IPv4Address(host))
+    except ValueError:
+        raise _odd(said) from None
+    # a last part that is a number makes an address of it, for some readers
+    if not _NAME.fullmatch(host) or len(host) > 253 or _NUMBER.fullmatch(host.rpartition(".")[2]):
+        raise _odd(said)
+    return host
+
+
+def _odd(host: str) -> Refused:
+    return Refused(f"`{host[:100]}` is not a plainly written host.")
+
+
+def public(address: str) -> bool:
+    """Whether an address is one of the public internet's."""
+    found = ip_address(address)
+    if isinstance(found, IPv6Address):
+        inside = found in _UNICAST and found not in _SIX_TO_FOUR
+        return inside and found.is_global and not found.is_reserved
+    return found.is_global and not (found.is_multicast or found.is_reserved or found == _CLOUD)
+
+
+def allowed_place(said: str) -> tuple[str, int | None]:
+    """HOST, HOST:PORT or [ADDRESS]:PORT, as an operator writes it."""
+    host, colon, port = said.rpartition(":")
+    if not colon or said.endswith("]") or said.count(":") > 1 and not said.startswith("["):
+        host, port = said, ""
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise Refused(f"`{said[:100]}` is not HOST or HOST:PORT.")
+    return host_of(host), int(port) if port else None
+
+
+async def look_up(host: str, port: int) -> list[str]:
+    """The addresses of a name, best first."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+class Places:
+    """Which places may be gone to."""
+
+    def __init__(self, allowed: Iterable[str] = (), resolve: Resolve = look_up) -> None:
+        self._allowed = {allowed_place(one) for one in allowed}
+        self._resolve = resolve
+
+    def allows(self, wanted: Place) -> bool:
+        """Whether the operator lets requests name it, whatever it is."""
+        return (wanted.host, None) in self._allowed or (wanted.host, wanted.port) in self._allowed
+
+    async def addresses(self, wanted: Place) -> list[str]:
+        """Where to connect to; nothing else may be connected to for it."""
+        if self.allows(wanted):
+            return [wanted.host]
+        try:
+            found = [str(ip_address(wanted.host))]
+        except ValueError:
+            found = await self._found(wanted)
+        # one sentence for all: whether a name is known inside is nobody's business outside
+        if not found or not all(map(public, found)):
+            raise Refused(f"`{wanted.host[:100]}` is not a public host that can be reached.")
+        return found
+
+    async def _found(self, wanted: Place) -> list[str]:
+        try:
+            found = await self._resolve(wanted.host, wanted.port)
+            return [str(ip_address(one)) for one in found]
+        except (OSError, UnicodeError, ValueError):
+            return []
+
+    async def check(self, url: str) -> None:
+        """Refuse a URL that a request may not name."""
+        await self.addresses(place(url))
