@@ -65,7 +65,7 @@ def programs() -> Path:
     """Where the newest version's programs are; Debian keeps them out of the path."""
     found = shutil.which("initdb")
     if found:
-        return Path(found).parent
+        return Path(found).resolve().parent
     installed = Path("/usr/lib/postgresql").glob("*/bin/initdb")
     return max(installed, key=lambda path: int(path.parent.parent.name)).parent
 

@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from openai import OpenAI
+
 from dragoman import assembly
 from dragoman.http import server
 from dragoman.testing import Reply, Scripted
@@ -41,6 +43,7 @@ class Spawned:
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
         assert self.url, "the server did not start"
+        self.client = OpenAI(base_url=f"{self.url}/v1", api_key="x", max_retries=0, timeout=30)
 
     def kill(self) -> None:
         """As a machine that loses its power would."""
@@ -60,6 +63,7 @@ class Spawned:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.client.close()
         if self.process.poll() is None:
             self.kill()
 

@@ -31,6 +31,7 @@ TRIMMED = {
     for body in one.bodies
     if isinstance(body, Tagged) and body.trim == "newline"
 }
+COUNT = 4  # ways to write a call
 TEXT = {"type": "string"}
 
 
@@ -60,7 +61,7 @@ def calls(name: str, text: str) -> list[str]:
     """Ways to call the tool with this text."""
     pair = Pair(name, {"f": schema({"const": text})}, "none")
     forced = pair.grammar(choice="required", parallel=False)
-    return list(pair.walks(forced, random.Random(name), [""] * 9))
+    return list(pair.walks(forced, random.Random(name), [""] * COUNT))
 
 
 def inputs(name: str, text: str) -> list[str]:
@@ -76,13 +77,13 @@ def test_a_text_that_fits_can_be_written_and_no_other(name: str) -> None:
     for text in right:
         found = [call for call in calls(name, text) if accepted(forced, call)[0]]
         # a line feed before the closing mark is part of it
-        assert found if name in TRIMMED else len(found) == 9, text
+        assert found if name in TRIMMED else len(found) == COUNT, text
         assert [inputs(name, call) for call in found] == [[text]] * len(found)
         assert name in UNMARKED or accepted(free, found[0])[0]
-    for text in ("x", *NO_PATCHES[1:3], *NO_PATCHES[6:]):
-        for call in calls(name, text)[:3]:
-            assert not accepted(forced, call)[0], text
-            assert not accepted(free, call)[0] or not inputs(name, call), text
+    for text in ("x", NO_PATCHES[2], *NO_PATCHES[6:]):
+        call = calls(name, text)[0]
+        assert not accepted(forced, call)[0], text
+        assert not accepted(free, call)[0] or not inputs(name, call), text
 
 
 WALKS = {
@@ -103,7 +104,7 @@ def test_whatever_is_written_fits(name: str, what: str) -> None:
     shape, own = WALKS[what]
     chance, words = random.Random(name + what), ("</", "<", '\\"', "\\n", "\n", "a", '"')
     forced = source(name, shape, choice="required", parallel=False)
-    for _ in range(4):
+    for _ in range(3):
         text = Walk(forced, chance, words).go(steps=200)
         for one in [] if text is None else inputs(name, text):
             assert accepted(f"{HEADER}\n{own}", one)[0], f"{one!r} in {text!r}"
@@ -113,9 +114,9 @@ def test_whatever_is_written_fits(name: str, what: str) -> None:
 def test_a_pattern_is_kept_to(name: str) -> None:
     shape = Shape(kind="regex", value=r'a"[0-9]\n<?|é+', param="tools[0].format")
     forced = source(name, shape, choice="required")
-    for text in ('a"1\n<', 'a"9\n<', "éé"):
+    for text in ('a"1\n<', "éé"):
         assert any(accepted(forced, call)[0] for call in calls(name, text)), text
-    for text in ('a"1', "a1\n<", "e", ' a"1\n<'):
+    for text in ('a"1', ' a"1\n<'):
         assert not any(accepted(forced, call)[0] for call in calls(name, text)), text
 
 
@@ -123,9 +124,9 @@ def test_a_pattern_is_kept_to(name: str) -> None:
 def test_without_a_grammar_any_text_will_do(name: str) -> None:
     forced = source(name, None, choice="required")
     for text in ("x", 'a "b" \\ c\nd\té', "1", "null", "{}"):
-        for call in calls(name, text)[:3]:
-            assert accepted(forced, call)[0], call
-            assert inputs(name, call) == [text]
+        call = calls(name, text)[0]
+        assert accepted(forced, call)[0], call
+        assert inputs(name, call) == [text]
     chance = random.Random(name)
     for _ in range(4):
         text = Walk(forced, chance).go() or ""

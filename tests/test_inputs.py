@@ -45,7 +45,7 @@ def texts(case: Case, chance: random.Random) -> Iterator[str]:
     """Texts of a case, and others that are almost like them."""
     yield from case.right
     yield from case.wrong
-    for text in case.right * 4:
+    for text in case.right * 2:
         at, letter = chance.randrange(len(text) + 1), chance.choice(LETTERS)
         yield text[:at] + letter + text[at:]
         yield text[:at] + text[at + 1 :]

@@ -28,10 +28,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def of(server: Spawned) -> OpenAI:
-    return OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30)
-
-
 def begin(client: OpenAI, text: str) -> str:
     made = client.responses.create(model="scripted", input=text, background=True)
     return str(made.id)
@@ -55,7 +51,7 @@ def check_told(told: list[bytes], status: str) -> None:
 
 def test_what_was_acknowledged_outlives_a_kill(store: str) -> None:
     with Spawned(store) as server:
-        client = of(server)
+        client = server.client
         kept = client.responses.create(model="scripted", input="hello")
         names = {begin(client, text): text for text in ("quick", "slow") * 10}
         before = {name: client.responses.retrieve(name).status for name in names}
@@ -66,7 +62,7 @@ def test_what_was_acknowledged_outlives_a_kill(store: str) -> None:
     assert "completed" in before.values()
     assert {"queued", "in_progress"} & set(before.values())
     with Spawned(store) as server:
-        client = of(server)
+        client = server.client
         assert client.responses.retrieve(kept.id).to_dict() == kept.to_dict()
         for name, text in names.items():
             found = client.responses.retrieve(name)
@@ -88,16 +84,16 @@ def test_what_was_acknowledged_outlives_a_kill(store: str) -> None:
 
 def test_stopping_leaves_nothing_half(store: str) -> None:
     with Spawned(store) as server:
-        name = begin(of(server), "hang")
+        name = begin(server.client, "hang")
         assert server.stop() == -signal.SIGTERM
     with Spawned(store) as server:
-        assert of(server).responses.retrieve(name).status == "failed"
+        assert server.client.responses.retrieve(name).status == "failed"
         check_responses(frames(server, name))
 
 
 def test_two_servers_share_what_they_keep(store: str) -> None:
     with Spawned(store) as one, Spawned(store) as other:
-        here, there = of(one), of(other)
+        here, there = one.client, other.client
         first = here.responses.create(model="scripted", input="hello")
         second = there.responses.create(
             model="scripted", input="and?", previous_response_id=first.id
@@ -119,8 +115,8 @@ def test_two_servers_share_what_they_keep(store: str) -> None:
 
 def test_a_server_that_dies_is_noticed_by_the_other(store: str) -> None:
     with Spawned(store) as one, Spawned(store) as other:
-        name = begin(of(one), "hang")
+        name = begin(one.client, "hang")
         one.kill()
         with Spawned(store) as third:  # the next one to come sweeps; on its own time so does any
-            assert of(third).responses.retrieve(name).status == "failed"
-        assert of(other).responses.retrieve(name).status == "failed"
+            assert third.client.responses.retrieve(name).status == "failed"
+        assert other.client.responses.retrieve(name).status == "failed"

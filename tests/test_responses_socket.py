@@ -69,7 +69,7 @@ def checked(events: list[Any]) -> Any:
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
 def test_the_real_client(server: Running) -> None:
     client = OpenAI(base_url=f"{server.url}/v1", api_key="anna")
-    with client.responses.connect() as connection:
+    with client, client.responses.connect() as connection:
         for _ in range(2):
             connection.response.create(model="scripted", input="hello")
             for event in connection:
@@ -96,7 +96,7 @@ def test_what_is_not_kept_can_be_followed_on_the_same_connection(
     assert text.count("Hello there!") == 1
     assert "I am Anna." in text
     client = OpenAI(base_url=f"{server.url}/v1", api_key="anna", max_retries=0)
-    with pytest.raises(Exception, match="to go on from"):
+    with client, pytest.raises(Exception, match="to go on from"):
         client.responses.create(
             model="scripted", input="and?", previous_response_id=second["id"], store=False
         )

@@ -24,6 +24,10 @@ from dragoman.models.mapping import Chosen
 from dragoman.models.pull import DEFAULT_ALIASES
 from dragoman.models.registry import Models, Policy
 from dragoman.models.speech import Formats, check_names
+from dragoman.tools import remote
+from dragoman.tools.places import Places, Refused
+from dragoman.turns.desk import Elsewhere
+from dragoman.turns.remote import Bounds
 
 BROUGHT = ("name", "chat_template")
 # names that other servers have for the same
@@ -102,7 +106,22 @@ def make_app(models: Models, settings: Settings, local: bool) -> App:
             f"Listening on {settings.host} without an API key would let everyone in. "
             "Give --api-key, or --allow-open if that is what you want."
         )
-    return App(models, settings, keys, local and settings.loopback)
+    return App(models, settings, keys, local and settings.loopback, elsewhere(settings))
+
+
+def elsewhere(settings: Settings) -> Elsewhere:
+    """How remote tools are reached."""
+    try:
+        places, servers = Places(settings.mcp_hosts), remote.configured(settings.mcp)
+    except (Refused, ValueError) as error:
+        raise StartupError(str(error)) from None
+    if not remote.installed():
+        if servers:
+            raise StartupError("Remote tools need `pip install dragoman[mcp]`.")
+        return Elsewhere()
+    limits = remote.Limits(seconds=settings.mcp_timeout, output=settings.mcp_output)
+    bounds = Bounds(rounds=settings.mcp_rounds, seconds=5 * settings.mcp_timeout)
+    return Elsewhere(lambda: remote.Tools(places, limits), servers, bounds)
 
 
 def catalog(settings: Settings, model: str | None = None) -> Catalog:

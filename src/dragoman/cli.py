@@ -46,6 +46,8 @@ FLAGS: list[tuple[str, str, Any, str]] = [
     ("--allow-open", "allow_open", bool, "listen beyond this machine without a key"),
     ("--allowed-host", "allowed_host", "list", "a further Host to answer to; may be repeated"),
     ("--strict-params", "strict_params", bool, "refuse unknown request fields"),
+    ("--mcp", "mcp", "list", "LABEL=URL of a server of remote tools; may be repeated"),
+    ("--mcp-hosts", "mcp_hosts", "list", "HOST[:PORT] requests may name; may be repeated"),
     ("--body-limit", "body_limit", int, "most bytes of a request's body (32 MiB)"),
     ("--store", "store", str, "sqlite:///PATH or postgresql://… for what is kept (a user's file)"),
     ("--store-ttl", "store_ttl", float, "seconds responses are kept (30 days)"),

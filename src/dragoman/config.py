@@ -61,6 +61,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     store: str = ""  # a database, sqlite:///PATH or postgresql://…; empty is a file of this user's
     store_ttl: float = 30 * 24 * 3600.0  # how long responses and conversations are kept
     store_size: int = 1 << 30  # of everything that is kept
+    mcp: tuple[str, ...] = ()  # LABEL=URL of servers whose tools requests may use by label
+    mcp_hosts: tuple[str, ...] = ()  # HOST[:PORT] that requests may name though it is not public
+    mcp_rounds: int = 16  # how often a response may call remote tools and go on
+    mcp_timeout: float = 60.0  # for a remote server to answer
+    mcp_output: int = 64 * 1024  # characters of a remote tool's output that the model is shown
     log_level: str = "info"
 
     @property

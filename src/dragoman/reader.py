@@ -107,7 +107,8 @@ class Reader:
         count = step.tokens or known
         self._completion += count
         self._ids += step.ids
-        self._exact &= count == known
+        ended = step.stop_id is not None  # that one is counted, but it is not among them
+        self._exact &= known <= count <= known + ended
         return count
 
     def _feed(self, step: Step) -> Delta | None:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from dragoman.constraint.avoiding import avoiding
 from dragoman.constraint.inputs.spelling import Between
-from dragoman.constraint.inputs.worded import Worded, written
+from dragoman.constraint.inputs.worded import Worded, both
 from dragoman.constraint.lark import ANY, Lark, either, pattern, quoted
 from dragoman.constraint.nodes import (
     NULL,
@@ -157,6 +157,8 @@ class Tags:
             match one:
                 case Either():
                     queue += one.options
+                case Worded() if one.pattern is not None:
+                    texts.append(Text(pattern=one.pattern))
                 case Text() | Worded():
                     texts.append(one)
                 case Anything():
@@ -177,16 +179,14 @@ class Tags:
         texts, others = self.split(node)
         found = [self.text(one, closes, others) for one in texts]
         if self._cdata:
-            found += [self._in_cdata(one, closes) for one in texts if not isinstance(one, Worded)]
+            found += [self._in_cdata(one, closes) for one in texts]
         if others:
             found.append(self.other(others, closes))
         return either(found)
 
     def text(self, node: Words, closes: Sequence[str], others: Sequence[Node] = ()) -> str:
         if isinstance(node, Worded):
-            if node.pattern is None:
-                return self._worded(node, closes)
-            node = Text(pattern=node.pattern)
+            return self._worded(node, closes)
         if isinstance(node, Exactly):
             said = either(quoted(json.loads(value)) for value in node.values)
             line = '"\\n"? ' if self._newlines else ""
@@ -204,19 +204,21 @@ class Tags:
         """A text that keeps to a grammar; a line feed that may be markup must be."""
         marks = [mark for mark in (*closes, *self._banned) if self._lark.in_letters(mark)]
         breaks = "\n" if self._newlines else ""
-        said = written(self._lark, node, Between(tuple(dict.fromkeys(marks)), breaks))
+        said, whole = both(self._lark, node, Between(tuple(dict.fromkeys(marks)), breaks))
         if self._newlines:
             before = "" if node.follow.begins_with("\n") else "?"
-            after = "" if node.follow.ends_with("\n") else "?"
-            said = f'"\\n"{before} {said} "\\n"{after}'
+            ways = [f'{said} "\\n"', *([] if whole is None else [whole])]
+            said = f'"\\n"{before} {either(ways)}'
         return f"{said} {self._lark.marks(closes)}"
 
-    def _in_cdata(self, node: Text | Exactly, closes: Sequence[str]) -> str:
+    def _in_cdata(self, node: Words, closes: Sequence[str]) -> str:
         """A text in a section of its own, which may hold every mark but the section's end."""
         start, end = CDATA
         if isinstance(node, Exactly):
             said = either(quoted(json.loads(value)) for value in node.values)
             inner = f"{said} {quoted(end)}"
+        elif isinstance(node, Worded):
+            inner = f"{both(self._lark, node, Between((end,)))[0]} {quoted(end)}"
         else:
             inner = ended_by(self._lark, body_of(node), (end,), some=filled(node))
         line = '"\\n"?' if self._newlines else ""

@@ -46,7 +46,9 @@ from dragoman.turns.work import Answer
 class App:
     """The server as an ASGI callable."""
 
-    def __init__(self, models: Models, settings: Settings, keys: Keys, local: bool) -> None:
+    def __init__(
+        self, models: Models, settings: Settings, keys: Keys, local: bool, elsewhere: Elsewhere
+    ) -> None:
         self.models = models
         self.settings = settings
         clock = Clock(settings.patience, settings.ping)
@@ -61,7 +63,7 @@ class App:
         background = Background(
             lambda: self.answering.watches.watch(None), lambda: self.answering.timing().note
         )
-        self.desk = Desk(models, self.state, background, Elsewhere())
+        self.desk = Desk(models, self.state, background, elsewhere)
         self.routes = Routes(self._table())
         allowed = {host_name(host.encode()) or "" for host in settings.allowed_host}
         hosts = frozenset({*LOOPBACK, "[::1]", *allowed}) if local else None

@@ -189,7 +189,8 @@ class Bounds:
             plain, pieces = self._write(chat, TRYING), self._write(signed, TRYING)
         except DragomanError:
             return False
-        found, failed = places(pieces, [Opener(*opening[1:3])], self.ends)
+        opener = Opener(opening[1], opening[2] if len(opening) > 3 else "")
+        found, failed = places(pieces, [opener], self.ends)
         if failed:
             return False
         start, end = found[0].start, found[0].end

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct
 
 from dragoman.prompt.marks import PLACE
 
+NEAR = 4  # special tokens of one kind between the beginning of a turn and its first words
 _WRITTEN = rf"(?:{PLACE}|\\[uU][fF][dD][dD]2)"  # as it is, or as `tojson` and `repr` write it
 _SIGN = re.compile(rf"{_WRITTEN}(\d+){_WRITTEN}")
 
 
 class Opener(Struct, frozen=True):
-    """What a turn begins with: a special token, and the text behind it."""
+    """What a turn begins with: a special token, and the text up to the next one, if there is one.
+
+    Text that no special token ends is the beginning of an answer, and may be another later.
+    """
 
     mark: str
     text: str = ""
@@ -109,11 +114,11 @@ def places(
 
 
 def _start(pieces: Sequence[str], where: range, opener: Opener) -> int | None:
-    """The nearest special token that is followed as the opener is; else the nearest at all."""
-    found = [at for at in where if at > 0 and pieces[at] == opener.mark]
+    """The nearest special token that is followed as the opener is; it is one of the nearest."""
+    found = (at for at in where if at > 0 and pieces[at] == opener.mark)
     text = opener.text.strip()
-    alike = (at for at in found if pieces[at + 1].strip().startswith(text))
-    return next(alike, found[0] if found else None)
+    near = islice(found, NEAR)
+    return next((at for at in near if pieces[at + 1].strip().startswith(text)), None)
 
 
 def _end(pieces: Sequence[str], where: range, ends: Ends) -> int | None:

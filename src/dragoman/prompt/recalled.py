@@ -89,7 +89,7 @@ class Recaller:
 
     def _opener(self, said: Said) -> Opener:
         first, *rest = said.opening
-        until = next((at for at, token in enumerate(rest) if token in self._names), len(rest))
+        until = next((at for at, token in enumerate(rest) if token in self._names), 0)
         text = b"".join(map(self._tokens.__getitem__, rest[:until]))
         return Opener(self._names[first], text.decode(errors="replace"))
 

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 from dragoman.tools.nouns import Listed, Outcome
 
 if TYPE_CHECKING:
-    from mcp_types import CallToolResult, ContentBlock, Tool
+    from mcp_types import (
+        BlobResourceContents,
+        CallToolResult,
+        ContentBlock,
+        TextResourceContents,
+        Tool,
+    )
 
 NAME, DESCRIPTION = 128, 8192  # characters
 SCHEMA, DEEP = 64 * 1024, 32  # characters, and how many things may stand in each other
@@ -69,17 +75,21 @@ def words(block: ContentBlock) -> str:
         case "text":
             return block.text
         case "image" | "audio":
-            return f"[{block.type}, {block.mime_type}, {_size(block.data)}; it cannot be shown here]"
+            return (
+                f"[{block.type}, {block.mime_type}, {_size(block.data)}; it cannot be shown here]"
+            )
         case "resource_link":
             told = f": {block.description}" if block.description else ""
             return f"[resource {block.name} at {block.uri}{told}]"
         case "resource":
-            inner = block.resource
-            if (text := getattr(inner, "text", None)) is not None:
-                return f"[resource at {inner.uri}]\n{text}"
-            kind, size = inner.mime_type or "binary", _size(getattr(inner, "blob", ""))
-            return f"[resource at {inner.uri}, {kind}, {size}; it cannot be shown here]"
-    return "[a part of a kind that is not known here]"
+            return _resource(block.resource)
+
+
+def _resource(inner: TextResourceContents | BlobResourceContents) -> str:
+    if (text := getattr(inner, "text", None)) is not None:
+        return f"[resource at {inner.uri}]\n{text}"
+    kind, size = inner.mime_type or "binary", _size(getattr(inner, "blob", ""))
+    return f"[resource at {inner.uri}, {kind}, {size}; it cannot be shown here]"
 
 
 def _size(encoded: str) -> str:
@@ -89,4 +99,6 @@ def _size(encoded: str) -> str:
 def shortened(text: str, most: int) -> str:
     if len(text) <= most:
         return text
-    return f"{text[:most]}\n[The output is cut here: {most:,} of {len(text):,} characters are shown.]"
+    return (
+        f"{text[:most]}\n[The output is cut here: {most:,} of {len(text):,} characters are shown.]"
+    )

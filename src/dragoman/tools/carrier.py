@@ -68,7 +68,7 @@ class Carrier(httpx2.AsyncBaseTransport):
             try:
                 return await self._inner.handle_async_request(_towards(request, address))
             except _NEAR:
-                self._pinned[wanted].remove(address)
+                self._pinned[wanted] = [one for one in self._pinned[wanted] if one != address]
         return await self._inner.handle_async_request(_towards(request, last))
 
     async def _complaint(

@@ -1,7 +1,7 @@
 """Remote tools: what is known of a server, what it offers, what a call of it gave.
 
-A `Toolbox` is the one way to them. It holds its connections until it is closed, and never raises for
-what a server does: a failure is an `Outcome` that the model can read.
+A `Toolbox` is the one way to them. It holds its connections until it is closed. What a server does
+wrong in a call is no exception: a failure is an `Outcome` that the model can read.
 """
 
 from __future__ import annotations
@@ -55,5 +55,5 @@ class Toolbox(Protocol):
     async def call(self, server: Server, name: str, arguments: dict[str, Any]) -> Outcome: ...
 
     def close(self) -> None:
-        """Let go of all servers. What is left to be said to them is said behind the caller's back."""
+        """Let go of all servers, without waiting for them."""
         ...

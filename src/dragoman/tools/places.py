@@ -1,9 +1,9 @@
 """Places: where a request may have this server go.
 
-A request names addresses, and whoever wrote it may not be a friend. So it may only name hosts of the
-public internet, plainly written; whatever else it names is refused before anything is sent. A name
-is looked up here and nowhere else: the connection goes to an address that was looked at, so a name
-that means another place a moment later gains nothing. Hosts that the operator allows are left alone.
+Whoever wrote a request may not be a friend. So it may only name hosts of the public internet,
+plainly written; whatever else it names is refused before anything is sent. A name is looked up here
+and nowhere else: the connection goes to an address that was looked at, so a name that means another
+place a moment later gains nothing. Hosts that the operator allows are left alone.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from typing import TypeAlias
 from msgspec import Struct
 
 PORTS = {"http": 80, "https": 443}
-_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
+_NAME = re.compile(
+    r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
+)
 _FOUR = re.compile(r"(0|[1-9][0-9]{0,2})(\.(0|[1-9][0-9]{0,2})){3}")
 _SIX = re.compile(r"\[([0-9a-f:.]+)\]")
-_URL = re.compile(r"(?P<scheme>https?)://(?P<host>[^/?#:\[\]]+|\[[^/?#\[\]]*\])(:(?P<port>[0-9]{1,5}))?([/?].*)?")
+_URL = re.compile(
+    r"(?P<scheme>https?)://(?P<host>[^/?#:\[\]]+|\[[^/?#\[\]]*\])(:(?P<port>[0-9]{1,5}))?([/?].*)?"
+)
 _PLAIN = re.compile(r"[!-~]+")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _UNICAST = IPv6Network("2000::/3")
@@ -49,7 +53,9 @@ def place(url: str) -> Place:
         raise Refused("The address must be written in plain ASCII, without spaces and backslashes.")
     found = _URL.fullmatch(url[:8].lower() + url[8:])
     if found is None:
-        raise Refused("The address must be `http://` or `https://`, a host, perhaps a port, a path.")
+        raise Refused(
+            "The address must be `http://` or `https://`, a host, perhaps a port, a path."
+        )
     port = int(found["port"] or PORTS[found["scheme"]])
     if not 0 < port < 65536:
         raise Refused("The port of the address must be between 1 and 65535.")
@@ -89,7 +95,7 @@ def public(address: str) -> bool:
 def allowed_place(said: str) -> tuple[str, int | None]:
     """HOST, HOST:PORT or [ADDRESS]:PORT, as an operator writes it."""
     host, colon, port = said.rpartition(":")
-    if not colon or said.endswith("]") or said.count(":") > 1 and not said.startswith("["):
+    if not colon or said.endswith("]") or (said.count(":") > 1 and not said.startswith("[")):
         host, port = said, ""
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"

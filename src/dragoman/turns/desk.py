@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman import pipeline
 from dragoman.errors import BadRequest, DragomanError, NotFound
@@ -24,7 +25,7 @@ from dragoman.tools.nouns import Server, Toolbox
 from dragoman.turns.background import Background
 from dragoman.turns.history import Local, before, resolved
 from dragoman.turns.listening import Fed, Kept, Launched
-from dragoman.turns.remote import NOTHING, Bounds, Remote, approved, attach
+from dragoman.turns.remote import NOTHING, SERVERS, Bounds, Remote, approved, attach
 from dragoman.turns.state import State
 from dragoman.turns.turn import Scene, Turn
 from dragoman.turns.work import Work
@@ -84,20 +85,28 @@ class Desk:
         try:
             return await Turn.begin(asked, scene)
         except BaseException:
-            await scene.remote.aclose()
+            scene.remote.close()
             raise
 
     async def _remote(self, asked: Asked, history: list[Item]) -> Remote:
         wanted = responses.mcp_tools(asked)
+        allowed = approved(asked.items, history, {tool.server_label for tool in wanted})
         if not wanted:
             return NOTHING
         make = self._elsewhere.toolbox
         if make is None:
             raise BadRequest("There are no remote tools here.", param="tools")
+        if len(wanted) > SERVERS:
+            raise BadRequest(f"There are more than {SERVERS} remote servers.", param="tools")
         named = [(self._server(tool), tool) for tool in wanted]
-        taken = responses.known(asked, history)
-        remote = await attach(make(), named, taken, history, self._elsewhere.bounds)
-        remote.approved = approved(asked.items, history)
+        taken, said = responses.known(asked, history), [*history, *asked.items]
+        toolbox = make()
+        try:
+            remote = await attach(toolbox, named, taken, said, self._elsewhere.bounds)
+        except BaseException:
+            toolbox.close()
+            raise
+        remote.approved = allowed
         return remote
 
     def _server(self, said: McpTool) -> Server:
@@ -113,7 +122,7 @@ class Desk:
                 f"There is no server `{said.server_label}` here: give its `server_url`.",
                 param="tools",
             )
-        return known
+        return replace(known, headers={**known.headers, **headers})
 
     async def _launch(self, turn: Turn) -> Work:
         running = await self._background.launch(turn, await self._state.store())

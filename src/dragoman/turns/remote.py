@@ -14,12 +14,16 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
+from dragoman.errors import BadRequest
 from dragoman.pipeline import done
 from dragoman.protocols.responses import McpTool, Writer, remote_name
 from dragoman.protocols.responses.nouns import Item, Known, RemoteCall
 from dragoman.tools.nouns import Listed, Outcome, Server, Toolbox, ToolsUnavailable
 from dragoman.turns.work import Push
 from dragoman.types import Tool
+
+SERVERS = 32  # of one request
+ENOUGH = "No more remote calls can be made for this response. Answer with what is known."
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
@@ -53,18 +57,19 @@ class Remote:
         self.known = known or {}
         self._bounds = bounds or Bounds()
         self._rounds = 0
-        self._spent = 0.0
+        self._left = self._bounds.seconds
         self.approved: list[Item] = []  # requests of earlier turns that the client approved
+        self.tools = tuple(self._tools())  # as the model is told of them
 
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        """As the model is told of them."""
-        return tuple(self._tool(flat, known) for flat, known in self.known.items())
-
-    def _tool(self, flat: str, known: Known) -> Tool:
-        offered = self._attached[known.label].offered
-        one = next(tool for tool in offered if tool.name == known.name)
-        return Tool(name=flat, description=one.description, parameters=one.input_schema)
+    def _tools(self) -> Iterable[Tool]:
+        offered = {
+            (label, tool.name): tool
+            for label, one in self._attached.items()
+            for tool in one.offered
+        }
+        for flat, known in self.known.items():
+            tool = offered[known.label, known.name]
+            yield Tool(name=flat, description=tool.description, parameters=tool.input_schema)
 
     async def tell(self, writer: Writer, push: Push) -> None:
         """Say what the servers offer."""
@@ -82,11 +87,15 @@ class Remote:
         return await self.answer(writer, push)
 
     async def answer(self, writer: Writer, push: Push) -> bool:
-        """Make the calls of a round; whether the model must go on with what came of them."""
+        """Make the calls of a round; whether the model must go on with what came of them.
+
+        Once it has had enough it is told so, and may say a last word.
+        """
         calls = writer.remote_calls()
         if not calls:
             return False
         self._rounds += 1
+        began = time.monotonic()
         tasks = [asyncio.create_task(self._call(call)) for call in calls]
         try:
             for call, task in zip(calls, tasks, strict=True):
@@ -95,30 +104,27 @@ class Remote:
         finally:
             for task in tasks:
                 task.cancel()
-        return not writer.pending and self._rounds <= self._bounds.rounds
+            self._left -= time.monotonic() - began
+        return not writer.pending and self._rounds <= self._bounds.rounds + 1
 
     async def _call(self, call: RemoteCall) -> Outcome:
-        left = self._bounds.seconds - self._spent
-        if self._rounds > self._bounds.rounds or left <= 0:
-            return Outcome(error="The limit of remote calls for one response is reached.")
+        if self._rounds > self._bounds.rounds or self._left <= 0:
+            return Outcome(error=ENOUGH)
         try:
             arguments = msgspec.json.decode(call.arguments or "{}", type=dict)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return Outcome(error="The arguments are not a JSON object.")
         assert self._toolbox is not None  # noqa: S101  # there are no calls without one
-        began = time.monotonic()
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(self._left):
                 server = self._attached[call.label].server
                 return await self._toolbox.call(server, call.name, arguments)
         except TimeoutError:
             return Outcome(error="The tool did not answer in time.")
-        finally:
-            self._spent += time.monotonic() - began
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         if self._toolbox is not None:
-            await self._toolbox.aclose()
+            self._toolbox.close()
 
 
 NOTHING = Remote()
@@ -157,24 +163,54 @@ def _unused(name: str, taken: set[str]) -> str:
 
 async def _listed(toolbox: Toolbox, server: Server, history: Sequence[Item]) -> Attached:
     """What a server offers: as the client was told in an earlier turn, else asked anew."""
-    for item in reversed(history):
-        if item.get("type") == "mcp_list_tools" and item.get("server_label") == server.label:
-            if item.get("error"):
-                break
-            offered = msgspec.convert(item["tools"], list[Listed])
-            return Attached(server, offered, told=True)
+    told = _told(server.label, history)
+    if told is not None:
+        return Attached(server, told, told=True)
     try:
         return Attached(server, await toolbox.list(server))
     except ToolsUnavailable as error:
         return Attached(server, error=str(error))
 
 
-def approved(items: Sequence[Item], history: Sequence[Item]) -> list[Item]:
-    """The requests for approval that the client has just approved."""
-    requests = {item["id"]: item for item in history if item.get("type") == "mcp_approval_request"}
-    answers = [item for item in items if item.get("type") == "mcp_approval_response"]
-    return [
-        requests[answer["approval_request_id"]]
-        for answer in answers
-        if answer.get("approve") and answer.get("approval_request_id") in requests
-    ]
+def _told(label: str, history: Sequence[Item]) -> list[Listed] | None:
+    """The last list of a server, if it is one that can be used."""
+    lists = (
+        item
+        for item in reversed(history)
+        if item.get("type") == "mcp_list_tools" and item.get("server_label") == label
+    )
+    last = next(lists, {"error": "there is none"})
+    if last.get("error"):
+        return None
+    try:
+        found = msgspec.convert(last.get("tools"), list[Listed])
+    except msgspec.ValidationError:
+        return None
+    return list({tool.name: tool for tool in found}.values())
+
+
+def approved(items: Sequence[Item], history: Sequence[Item], labels: set[str]) -> list[Item]:
+    """The requests for approval that the client has just approved, but for those that were met."""
+    every = [*history, *items]
+    requests = {item["id"]: item for item in every if item["type"] == "mcp_approval_request"}
+    met = {item.get("approval_request_id") for item in every if item["type"] == "mcp_call"}
+    found: dict[str, Item] = {}
+    for at, item in enumerate(items):
+        if item["type"] != "mcp_approval_response":
+            continue
+        name: str = item["approval_request_id"]
+        if name in met:
+            continue
+        if name not in requests:
+            raise BadRequest(
+                f"There is no request for approval `{name[:80]}`.",
+                param=f"input[{at}].approval_request_id",
+            )
+        label = requests[name]["server_label"]
+        if item["approve"] and label not in labels:
+            raise BadRequest(
+                f"The server `{label}` of an approved call is not among the tools.", param="tools"
+            )
+        if item["approve"]:
+            found[name] = requests[name]
+    return list(found.values())

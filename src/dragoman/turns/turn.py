@@ -137,7 +137,7 @@ class Turn:
                 await self._go_on()
                 await self._round(outlet.note, push)
         finally:
-            await self._scene.remote.aclose()
+            self._scene.remote.close()
         await self._end(self.writer.end(self.usage), push)
 
     async def _read(self, note: Callable[[Delta], None]) -> None:
@@ -180,6 +180,7 @@ class Turn:
 
     def close(self) -> None:
         self._plan.close()
+        self._scene.remote.close()
 
     def row(self) -> Stored:
         """The response as it is now, for the store."""

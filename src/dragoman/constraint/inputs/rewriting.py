@@ -11,7 +11,7 @@ mark only where nothing that follows it can go on with that mark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -33,18 +33,25 @@ class State(NamedTuple):
     ends: bool = False
 
 
+class Ways(NamedTuple):
+    """How a leaf is written; `unbroken` if it does not end with a piece that breaks it."""
+
+    said: str | None = None
+    unbroken: str | None = None
+
+
 class Rewriting:
     """Writes the rules of one grammar in one spelling."""
 
     def __init__(
         self, lark: Lark, grammar: Grammar, follow: Follow, spelling: Quotes | Between
     ) -> None:
-        self._lark = lark
-        self._grammar = grammar
-        self._follow = follow
+        self.lark = lark
+        self.grammar = grammar
+        self.follow = follow
         self._spelling = spelling
         self._names: dict[tuple[str, bool], str] = {}
-        self._leaves: dict[tuple[str | int, frozenset[str]], str | None] = {}
+        self._leaves: dict[tuple[str | int, frozenset[str]], Ways] = {}
         self._ends: dict[Leaf, frozenset[str]] = {}
         self._pieces = 0
 
@@ -53,24 +60,24 @@ class Rewriting:
         alone = self._alone()
         if alone is not None:
             return alone
-        if "start" not in self._possible:
+        if "start" not in self.possible:
             return None
-        if not self._grammar.ignored:
+        if not self.grammar.ignored:
             return self._rule("start")
         found = self._first(Called("start"))
         options = [] if found is None else [found]
-        return either([*options, *([EMPTY] if self._follow.empty("start") else [])])
+        return either([*options, *([EMPTY] if self.follow.empty("start") else [])])
 
     def _alone(self) -> str | None:
         """A text that is one leaf: between quotes nothing can be taken for its end."""
-        leaf, spelling = self._grammar.rules["start"], self._spelling
+        leaf, spelling = self.grammar.rules["start"], self._spelling
         if (
             not isinstance(leaf, Leaf)
             or isinstance(leaf.said, str)
             or isinstance(spelling, Between)
         ):
             return None
-        patterns = self._grammar.patterns
+        patterns = self.grammar.patterns
         letters = patterns.letters(leaf.said)
         if not letters:
             return None
@@ -80,52 +87,52 @@ class Rewriting:
             ways = [in_class(plain)] if plain else []
             return f"(?:{'|'.join([*ways, *spelling.escapes(met(some, spelling.special))])})"
 
-        return self._lark.terminal(f"/{patterns.written(leaf.said, one)}/", "TEXT")
+        return self.lark.terminal(f"/{patterns.written(leaf.said, one)}/", "TEXT")
 
     # rules
 
     @cached_property
-    def _possible(self) -> set[str]:
+    def possible(self) -> set[str]:
         """Rules of which there are texts that can be written."""
         found: set[str] = set()
         count = -1
         while count != (count := len(found)):
             found |= {
                 name
-                for name, body in self._grammar.rules.items()
-                if name not in found and self._can_be(body, found)
+                for name, body in self.grammar.rules.items()
+                if name not in found and self.can_be(body, found)
             }
         return found
 
-    def _can_be(self, part: Expr, rules: set[str]) -> bool:
+    def can_be(self, part: Expr, rules: set[str]) -> bool:
         match part:
             case Leaf():
                 return self._nothing(part) or self._leaf(part) is not None
             case Called():
                 return part.name in rules
             case Row():
-                return all(self._can_be(one, rules) for one in part.parts)
+                return all(self.can_be(one, rules) for one in part.parts)
             case Options():
-                return any(self._can_be(one, rules) for one in part.parts)
+                return any(self.can_be(one, rules) for one in part.parts)
             case Times():
-                return part.least == 0 or self._can_be(part.part, rules)
+                return part.least == 0 or self.can_be(part.part, rules)
 
     def _nothing(self, leaf: Leaf) -> bool:
         """Whether a leaf may be no letter at all."""
-        return not leaf.said if isinstance(leaf.said, str) else self._follow.machine(leaf).ends[0]
+        return not leaf.said if isinstance(leaf.said, str) else self.follow.machine(leaf).ends[0]
 
     def _rule(self, name: str, *, first: bool = False) -> str:
         """A rule of the client's; `first` as in `_first`."""
         if (name, first) not in self._names:
-            own = self._names[name, first] = self._lark.reserve("input")
-            body = self._grammar.rules[name]
-            said = self._first(body) if first else self._written(body)
-            self._lark.define(own, said or EMPTY)
+            own = self._names[name, first] = self.lark.reserve("input")
+            body = self.grammar.rules[name]
+            said = self._first(body) if first else self.written(body)
+            self.lark.define(own, said or EMPTY)
         return self._names[name, first]
 
-    def _written(self, part: Expr) -> str:
+    def written(self, part: Expr) -> str:
         """A part, of which there is a text, after something else was written."""
-        possible = self._possible
+        possible = self.possible
         match part:
             case Leaf():
                 said = self._leaf(part)
@@ -136,29 +143,29 @@ class Rewriting:
             case Called():
                 return self._rule(part.name)
             case Row():
-                return " ".join(map(self._written, part.parts)) or EMPTY
+                return " ".join(map(self.written, part.parts)) or EMPTY
             case Options():
-                return either(map(self._written, self._options(part)))
+                return either(map(self.written, self._options(part)))
             case Times():
-                if not self._can_be(part.part, possible):
+                if not self.can_be(part.part, possible):
                     return EMPTY
-                return f"({self._written(part.part)}){times(part.least, part.most)}"
+                return f"({self.written(part.part)}){times(part.least, part.most)}"
 
     def _options(self, part: Options) -> Iterator[Expr]:
-        return (one for one in part.parts if self._can_be(one, self._possible))
+        return (one for one in part.parts if self.can_be(one, self.possible))
 
     @cached_property
     def _between(self) -> str:
         """What may stand between two leaves and is ignored."""
-        found = [said for leaf in self._grammar.ignored if (said := self._leaf(leaf)) is not None]
-        return f"{self._lark.rule(f'{either(found)}*', 'ignored')} " if found else ""
+        found = [said for leaf in self.grammar.ignored if (said := self._leaf(leaf)) is not None]
+        return f"{self.lark.rule(f'{either(found)}*', 'ignored')} " if found else ""
 
     def _first(self, part: Expr) -> str | None:
         """A part where nothing was written before, but for no text at all; None if it is only that.
 
         What is ignored stands between two leaves, so not before the first.
         """
-        if not self._can_be(part, self._possible):
+        if not self.can_be(part, self.possible):
             return None
         match part:
             case Leaf():
@@ -173,20 +180,20 @@ class Rewriting:
             case Times():
                 said = self._first(part.part) if part.most != 0 else None
                 most = None if part.most is None else part.most - 1
-                more = f"({self._written(part.part)}){times(max(0, part.least - 1), most)}"
+                more = f"({self.written(part.part)}){times(max(0, part.least - 1), most)}"
                 return None if said is None else f"{said} {more if most != 0 else ''}"
 
     def _begins(self, part: Called) -> bool:
         """Whether a rule has more to say than nothing."""
-        return self._follow.begins(part.name)
+        return self.follow.begins(part.name)
 
     def _first_of_row(self, parts: tuple[Expr, ...]) -> str | None:
         found = []
         for at, part in enumerate(parts):
             said = self._first(part)
             if said is not None:
-                found.append(f"{said} {' '.join(map(self._written, parts[at + 1 :]))}")
-            if not self._follow.may_be_empty(part):
+                found.append(f"{said} {' '.join(map(self.written, parts[at + 1 :]))}")
+            if not self.follow.may_be_empty(part):
                 break
         return either(found) if found else None
 
@@ -194,13 +201,20 @@ class Rewriting:
 
     def _leaf(self, leaf: Leaf) -> str | None:
         """A leaf that is not empty; None where it cannot be written."""
+        return self._both(leaf).said
+
+    def unbroken(self, leaf: Leaf) -> str | None:
+        """The same if it does not end with a piece that breaks it."""
+        return self._both(leaf).unbroken
+
+    def _both(self, leaf: Leaf) -> Ways:
         key = leaf.said, self._endings(leaf)
         if key not in self._leaves:
             said = leaf.said
             if isinstance(said, str):
                 self._leaves[key] = self._text(said, key[1])
             else:
-                self._leaves[key] = self._run(self._follow.machine(leaf), said, key[1])
+                self._leaves[key] = self._run(self.follow.machine(leaf), said, key[1])
         return self._leaves[key]
 
     def _endings(self, leaf: Leaf) -> frozenset[str]:
@@ -213,19 +227,21 @@ class Rewriting:
                 begun
                 for begun in spelling.begun
                 if not any(
-                    self._follow.goes_on(leaf, mark.removeprefix(begun))
+                    self.follow.goes_on(leaf, mark.removeprefix(begun))
                     for mark in spelling.cut
                     if mark.startswith(begun)
                 )
             )
         return self._ends[leaf]
 
-    def _text(self, said: str, endings: frozenset[str]) -> str | None:
+    def _text(self, said: str, endings: frozenset[str]) -> Ways:
         if not said:
-            return None
+            return Ways()
         if isinstance(self._spelling, Between):
             pending = self._spelling.pending(said)
-            return quoted(said) if pending == "" or pending in endings else None
+            fits = pending == "" or pending in endings
+            whole = said[-1] not in self._spelling.breaks
+            return Ways(quoted(said), quoted(said) if whole else None) if fits else Ways()
         found, plain = [], ""
         for letter in said:
             one = ((ord(letter), ord(letter)),)
@@ -235,22 +251,24 @@ class Rewriting:
             found += [quoted(plain)] if plain else []
             ways = [in_class(some)] if (some := met(one, self._spelling.plain)) else []
             ways += self._spelling.escapes(one)
-            found.append(self._lark.terminal(f"/{'|'.join(ways)}/", "PIECE"))
+            found.append(self.lark.terminal(f"/{'|'.join(ways)}/", "PIECE"))
             plain = ""
-        return self._lark.rule(" ".join([*found, *([quoted(plain)] if plain else [])]), "text")
+        found += [quoted(plain)] if plain else []
+        return Ways(self.lark.rule(" ".join(found), "text"))
 
-    def _run(self, machine: Machine, number: int, endings: frozenset[str]) -> str | None:
-        patterns = self._grammar.patterns
+    def _run(self, machine: Machine, number: int, endings: frozenset[str]) -> Ways:
+        patterns = self.grammar.patterns
         letters = patterns.letters(number)
         if letters is None or met(letters, self._spelling.special):
             return self._rules_of(machine, endings)
         if not any(machine.leads):
-            return None
+            return Ways()
         # one that matches nothing too is optional where it stands
         body = f"/{patterns.written(number)}/" + (" & /(?s:.+)/" if machine.ends[0] else "")
-        return self._lark.terminal(body, "LEAF")
+        said = self.lark.terminal(body, "LEAF")
+        return Ways(said, said)
 
-    def _rules_of(self, machine: Machine, endings: frozenset[str]) -> str | None:
+    def _rules_of(self, machine: Machine, endings: frozenset[str]) -> Ways:
         """The rules of a machine: one for each state, of all that leads to it."""
         start = State(0)
         steps: dict[State, dict[State, list[str]]] = {}  # to, from, expressions
@@ -266,16 +284,27 @@ class Rewriting:
                     raise TooComplex
         ends = [state for state in steps if state.ends]
         useful = _leading_to(ends, steps)
-        names = {state: self._lark.reserve("state") for state in steps if state in useful}
+        names = {state: self.lark.reserve("state") for state in steps if state in useful}
+
+        def leading(state: State, broken: Collection[str] = ()) -> list[str]:
+            """What leads to a state, without what breaks a text."""
+            found = []
+            for before, pieces in steps[state].items():
+                said = [piece for piece in pieces if piece not in broken]
+                if said and (before in names or before == start):
+                    piece = self.lark.terminal(f"/{'|'.join(said)}/", "PIECE")
+                    found.append(f"{names[before]} {piece}" if before in names else piece)
+            return found
+
         for state, name in names.items():
-            found = [
-                f"{names[before]} {piece}" if before in names else piece
-                for before, said in steps[state].items()
-                if (piece := self._lark.terminal(f"/{'|'.join(said)}/", "PIECE"))
-                and (before in names or before == start)
-            ]
-            self._lark.define(name, " | ".join(found))
-        return either(names[state] for state in ends) if ends else None
+            self.lark.define(name, " | ".join(leading(state)))
+        spelling = self._spelling
+        breaks = [escaped(one) for one in spelling.breaks] if isinstance(spelling, Between) else []
+        whole = [said for state in ends for said in leading(state, breaks)]
+        return Ways(
+            either(names[state] for state in ends) if ends else None,
+            self.lark.rule(" | ".join(whole), "whole") if whole and breaks else None,
+        )
 
     def _steps(
         self, machine: Machine, state: State, endings: frozenset[str]

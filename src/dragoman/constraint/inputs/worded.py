@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dragoman.constraint.inputs.ending import Ending
 from dragoman.constraint.inputs.follow import Follow
 from dragoman.constraint.inputs.grammars import Grammar
 from dragoman.constraint.inputs.patterns import TooComplex
@@ -21,27 +22,34 @@ class Worded:
     follow: Follow
     at: str
     pattern: str | None = None  # where it is only that
-    done: dict[tuple[int, Quotes | Between], str] = field(default_factory=dict)
+    done: dict[tuple[int, Quotes | Between], tuple[str, str | None]] = field(default_factory=dict)
 
 
 def written(lark: Lark, node: Worded, spelling: Quotes | Between) -> str:
     """An expression for the text in one spelling."""
+    return both(lark, node, spelling)[0]
+
+
+def both(lark: Lark, node: Worded, spelling: Quotes | Between) -> tuple[str, str | None]:
+    """The same, and another for texts that end with nothing that breaks them."""
     key = id(lark), spelling
     if key not in node.done:
-        node.done[key] = _written(lark, node, spelling)
+        try:
+            node.done[key] = _written(lark, node, spelling)
+        except (TooComplex, RecursionError):
+            raise too_complex(node.at) from None
     return node.done[key]
 
 
-def _written(lark: Lark, node: Worded, spelling: Quotes | Between) -> str:
-    try:
-        found = Rewriting(lark, node.grammar, node.follow, spelling).text()
-    except (TooComplex, RecursionError):
-        raise too_complex(node.at) from None
+def _written(lark: Lark, node: Worded, spelling: Quotes | Between) -> tuple[str, str | None]:
+    rewriting = Rewriting(lark, node.grammar, node.follow, spelling)
+    found = rewriting.text()
     if found is None:
         raise Unsupported(
             f"No text that `{node.at}` allows can be written in this model's format.", param=node.at
         )
-    return found
+    breaks = isinstance(spelling, Between) and spelling.breaks
+    return found, Ending(rewriting).text() if breaks else None
 
 
 def too_complex(at: str) -> BadRequest:
