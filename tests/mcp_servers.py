@@ -114,7 +114,9 @@ class Listening:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.host = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self.url = f"http://{self.host}/mcp"
-        config = uvicorn.Config(self._noting, interface="asgi3", log_level="error")
+        config = uvicorn.Config(
+            self._noting, interface="asgi3", log_level="critical", timeout_graceful_shutdown=1
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run)
 
@@ -135,7 +137,7 @@ class Listening:
         self._thread.start()
 
     def stop(self) -> None:
-        self._server.should_exit = self._server.force_exit = True
+        self._server.should_exit = True
         self._thread.join(30)
         assert not self._thread.is_alive()
 

@@ -190,6 +190,12 @@ def said_by(manner: Manner, text: str) -> list[int]:
     return ids[:-1] if ids and ids[-1] in manner.tokenizer().eos_ids else ids
 
 
+EXAMPLE = (  # a turn that the model never said
+    user("Hello!"),
+    Message(role="assistant", content="Hi.", reasoning="Greet."),
+)
+
+
 @pytest.mark.parametrize("thinks", [False, True], ids=["", "opened"])
 @pytest.mark.parametrize("name", MANNERS)
 def test_a_conversation_without_its_thoughts_goes_on_from_what_was_said(
@@ -202,6 +208,7 @@ def test_a_conversation_without_its_thoughts_goes_on_from_what_was_said(
 
     async def talk() -> None:
         made = Talk(scripted(manner, *[text] * 5), source(manner.template), Memory(), **fields)
+        made.messages += EXAMPLE
         before: list[int] = []
         for turn in range(5):
             asked = user(f"And day {turn}?") if turn % 2 == 0 else made.result()
@@ -211,6 +218,7 @@ def test_a_conversation_without_its_thoughts_goes_on_from_what_was_said(
             assert answer.tool_calls[0].arguments != CALL
             assert made.prompt[: len(before)] == before
             assert made.reuse.recalled == turn
+            assert made.reuse.lost == ("unknown",)
             assert made.reuse.known == len(before)
             assert str(made.reuse).endswith("diverged=no")
             before = [*made.prompt, *said_by(manner, text)]

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from dragoman.prompt.marks import PLACE
 
-NEAR = 4  # special tokens of one kind between the beginning of a turn and its first words
+NEAR = 8  # special tokens of one kind between the beginning of a turn and its first words
 _WRITTEN = rf"(?:{PLACE}|\\[uU][fF][dD][dD]2)"  # as it is, or as `tojson` and `repr` write it
 _SIGN = re.compile(rf"{_WRITTEN}(\d+){_WRITTEN}")
 

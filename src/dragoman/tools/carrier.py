@@ -15,7 +15,7 @@ from functools import cache
 import httpx2
 from mcp_types import INTERNAL_ERROR
 
-from dragoman.tools.places import Place, Places, Refused, host_of
+from dragoman.tools.places import PORTS, Place, Places, Refused, host_of, place
 
 LARGEST = 4 * 1024 * 1024  # bytes of one answer, or of one event of a stream
 CONNECT = 10.0  # seconds
@@ -36,6 +36,16 @@ class Carrier(httpx2.AsyncBaseTransport):
         self._pinned: dict[Place, list[str]] = {}
         self.old = False  # the server may be one of the older transport
         self.expired = False  # it does not know our session any more
+
+    async def look(self, url: str) -> None:
+        """Refuse a place that may not be gone to, before anything is sent."""
+        if self._places is not None:
+            await self._addresses(self._places, place(url))
+
+    async def _addresses(self, places: Places, wanted: Place) -> list[str]:
+        if wanted not in self._pinned:
+            self._pinned[wanted] = await places.addresses(wanted)
+        return self._pinned[wanted]
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         try:
@@ -60,10 +70,8 @@ class Carrier(httpx2.AsyncBaseTransport):
             return await self._inner.handle_async_request(request)
         url = request.url
         host = f"[{url.host}]" if ":" in url.host else url.host
-        wanted = Place(host_of(host), url.port or (443 if url.scheme == "https" else 80))
-        if wanted not in self._pinned:
-            self._pinned[wanted] = await self._places.addresses(wanted)
-        *others, last = self._pinned[wanted]
+        wanted = Place(host_of(host), url.port or PORTS[url.scheme])
+        *others, last = await self._addresses(self._places, wanted)
         for address in others:
             try:
                 return await self._inner.handle_async_request(_towards(request, address))

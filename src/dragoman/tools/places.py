@@ -12,7 +12,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -29,9 +29,12 @@ _URL = re.compile(
 _PLAIN = re.compile(r"[!-~]+")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _UNICAST = IPv6Network("2000::/3")
-_SIX_TO_FOUR = IPv6Network("2002::/16")
-# public by its number, but what a cloud tells its own machines
-_CLOUD = IPv4Address("168.63.129.16")
+# not public either, though not every version of `ipaddress` says so: what is for protocols, what
+# wraps another address, and what a cloud tells its own machines
+_APART: list[IPv4Network | IPv6Network] = [
+    *map(IPv4Network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")),
+    *map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")),
+]
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 
@@ -86,10 +89,10 @@ def _odd(host: str) -> Refused:
 def public(address: str) -> bool:
     """Whether an address is one of the public internet's."""
     found = ip_address(address)
-    if isinstance(found, IPv6Address):
-        inside = found in _UNICAST and found not in _SIX_TO_FOUR
-        return inside and found.is_global and not found.is_reserved
-    return found.is_global and not (found.is_multicast or found.is_reserved or found == _CLOUD)
+    if found.version == 6 and found not in _UNICAST:
+        return False
+    apart = found.is_multicast or found.is_reserved or any(found in net for net in _APART)
+    return found.is_global and not apart
 
 
 def allowed_place(said: str) -> tuple[str, int | None]:
@@ -141,7 +144,3 @@ class Places:
             return [str(ip_address(one)) for one in found]
         except (OSError, UnicodeError, ValueError):
             return []
-
-    async def check(self, url: str) -> None:
-        """Refuse a URL that a request may not name."""
-        await self.addresses(place(url))

@@ -8,6 +8,7 @@ not know it is tried with the older transport of events.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import anyio
@@ -55,6 +56,10 @@ _ANSWER: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(
     CallToolResult | InputRequiredResult
 )
 _tasks: set[asyncio.Task[None]] = set()  # nobody else holds those that say goodbye
+# what goes wrong is told to whoever asked; a stranger does not write our log
+_log = logging.getLogger("mcp.client")
+if _log.level == logging.NOTSET:
+    _log.setLevel(logging.CRITICAL)
 
 
 class Session:
@@ -98,8 +103,7 @@ class Session:
 
     async def _connect(self) -> None:
         server = self._server
-        if self._places is not None:
-            await self._places.check(server.url)
+        await self._carrier.look(server.url)
         for name in server.headers:
             if name.lower() in OURS:
                 raise Refused(f"The header `{name}` cannot be given.")

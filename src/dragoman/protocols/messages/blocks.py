@@ -47,7 +47,7 @@ class Block(Piece):
     signature: str | None = None
     id: str | None = None
     name: str | None = None
-    input: msgspec.Raw = NOTHING
+    input: msgspec.Raw = msgspec.field(default_factory=lambda: NOTHING)
     tool_use_id: str | None = None
     is_error: bool | None = None
 
