@@ -41,7 +41,7 @@ test-agents: $(VENV)/.test $(AGENTS)/.done ## let Codex, Claude Code and opencod
 test-postgres: $(VENV)/.test ## hold the store to its tests on a throw-away PostgreSQL (Debian's, installed if there is none)
 	@command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null || { apt-get update && apt-get install -y postgresql; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'psycopg[binary]'
-	$(BIN)/python -m tests.postgres $(BIN)/pytest -q tests/test_store.py tests/test_store_life.py
+	$(BIN)/python -m tests.postgres $(BIN)/pytest -q tests/test_store.py tests/test_store_life.py tests/test_killed.py
 
 exam: $(VENV)/.test ## read other projects' cases of output formats, where ../shared/exam holds them; try grammars
 	@test -f ../shared/exam/score.py || { echo 'there are no cases: ../shared/exam is not here'; exit 1; }

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp_types import (
@@ -111,6 +112,7 @@ class Listening:
     def __init__(self, app: Any, seen: Seen) -> None:
         self._app = app
         self.seen = seen
+        self.kind = ""
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.host = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self.url = f"http://{self.host}/mcp"
@@ -169,9 +171,9 @@ def by_hand(answer: Answer, **options: Any) -> Any:
     """An app that answers each message of the protocol with what `answer` makes of it.
 
     That is a result, an error, or bytes that are sent as they are. `options` are the status, the
-    kind of content and further headers of every answer that is bytes.
+    kind of content and further headers of every answer that is bytes, and the name of a session.
     """
-    import msgspec
+    session = {"mcp-session-id": options["session"]} if "session" in options else {}
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -191,18 +193,18 @@ def by_hand(answer: Answer, **options: Any) -> Any:
         else:
             kind = "error" if isinstance(made, dict) and "code" in made else "result"
             reply = {"jsonrpc": "2.0", "id": message["id"], kind: made}
-            await _send(send, 200, msgspec.json.encode(reply), {})
+            await _send(send, 200, msgspec.json.encode(reply), session)
 
     return app
 
 
 async def _whole(receive: Any) -> bytes:
-    body = b""
+    pieces: list[bytes] = []
     while True:
         message = await receive()
-        body += message.get("body", b"")
+        pieces.append(message.get("body", b""))
         if not message.get("more_body"):
-            return body
+            return b"".join(pieces)
 
 
 async def _send(send: Any, status: int, body: bytes, headers: dict[str, str]) -> None:

@@ -187,6 +187,7 @@ async def serve_models(settings: Settings, model: str, say: Callable[[str], None
     failed: list[DragomanError] = []
 
     async def preload() -> None:
+        await app.state.seal()  # opens the store: what a dead server left is seen to at once
         try:
             entry = await models.load(models.default, wait=float("inf"))
             server.settle()

@@ -96,6 +96,8 @@ def refusing() -> Iterator[tuple[str, list[str]]]:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, name="refusing")
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", asked
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", asked
+        finally:
+            server.shutdown()
+            thread.join()

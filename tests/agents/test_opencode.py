@@ -25,25 +25,29 @@ OFF = {
 }
 # its prompt and its tools are more than the context of a small model
 PLAIN = {"build": {"prompt": "Answer in one short sentence.", "tools": {"*": False}}}
+# when less than this is left it shortens what was said before
+SMALL, LARGE = {"context": 8192, "output": 256}, {"context": 100_000, "output": 256}
 # it asks for the kit that plugins are made of, whatever is set
 ASKED_ANYWAY = {"CONNECT registry.npmjs.org:443 HTTP/1.1"}
 
 
-def opencode(stage: Stage, server: Running, model: str, task: str, **more: Any) -> Done:
+def opencode(stage: Stage, server: Running, model: str, task: str, *, plain: bool = False) -> Done:
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "Dragoman",
         "options": {"baseURL": f"{server.url}/v1", "apiKey": "none"},
-        "models": {model: {"name": model, "limit": {"context": 8192, "output": 512}}},
+        "models": {model: {"name": model, "limit": SMALL if plain else LARGE}},
     }
-    config = {
+    config: dict[str, Any] = {
         "model": f"dragoman/{model}",
         "small_model": f"dragoman/{model}",
         "autoupdate": False,
         "share": "disabled",
         "provider": {"dragoman": provider},
     }
-    stage.write(".config/opencode/opencode.json", json.dumps(config | more))
+    if plain:
+        config["agent"] = PLAIN
+    stage.write(".config/opencode/opencode.json", json.dumps(config))
     return stage.run(["opencode", "run", "--pure", "--format", "json", task], OFF)
 
 
@@ -67,7 +71,7 @@ def test_a_tool_loop(stage: Stage, speech: str) -> None:
 
 
 def test_a_turn_with_the_real_model(stage: Stage, real: Running) -> None:
-    done = opencode(stage, real, MODEL, GREETING, agent=PLAIN)
+    done = opencode(stage, real, MODEL, GREETING, plain=True)
     assert done.code == 0, done
     assert parts(done, "text")[-1]["text"].strip()
     assert parts(done, "step_finish")[-1]["reason"] in ("stop", "length")

@@ -92,9 +92,11 @@ def listening(seed: Callable[[], None]) -> Iterator[str]:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, name="seeding")
         thread.start()
-        yield str(server.server_address[1])
-        server.shutdown()
-        thread.join()
+        try:
+            yield str(server.server_address[1])
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def run_suite(name: str, server: Running, more: list[str]) -> dict[str, tuple[str, str]]:

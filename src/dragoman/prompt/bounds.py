@@ -30,6 +30,9 @@ LONG = 2000  # characters of what the client sets in a template, to know an open
 OWN = ("zqanswer", "zqthought", "zqvalue")  # words of the turn that is tried
 ASKED = Message(role="user", content="zqfirst")
 CALL = ToolCall(id="zqcall001", name="zqtool", arguments='{"zqkey": "zqvalue"}')
+EARLIER_CALL = ToolCall(id="zqcall009", name="zqtool", arguments='{"zqkey": "zqearlier"}')
+EARLIER = Message(role="assistant", tool_calls=(EARLIER_CALL,))
+FOUND = Message(role="tool", content="zqfound", name="zqtool", tool_call_id="zqcall009")
 RESULT = Message(role="tool", content="zqresult", name="zqtool", tool_call_id="zqcall001")
 LAST = Message(role="user", content="zqlast")
 SCHEMA = {"type": "object", "properties": {"zqkey": {"type": "string"}}}
@@ -44,27 +47,41 @@ class Marks(Protocol):
 
 
 class Shape(Struct, frozen=True):
-    """What there is in a turn."""
+    """What there is in a turn, and what it follows on."""
 
     text: bool = False
     thoughts: bool = False
     calls: int = 0  # none, one, or more
+    result: bool = False  # it follows on a result
 
-    def story(self) -> Chat:
-        """A made-up conversation with such a turn in it."""
-        turn = Message(
+    def before(self) -> tuple[Message, ...]:
+        """A made-up conversation that such a turn follows on."""
+        return (ASKED, EARLIER, FOUND) if self.result else (ASKED,)
+
+    def turn(self) -> Message:
+        return Message(
             role="assistant",
             content="zqanswer" if self.text or not self.calls else None,
             reasoning="zqthought" if self.thoughts else None,
             tool_calls=tuple(replace(CALL, id=f"zqcall00{at}") for at in range(self.calls)),
         )
-        results = [replace(RESULT, tool_call_id=call.id) for call in turn.tool_calls]
-        tools = (OFFERED,) if self.calls else ()
-        return Chat(messages=(ASKED, turn, *results, LAST), tools=tools)
+
+    def after(self) -> tuple[Message, ...]:
+        """How it goes on."""
+        return (*[replace(RESULT, tool_call_id=f"zqcall00{at}") for at in range(self.calls)], LAST)
+
+    def story(self) -> Chat:
+        return self.chat(*self.before(), self.turn(), *self.after())
+
+    def chat(self, *messages: Message) -> Chat:
+        tools = (OFFERED,) if self.calls or self.result else ()
+        return Chat(messages=messages, tools=tools)
 
 
-def shape_of(turn: Message) -> Shape:
-    return Shape(bool(turn.content), bool(turn.reasoning), min(2, len(turn.tool_calls)))
+def shape_of(messages: Sequence[Message], at: int) -> Shape:
+    turn, earlier = messages[at], messages[at - 1 : at]
+    result = any(message.role in ("tool", "function") for message in earlier)
+    return Shape(bool(turn.content), bool(turn.reasoning), min(2, len(turn.tool_calls)), result)
 
 
 ANSWER_STORY, CALL_STORY = Shape(text=True).story(), Shape(calls=1).story()
@@ -113,9 +130,8 @@ class Bounds:
 
     # What ends one
 
-    def placeable(self, turn: Message) -> bool:
+    def placeable(self, shape: Shape) -> bool:
         """Whether a turn of this shape can be replaced, with nothing else harmed."""
-        shape = shape_of(turn)
         if shape not in self._proofs:
             if not self._proofs:
                 self._learn()
@@ -150,16 +166,15 @@ class Bounds:
         """The special tokens that close the second turn when nothing follows it."""
         turns = replace(chat, messages=chat.messages[:2], add_generation_prompt=False)
         found = self._marks(turns, word, None)
-        opening = self._question(chat)[1::2]
+        opening = self._question(replace(chat, messages=chat.messages[:1]))[1::2]
         ends = len(found) - len(opening)
         return found[:ends] if opening and found[ends:] == opening else found
 
     def _question(self, chat: Chat) -> list[str]:
-        """What opens the answer to the first message: plain text and special tokens in turn."""
-        asked = replace(chat, messages=chat.messages[:1])
+        """What opens the answer to a chat: plain text and special tokens in turn."""
         try:
-            pieces = self._write(asked, TRYING)
-            at = self.opened(asked, pieces, TRYING)
+            pieces = self._write(chat, TRYING)
+            at = self.opened(chat, pieces, TRYING)
         except DragomanError:
             return []
         return [] if at is None else pieces[at - 1 :]
@@ -178,15 +193,14 @@ class Bounds:
         return pieces[start + 1 : end : 2]
 
     def _proved(self, shape: Shape) -> bool:
-        """Whether the second turn can be cut out, with everything around it left as it was."""
-        chat = shape.story()
-        opening = self._question(chat)
+        """Whether such a turn can be cut out, with everything around it left as it was."""
+        before, turn, after = shape.before(), shape.turn(), shape.after()
+        opening = self._question(shape.chat(*before))
         if not opening:
             return False
-        first, turn, *rest = chat.messages
-        signed = replace(chat, messages=(first, replace(turn, said=Said((), ())), *rest))
+        signed = shape.chat(*before, replace(turn, said=Said((), ())), *after)
         try:
-            plain, pieces = self._write(chat, TRYING), self._write(signed, TRYING)
+            plain, pieces = self._write(shape.story(), TRYING), self._write(signed, TRYING)
         except DragomanError:
             return False
         opener = Opener(opening[1], opening[2] if len(opening) > 3 else "")
@@ -194,14 +208,15 @@ class Bounds:
         if failed:
             return False
         start, end = found[0].start, found[0].end
-        before, after = [*map(clean, pieces[:start])], [*map(clean, pieces[end:])]
-        left, others = "".join([*before, *after]), [one.content or "" for one in (first, *rest)]
+        head, tail = [*map(clean, pieces[:start])], [*map(clean, pieces[end:])]
+        left, others = "".join([*head, *tail]), [one.content or "" for one in (*before, *after)]
+        others += ["zqearlier"] if shape.result else []
         return (
-            plain[:start] == before
-            and plain[len(plain) - len(after) :] == after
+            plain[:start] == head
+            and plain[len(plain) - len(tail) :] == tail
             and not any(word in left for word in OWN)
-            and all(left.count(text) >= others.count(text) for text in others)
-            and before[-1].rstrip()[-7:] == opening[0].rstrip()[-7:]
+            and all(left.count(text) >= others.count(text) for text in others if text)
+            and head[-1].rstrip()[-7:] == opening[0].rstrip()[-7:]
         )
 
 

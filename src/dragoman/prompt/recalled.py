@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import TemplateRejected
-from dragoman.prompt.bounds import Bounds, Marks, Piece, Write
+from dragoman.prompt.bounds import Bounds, Marks, Piece, Shape, Write, shape_of
 from dragoman.prompt.budget import Limits
 from dragoman.prompt.marks import MARK, clean
 from dragoman.prompt.places import Opener, Place, places
@@ -101,19 +101,22 @@ class Recaller:
             if said is not None:
                 going_on = chat.continue_final_message and at == len(chat.messages) - 1
                 marked = bool(said.opening) and said.opening[0] in self._names
-                fit = self._fit(message, said) if marked and not going_on else None
+                shape = shape_of(chat.messages, at)
+                fit = self._fit(message, said, shape) if marked and not going_on else None
                 lost += [] if fit is not None else [UNPLACED]
                 message = fit or replace(message, said=None)
             messages.append(message)
         return replace(chat, messages=tuple(messages)), lost
 
-    def _fit(self, message: Message, said: Said) -> Message | None:
+    def _fit(self, message: Message, said: Said, shape: Shape) -> Message | None:
         """A turn, or only its calls, if that can be replaced: what goes there is all of it."""
         made = replace(message, said=replace(said))  # one that is no other turn's
-        if self._bounds.placeable(made):
+        if self._bounds.placeable(shape):
             return made
-        calls = replace(made, content=None, reasoning=None)
-        return calls if made.tool_calls and self._bounds.placeable(calls) else None
+        calls = replace(shape, text=False, thoughts=False)
+        if not message.tool_calls or not self._bounds.placeable(calls):
+            return None
+        return replace(made, content=None, reasoning=None)
 
 
 def put_back(pieces: Sequence[str], where: Sequence[Place], said: Sequence[Said]) -> list[Piece]:

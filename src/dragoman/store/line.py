@@ -70,8 +70,11 @@ class Line:
         """Let what has begun come to its end, and close."""
         if not self._closed:
             self._closed = True
+            if self._together:  # a connection of SQLite is closed by the thread that opened it
+                self._threads.submit(self._database.close)
             await asyncio.to_thread(self._threads.shutdown)
-            await asyncio.to_thread(self._database.close)
+            if not self._together:
+                await asyncio.to_thread(self._database.close)
 
     async def _run(self, work: Callable[[], T]) -> T:
         self._check()

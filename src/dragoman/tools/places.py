@@ -26,6 +26,7 @@ _SIX = re.compile(r"\[([0-9a-f:.]+)\]")
 _URL = re.compile(
     r"(?P<scheme>https?)://(?P<host>[^/?#:\[\]]+|\[[^/?#\[\]]*\])(:(?P<port>[0-9]{1,5}))?([/?].*)?"
 )
+_ALLOWED = re.compile(r"(\[.*\]|[^:]*)(?::([0-9]{1,5}))?")
 _PLAIN = re.compile(r"[!-~]+")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _UNICAST = IPv6Network("2000::/3")
@@ -97,14 +98,13 @@ def public(address: str) -> bool:
 
 def allowed_place(said: str) -> tuple[str, int | None]:
     """HOST, HOST:PORT or [ADDRESS]:PORT, as an operator writes it."""
-    host, colon, port = said.rpartition(":")
-    if not colon or said.endswith("]") or (said.count(":") > 1 and not said.startswith("[")):
-        host, port = said, ""
-    if ":" in host and not host.startswith("["):
-        host = f"[{host}]"
-    if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+    found = _ALLOWED.fullmatch(said)
+    if found is None:  # an address of version 6 by itself
+        return host_of(f"[{said}]"), None
+    port = int(found[2]) if found[2] else None
+    if port is not None and not 0 < port < 65536:
         raise Refused(f"`{said[:100]}` is not HOST or HOST:PORT.")
-    return host_of(host), int(port) if port else None
+    return host_of(found[1]), port
 
 
 async def look_up(host: str, port: int) -> list[str]:

@@ -72,6 +72,7 @@ class Session:
         self._carrier = Carrier(self._places)
         self._open: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
+        self._broken = False
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._scope = anyio.CancelScope()
         self._task = asyncio.create_task(self._live())
@@ -81,7 +82,7 @@ class Session:
     @property
     def over(self) -> bool:
         """Whether another session is needed."""
-        return self._task.done() or self._closing.is_set() or self.forgotten
+        return self._broken or self._task.done() or self._closing.is_set() or self.forgotten
 
     @property
     def forgotten(self) -> bool:
@@ -113,19 +114,23 @@ class Session:
                     server.url, http_client=http, max_sse_event_size=LARGEST
                 )
                 await self._serve(Client(over, cache=None, client_info=_ourselves()))
-        except Exception:
+        except Exception as error:
             if self._open.done() or not self._carrier.old:
                 raise
-            await self._connect_older()
+            await self._connect_older(error)
 
-    async def _connect_older(self) -> None:
+    async def _connect_older(self, reason: Exception) -> None:
+        """Try the older transport; if that fails as well, the `reason` was why."""
         carrier = Carrier(self._places)
 
         def make(headers: Any = None, timeout: Any = None, auth: Any = None) -> Any:
             return client(carrier, headers or {}, self._seconds)
 
         over = sse_client(self._server.url, self._server.headers, httpx_client_factory=make)
-        await self._serve(Client(over, mode="legacy", cache=None, client_info=_ourselves()))
+        try:
+            await self._serve(Client(over, mode="legacy", cache=None, client_info=_ourselves()))
+        except Exception:
+            raise reason from None
 
     async def _serve(self, opening: Client) -> None:
         async with opening as opened:
@@ -153,7 +158,7 @@ class Session:
             try:
                 page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
             except Exception as error:
-                raise ToolsUnavailable(explained(error)) from None
+                raise ToolsUnavailable(self._failed(error)) from None
             made = [answers.listed(tool) for tool in page.tools]
             found |= {one.name: one for one in made if one is not None}
             if len(found) > TOOLS:
@@ -169,10 +174,16 @@ class Session:
             async with self._turns:
                 result = await _called(session, name, arguments)
         except Exception as error:
-            return Outcome(error=answers.shortened(explained(error), answers.WORDS))
+            return Outcome(error=self._failed(error))
         if isinstance(result, InputRequiredResult):
             return Outcome(error=ASKS)
         return answers.outcome(result, most)
+
+    def _failed(self, error: Exception) -> str:
+        self._broken = self._broken or (
+            isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+        )
+        return answers.shortened(explained(error), answers.WORDS)
 
 
 async def _called(

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from dragoman.errors import DragomanError, Draining, EngineFailed
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.errors import DragomanError, Draining, EngineFailed, TooLarge, Unavailable
 from dragoman.events import Delta
+from dragoman.protocols import responses
+from dragoman.store.rows import Entry, Stored
 from dragoman.turns.feed import Feed
 from dragoman.turns.turn import Cancelled, Turn
 from dragoman.turns.work import Outlet
@@ -42,6 +47,7 @@ class Running:
         self.turn = turn
         self.feed = Feed()
         self.flushed = 0  # frames that are in the store
+        self.begun = turn.whole()  # the response before anything came of it
         self.watch: Interruptible | None = None
         self.cancelled = False
 
@@ -56,6 +62,18 @@ class Running:
         return list(enumerate(frames[self.flushed :], self.flushed))
 
 
+class Ending(Struct, frozen=True):
+    """The end of a response, as it goes to the store."""
+
+    row: Stored
+    items: Sequence[Entry] = ()
+    frames: Sequence[tuple[int, bytes]] = ()
+
+    async def write(self, store: Store) -> None:
+        row = self.row
+        await store.finish_turn(row.owner, row.id, row.status, row.body, self.items, self.frames)
+
+
 class Background:
     """All responses of this process that run on by themselves."""
 
@@ -65,6 +83,7 @@ class Background:
         self._running: dict[str, Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._tending: asyncio.Task[None] | None = None
+        self._late: list[Ending] = []  # that the store could not take when they came
 
     def find(self, owner: str, name: str) -> Running | None:
         found = self._running.get(name)
@@ -113,16 +132,22 @@ class Background:
         except DragomanError as lost:
             log.error("response %s could not be kept: %s", running.turn.id, lost.message)
 
-    @staticmethod
-    async def _keep(running: Running, store: Store, frames: list[bytes]) -> None:
+    async def _keep(self, running: Running, store: Store, frames: list[bytes]) -> None:
         """Whoever sees the end in the store finds all frames there."""
         turn, last = running.turn, list(enumerate(frames, len(running.feed.frames)))
         row = turn.row()
-        told = [*running.fresh(), *last]
-        await store.finish_turn(row.owner, row.id, row.status, row.body, turn.added, told)
+        ending = Ending(row, turn.added, [*running.fresh(), *last])
+        try:
+            await ending.write(store)
+        except TooLarge as error:
+            log.error("response %s is lost: %s", row.id, error.message)
+            lost = replace(row, status="failed", body=responses.failed(running.begun))
+            await Ending(lost).write(store)
+        except Unavailable:
+            self._late.append(ending)
 
     async def _tend(self, store: Store) -> None:
-        while self._running:
+        while self._running or self._late:
             await asyncio.sleep(EVERY)
             try:
                 await self._visit(store)
@@ -135,6 +160,9 @@ class Background:
             if fresh and row.status == "in_progress":  # what is kept has what its events told
                 await store.finish_turn(row.owner, row.id, row.status, row.body, frames=fresh)
                 running.flushed = max(running.flushed, fresh[-1][0] + 1)
+        while self._late:
+            await self._late[0].write(store)
+            self._late.pop(0)
         for name in await store.cancels(list(self._running)):
             if name in self._running:
                 self._running[name].cancel()
