@@ -6,10 +6,11 @@ BIN := $(VENV)/bin
 PEERS := bench/.peers
 SUITES := $(VENV)/suites
 AGENTS := .agents
+MCP := .mcp
 MODEL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-constraints test-openai test-anthropic test-agents test-postgres exam format bench bench-peers clean
+.PHONY: help serve test test-constraints test-openai test-anthropic test-agents test-mcp test-postgres exam format bench bench-peers clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -38,6 +39,9 @@ test-agents: $(VENV)/.test $(AGENTS)/.done ## let Codex, Claude Code and opencod
 	$(BIN)/dragoman pull smollm2-135m
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/agents $(if $(AGENT),-k $(AGENT))
 
+test-mcp: $(VENV)/.test $(MCP)/.done ## hold remote tools to the official conformance suite and a server from npm (240 MB; needs node)
+	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/mcp
+
 test-postgres: $(VENV)/.test ## hold the store to its tests on a throw-away PostgreSQL (Debian's, installed if there is none)
 	@command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null || { apt-get update && apt-get install -y postgresql; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'psycopg[binary]'
@@ -61,7 +65,7 @@ bench: $(VENV)/.test ## compare with the peers under bench/ and write bench/RESU
 bench-peers: $(PEERS)/.done ## install the peers that need an environment of their own (2 GB); bench uses them if there
 
 clean: ## remove the virtual environment and what tools left behind
-	rm -rf $(VENV) $(PEERS) $(AGENTS) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(AGENTS) $(MCP) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -90,6 +94,14 @@ $(AGENTS)/.done: tests/agents/package.json
 	cp $< $(AGENTS)/
 	cd $(AGENTS) && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
 	cd $(AGENTS)/node_modules && node opencode-ai/postinstall.mjs && node @anthropic-ai/claude-code/install.cjs
+	@touch $@
+
+# the suite wants a newer node than Debian has
+$(MCP)/.done: tests/mcp/package.json
+	rm -rf $(MCP) && mkdir $(MCP) && echo '*' > $(MCP)/.gitignore
+	cp $< $(MCP)/
+	cd $(MCP) && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
+	cd $(MCP)/node_modules/node && node installArchSpecificPackage.js
 	@touch $@
 
 # a build of torch for the CPU where the index has one; vLLM's other dependencies are not needed to parse

@@ -114,6 +114,7 @@ class Listening:
         self.seen = seen
         self.kind = ""
         self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.host = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self.url = f"http://{self.host}/mcp"
         config = uvicorn.Config(

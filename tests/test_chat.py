@@ -390,3 +390,36 @@ def test_obfuscation_hides_the_length_of_a_token() -> None:
         frames = [frame for frame in response.text.split("\n\n") if '"content":"' in frame][1:]
         assert len({len(frame) for frame in frames}) == 1
         assert all("obfuscation" in json.loads(frame[6:]) for frame in frames)
+
+
+# Kept
+
+
+def test_a_completion_can_be_kept() -> None:
+    with serving("Hello there!") as server, OpenAI(base_url=f"{server.url}/v1", api_key="x") as ai:
+        said: Any = [
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        ]
+        more: Any = {"model": "scripted", "messages": said, "store": True}
+        whole = ai.chat.completions.create(**more, metadata={"of": "whole"})
+        with ai.chat.completions.stream(**more, metadata={"of": "stream"}) as stream:
+            streamed = stream.get_final_completion()
+        for made, note in ((whole, "whole"), (streamed, "stream")):
+            kept = ai.chat.completions.retrieve(made.id)
+            assert kept.choices[0].message.content == "Hello there!"
+            assert kept.to_dict()["metadata"] == {"of": note}
+        listed = ai.chat.completions.list(metadata={"of": "stream"})
+        assert [one.id for one in listed] == [streamed.id]
+        assert [one.id for one in ai.chat.completions.list(limit=1)] != []
+        assert not list(ai.chat.completions.list(model="another"))
+        messages = list(ai.chat.completions.messages.list(whole.id, limit=1))
+        assert [one.content for one in messages] == ["Be kind.", "hi"]
+        changed = ai.chat.completions.update(whole.id, metadata={"of": "test"})
+        assert changed.to_dict()["metadata"] == {"of": "test"}
+        assert ai.chat.completions.delete(whole.id).deleted
+        with pytest.raises(openai.NotFoundError):
+            ai.chat.completions.retrieve(whole.id)
+        other = ai.chat.completions.create(model="scripted", messages=said)
+        with pytest.raises(openai.NotFoundError):
+            ai.chat.completions.retrieve(other.id)

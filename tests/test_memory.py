@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -19,9 +20,10 @@ from dragoman.errors import TemplateRejected
 from dragoman.events import Completion
 from dragoman.memory import Memory
 from dragoman.memory.shelf import Shelf
-from dragoman.memory.told import Entry, canonical
+from dragoman.memory.told import Entry, canonical, told
 from dragoman.memory.trail import Trail, packed
 from dragoman.models.registry import Models
+from dragoman.prompt.marks import PLACE
 from dragoman.prompt.prompter import Prompter, Rendered
 from dragoman.prompt.recalled import without
 from dragoman.store.rows import Memory as Row
@@ -124,7 +126,7 @@ class Talk:
     async def answers(self) -> list[Message]:
         asked = Chat(messages=tuple(self.messages), **self.fields)
         request = Request(
-            model="scripted", prompts=(asked,), sampling=self.sampling, **self.request
+            keep=True, model="scripted", prompts=(asked,), sampling=self.sampling, **self.request
         )
         self.plan = plan = await pipeline.prepare(request, self.models)
         whole = Completion()
@@ -600,6 +602,98 @@ def test_a_long_conversation_goes_on_in_real_templates() -> None:
     assert found["all of it"] >= 64
 
 
+class Stories:
+    """Random conversations in which every text has a word of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = Random(seed)
+        self._words = 0
+
+    def word(self) -> str:
+        self._words += 1
+        return f"w{self._words}q"
+
+    def often(self, share: float) -> bool:
+        return self._chance.random() < share
+
+    def turn(self) -> Message:
+        calls = self._chance.choice([0, 0, 1, 1, 2])
+        return Message(
+            role="assistant",
+            content=self.word() if not calls or self.often(0.5) else None,
+            reasoning=self.word() if self.often(0.4) else None,
+            tool_calls=tuple(self._call() for _ in range(calls)),
+        )
+
+    def _call(self) -> ToolCall:
+        forms = ["{}", '{"days": 3}', f'{{"city": "{self.word()}"}}', CALL]
+        id_ = f"call{self._chance.randint(10000, 99999)}"
+        return ToolCall(id=id_, name="weather", arguments=self._chance.choice(forms))
+
+    def after(self, turn: Message) -> list[Message]:
+        made = [
+            Message(role="tool", content=self.word(), tool_call_id=call.id)
+            for call in turn.tool_calls
+        ]
+        return made if made and self.often(0.6) else [*made, user(self.word())]
+
+
+def words_of(message: Message) -> list[str]:
+    texts = [message.content or "", message.reasoning or ""]
+    texts += [call.arguments for call in message.tool_calls]
+    return re.findall(r"w\d+q", " ".join(texts))
+
+
+def tell(prompter: Prompter, stories: Stories, **fields: Any) -> tuple[int, int]:
+    """A conversation, some turns of which are remembered: how many, and how many are put back."""
+    messages, said = [user(stories.word())], {}
+    for _ in range(3):
+        turn = stories.turn()
+        first = rendered(prompter, Chat(messages=tuple(messages), **fields))
+        if first is not None and first.opened is not None and stories.often(0.8):
+            said[len(messages)] = word = stories.word()
+            opening = tuple((first.ids or [])[first.opened :])
+            turn = edited(turn, said=Said(opening, tuple(word.encode())))
+        messages += [turn, *stories.after(turn)]
+    asked = Chat(messages=tuple(messages), **fields)
+    made, plain = rendered(prompter, asked), rendered(prompter, without(asked))
+    if made is None or plain is None:
+        assert made is plain
+        return 0, 0
+    back = [at for at, word in said.items() if made.text.count(word) == 1]
+    assert len(back) == made.recalled == len(said) - len(made.lost)
+    places = [made.text.index(said[at]) for at in back]
+    assert places == sorted(places)
+    for at, message in enumerate(messages):
+        for word in words_of(message):
+            assert made.text.count(word) == (0 if at in back else plain.text.count(word))
+    assert PLACE not in made.text
+    return len(said), len(back)
+
+
+@pytest.mark.parametrize("name", MANNERS)
+def test_nothing_that_others_said_is_ever_lost(name: str) -> None:
+    manner, stories = MANNERS[name], Stories(1)
+    prompter = Prompter(source(manner.template), manner.tokenizer())
+    for thinks in (False, True):
+        kwargs = {"enable_thinking": True} if thinks else {}
+        for tools in ((WEATHER,), ()):
+            told = [tell(prompter, stories, tools=tools, template_kwargs=kwargs) for _ in range(20)]
+            assert sum(back for _, back in told) >= 0.9 * sum(said for said, _ in told)
+
+
+@pytest.mark.skipif(not real_templates(), reason="the real templates are not here")
+def test_nothing_that_others_said_is_ever_lost_in_real_templates() -> None:
+    stories, said, back = Stories(2), 0, 0
+    for path in real_templates():
+        prompter = real_prompter(path.read_text())
+        for _ in range(3):
+            one, two = tell(prompter, stories, tools=(WEATHER,))
+            said, back = said + one, back + two
+    print(f"{back} of {said} turns")
+    assert back >= 0.95 * said > 300
+
+
 # Keeping
 
 
@@ -665,7 +759,7 @@ def test_a_store_that_fails_costs_nothing_but_what_it_would_have_kept(
 def test_a_shelf_keeps_the_newest_within_its_bytes() -> None:
     shelf = Shelf(10_000)
     for at in range(100):
-        shelf.put("one", [f"key{at}"], "model", Entry(b"", b"", b"", bytes(600)))
+        shelf.put("one", {f"key{at}": Entry(b"", b"", b"", bytes(600))})
         assert shelf.get("one", "key0") is not None  # what is used stays
         assert shelf.size <= 10_000
     assert shelf.get("one", "key99") is not None
@@ -711,6 +805,8 @@ def test_one_value_has_one_way_to_be_written() -> None:
     assert len({canonical(text) for text in other}) == len(other)
     deep = "[" * 100_000
     assert canonical(deep) == deep.encode()
+    half = "\ud800"
+    assert told(half, [(half, half)]) != told(half, [(half, half * 2)])
 
 
 # On the line
@@ -780,6 +876,6 @@ def test_nobody_is_told_what_another_key_was() -> None:
             {"role": "assistant", "content": "Yes."},
             {"role": "user", "content": "So?"},
         ]
-        told = {key: header(post(server.url, body, key)) for key in ("two", "one")}
-        assert (told["one"]["recalled"], told["two"]["recalled"]) == ("1", "0")
-        assert told["two"]["known"] == "0"
+        heard = {key: header(post(server.url, body, key)) for key in ("two", "one")}
+        assert (heard["one"]["recalled"], heard["two"]["recalled"]) == ("1", "0")
+        assert heard["two"]["known"] == "0"

@@ -29,7 +29,12 @@ def server(default_model: Path, request: pytest.FixtureRequest) -> Iterator[Runn
 
 def ask(server: Running, messages: list[Any], **fields: Any) -> httpx.Response:
     tools = [tool(parameters, name) for name, parameters in OFFERED.items()]
-    body = {"model": MODEL, "messages": messages, "tools": tools, "tool_choice": "required"}
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "messages": messages,
+        "tools": tools,
+        "tool_choice": "required",
+    }
     body |= {"temperature": 0, "max_tokens": 160, "parallel_tool_calls": False}
     response = httpx.post(f"{server.url}/v1/chat/completions", json=body | fields, timeout=300)
     assert response.status_code == 200, response.text

@@ -16,6 +16,7 @@ from dragoman.store.rows import (
     RUNNING,
     Conversation,
     Entry,
+    Kept,
     Limits,
     Memory,
     Status,
@@ -24,7 +25,7 @@ from dragoman.store.rows import (
     Swept,
 )
 from dragoman.store.store import Store
-from tests.storing import KINDS, address, died, opened, play, poke, response, until
+from tests.storing import KINDS, NOW, address, died, opened, play, poke, response, until
 
 STATES: tuple[Status, ...] = get_args(Status)
 ENDS = [state for state in STATES if state not in RUNNING]
@@ -75,10 +76,17 @@ OWNED: dict[str, tuple[Asked, Any]] = {
     "item": (lambda s, who: s.item(who, "c", "i"), None),
     "delete_item": (lambda s, who: s.delete_item(who, "c", "i"), False),
     "recall": (lambda s, who: s.recall(who, ["k"]), []),
+    "get_completion": (lambda s, who: s.get_completion(who, "chat"), None),
+    "change_completion": (lambda s, who: s.change_completion(who, "chat", b"new"), False),
+    "delete_completion": (lambda s, who: s.delete_completion(who, "chat"), False),
+    "completions": (
+        lambda s, who: s.completions(who, after=None, limit=9, newest_first=False),
+        [],
+    ),
 }
 # those that a row or the server itself speaks through
 OTHERS = {"open", "aclose", "add", "append", "cancels", "add_conversation", "secret", "sweep"}
-OTHERS |= {"remember"}
+OTHERS |= {"remember", "add_completion"}
 
 
 async def furnish(store: Store) -> None:
@@ -86,6 +94,7 @@ async def furnish(store: Store) -> None:
     await store.append("r", [(0, b"zero")])
     await store.add_conversation(talk("c"), entries("i"))
     await store.remember("ann", [Memory("k", "m", b"said")])
+    await store.add_completion(Kept(id="chat", owner="ann", created=NOW, body=b"{}"))
 
 
 def test_every_method_is_tried_with_a_stranger() -> None:

@@ -4,7 +4,8 @@
 the engine can do, take a place in the queue) before any header is sent. `generate` runs the jobs
 and hands out what the answer gained, delta by delta, in one loop with plain calls inside. A stream
 writes each delta down, a whole answer is a `Completion` that adds them up: the same deltas, another
-hand. Whoever holds a `Plan` must close it; cancelling `generate` cancels the engine.
+hand. Earlier turns of a chat are looked up in the `memory`, which then hears the answer, too.
+Whoever holds a `Plan` must close it; cancelling `generate` cancels the engine.
 """
 
 from __future__ import annotations
@@ -279,7 +280,7 @@ def make_notes(plan: Plan) -> Notes | None:
     memory, request = plan.memory, plan.request
     if memory is None or plan.reuse is None or (request.best_of or 0) > request.n:
         return None
-    notes, first = Notes(memory, plan.model, request.owner), 0
+    notes, first = Notes(memory, plan.model, request.owner, request.keep), 0
     for job, ready in zip(plan.jobs, plan.prompts, strict=True):
         if ready.chat is not None and ready.reuse is not None:
             notes.ask(range(first, first + job.n), ready.chat, ready.reuse, ready.opened)

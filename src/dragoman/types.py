@@ -188,6 +188,7 @@ class Request(Struct, frozen=True, kw_only=True):
     stream: bool = False
     include_usage: bool = False
     obfuscate: bool = False  # pad the frames of a stream so that their sizes tell nothing
+    keep: bool = False  # the client wants it to be kept
     owner: str = ""  # whose it is; what is kept of it is for nobody else
     warnings: tuple[str, ...] = ()  # what was said and is not kept to, a sentence each
 

@@ -102,8 +102,9 @@ class Player(Scripted):
         return self.speech.call(*call)
 
     def check(self) -> None:
-        """It went the way it was meant to, and saw its own thoughts again, if it thinks."""
+        """It went the way it was meant to and, if it thinks, saw its own thoughts again."""
         assert ["<tool_call>" in answer for answer in self.said] == [True, True, False]
-        if self.prompts[-1].endswith(OPENED):
+        if self.speech is SPEECHES["thinking"]:
+            assert all(prompt.endswith(OPENED) for prompt in self.prompts)
             for thought in ("First the files.", "A note!"):
                 assert f"<think>\n{thought}\n</think>" in self.prompts[-1]

@@ -1,12 +1,14 @@
 """What the suites' tests expect to be there: responses and conversations by the ids they use.
 
 One response is made by asking the server for it, in the background, as that is the kind that can
-be streamed again and cancelled. The others are copies of it under other ids.
+be streamed again and cancelled. The others are copies of it under other ids, so what the suite's
+clients check when they fetch one is what the server wrote.
 """
 
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import httpx
 import msgspec
@@ -23,6 +25,31 @@ RESPONSES = (
     "previous_response_id",
 )
 CONVERSATIONS = ("conv_123", "string")
+ASKED: dict[str, Any] = {
+    "model": "scripted",
+    "background": True,
+    "instructions": "Be brief.",
+    "input": [
+        {"role": "user", "content": "Is it warm in Paris?"},
+        {"type": "function_call", "call_id": "call_1", "name": "warmth", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "21 °C"},
+        {"type": "custom_tool_call", "call_id": "call_2", "name": "note", "input": "warm"},
+        {"type": "custom_tool_call_output", "call_id": "call_2", "output": "noted"},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "It is."}]},
+        {"role": "user", "content": [{"type": "input_text", "text": "Thank you."}]},
+    ],
+    "tools": [
+        {"type": "function", "name": "warmth", "parameters": {"type": "object"}, "strict": False},
+        {
+            "type": "custom",
+            "name": "note",
+            "format": {"type": "grammar", "syntax": "regex", "definition": "[a-z]+"},
+        },
+    ],
+    "metadata": {"suite": "yes"},
+    "include": ["message.output_text.logprobs"],
+    "top_logprobs": 1,
+}
 ITEM = {
     "type": "message",
     "id": "msg_abc",
@@ -48,9 +75,8 @@ class Seeds:
 
     def _make(self) -> str:
         """A response that has ended."""
-        asked = {"model": "scripted", "input": "Hello.", "background": True}
         url = f"{self._server.url}/v1/responses"
-        made = httpx.post(url, json=asked).raise_for_status().json()
+        made = httpx.post(url, json=ASKED).raise_for_status().json()
         until = time.monotonic() + 30
         while made["status"] != "completed":
             assert time.monotonic() < until, made

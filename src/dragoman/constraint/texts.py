@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from dragoman.constraint.avoiding import avoiding
 from dragoman.constraint.inputs.spelling import Between
-from dragoman.constraint.inputs.worded import Worded, both
+from dragoman.constraint.inputs.worded import Worded, written
 from dragoman.constraint.lark import ANY, Lark, either, pattern, quoted
 from dragoman.constraint.nodes import (
     NULL,
@@ -201,14 +201,10 @@ class Tags:
         return f'"\\n"? {inner}'
 
     def _worded(self, node: Worded, closes: Sequence[str]) -> str:
-        """A text that keeps to a grammar; a line feed that may be markup must be."""
+        """A text that keeps to a grammar."""
         marks = [mark for mark in (*closes, *self._banned) if self._lark.in_letters(mark)]
         breaks = "\n" if self._newlines else ""
-        said, whole = both(self._lark, node, Between(tuple(dict.fromkeys(marks)), breaks))
-        if self._newlines:
-            before = "" if node.follow.begins_with("\n") else "?"
-            ways = [f'{said} "\\n"', *([] if whole is None else [whole])]
-            said = f'"\\n"{before} {either(ways)}'
+        said = written(self._lark, node, Between(tuple(dict.fromkeys(marks)), breaks))
         return f"{said} {self._lark.marks(closes)}"
 
     def _in_cdata(self, node: Words, closes: Sequence[str]) -> str:
@@ -218,7 +214,7 @@ class Tags:
             said = either(quoted(json.loads(value)) for value in node.values)
             inner = f"{said} {quoted(end)}"
         elif isinstance(node, Worded):
-            inner = f"{both(self._lark, node, Between((end,)))[0]} {quoted(end)}"
+            inner = f"{written(self._lark, node, Between((end,)))} {quoted(end)}"
         else:
             inner = ended_by(self._lark, body_of(node), (end,), some=filled(node))
         line = '"\\n"?' if self._newlines else ""

@@ -16,6 +16,7 @@ from dragoman.config import LOOPBACK, Settings
 from dragoman.errors import DragomanError, ModelLoading, Unavailable, UnsupportedMedia
 from dragoman.http.answer import Answering
 from dragoman.http.asgi import Exchange, Receive, Scope, Send
+from dragoman.http.kept_chats import Chats
 from dragoman.http.keys import Keys
 from dragoman.http.metrics import GrammarState, Metrics, ModelState, RecallState
 from dragoman.http.middleware import HostGuard, KeyGuard, Outermost, exchange_of, host_name
@@ -28,8 +29,6 @@ from dragoman.memory import Memory
 from dragoman.models.registry import Models
 from dragoman.protocols import (
     Dialect,
-    chat,
-    chat_answer,
     completions,
     embeddings,
     messages,
@@ -60,6 +59,8 @@ class App:
         self.state = State(
             settings.store_url, Limits(ttl=settings.store_ttl, size=settings.store_size)
         )
+        if models.memory is not None:
+            models.memory.keep_in(self.state)
         background = Background(
             lambda: self.answering.watches.watch(None), lambda: self.answering.timing().note
         )
@@ -148,15 +149,7 @@ class App:
     def _table(self) -> list[Route]:
         do = Services(self)
         return [
-            Route(
-                path="/v1/chat/completions",
-                method="POST",
-                handler=self._generating(chat),
-                summary="Go on with a conversation.",
-                body=chat.ChatRequest,
-                answer=chat_answer.ChatCompletion,
-                streams=True,
-            ),
+            *Chats(self).routes(),
             Route(
                 path="/v1/completions",
                 method="POST",

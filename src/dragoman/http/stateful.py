@@ -14,6 +14,7 @@ import msgspec
 
 from dragoman.errors import BadRequest, DragomanError, EngineFailed, NotFound
 from dragoman.http.asgi import WEBSOCKET, Exchange
+from dragoman.http.paging import number, paging
 from dragoman.http.routes import Handler, Route
 from dragoman.http.socket import Socket
 from dragoman.http.watching import Disconnected
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from dragoman.store.store import Store
 
 encode = msgspec.json.Encoder().encode
-PAGE, MOST = 20, 100  # items of a list
 
 
 class Stateful:
@@ -56,7 +56,7 @@ class Stateful:
     async def get(self, exchange: Exchange) -> None:
         name, owner = exchange.params["id"], exchange.owner
         if exchange.query.get("stream", "").lower() in ("true", "1"):
-            after = _number(exchange, "starting_after", -1)
+            after = number(exchange, "starting_after", -1)
             await self._app.answering.answer(
                 exchange, lambda: self._desk.listen(owner, name, after)
             )
@@ -73,7 +73,7 @@ class Stateful:
 
     async def input_items(self, exchange: Exchange) -> None:
         items = await self._desk.input_items(exchange.owner, exchange.params["id"])
-        limit, newest = _paging(exchange)
+        limit, newest = paging(exchange)
         if newest:
             items.reverse()
         after = exchange.query.get("after")
@@ -191,7 +191,7 @@ class Stateful:
         await exchange.answer(200, conversations.deleted(name))
 
     async def items(self, exchange: Exchange) -> None:
-        limit, newest = _paging(exchange)
+        limit, newest = paging(exchange)
         found = await (await self._store()).items(
             exchange.owner,
             exchange.params["id"],
@@ -271,26 +271,6 @@ def _entries(items: list[Item]) -> list[Entry]:
 def _no_conversation(exchange: Exchange) -> NotFound:
     name = exchange.params["id"][:80]
     return NotFound(f"There is no conversation `{name}`.", code="conversation_not_found")
-
-
-def _number(exchange: Exchange, name: str, otherwise: int) -> int:
-    said = exchange.query.get(name)
-    if said is None:
-        return otherwise
-    if not (said.isascii() and said.lstrip("-").isdigit() and len(said) < 19):
-        raise BadRequest(f"`{name}` must be a whole number.", param=name, code="invalid_type")
-    return int(said)
-
-
-def _paging(exchange: Exchange) -> tuple[int, bool]:
-    """How many items a page has, and whether the newest come first."""
-    limit = _number(exchange, "limit", PAGE)
-    if not 1 <= limit <= MOST:
-        raise BadRequest(f"`limit` must be between 1 and {MOST}.", param="limit")
-    order = exchange.query.get("order", "desc")
-    if order not in ("asc", "desc"):
-        raise BadRequest("`order` must be `asc` or `desc`.", param="order")
-    return limit, order == "desc"
 
 
 def _behind(items: list[Item], after: str) -> list[Item]:

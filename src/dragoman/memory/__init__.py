@@ -7,7 +7,7 @@ were (`prompt.recalled`): it then goes on from what the engine has in its cache.
 edited is left as the client wrote it.
 
 What is kept belongs to whoever it was said to and is found by nobody else. The newest stays in
-memory (`shelf`), and all of it goes to a backing store, if there is one, behind the answer's back.
+memory (`shelf`); what a client wanted to be kept goes to a store as well, behind the answer's back.
 A `trail` of the last prompts says how much of a new one was there before.
 """
 

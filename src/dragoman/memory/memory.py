@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.events import Completion, Delta
@@ -49,7 +49,7 @@ class Stats(Struct):
     tokens: int = 0
     known: int = 0
     recalled: int = 0
-    lost: Counter[str] = Counter()
+    lost: Counter[str] = field(default_factory=Counter)
 
 
 class Turn:
@@ -73,7 +73,7 @@ class Memory:
         self._shelf = Shelf(most, backing)
         self._trails: dict[str, Trail] = {}
         self._prints: dict[str, tuple[weakref.ref[object], str]] = {}
-        self.stats = Stats(lost=Counter())
+        self.stats = Stats()
 
     def keep_in(self, backing: Backing | None) -> None:
         """Use a store from now on."""
@@ -140,8 +140,10 @@ class Memory:
 
     # After it was answered
 
-    def note(self, owner: str, model: Model, keys: Sequence[str], entry: Entry) -> None:
-        self._shelf.put(owner, keys, model.id, entry)
+    def note(self, owner: str, model: Model, rows: dict[str, Entry], lasting: bool) -> None:
+        self._shelf.put(owner, rows)
+        if lasting:
+            self._shelf.write(owner, model.id, rows)
 
     def trail(self, model: Model) -> Trail:
         if model.id not in self._trails and len(self._trails) >= MODELS:
@@ -171,10 +173,11 @@ class Memory:
 class Notes:
     """Hears the answer to one request, and remembers what each choice of it said."""
 
-    def __init__(self, memory: Memory, model: Model, owner: str) -> None:
+    def __init__(self, memory: Memory, model: Model, owner: str, lasting: bool = False) -> None:
         self._memory = memory
         self._model = model
         self._owner = owner
+        self._lasting = lasting
         self._heard: dict[int, Completion] = {}
         self._asked: dict[int, tuple[Chat, bytes, int | None]] = {}
 
@@ -205,7 +208,8 @@ class Notes:
         name = self._memory.name(self._model)
         keys = [_call_key(name, call.id) for call in choice.calls if call.id in own]
         keys.append(_turn_key(name, before(chat.messages), said))
-        self._memory.note(self._owner, self._model, keys, entry)
+        rows = dict.fromkeys(keys, entry)
+        self._memory.note(self._owner, self._model, rows, self._lasting)
 
 
 def _call_key(name: str, id_: str) -> str:

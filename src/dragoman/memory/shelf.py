@@ -1,7 +1,7 @@
 """Keeps entries in memory within a number of bytes, and in a store if there is one.
 
-What is put here is written to the store later, by a task of its own: no answer waits for it. If
-the store is slower than the answers, some are not written. Reading waits, but not long.
+What goes to the store is written later, by a task of its own: no answer waits for it. If the store
+is slower than the answers, some are not written. Reading waits, but not long.
 """
 
 from __future__ import annotations
@@ -51,16 +51,19 @@ class Shelf:
             self._entries.move_to_end((owner, key))
         return found
 
-    def put(self, owner: str, keys: Sequence[str], model: str, entry: Entry) -> None:
-        for key in keys:
+    def put(self, owner: str, rows: dict[str, Entry]) -> None:
+        for key, entry in rows.items():
             self._keep(owner, key, entry)
+
+    def write(self, owner: str, model: str, rows: dict[str, Entry]) -> None:
+        """Put them into the store, too."""
         if self.backing is None:
             return
         if len(self._queue) >= WAITING:
             self.dropped += 1
             return
-        data = msgspec.msgpack.encode(entry)
-        self._queue.append((owner, [Row(key, model, data) for key in keys]))
+        packed = [Row(key, model, msgspec.msgpack.encode(entry)) for key, entry in rows.items()]
+        self._queue.append((owner, packed))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 

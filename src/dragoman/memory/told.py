@@ -38,7 +38,7 @@ def digest(*parts: bytes | str) -> bytes:
 
 def told(content: str | None, calls: Iterable[tuple[str, str]]) -> bytes:
     """Of an answer: its text and its calls, each a name and its arguments."""
-    said = [part for name, arguments in calls for part in (name.encode(), canonical(arguments))]
+    said = [part for name, arguments in calls for part in (name, canonical(arguments))]
     return digest((content or "").strip(), *said)
 
 

@@ -66,10 +66,9 @@ def plant(message: dict[str, Any], number: int, thoughts: Sequence[str]) -> None
 
 
 def _signed(arguments: Any, sign: str) -> Any:
-    """Arguments with one more, which is the sign."""
+    """Arguments with one more before them, which is the sign."""
     if isinstance(arguments, dict):
-        arguments[sign] = sign
-        return arguments
+        return {sign: sign, **arguments}
     text = arguments.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return arguments + sign

@@ -87,9 +87,9 @@ class ChatRequest(demands.DemandingFields, kw_only=True):
     modalities: list[str] | None = None
     audio: Any = None
     web_search_options: Any = None
-    # Accepted and without effect here, as documented for clients that always send them.
-    metadata: Any = None
+    metadata: openai.Metadata | None = None
     store: bool | None = None
+    # Accepted and without effect here, as documented for clients that always send them.
     service_tier: str | None = None
     prediction: Any = None
     verbosity: str | None = None
@@ -115,6 +115,7 @@ def decode(body: bytes, strict: bool = False) -> Request:
         warnings=warnings,
         logprobs=_logprobs(said),
         include_reasoning=_told(said),
+        keep=bool(said.store),
     )
 
 

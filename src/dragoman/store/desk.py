@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
+from dragoman.store.completions import Completions
 from dragoman.store.conversations import Conversations
 from dragoman.store.notes import Notes
 from dragoman.store.responses import Numbered, Responses
@@ -20,6 +21,7 @@ class Desk:
     def __init__(self, connection: Connection, here: Server) -> None:
         self.responses = Responses(connection, here.id)
         self.conversations = Conversations(connection)
+        self.completions = Completions(connection)
         self.notes = Notes(connection)
         self.servers = Servers(connection, here)
         self.sweeping = Sweeping(connection)

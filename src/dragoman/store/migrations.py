@@ -62,6 +62,11 @@ STEPS: tuple[tuple[str, ...], ...] = (
             response TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
             PRIMARY KEY (owner, item))""",
         """CREATE INDEX holders_by_response ON holders (response)""",
+        """CREATE TABLE completions (
+            id TEXT PRIMARY KEY, owner TEXT NOT NULL, created BIGINT NOT NULL,
+            size BIGINT NOT NULL, body {blob} NOT NULL, messages {blob} NOT NULL)""",
+        """CREATE INDEX completions_by_age ON completions (created, size)""",
+        """CREATE INDEX completions_by_owner ON completions (owner, created, id)""",
     ),
 )
 NEWEST = len(STEPS)

@@ -42,6 +42,16 @@ class Conversation(Struct, kw_only=True):
     metadata: bytes = b"{}"
 
 
+class Kept(Struct, kw_only=True):
+    """A chat completion."""
+
+    id: str
+    owner: str
+    created: int
+    body: bytes
+    messages: bytes = b"[]"  # what it was asked
+
+
 class Entry(Struct):
     """One item of a conversation."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dragoman.errors import TooLarge
 from dragoman.store.chores import Chores
 from dragoman.store.line import Line
-from dragoman.store.rows import Conversation, Entry, Limits, Memory, Status, Stored, Swept
+from dragoman.store.rows import Conversation, Entry, Kept, Limits, Memory, Status, Stored, Swept
 
 Numbered = Sequence[tuple[int, bytes]]
 
@@ -163,6 +163,30 @@ class Store:
     async def delete_item(self, owner: str, conversation: str, item: str) -> bool:
         return await self._line.write(
             lambda desk: desk.conversations.delete_item(owner, conversation, item)
+        )
+
+    # chat completions
+
+    async def add_completion(self, row: Kept) -> None:
+        self._check([row.id, row.owner], [len(row.body) + len(row.messages)])
+        await self._line.write(lambda desk: desk.completions.add(row))
+
+    async def get_completion(self, owner: str, completion: str) -> Kept | None:
+        return await self._line.read(lambda desk: desk.completions.get(owner, completion))
+
+    async def change_completion(self, owner: str, completion: str, body: bytes) -> bool:
+        self._check([], [len(body)])
+        return await self._line.write(lambda desk: desk.completions.change(owner, completion, body))
+
+    async def delete_completion(self, owner: str, completion: str) -> bool:
+        return await self._line.write(lambda desk: desk.completions.delete(owner, completion))
+
+    async def completions(
+        self, owner: str, *, after: str | None, limit: int, newest_first: bool
+    ) -> list[Kept]:
+        """A page of them by age. `after` is the id of the last one of the page before it."""
+        return await self._line.read(
+            lambda desk: desk.completions.page(owner, after, limit, newest_first)
         )
 
     # small things

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Column, ColumnElement, Connection, Table, and_, delete, func, select, tuple_
 
-from dragoman.store.tables import clock, conversations, memories, responses
+from dragoman.store.tables import clock, completions, conversations, memories, responses
 
 BATCH = 200
 GRACE = 600.0  # seconds that a hidden response is kept after its end
@@ -21,6 +21,7 @@ AGES: tuple[Age, ...] = (  # what may go, and what says how old it is
     (responses, responses.c.created),
     (conversations, conversations.c.touched),
     (memories, memories.c.touched),
+    (completions, completions.c.created),
 )
 
 

@@ -96,6 +96,16 @@ conversations = Table(
     Column("size", BigInteger),  # with its items
     Column("metadata", LargeBinary),
 )
+completions = Table(
+    "completions",
+    METADATA,
+    Column("id", Name, primary_key=True),
+    Column("owner", Name),
+    Column("created", BigInteger),
+    Column("size", BigInteger),
+    Column("body", LargeBinary),
+    Column("messages", LargeBinary),
+)
 items = Table(
     "items",
     METADATA,

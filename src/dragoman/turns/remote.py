@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.errors import BadRequest
 from dragoman.pipeline import done
@@ -23,6 +24,11 @@ from dragoman.turns.work import Push
 from dragoman.types import Tool
 
 SERVERS = 32  # of one request
+ANYTHING = {"type": "object"}
+# what is said of a schema that cannot be used, and of tools that cannot be used together
+UNUSABLE = ("invalid_schema", "unsupported_keyword", "schema_too_complex")
+TOGETHER = ("constraint_too_complex", "template_rejected")
+PATIENCE = 8  # schemas that are looked for one by one
 ENOUGH = "No more remote calls can be made for this response. Answer with what is known."
 
 
@@ -69,7 +75,32 @@ class Remote:
         }
         for flat, known in self.known.items():
             tool = offered[known.label, known.name]
-            yield Tool(name=flat, description=tool.description, parameters=tool.input_schema)
+            yield Tool(
+                name=flat,
+                description=tool.description,
+                parameters=tool.input_schema,
+                param=f"tools.{flat}",
+            )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        loose = [tool.name for tool in self.tools if tool.parameters is ANYTHING]
+        return tuple(f"The schema of the remote tool `{name}` is not used." for name in loose)
+
+    def loosen(self, error: BadRequest) -> bool:
+        """Do without schemas of strangers if they are to blame; whether there are such."""
+        held = [tool for tool in self.tools if tool.parameters is not ANYTHING]
+        named = [tool for tool in held if tool.param == error.param]
+        if error.code in TOGETHER or (named and len(self.tools) - len(held) >= PATIENCE):
+            named = held
+        elif error.code not in UNUSABLE:
+            return False
+        names = {tool.name for tool in named}
+        self.tools = tuple(
+            replace(tool, parameters=ANYTHING) if tool.name in names else tool
+            for tool in self.tools
+        )
+        return bool(named)
 
     async def tell(self, writer: Writer, push: Push) -> None:
         """Say what the servers offer."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dragoman.errors import Unavailable
 from dragoman.protocols import responses
 from dragoman.seal import Seal
-from dragoman.store.rows import Limits, StoreError
+from dragoman.store.rows import Limits, Memory, StoreError
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
@@ -64,6 +65,13 @@ class State:
         except Unavailable:
             log.warning("without a store, what is sealed now cannot be opened after a restart")
             return secrets.token_bytes(KEY)
+
+    async def remember(self, owner: str, rows: Sequence[Memory]) -> None:
+        """What models said, for `memory`."""
+        await (await self.store()).remember(owner, rows)
+
+    async def recall(self, owner: str, keys: Sequence[str]) -> list[Memory]:
+        return await (await self.store()).recall(owner, keys)
 
     async def aclose(self) -> None:
         store, self._store = self._store, None

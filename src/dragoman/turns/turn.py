@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman import pipeline
-from dragoman.errors import DragomanError
+from dragoman.errors import BadRequest, DragomanError
 from dragoman.events import Delta, Usage
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked, Frame, Writer
@@ -207,18 +207,23 @@ async def _plan(
     asked: Asked, scene: Scene, output: Sequence[Item], spent: Usage | None = None
 ) -> pipeline.Plan:
     """The next round: what came before, what is asked, and what was answered so far."""
-    request = responses.to_request(
-        responses.onward(asked, output) if output else asked,
-        scene.history,
-        owner=scene.owner,
-        sealing=scene.sealing,
-        remote=scene.remote.tools,
-    )
-    if spent is not None:
-        request = _shorter(request, spent)
-    if asked.said.truncation == "auto":
-        return await fitting(request, scene.models)
-    return await pipeline.prepare(request, scene.models)
+    prepare = fitting if asked.said.truncation == "auto" else pipeline.prepare
+    while True:
+        request = responses.to_request(
+            responses.onward(asked, output) if output else asked,
+            scene.history,
+            owner=scene.owner,
+            sealing=scene.sealing,
+            remote=scene.remote.tools,
+        )
+        request = replace(request, warnings=(*request.warnings, *scene.remote.warnings))
+        if spent is not None:
+            request = _shorter(request, spent)
+        try:
+            return await prepare(request, scene.models)
+        except BadRequest as error:
+            if not scene.remote.loosen(error):
+                raise
 
 
 def _shorter(request: Request, spent: Usage) -> Request:

@@ -72,6 +72,7 @@ class Answer:
         self.streamed = plan.request.stream
         self._plan = plan
         self._writer = writer
+        self.keep: Callable[[bytes], Awaitable[None]] | None = None  # before it is told whole
         self._completion = Completion()
         self._usage = Usage()
 
@@ -95,7 +96,10 @@ class Answer:
         note, push, write = outlet.note, outlet.push, self._writer.write
         if push is None:
             await pipeline.generate(self._plan, self._adding(note))
+            await self._kept()
             return
+        if self.keep is not None:
+            note = self._adding(note)
 
         def deliver(delta: Delta) -> Awaitable[None] | None:
             note(delta)
@@ -104,7 +108,12 @@ class Answer:
             return push(write(delta))
 
         await pipeline.generate(self._plan, deliver)
+        await self._kept()
         await pipeline.done(push(self._writer.end(self._usage)))
+
+    async def _kept(self) -> None:
+        if self.keep is not None:
+            await self.keep(self.whole())
 
     def _adding(self, note: Callable[[Delta], None]) -> Callable[[Delta], None]:
         def deliver(delta: Delta) -> None:

@@ -80,12 +80,17 @@ class Ending:
                 before = f"({self._all.written(part.part)}){times(max(0, part.least - 1), most)}"
                 return f"{before if most != 0 else ''} {self._last(part.part)}"
             case Row():
-                found = []
-                for at in self._ends(part):
-                    said = self._last(part.parts[at])
-                    before = " ".join(map(self._all.written, part.parts[:at]))
-                    found += [] if said is None else [f"{before} {said}"]
-                return either(found)
+                return self._last_of_row(part)
+
+    def _last_of_row(self, part: Row) -> str:
+        ends, found = self._ends(part), []
+        before = " ".join(map(self._all.written, part.parts[: ends[-1]]))
+        for at in reversed(ends):
+            said = self._last(part.parts[at])
+            found += [] if said is None else [f"{before} {said}"]
+            if at < ends[0]:
+                before = self._all.lark.rule(f"{before} {self._all.written(part.parts[at])}")
+        return either(found)
 
     def _rule(self, name: str) -> str:
         if name not in self._names:

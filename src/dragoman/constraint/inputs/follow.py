@@ -9,7 +9,7 @@ from dragoman.constraint.inputs.letters import holds
 from dragoman.constraint.inputs.patterns import Machine, TooComplex
 
 END = Leaf("")  # what follows the last leaf
-MOST = 200_000  # leaves that are looked at
+MOST = 400_000  # leaves that are looked at
 
 
 class Follow:
@@ -54,7 +54,8 @@ class Follow:
     def may_be_empty(self, part: Expr) -> bool:
         match part:
             case Leaf():
-                return not part.said if isinstance(part.said, str) else self.machine(part).ends[0]
+                said = part.said
+                return not said if isinstance(said, str) else self._grammar.patterns.empty(said)
             case Called():
                 return part.name in self._empty
             case Row():
@@ -65,7 +66,11 @@ class Follow:
                 return part.least == 0 or self.may_be_empty(part.part)
 
     def _first(self, part: Expr) -> set[Leaf]:
-        self._look()
+        found = self._beginnings(part)
+        self._look(1 + len(found))
+        return found
+
+    def _beginnings(self, part: Expr) -> set[Leaf]:
         match part:
             case Leaf():
                 return {part} if part.said != "" else set()
@@ -82,8 +87,8 @@ class Follow:
                 break
         return found
 
-    def _look(self) -> None:
-        self._looked += 1
+    def _look(self, leaves: int = 1) -> None:
+        self._looked += leaves
         if self._looked > MOST:
             raise TooComplex
 
@@ -109,7 +114,7 @@ class Follow:
         leaves: dict[Leaf, set[Leaf]],
     ) -> None:
         """Note what follows all that stands in a part."""
-        self._look()
+        self._look(1 + len(after))
         match part:
             case Leaf():
                 leaves.setdefault(part, set()).update(after)
@@ -131,7 +136,9 @@ class Follow:
         """Whether what follows a leaf can begin with a text."""
         queue, seen = [(leaf, rest)], {(leaf, rest)}
         for before, left in queue:
-            for one in self._followers.get(before, set()) - {END}:
+            after = self._followers.get(before, set()) - {END}
+            self._look(len(after))
+            for one in after:
                 machine, state = self.machine(one), 0
                 for at, letter in enumerate(left, 1):
                     to = machine.after(state, letter)

@@ -23,6 +23,7 @@ from dragoman.constraint.inputs.letters import (
 
 MOST = 20_000  # expressions
 MOST_STATES = 1_000
+MOST_COUNTED = 8  # repetitions that are told apart
 MOST_RANGES = 200_000  # that are compared
 MOST_STEPS = 100_000  # from one expression to another
 
@@ -61,6 +62,14 @@ class Machine:
                 (to for some, to in leads if any(low <= code <= high for low, high in some)), None
             )
         return state
+
+
+class Cut(NamedTuple):
+    """A way to a letter: what stands before it, which it may be, and what follows it."""
+
+    before: int
+    letters: Letters
+    after: int
 
 
 class Patterns:
@@ -202,6 +211,60 @@ class Patterns:
                 return f"(?:{'|'.join(inner)})"
         most = "" if key.most is None else key.most
         return f"(?:{inner[0]}){{{key.least},{most}}}"
+
+    def empty(self, part: int) -> bool:
+        """Whether it matches no letter at all, too."""
+        return self._empty[part]
+
+    def within(self, part: int, letters: Letters) -> int:
+        """What it matches that has only these letters; it must be one without `&` and `~`."""
+        key = self._keys[part]
+        inner = [self.within(one, letters) for one in key.parts]
+        match key.kind:
+            case "one":
+                return self.one(met(key.letters, letters))
+            case "row":
+                return self.row(inner)
+            case "any":
+                return self.any(inner)
+        return self.times(inner[0], key.least, key.most)
+
+    def cut(self, part: int, letters: Letters, plain: Letters) -> list[Cut]:
+        """All ways to the first of some letters, with plain ones before it.
+
+        It must be one without `&` and `~`; `TooComplex` where ways would have to be counted.
+        """
+        key = self._keys[part]
+        match key.kind:
+            case "one":
+                some = met(key.letters, letters)
+                return [Cut(self.blank, some, self.blank)] if some else []
+            case "any":
+                return [cut for one in key.parts for cut in self.cut(one, letters, plain)]
+            case "row":
+                found, before = [], self.blank
+                for at, one in enumerate(key.parts):
+                    cuts = self.cut(one, letters, plain)
+                    found += self._around(before, cuts, self.row(key.parts[at + 1 :]))
+                    before = self._before(before, self.within(one, plain))
+                return found
+        [inner] = key.parts
+        cuts, same = self.cut(inner, letters, plain), self.within(inner, plain)
+        if cuts and max(key.least, key.most or 0) > MOST_COUNTED:
+            raise TooComplex
+        found = []
+        for count in range(max(1, key.least) if key.most is None else key.most):
+            most = None if key.most is None else key.most - count - 1
+            rest = self.times(inner, max(0, key.least - count - 1), most)
+            endless = most is None and count >= key.least - 1  # this way stands for all others
+            found += self._around(self.times(same, count, None if endless else count), cuts, rest)
+        return found
+
+    def _around(self, before: int, cuts: Iterable[Cut], after: int) -> list[Cut]:
+        return [
+            Cut(self._before(before, cut.before), cut.letters, self._before(cut.after, after))
+            for cut in cuts
+        ]
 
     def machine(self, part: int) -> Machine:
         if part not in self._machines:

@@ -11,7 +11,7 @@ mark only where nothing that follows it can go on with that mark.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -119,7 +119,7 @@ class Rewriting:
 
     def _nothing(self, leaf: Leaf) -> bool:
         """Whether a leaf may be no letter at all."""
-        return not leaf.said if isinstance(leaf.said, str) else self.follow.machine(leaf).ends[0]
+        return self.follow.may_be_empty(leaf)
 
     def _rule(self, name: str, *, first: bool = False) -> str:
         """A rule of the client's; `first` as in `_first`."""
@@ -188,13 +188,14 @@ class Rewriting:
         return self.follow.begins(part.name)
 
     def _first_of_row(self, parts: tuple[Expr, ...]) -> str | None:
-        found = []
-        for at, part in enumerate(parts):
-            said = self._first(part)
-            if said is not None:
-                found.append(f"{said} {' '.join(map(self.written, parts[at + 1 :]))}")
-            if not self.follow.may_be_empty(part):
-                break
+        empty = [self.follow.may_be_empty(part) for part in parts]
+        last = next((at for at, may in enumerate(empty) if not may), len(parts) - 1)
+        after, found = " ".join(map(self.written, parts[last + 1 :])), []
+        for at in range(last, -1, -1):
+            said = self._first(parts[at])
+            found += [] if said is None else [f"{said} {after}"]
+            if at:
+                after = self.lark.rule(f"{self.written(parts[at])} {after}", "rest")
         return either(found) if found else None
 
     # leaves
@@ -214,7 +215,7 @@ class Rewriting:
             if isinstance(said, str):
                 self._leaves[key] = self._text(said, key[1])
             else:
-                self._leaves[key] = self._run(self.follow.machine(leaf), said, key[1])
+                self._leaves[key] = self._run(leaf, said, key[1])
         return self._leaves[key]
 
     def _endings(self, leaf: Leaf) -> frozenset[str]:
@@ -225,7 +226,7 @@ class Rewriting:
         if leaf not in self._ends:
             self._ends[leaf] = frozenset(
                 begun
-                for begun in spelling.begun
+                for begun in self._begun(leaf, spelling)
                 if not any(
                     self.follow.goes_on(leaf, mark.removeprefix(begun))
                     for mark in spelling.cut
@@ -233,6 +234,14 @@ class Rewriting:
                 )
             )
         return self._ends[leaf]
+
+    def _begun(self, leaf: Leaf, spelling: Between) -> Iterable[str]:
+        """Beginnings of marks that a leaf might end with."""
+        if isinstance(leaf.said, str):
+            pending = spelling.pending(leaf.said)
+            return (pending,) if pending else ()
+        letters = self.grammar.patterns.letters(leaf.said)
+        return () if letters is not None and not met(letters, spelling.firsts) else spelling.begun
 
     def _text(self, said: str, endings: frozenset[str]) -> Ways:
         if not said:
@@ -256,17 +265,57 @@ class Rewriting:
         found += [quoted(plain)] if plain else []
         return Ways(self.lark.rule(" ".join(found), "text"))
 
-    def _run(self, machine: Machine, number: int, endings: frozenset[str]) -> Ways:
-        patterns = self.grammar.patterns
-        letters = patterns.letters(number)
-        if letters is None or met(letters, self._spelling.special):
-            return self._rules_of(machine, endings)
-        if not any(machine.leads):
+    def _run(self, leaf: Leaf, number: int, endings: frozenset[str]) -> Ways:
+        letters = self.grammar.patterns.letters(number)
+        if letters == ():
             return Ways()
-        # one that matches nothing too is optional where it stands
-        body = f"/{patterns.written(number)}/" + (" & /(?s:.+)/" if machine.ends[0] else "")
-        said = self.lark.terminal(body, "LEAF")
-        return Ways(said, said)
+        if letters is not None and not met(letters, self._spelling.special):
+            said = self._lexeme(number)
+            return Ways(said, said)
+        if letters is not None and isinstance(self._spelling, Quotes):
+            try:
+                return Ways(self._escaped(number, self._spelling))
+            except TooComplex:  # there is another way
+                pass
+        return self._rules_of(self.follow.machine(leaf), endings)
+
+    def _lexeme(self, number: int) -> str:
+        """An expression as it is, but for no letters at all."""
+        patterns = self.grammar.patterns
+        body = f"/{patterns.written(number)}/"
+        return self.lark.terminal(body + (" & /(?s:.+)/" if patterns.empty(number) else ""), "LEAF")
+
+    def _escaped(self, number: int, quotes: Quotes) -> str:
+        """A leaf as runs up to an escape, and a last one."""
+        patterns = self.grammar.patterns
+        leading: dict[int, list[str]] = {number: []}  # what leads to an expression
+        names = {number: ""}
+        found, queue = [], [number]
+        for state in queue:
+            before = names[state]
+            last = patterns.within(state, quotes.plain)
+            if last not in (patterns.nothing, patterns.blank):
+                found.append(f"{before} {self._lexeme(last)}")
+            if before and patterns.empty(state):
+                found.append(before)
+            for cut in patterns.cut(state, quotes.special, quotes.plain):
+                if cut.after not in names:
+                    names[cut.after] = self.lark.reserve("state")
+                    queue.append(cut.after)
+                escape = self.lark.terminal(f"/{'|'.join(quotes.escapes(cut.letters))}/", "PIECE")
+                run = "" if cut.before == patterns.blank else self._lexeme(cut.before)
+                run = f"({run})?" if run and patterns.empty(cut.before) else run
+                leading.setdefault(cut.after, []).append(f"{before} {run} {escape}")
+                self._count()
+        for state, name in names.items():
+            if name:
+                self.lark.define(name, " | ".join(dict.fromkeys(leading[state])))
+        return self.lark.rule(" | ".join(dict.fromkeys(found)), "leaf")
+
+    def _count(self) -> None:
+        self._pieces += 1
+        if self._pieces > MOST_PIECES:
+            raise TooComplex
 
     def _rules_of(self, machine: Machine, endings: frozenset[str]) -> Ways:
         """The rules of a machine: one for each state, of all that leads to it."""
@@ -279,9 +328,7 @@ class Rewriting:
                     steps[to] = {}
                     queue.append(to)
                 steps[to].setdefault(state, []).append(said)
-                self._pieces += 1
-                if self._pieces > MOST_PIECES:
-                    raise TooComplex
+                self._count()
         ends = [state for state in steps if state.ends]
         useful = _leading_to(ends, steps)
         names = {state: self.lark.reserve("state") for state in steps if state in useful}

@@ -66,10 +66,10 @@ class Quotes:
 
 @dataclass(frozen=True)
 class Between:
-    """A text up to a mark; it holds none of `marks`. Each of `breaks` is a piece of its own."""
+    """A text up to a mark; it holds none of `marks`."""
 
     marks: tuple[str, ...]
-    breaks: str = ""
+    breaks: str = ""  # a letter that may stand around a text and is none of it: always a piece
 
     @cached_property
     def cut(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dragoman.constraint.inputs.grammars import Grammar
 from dragoman.constraint.inputs.patterns import TooComplex
 from dragoman.constraint.inputs.rewriting import Rewriting
 from dragoman.constraint.inputs.spelling import Between, Quotes
-from dragoman.constraint.lark import Lark
+from dragoman.constraint.lark import Lark, either, quoted
 from dragoman.errors import BadRequest, Unsupported
 
 
@@ -22,16 +22,11 @@ class Worded:
     follow: Follow
     at: str
     pattern: str | None = None  # where it is only that
-    done: dict[tuple[int, Quotes | Between], tuple[str, str | None]] = field(default_factory=dict)
+    done: dict[tuple[int, Quotes | Between], str] = field(default_factory=dict)
 
 
 def written(lark: Lark, node: Worded, spelling: Quotes | Between) -> str:
-    """An expression for the text in one spelling."""
-    return both(lark, node, spelling)[0]
-
-
-def both(lark: Lark, node: Worded, spelling: Quotes | Between) -> tuple[str, str | None]:
-    """The same, and another for texts that end with nothing that breaks them."""
+    """An expression for the text in one spelling, with what breaks it around."""
     key = id(lark), spelling
     if key not in node.done:
         try:
@@ -41,15 +36,20 @@ def both(lark: Lark, node: Worded, spelling: Quotes | Between) -> tuple[str, str
     return node.done[key]
 
 
-def _written(lark: Lark, node: Worded, spelling: Quotes | Between) -> tuple[str, str | None]:
+def _written(lark: Lark, node: Worded, spelling: Quotes | Between) -> str:
     rewriting = Rewriting(lark, node.grammar, node.follow, spelling)
     found = rewriting.text()
     if found is None:
         raise Unsupported(
             f"No text that `{node.at}` allows can be written in this model's format.", param=node.at
         )
-    breaks = isinstance(spelling, Between) and spelling.breaks
-    return found, Ending(rewriting).text() if breaks else None
+    if isinstance(spelling, Quotes) or not spelling.breaks:
+        return found
+    # what breaks it must stand around it where it could be taken for a part of it, else it may
+    mark = quoted(spelling.breaks)
+    before = mark if node.follow.begins_with(spelling.breaks) else f"{mark}?"
+    whole = Ending(rewriting).text()
+    return f"{before} {either([f'{found} {mark}', *([] if whole is None else [whole])])}"
 
 
 def too_complex(at: str) -> BadRequest:

@@ -204,7 +204,7 @@ def to_request(
     if not messages:
         raise BadRequest("`input` is required.", param="input", code="missing_required_parameter")
     request = _request(asked, offered, remote, messages, telling.warnings)
-    return replace(request, owner=owner)
+    return replace(request, owner=owner, keep=asked.stored)
 
 
 def _request(

@@ -1,0 +1,69 @@
+"""Chat completions that a client wanted to be kept, within one transaction."""
+
+from __future__ import annotations
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, insert, select, tuple_, update
+
+from dragoman.errors import BadRequest
+from dragoman.store.rows import Kept
+from dragoman.store.tables import completions
+
+
+class Completions:
+    """What can be done with them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, row: Kept) -> None:
+        self._connection.execute(
+            insert(completions).values(
+                id=row.id,
+                owner=row.owner,
+                created=row.created,
+                size=len(row.body) + len(row.messages),
+                body=row.body,
+                messages=row.messages,
+            )
+        )
+
+    def get(self, owner: str, completion: str) -> Kept | None:
+        row = self._connection.execute(select(completions).where(_own(owner, completion))).first()
+        return None if row is None else _kept(row)
+
+    def change(self, owner: str, completion: str, body: bytes) -> bool:
+        new = {"body": body, "size": len(body)}
+        done = update(completions).where(_own(owner, completion)).values(new)
+        return self._connection.execute(done).rowcount > 0
+
+    def delete(self, owner: str, completion: str) -> bool:
+        done = self._connection.execute(delete(completions).where(_own(owner, completion)))
+        return done.rowcount > 0
+
+    def page(self, owner: str, after: str | None, limit: int, newest_first: bool) -> list[Kept]:
+        """Some of them by age; `after` is the last one of the page before."""
+        age = tuple_(completions.c.created, completions.c.id)
+        asked = select(completions).where(completions.c.owner == owner)
+        if after is not None:
+            last = self.get(owner, after)
+            if last is None:
+                raise BadRequest("There is no such chat completion.", param="after")
+            place = tuple_(last.created, last.id)
+            asked = asked.where(age < place if newest_first else age > place)
+        order = [completions.c.created, completions.c.id]
+        asked = asked.order_by(*(column.desc() if newest_first else column for column in order))
+        return [_kept(row) for row in self._connection.execute(asked.limit(limit))]
+
+
+def _own(owner: str, completion: str) -> ColumnElement[bool]:
+    return and_(completions.c.id == completion, completions.c.owner == owner)
+
+
+def _kept(row: Row[tuple[object, ...]]) -> Kept:
+    return Kept(
+        id=row.id,
+        owner=row.owner,
+        created=row.created,
+        body=bytes(row.body),
+        messages=bytes(row.messages),
+    )

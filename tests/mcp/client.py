@@ -1,0 +1,62 @@
+"""The toolbox as a command, for the conformance suite: lists a server's tools and calls each once.
+
+python -m tests.mcp.client URL
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import Any
+
+import msgspec
+
+from dragoman.tools.nouns import Listed, Server
+from dragoman.tools.places import Places, place
+from dragoman.tools.remote import Limits, Tools
+
+CONTEXT = "MCP_CONFORMANCE_CONTEXT"  # what the suite has to say to a client: calls to make
+EXAMPLES: dict[str, Any] = {
+    "string": "text",
+    "integer": 2,
+    "number": 2.5,
+    "boolean": True,
+    "array": [],
+    "object": {},
+}
+
+
+def arguments(tool: Listed, first: Listed) -> dict[str, Any]:
+    """Something for all that a tool must be given; for a `schema`, that of the first tool."""
+    wanted = tool.input_schema.get("properties", {})
+    examples = {
+        name: wanted[name].get("default", EXAMPLES.get(wanted[name].get("type"), "text"))
+        for name in tool.input_schema.get("required", ())
+    }
+    return examples | ({"schema": first.input_schema} if "schema" in examples else {})
+
+
+def calls(tools: list[Listed]) -> list[tuple[str, dict[str, Any]]]:
+    context = msgspec.json.decode(os.environ.get(CONTEXT) or "{}")
+    wanted = context.get("toolCalls")
+    if wanted is None:
+        return [(tool.name, arguments(tool, tools[0])) for tool in tools]
+    return [(one["name"], one.get("arguments", {})) for one in wanted]
+
+
+async def work(url: str) -> None:
+    where = place(url)
+    host = f"[{where.host}]" if ":" in where.host else where.host
+    tools = Tools(Places([f"{host}:{where.port}"]), Limits(seconds=20))
+    server = Server(label="suite", url=url)
+    try:
+        found = await tools.list(server)
+        for name, given in calls(found):
+            print(name, given, await tools.call(server, name, given))
+    finally:
+        await tools.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(work(sys.argv[-1]))
