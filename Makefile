@@ -40,7 +40,7 @@ test-agents: $(VENV)/.test $(AGENTS)/.done ## let Codex, Claude Code and opencod
 	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/agents $(if $(AGENT),-k $(AGENT))
 
 test-mcp: $(VENV)/.test $(MCP)/.done ## hold remote tools to the official conformance suite and a server from npm (240 MB; needs node)
-	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/mcp
+	$(BIN)/pytest -q -s -o norecursedirs='.*' tests/remote
 
 test-postgres: $(VENV)/.test ## hold the store to its tests on a throw-away PostgreSQL (Debian's, installed if there is none)
 	@command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null || { apt-get update && apt-get install -y postgresql; }
@@ -97,7 +97,7 @@ $(AGENTS)/.done: tests/agents/package.json
 	@touch $@
 
 # the suite wants a newer node than Debian has
-$(MCP)/.done: tests/mcp/package.json
+$(MCP)/.done: tests/remote/package.json
 	rm -rf $(MCP) && mkdir $(MCP) && echo '*' > $(MCP)/.gitignore
 	cp $< $(MCP)/
 	cd $(MCP) && npm install --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error

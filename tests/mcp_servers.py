@@ -109,7 +109,7 @@ def toolbox(seen: Seen) -> MCPServer:
 class Listening:
     """An app on a port of this machine."""
 
-    def __init__(self, app: Any, seen: Seen) -> None:
+    def __init__(self, app: Any, seen: Seen, **options: Any) -> None:
         self._app = app
         self.seen = seen
         self.kind = ""
@@ -118,7 +118,11 @@ class Listening:
         self.host = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self.url = f"http://{self.host}/mcp"
         config = uvicorn.Config(
-            self._noting, interface="asgi3", log_level="critical", timeout_graceful_shutdown=1
+            self._noting,
+            interface="asgi3",
+            log_level="critical",
+            timeout_graceful_shutdown=1,
+            **options,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run)
@@ -146,8 +150,8 @@ class Listening:
 
 
 @contextmanager
-def listening(app: Any, seen: Seen | None = None) -> Iterator[Listening]:
-    server = Listening(app, seen or Seen())
+def listening(app: Any, seen: Seen | None = None, **options: Any) -> Iterator[Listening]:
+    server = Listening(app, seen or Seen(), **options)
     server.start()
     try:
         yield server

@@ -6,23 +6,32 @@ own parser. What it must be is asked of `llguidance`, with the client's own gram
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Literal
 
+import httpx
 import pytest
 
 from dragoman.constraint.compile import compiled
 from dragoman.constraint.lark import HEADER
-from dragoman.constraint.order import Order
+from dragoman.constraint.order import Made, Order
+from dragoman.constraint.workshop import Workshop
 from dragoman.errors import BadRequest
 from dragoman.formats import tool_formats
 from dragoman.parse.spec import Tagged
+from dragoman.testing import Scripted
 from dragoman.testing.grammars import accepted
 from dragoman.types import Shape, Tool
 from tests.grammars import Pair, Walk
+from tests.hostile_grammars import GRAMMARS, PATTERNS
 from tests.inputs import CASES, NO_PATCHES, PATCH, PATCHES, QUERY
+from tests.serving import serving
 from tests.test_grammars import UNMARKED
+from tests.test_ordering import THINKER
 
 NAMES = list(tool_formats())
 TRIMMED = {
@@ -133,6 +142,42 @@ def test_without_a_grammar_any_text_will_do(name: str) -> None:
         assert all(isinstance(one, str) for one in inputs(name, text))
 
 
+# on the line
+
+APPLY = {
+    "type": "custom",
+    "name": "f",
+    "format": {"type": "grammar", "syntax": "lark", "definition": PATCH},
+}
+
+
+def said(text: str, **fields: Any) -> httpx.Response:
+    """What becomes of an answer that calls the tool with a text."""
+    call = {"name": "f", "arguments": {"input": text}}
+    script = Scripted(f"<tool_call>\n{json.dumps(call)}\n</tool_call>", checked=True)
+    body = {"model": "scripted", "input": "Go.", "tools": [APPLY]} | fields
+    with serving(script, chat_template=THINKER) as server:
+        return httpx.post(f"{server.url}/v1/responses", json=body, timeout=60)
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_client_gets_a_text_that_fits(choice: str) -> None:
+    response = said(PATCHES[1], tool_choice=choice)
+    [item] = response.json()["output"]
+    assert (item["type"], item["input"]) == ("custom_tool_call", PATCHES[1])
+    assert said(NO_PATCHES[1], tool_choice=choice).status_code == 500  # it leaves its grammar
+
+
+def test_a_grammar_is_a_demand_whatever_the_choice() -> None:
+    body = {"model": "scripted", "input": "Go.", "tools": [APPLY]}
+    with serving(Scripted("Hello."), chat_template=THINKER) as server:
+        refused = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60)
+        none = httpx.post(f"{server.url}/v1/responses", json=body | {"tool_choice": "none"})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, "tools[0].format.definition")
+    assert none.status_code == 200
+
+
 GBNF = 'root ::= "say \\"" [^"\\n]+ "\\"\\n"?'
 
 
@@ -160,3 +205,52 @@ def test_what_cannot_be_rewritten_is_refused_by_name(grammar: str, what: str, ch
         source("hermes_json", lark(grammar), choice=choice)
     assert refused.value.param == "tools[0].format.definition"
     assert what in refused.value.message
+
+
+# what means harm
+
+HOSTILE: dict[str, tuple[Literal["grammar", "regex"], Any]] = {
+    **{f"grammar, {name}": ("grammar", value) for name, value in GRAMMARS.items()},
+    **{f"pattern, {name}": ("regex", value) for name, value in PATTERNS.items()},
+}
+FORMATS = ("hermes_json", "qwen3_coder", "gemma4", "pythonic")  # each writes texts in its own way
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Callable[[Order], Made]]:
+    """Makes grammars as a server does."""
+    shop = Workshop(workers=1)
+    with asyncio.Runner() as runner:
+
+        def make(order: Order) -> Made:
+            try:
+                return runner.run(shop.make(order))
+            except BadRequest as error:
+                raise Refused(error.param, len(error.message)) from error
+
+        yield make
+        runner.run(shop.aclose())
+
+
+class Refused(Exception):
+    """By its name, in a few words."""
+
+    def __init__(self, param: str | None, length: int) -> None:
+        assert param == "tools[0].format"
+        assert length < 500
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_grammar_is_made_or_refused(made: Callable[[Order], Made], name: str) -> None:
+    """Within the time that a worker has; `make test-constraints` asks an engine for more."""
+    kind, value = HOSTILE[name]
+    try:
+        said = json.loads(value() if callable(value) else value)
+        said.encode()
+    except ValueError:
+        pytest.skip("is no text")
+    shape = Shape(kind=kind, value=said, param="tools[0].format")
+    tool = Tool(name="f", parameters=schema(TEXT), free=True, input=shape)
+    way = FORMATS[list(HOSTILE).index(name) % len(FORMATS)]
+    with suppress(Refused):
+        assert made(Order(tools=(tool,), format=way)).grammar is not None

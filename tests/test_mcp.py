@@ -15,7 +15,7 @@ import pytest
 
 from dragoman.tools.nouns import Listed, Outcome, Server, ToolsUnavailable
 from dragoman.tools.places import Places
-from dragoman.tools.remote import Limits, Tools, configured
+from dragoman.tools.remote import Tools, configured
 from tests.mcp_servers import Listening, by_hand, hello, listening, real
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -33,11 +33,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[Listening]:
         yield made
 
 
-def use(server: Listening, work: Callable[[Tools, Server], Awaitable[Any]], **limits: Any) -> Any:
+def use(
+    server: Listening, work: Callable[[Tools, Server], Awaitable[Any]], seconds: float = 20.0
+) -> Any:
     """Let a toolbox work with a server that a request named."""
 
     async def run() -> Any:
-        tools = Tools(Places([server.host]), Limits(**({"seconds": 20.0} | limits)))
+        tools = Tools(Places([server.host]), seconds)
         try:
             return await work(tools, Server(label="test", url=server.url))
         finally:
@@ -46,8 +48,8 @@ def use(server: Listening, work: Callable[[Tools, Server], Awaitable[Any]], **li
     return asyncio.run(run())
 
 
-def called(server: Listening, name: str, arguments: Any = None, **limits: Any) -> Outcome:
-    outcome = use(server, lambda tools, one: tools.call(one, name, arguments or {}), **limits)
+def called(server: Listening, name: str, arguments: Any = None, seconds: float = 20.0) -> Outcome:
+    outcome = use(server, lambda tools, one: tools.call(one, name, arguments or {}, 1000), seconds)
     assert isinstance(outcome, Outcome)
     return outcome
 
@@ -103,16 +105,16 @@ def test_pictures_are_named(server: Listening) -> None:
 
 
 def test_an_output_is_cut(server: Listening) -> None:
-    told = called(server, "big", {"size": 5000}, output=1000).output
+    told = called(server, "big", {"size": 5000}).output
     assert told == "x" * 1000 + "\n[The output is cut here: 1,000 of 5,000 characters are shown.]"
 
 
 def test_an_answer_that_is_far_too_large_is_not_read(server: Listening) -> None:
     async def work(tools: Tools, one: Server) -> None:
-        outcome = await tools.call(one, "big", {"size": 6_000_000})
+        outcome = await tools.call(one, "big", {"size": 6_000_000}, 1000)
         assert outcome.output is None
         assert "The server" in (outcome.error or "")
-        assert await tools.call(one, "add", {"a": 1, "b": 1}) == Outcome("The sum is 2.")
+        assert await tools.call(one, "add", {"a": 1, "b": 1}, 1000) == Outcome("The sum is 2.")
 
     use(server, work)
 
@@ -120,7 +122,9 @@ def test_an_answer_that_is_far_too_large_is_not_read(server: Listening) -> None:
 def test_calls_are_made_at_once_in_one_session(server: Listening) -> None:
     async def work(tools: Tools, one: Server) -> list[Outcome]:
         await tools.list(one)
-        return await asyncio.gather(*(tools.call(one, "add", {"a": n, "b": n}) for n in range(20)))
+        return await asyncio.gather(
+            *(tools.call(one, "add", {"a": n, "b": n}, 1000) for n in range(20))
+        )
 
     before = len(server.seen.requests)
     made = use(server, work)
@@ -148,7 +152,7 @@ def test_whoever_gives_up_leaves_nothing_behind(server: Listening) -> None:
     seen.left.clear()
 
     async def work(tools: Tools, one: Server) -> float:
-        call = asyncio.create_task(tools.call(one, "slow", {}))
+        call = asyncio.create_task(tools.call(one, "slow", {}, 1000))
         assert await asyncio.to_thread(seen.begun.wait, 10)
         began = time.monotonic()
         call.cancel()
@@ -336,6 +340,18 @@ def test_lists_have_an_end(size: int, said: str) -> None:
         assert said in unlisted(server)
 
 
+def test_a_list_has_a_size() -> None:
+    schema = {"type": "object", "description": "x" * 60_000}
+    pages = iter(range(1000))
+
+    def page(message: dict[str, Any]) -> Any:
+        tools = [{"name": f"t{next(pages)}", "inputSchema": schema} for _ in range(20)]
+        return {"tools": tools, "nextCursor": "on"}
+
+    with listening(offering(page)) as server:
+        assert unlisted(server) == "The server's list of tools is too long."
+
+
 def test_a_result_is_not_held_against_a_stranger_s_schema() -> None:
     """A pattern can take for ever to fail; nobody asked us to look."""
     schema = {"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}
@@ -348,7 +364,7 @@ def test_a_result_is_not_held_against_a_stranger_s_schema() -> None:
 
     async def work(tools: Tools, one: Server) -> Outcome:
         await tools.list(one)
-        return await tools.call(one, "t", {})
+        return await tools.call(one, "t", {}, 1000)
 
     with listening(by_hand(answer)) as server:
         assert json.loads(use(server, work).output) == result["structuredContent"]
@@ -369,7 +385,7 @@ def test_a_stranger_writes_nothing_into_our_log(caplog: pytest.LogCaptureFixture
 
 def test_an_operator_may_name_any_server(server: Listening) -> None:
     async def work() -> list[Listed]:
-        tools = Tools(Places(), Limits(seconds=20))
+        tools = Tools(Places(), 20.0)
         try:
             return await tools.list(configured([f"test={server.url}"])["test"])
         finally:

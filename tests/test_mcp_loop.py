@@ -433,6 +433,17 @@ def test_the_operator_s_servers_are_named_by_label(client: OpenAI, tools: Listen
     assert "nobody" in refused.value.message
 
 
+def test_what_a_server_is_told_is_not_told_again(client: OpenAI, tools: Listening) -> None:
+    before = len(tools.seen.requests)
+    made = ask(client, "Add them.", of(tools, authorization="s3cret", headers={"x-key": "k3y"}))
+    sent = tools.seen.requests[before:]
+    assert all(one["authorization"] == "Bearer s3cret" for one in sent)
+    assert all(one["x-key"] == "k3y" for one in sent)
+    for told in (made, client.responses.retrieve(made.id)):
+        assert "s3cret" not in told.to_json()
+        assert "k3y" not in told.to_json()
+
+
 def test_too_many_servers_are_refused(client: OpenAI, tools: Listening) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         ask(client, "Hi", *(of(tools, f"s{number}") for number in range(40)))
@@ -440,17 +451,18 @@ def test_too_many_servers_are_refused(client: OpenAI, tools: Listening) -> None:
 
 
 ODD: list[Any] = [
-    {"type": "object", "properties": {"n": {"$ref": "http://127.0.0.1:1/x.json"}}},
-    {"type": "object", "properties": {"n": {"type": "no such type"}}},
-    {"type": "object", "properties": {"n": {"pattern": "(?<=a)b(?!c)\\1"}}},
-    {"type": "object", "properties": {"n": {"$ref": "#/nowhere"}}},
-    {"type": "object", "not": {}, "if": {"const": 1}, "then": False, "$dynamicRef": "#x"},
+    ({"type": "object", "properties": {"n": {"$ref": "http://127.0.0.1:1/x.json"}}}, True),
+    ({"type": "object", "properties": {"n": {"type": "no such type"}}}, True),
+    ({"type": "object", "properties": {"n": {"pattern": "(?<=a)b(?!c)\\1"}}}, False),
+    ({"type": "object", "properties": {"n": {"$ref": "#/nowhere"}}}, True),
+    ({"type": "object", "not": {}, "if": {"const": 1}, "then": False, "$dynamicRef": "#x"}, True),
+    ({"type": "object"}, False),
 ]
 
 
-@pytest.mark.parametrize("schema", ODD, ids=range(len(ODD)))
+@pytest.mark.parametrize(("schema", "unusable"), ODD, ids=range(len(ODD)))
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_schemas_of_strangers_break_nothing(schema: Any, choice: str) -> None:
+def test_schemas_of_strangers_break_nothing(schema: Any, unusable: bool, choice: Any) -> None:
     def answer(message: dict[str, Any]) -> Any:
         tools = [{"name": "odd", "inputSchema": schema}]
         result = {"content": [{"type": "text", "text": "rain"}]}
@@ -461,8 +473,12 @@ def test_schemas_of_strangers_break_nothing(schema: Any, choice: str) -> None:
         engine = Scripted(SCRIPT, tokens=True, grammars=True)
         with serving(engine, chat_template=THINKER, mcp_hosts=[odd.host]) as server:
             client = OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30)
-            made = ask(client, "Odd", of(odd), tool_choice=choice)
-    assert made.output_text == "It rains."
+            raw = client.responses.with_raw_response.create(
+                model="scripted", input="Odd", tools=[of(odd)], tool_choice=choice
+            )
+    assert raw.parse().output_text == "It rains."
+    warned = "The schema of the remote tool `calc__odd` is not used."
+    assert (warned in raw.headers.get("x-dragoman-warning", "")) == unusable
 
 
 def test_whoever_leaves_takes_the_call_along(server: Running, tools: Listening) -> None:
@@ -486,6 +502,19 @@ def test_a_background_response_is_cancelled_in_its_call(client: OpenAI, tools: L
     assert time.monotonic() - began < 5
     assert ended.status == "cancelled"
     assert seen.left.wait(20)
+
+
+def test_an_output_leaves_room_in_the_context(tools: Listening) -> None:
+    """However much a tool says, and whatever the operator allows."""
+    script = [Reply(call("calc__big", size=100_000), when="Say"), Reply("A lot.")]
+    engine = Scripted(script, tokens=True, context=6000)
+    options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_output": 1_000_000}
+    with serving(engine, chat_template=THINKER, **options) as server:
+        client = OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30)
+        made = ask(client, "Say a lot.", of(tools, allowed_tools=["big"]), truncation="auto")
+    called = made.output[1]
+    assert called.type == "mcp_call"
+    assert (called.output or "").endswith("3,000 of 100,000 characters are shown.]")
 
 
 def test_a_tool_that_takes_too_long_is_told(tools: Listening) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -15,7 +19,7 @@ import pytest
 
 from dragoman.tools.nouns import Server, ToolsUnavailable
 from dragoman.tools.places import Place, Places, Refused, allowed_place, place, public
-from dragoman.tools.remote import Limits, Tools
+from dragoman.tools.remote import Tools
 from tests.mcp_servers import by_hand, hello, listening
 
 # names that mean something else to whoever looks them up
@@ -152,7 +156,7 @@ async def refused(tools: Tools, url: str) -> str:
     server = Server(label="a", url=url)
     with pytest.raises(ToolsUnavailable) as error:
         await tools.list(server)
-    outcome = await tools.call(server, "a", {})
+    outcome = await tools.call(server, "a", {}, 100)
     assert outcome.error == str(error.value), url
     await tools.aclose()
     return str(error.value)
@@ -161,7 +165,7 @@ async def refused(tools: Tools, url: str) -> str:
 def test_no_spelling_leads_inside() -> None:
     async def all_of_them(port: int) -> None:
         for url in spellings(port):
-            said = await refused(Tools(Places(resolve=resolve), Limits(seconds=20)), url)
+            said = await refused(Tools(Places(resolve=resolve), 20.0), url)
             assert said.startswith(("The address must", "The port of", "`")), (url, said)
             for secret in ("10.0.0.7", "192.168.1.1", "fd00::1", "Error", "Traceback"):
                 assert secret not in said or secret in url
@@ -206,7 +210,7 @@ def test_a_name_that_changes_its_meaning_gains_nothing(
         async def turning(host: str, port: int, answers: Iterator[Any] = answers) -> Any:
             return next(answers)
 
-        tools = Tools(Places(resolve=turning), Limits(seconds=20))
+        tools = Tools(Places(resolve=turning), 20.0)
         asyncio.run(refused_soon(tools, "https://rebind.example/mcp"))
     assert set(went) == {address for address in first if public(address)}
 
@@ -231,9 +235,39 @@ def test_the_connection_goes_to_the_address_that_was_looked_at(
     monkeypatch.setattr("dragoman.tools.places.public", lambda address: True)
     with listening(by_hand(hello)) as server:
         port = server.host.rpartition(":")[2]
-        tools = Tools(Places(resolve=once), Limits(seconds=20))
+        tools = Tools(Places(resolve=once), 20.0)
         asyncio.run(refused_soon(tools, f"http://tools.example:{port}/mcp"))
     assert {request["host"] for request in server.seen.requests} == {f"tools.example:{port}"}
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with it")
+@pytest.mark.parametrize(("name", "fits"), [("tools.example", True), ("other.example", False)])
+def test_a_certificate_is_held_against_the_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, fits: bool
+) -> None:
+    """The connection goes to an address; TLS still checks who is there."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-days", "2"),
+            *("-subj", "/CN=test", "-addext", "subjectAltName=DNS:tools.example"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+
+    async def here(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    trust = ssl.create_default_context(cafile=str(certificate))
+    monkeypatch.setattr("dragoman.tools.carrier._TRUST", trust)
+    monkeypatch.setattr("dragoman.tools.places.public", lambda address: True)
+    secure: dict[str, Any] = {"ssl_keyfile": str(key), "ssl_certfile": str(certificate)}
+    with listening(by_hand(hello), **secure) as server:
+        port = server.host.rpartition(":")[2]
+        asyncio.run(refused_soon(Tools(Places(resolve=here), 20.0), f"https://{name}:{port}/mcp"))
+    assert bool(server.seen.requests) == fits
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -241,7 +275,7 @@ def test_redirects_lead_nowhere_else(status: int) -> None:
     with canary() as (port, came):
         away = {"location": f"http://127.0.0.1:{port}/", "content-type": "text/plain"}
         with listening(by_hand(lambda _: b"", status=status, headers=away)) as server:
-            tools = Tools(Places([server.host]), Limits(seconds=20))
+            tools = Tools(Places([server.host]), 20.0)
             asyncio.run(refused_soon(tools, server.url))
             assert server.seen.requests
         assert came == []

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from llguidance import LLMatcher, LLTokenizer
 
-from dragoman.constraint import keywords, limits
-from dragoman.constraint.nodes import (
+from dragoman.constraint.schemas import keywords, limits
+from dragoman.constraint.schemas.nodes import (
     BOOLEAN,
     NULL,
     Anything,
@@ -30,7 +30,7 @@ from dragoman.constraint.nodes import (
     Object,
     Text,
 )
-from dragoman.constraint.schema import read
+from dragoman.constraint.schemas.schema import read
 from dragoman.errors import BadRequest
 
 AT = "response_format.json_schema.schema"

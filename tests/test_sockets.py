@@ -228,7 +228,7 @@ def test_an_upgrade_elsewhere_is_declined_and_answered(server: Running) -> None:
         return int(caught.value.response.status_code)
 
     assert asyncio.run(refused("/health/live")) == 200
-    assert asyncio.run(refused("/v1/chat/completions")) == 405
+    assert asyncio.run(refused("/v1/embeddings")) == 405
     assert asyncio.run(refused("/nowhere")) == 404
 
 

@@ -119,9 +119,11 @@ def elsewhere(settings: Settings) -> Elsewhere:
         if servers:
             raise StartupError("Remote tools need `pip install dragoman[mcp]`.")
         return Elsewhere()
-    limits = remote.Limits(seconds=settings.mcp_timeout, output=settings.mcp_output)
-    bounds = Bounds(rounds=settings.mcp_rounds, seconds=5 * settings.mcp_timeout)
-    return Elsewhere(lambda: remote.Tools(places, limits), servers, bounds)
+    each = settings.mcp_timeout
+    bounds = Bounds(
+        rounds=settings.mcp_rounds, seconds=5 * each, output=max(settings.mcp_output, 0)
+    )
+    return Elsewhere(lambda: remote.Tools(places, each), servers, bounds)
 
 
 def catalog(settings: Settings, model: str | None = None) -> Catalog:
@@ -187,11 +189,11 @@ async def serve_models(settings: Settings, model: str, say: Callable[[str], None
     failed: list[DragomanError] = []
 
     async def preload() -> None:
-        await app.state.seal()  # opens the store: what a dead server left is seen to at once
         try:
             entry = await models.load(models.default, wait=float("inf"))
             server.settle()
             say(f"Serving {entry.id}. Press Ctrl-C to stop.")
+            await app.state.seal()  # opens the store: what a dead server left is seen to
         except DragomanError as error:
             failed.append(error)
             running.should_exit = True

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from dragoman.constraint.lark import ANY, EMPTY, either, escaped, quoted, times
-from dragoman.constraint.nodes import (
+from dragoman.constraint.schemas.nodes import (
     Anything,
     Array,
     Exactly,
@@ -16,8 +16,9 @@ from dragoman.constraint.nodes import (
     Number,
     Object,
 )
+from dragoman.constraint.sequences import sequence
 from dragoman.constraint.texts import Tags, ended_by
-from dragoman.constraint.values import Writer, allows, sequence
+from dragoman.constraint.values import Writer, allows
 from dragoman.constraint.wording import Offer, objects_of, worded
 from dragoman.errors import Unsupported
 from dragoman.parse.spec import Nested, Tagged

@@ -16,8 +16,9 @@ from typing import cast
 
 from dragoman.constraint.arguments import elements, keywords, parameters
 from dragoman.constraint.lark import SPACES, Lark, either, escaped, pattern, quoted
-from dragoman.constraint.nodes import Object
-from dragoman.constraint.values import BareWriter, PythonWriter, Writer, sequence
+from dragoman.constraint.schemas.nodes import Object
+from dragoman.constraint.sequences import sequence
+from dragoman.constraint.values import BareWriter, PythonWriter, Writer
 from dragoman.constraint.wording import Offer, check_name, objects_of, worded
 from dragoman.errors import Unsupported
 from dragoman.parse.spec import GAP, Body, Named, Nested, Objects, Pythonic, Tagged, Tools

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from dragoman.constraint import schema
 from dragoman.constraint.answer import Answer
 from dragoman.constraint.calls import Calls
 from dragoman.constraint.explicit import written
 from dragoman.constraint.free import arguments
 from dragoman.constraint.lark import Lark
 from dragoman.constraint.messages import Heads, Messages
-from dragoman.constraint.nodes import Object
 from dragoman.constraint.order import Made, Order
 from dragoman.constraint.proof import Verdict, verdict
+from dragoman.constraint.schemas import schema
+from dragoman.constraint.schemas.nodes import Object
 from dragoman.constraint.values import Writer
 from dragoman.constraint.wording import Offer, loosened
 from dragoman.errors import BadRequest

@@ -13,9 +13,9 @@ import json
 import re
 from collections.abc import Callable
 
-from dragoman.constraint import schema
 from dragoman.constraint.lark import Lark, quoted
 from dragoman.constraint.proof import costly
+from dragoman.constraint.schemas import schema
 from dragoman.constraint.texts import searched
 from dragoman.constraint.values import Writer
 from dragoman.errors import BadRequest

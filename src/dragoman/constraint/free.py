@@ -14,7 +14,7 @@ from dragoman.constraint.inputs.follow import Follow
 from dragoman.constraint.inputs.grammars import Grammar
 from dragoman.constraint.inputs.patterns import TooComplex
 from dragoman.constraint.inputs.worded import Worded, too_complex
-from dragoman.constraint.nodes import Exactly, Node, Nothing, Object, Text
+from dragoman.constraint.schemas.nodes import Exactly, Node, Nothing, Object, Text
 from dragoman.errors import BadRequest
 from dragoman.types import Shape
 

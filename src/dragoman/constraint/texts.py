@@ -18,7 +18,7 @@ from dragoman.constraint.avoiding import avoiding
 from dragoman.constraint.inputs.spelling import Between
 from dragoman.constraint.inputs.worded import Worded, written
 from dragoman.constraint.lark import ANY, Lark, either, pattern, quoted
-from dragoman.constraint.nodes import (
+from dragoman.constraint.schemas.nodes import (
     NULL,
     Anything,
     Array,

@@ -15,8 +15,8 @@ from typing import Any
 from dragoman.constraint.avoiding import avoiding
 from dragoman.constraint.inputs.spelling import Between, Quotes
 from dragoman.constraint.inputs.worded import Worded, written
-from dragoman.constraint.lark import EMPTY, Lark, either, escaped, quoted, times
-from dragoman.constraint.nodes import (
+from dragoman.constraint.lark import Lark, either, escaped, quoted, times
+from dragoman.constraint.schemas.nodes import (
     Anything,
     Array,
     Either,
@@ -29,8 +29,8 @@ from dragoman.constraint.nodes import (
     Object,
     Text,
 )
+from dragoman.constraint.sequences import sequence
 
-MOST_BITS = 60  # members that may come in any order: a rule's parameter has 64 bits
 ESCAPE = (
     r"\\(?:[\"\\\/bfnrt]|u(?:[0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
     r"|[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))"
@@ -247,67 +247,6 @@ class Writer:
 
 def allows(node: Node) -> bool:
     return not isinstance(node, Nothing)
-
-
-def sequence(
-    lark: Lark,
-    parts: Mapping[str, str],
-    required: frozenset[str],
-    other: str | None,
-    lead: str,
-    *,
-    ordered: bool = False,
-) -> str:
-    """At least one of some parts, each once, those that are required surely; `lead` between two.
-
-    Any number of `other` may come too: in between, or at the end where there is an order.
-    """
-    if not parts:
-        return EMPTY if other is None else f"{other} ({lead} {other})*"
-    write = _in_order if ordered or len(parts) > MOST_BITS else _in_any_order
-    return write(lark, parts, required, other, lead)
-
-
-def _in_order(
-    lark: Lark, parts: Mapping[str, str], required: frozenset[str], other: str | None, lead: str
-) -> str:
-    """Two chains of rules: one for when something was written before, one for when not."""
-    parts = {name: lark.rule(part, "part") for name, part in parts.items()}
-    more = "" if other is None else f"({lead} {other})*"
-    begun = lark.rule(more or EMPTY, "rest")
-    fresh = None if other is None else lark.rule(f"{other} {more}", "rest")
-    for name, part in reversed(list(parts.items())):
-        options = [f"{part} {begun}"]
-        if name in required:
-            fresh = lark.rule(options[0], "rest")
-            begun = lark.rule(f"{lead} {part} {begun}", "rest")
-            continue
-        options += [] if fresh is None else [fresh]
-        fresh = lark.rule(" | ".join(options), "rest")
-        begun = lark.rule(f"{lead} {part} {begun} | {begun}", "rest")
-    return fresh or EMPTY
-
-
-def _in_any_order(
-    lark: Lark, parts: Mapping[str, str], required: frozenset[str], other: str | None, lead: str
-) -> str:
-    """A rule with a bit for each part, set when it was written; required ones have the first."""
-    parts = {name: lark.rule(part, "part") for name, part in parts.items()}
-    bits = sorted(parts, key=lambda name: name not in required)
-    needed = sum(name in required for name in bits)
-    more = lark.reserve("more")
-    done = f"{EMPTY} %if is_ones([0:{needed}])" if needed else EMPTY
-    lines = [done]
-    lines += [
-        f"{lead} {parts[name]} {more}::set_bit({bit}) %if bit_clear({bit})"
-        for bit, name in enumerate(bits)
-    ]
-    first = [f"{parts[name]} {more}::{1 << bit}" for bit, name in enumerate(bits)]
-    if other is not None:
-        lines.append(f"{lead} {other} {more}::_")
-        first.append(f"{other} {more}::0")
-    lark.define(f"{more}::_", "\n  | ".join(lines))
-    return lark.rule("\n  | ".join(first), "members")
 
 
 # Other ways to write

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dragoman.constraint.lark import Lark, quoted
-from dragoman.constraint.nodes import Anything, Array, Either, Foreign, Named, Node, Object
+from dragoman.constraint.schemas.nodes import Anything, Array, Either, Foreign, Named, Node, Object
 from dragoman.errors import Unsupported
 from dragoman.parse import spec
 

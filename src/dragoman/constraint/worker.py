@@ -55,7 +55,10 @@ _encoder = msgspec.json.Encoder()
 
 def blamed(order: Order) -> str | None:
     """The parameter that an order came from."""
-    return (order.shape.param or None) if order.shape is not None else "tools"
+    if order.shape is not None:
+        return order.shape.param or None
+    texts = [tool.input.param for tool in order.tools if tool.input is not None]
+    return texts[0] if len(order.tools) == 1 and texts else "tools"
 
 
 def too_complex(order: Order, why: str) -> ErrorNote:

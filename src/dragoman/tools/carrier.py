@@ -8,9 +8,7 @@ it was about: the session goes on.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator
-from functools import cache
 
 import httpx2
 from mcp_types import INTERNAL_ERROR
@@ -24,6 +22,7 @@ LATE = "The server did not answer in time."
 GONE = "The server could not be reached."
 DENIED = "The server wants an authorization that was not given."
 PACKED = "The server's answer is compressed, which was not asked for."
+_TRUST = httpx2.create_ssl_context()  # once: reading all certificates takes its time
 _NEAR = (httpx2.ConnectError, httpx2.ConnectTimeout)
 
 
@@ -32,7 +31,7 @@ class Carrier(httpx2.AsyncBaseTransport):
 
     def __init__(self, places: Places | None) -> None:
         self._places = places
-        self._inner = httpx2.AsyncHTTPTransport(verify=_trust())
+        self._inner = httpx2.AsyncHTTPTransport(verify=_TRUST)
         self._pinned: dict[Place, list[str]] = {}
         self.old = False  # the server may be one of the older transport
         self.expired = False  # it does not know our session any more
@@ -148,12 +147,6 @@ def _told(words: str, status: int = 502) -> httpx2.Response:
     """An error of the protocol; whoever waits for an answer hears it."""
     error = {"code": INTERNAL_ERROR, "message": words}
     return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error})
-
-
-@cache
-def _trust() -> ssl.SSLContext:
-    """Made once: reading all certificates takes its time."""
-    return httpx2.create_ssl_context()
 
 
 def client(carrier: Carrier, headers: dict[str, str], seconds: float) -> httpx2.AsyncClient:

@@ -52,7 +52,11 @@ class Toolbox(Protocol):
         """What a server offers, or `ToolsUnavailable`."""
         ...
 
-    async def call(self, server: Server, name: str, arguments: dict[str, Any]) -> Outcome: ...
+    async def call(
+        self, server: Server, name: str, arguments: dict[str, Any], most: int
+    ) -> Outcome:
+        """What came of a call, in at most so many characters."""
+        ...
 
     def close(self) -> None:
         """Let go of all servers, without waiting for them."""

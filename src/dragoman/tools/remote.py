@@ -12,8 +12,6 @@ import importlib.util
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
 from dragoman.tools.nouns import Listed, Outcome, Server, ToolsUnavailable
 from dragoman.tools.places import PORTS, Places
 
@@ -21,37 +19,32 @@ if TYPE_CHECKING:
     from dragoman.tools.session import Session
 
 
-class Limits(Struct, frozen=True, kw_only=True):
-    """What one thing that a server is asked may cost."""
-
-    seconds: float = 60.0
-    output: int = 64 * 1024  # characters that the model is shown
-
-
 class Tools:
-    """A toolbox over MCP."""
+    """A toolbox over MCP; `seconds` is how long anything that a server is asked may take."""
 
-    def __init__(self, places: Places, limits: Limits | None = None) -> None:
+    def __init__(self, places: Places, seconds: float) -> None:
         self._places = places
-        self._limits = limits or Limits()
+        self._seconds = seconds
         self._sessions: dict[str, Session] = {}
         self._loading = asyncio.Lock()
 
     async def list(self, server: Server) -> list[Listed]:
         try:
-            async with asyncio.timeout(self._limits.seconds):
+            async with asyncio.timeout(self._seconds):
                 return await (await self._session(server)).list()
         except TimeoutError:
             raise ToolsUnavailable(self._late("server")) from None
 
-    async def call(self, server: Server, name: str, arguments: dict[str, Any]) -> Outcome:
+    async def call(
+        self, server: Server, name: str, arguments: dict[str, Any], most: int
+    ) -> Outcome:
         try:
-            async with asyncio.timeout(self._limits.seconds):
+            async with asyncio.timeout(self._seconds):
                 session = await self._session(server)
-                outcome = await session.call(name, arguments, self._limits.output)
+                outcome = await session.call(name, arguments, most)
                 if session.forgotten:  # the server forgot us, and did nothing
                     session = await self._session(server)
-                    outcome = await session.call(name, arguments, self._limits.output)
+                    outcome = await session.call(name, arguments, most)
                 return outcome
         except TimeoutError:
             return Outcome(error=self._late("tool"))
@@ -59,7 +52,7 @@ class Tools:
             return Outcome(error=str(error))
 
     def _late(self, who: str) -> str:
-        return f"The {who} did not answer within {self._limits.seconds:g} seconds."
+        return f"The {who} did not answer within {self._seconds:g} seconds."
 
     async def _session(self, server: Server) -> Session:
         async with self._loading:
@@ -69,7 +62,7 @@ class Tools:
             if known is not None:
                 known.close()
             known = self._sessions[server.label] = module.Session(
-                server, self._places, self._limits.seconds
+                server, self._places, self._seconds
             )
         return known
 

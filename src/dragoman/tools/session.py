@@ -12,6 +12,7 @@ import logging
 from typing import Any
 
 import anyio
+import msgspec
 from mcp import Client, MCPError
 from mcp.client.session import ClientSession
 from mcp.client.sse import sse_client
@@ -44,6 +45,7 @@ UNREADABLE = "The server's answer could not be read, or is too large."
 ASKS = "The tool asks for more from its user, which cannot be given here."
 UNENDING = "The server's list of tools has no end."
 TOO_MANY = f"The server offers more than {TOOLS:,} tools."
+TOO_LONG = "The server's list of tools is too long."
 # what a request must not say in its own name
 OURS = frozenset(
     {
@@ -154,6 +156,7 @@ class Session:
         session = await asyncio.shield(self._open)
         found: dict[str, Listed] = {}
         cursor: str | None = None
+        size = 0
         for _ in range(PAGES):
             try:
                 page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
@@ -161,8 +164,9 @@ class Session:
                 raise ToolsUnavailable(self._failed(error)) from None
             made = [answers.listed(tool) for tool in page.tools]
             found |= {one.name: one for one in made if one is not None}
-            if len(found) > TOOLS:
-                raise ToolsUnavailable(TOO_MANY)
+            size += len(msgspec.json.encode(made))
+            if len(found) > TOOLS or size > LARGEST:
+                raise ToolsUnavailable(TOO_MANY if len(found) > TOOLS else TOO_LONG)
             cursor = page.next_cursor
             if not cursor:
                 return list(found.values())

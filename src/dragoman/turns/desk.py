@@ -95,7 +95,7 @@ class Desk:
             return NOTHING
         make = self._elsewhere.toolbox
         if make is None:
-            raise BadRequest("There are no remote tools here.", param="tools")
+            raise BadRequest("There are no remote tools here: `mcp` is missing.", param="tools")
         if len(wanted) > SERVERS:
             raise BadRequest(f"There are more than {SERVERS} remote servers.", param="tools")
         named = [(self._server(tool), tool) for tool in wanted]

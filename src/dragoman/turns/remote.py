@@ -37,6 +37,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
     rounds: int = 16
     seconds: float = 300.0  # all of a turn's calls together
+    output: int = 64 * 1024  # characters of one output
 
 
 class Attached(Struct):
@@ -111,23 +112,25 @@ class Remote:
             await done(push(writer.listing(label)))
             await done(push(writer.listed(label, tools, one.error)))
 
-    async def resume(self, writer: Writer, push: Push) -> bool:
+    async def resume(self, writer: Writer, push: Push, context: int | None) -> bool:
         """Make the calls that were approved; whether there were any."""
         for item in self.approved:
             await done(push(writer.resume_call(item)))
-        return await self.answer(writer, push)
+        return await self.answer(writer, push, context)
 
-    async def answer(self, writer: Writer, push: Push) -> bool:
+    async def answer(self, writer: Writer, push: Push, context: int | None) -> bool:
         """Make the calls of a round; whether the model must go on with what came of them.
 
-        Once it has had enough it is told so, and may say a last word.
+        Once it has had enough it is told so, and may say a last word. No output takes more than
+        half of the model's `context`, even if every character is a token.
         """
         calls = writer.remote_calls()
         if not calls:
             return False
         self._rounds += 1
         began = time.monotonic()
-        tasks = [asyncio.create_task(self._call(call)) for call in calls]
+        most = self._bounds.output if context is None else min(self._bounds.output, context // 2)
+        tasks = [asyncio.create_task(self._call(call, most)) for call in calls]
         try:
             for call, task in zip(calls, tasks, strict=True):
                 outcome = await task
@@ -138,7 +141,7 @@ class Remote:
             self._left -= time.monotonic() - began
         return not writer.pending and self._rounds <= self._bounds.rounds + 1
 
-    async def _call(self, call: RemoteCall) -> Outcome:
+    async def _call(self, call: RemoteCall, most: int) -> Outcome:
         if self._rounds > self._bounds.rounds or self._left <= 0:
             return Outcome(error=ENOUGH)
         try:
@@ -149,7 +152,7 @@ class Remote:
         try:
             async with asyncio.timeout(self._left):
                 server = self._attached[call.label].server
-                return await self._toolbox.call(server, call.name, arguments)
+                return await self._toolbox.call(server, call.name, arguments, most)
         except TimeoutError:
             return Outcome(error="The tool did not answer in time.")
 

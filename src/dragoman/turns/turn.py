@@ -128,12 +128,12 @@ class Turn:
                 await self._read(outlet.note)
                 await self._end(self.writer.end(self.usage), push)
                 return
-            remote = self._scene.remote
+            remote, context = self._scene.remote, self._plan.model.capabilities.context
             await remote.tell(self.writer, push)
-            if await remote.resume(self.writer, push):
+            if await remote.resume(self.writer, push, context):
                 await self._go_on()
             await self._round(outlet.note, push)
-            while await remote.answer(self.writer, push):
+            while await remote.answer(self.writer, push, context):
                 await self._go_on()
                 await self._round(outlet.note, push)
         finally:

@@ -11,8 +11,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from dragoman.constraint.nodes import Array, Either, Named, Node, Nothing, Object
-from dragoman.constraint.simple import NOTHING, Implied, array, either, inside, item, object_, size
+from dragoman.constraint.schemas.nodes import Array, Either, Named, Node, Nothing, Object
+from dragoman.constraint.schemas.simple import (
+    NOTHING,
+    Implied,
+    array,
+    either,
+    inside,
+    item,
+    object_,
+    size,
+)
 
 SMALL, DEEP = 8, 16  # nodes of a definition that has no name of its own, and levels of them
 ROUNDS = 64  # of finding out which definitions allow a value

@@ -6,8 +6,8 @@ import json
 import re
 from urllib.parse import unquote
 
-from dragoman.constraint.nodes import Exactly, Node, Object
-from dragoman.constraint.simple import ANYTHING, EVERY, NOTHING, either
+from dragoman.constraint.schemas.nodes import Exactly, Node, Object
+from dragoman.constraint.schemas.simple import ANYTHING, EVERY, NOTHING, either
 from dragoman.types import Json
 
 _INDEX = re.compile("0|[1-9][0-9]{0,5}")

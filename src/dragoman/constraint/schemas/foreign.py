@@ -12,9 +12,9 @@ import json
 from collections.abc import Callable, Container, Mapping
 from typing import Any, Literal, TypeAlias
 
-from dragoman.constraint import keywords, limits
-from dragoman.constraint.nodes import Number, Text
-from dragoman.constraint.pointers import token
+from dragoman.constraint.schemas import keywords, limits
+from dragoman.constraint.schemas.nodes import Number, Text
+from dragoman.constraint.schemas.pointers import token
 from dragoman.types import Json
 
 Verdict: TypeAlias = Literal["fine", "empty", "refused"]

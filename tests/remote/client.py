@@ -1,6 +1,6 @@
 """The toolbox as a command, for the conformance suite: lists a server's tools and calls each once.
 
-python -m tests.mcp.client URL
+python -m tests.remote.client URL
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from dragoman.tools.nouns import Listed, Server
 from dragoman.tools.places import Places, place
-from dragoman.tools.remote import Limits, Tools
+from dragoman.tools.remote import Tools
 
 CONTEXT = "MCP_CONFORMANCE_CONTEXT"  # what the suite has to say to a client: calls to make
 EXAMPLES: dict[str, Any] = {
@@ -48,12 +48,12 @@ def calls(tools: list[Listed]) -> list[tuple[str, dict[str, Any]]]:
 async def work(url: str) -> None:
     where = place(url)
     host = f"[{where.host}]" if ":" in where.host else where.host
-    tools = Tools(Places([f"{host}:{where.port}"]), Limits(seconds=20))
+    tools = Tools(Places([f"{host}:{where.port}"]), 20.0)
     server = Server(label="suite", url=url)
     try:
         found = await tools.list(server)
         for name, given in calls(found):
-            print(name, given, await tools.call(server, name, given))
+            print(name, given, await tools.call(server, name, given, 10_000))
     finally:
         await tools.aclose()
 

@@ -12,9 +12,9 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from dragoman.constraint import limits, simple
-from dragoman.constraint.foreign import Judge
-from dragoman.constraint.nodes import (
+from dragoman.constraint.schemas import limits, simple
+from dragoman.constraint.schemas.foreign import Judge
+from dragoman.constraint.schemas.nodes import (
     Anything,
     Array,
     Either,
@@ -27,7 +27,7 @@ from dragoman.constraint.nodes import (
     Object,
     Text,
 )
-from dragoman.constraint.simple import NOTHING, Implied, either, item, several, size
+from dragoman.constraint.schemas.simple import NOTHING, Implied, either, item, several, size
 from dragoman.types import Json
 
 

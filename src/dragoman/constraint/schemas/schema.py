@@ -23,11 +23,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from dragoman.constraint import keywords, limits, simple
-from dragoman.constraint.foreign import Judge, Whole
-from dragoman.constraint.members import counted, exactly_one, only
-from dragoman.constraint.merge import Merger
-from dragoman.constraint.nodes import (
+from dragoman.constraint.schemas import keywords, limits, simple
+from dragoman.constraint.schemas.foreign import Judge, Whole
+from dragoman.constraint.schemas.members import counted, exactly_one, only
+from dragoman.constraint.schemas.merge import Merger
+from dragoman.constraint.schemas.nodes import (
     BOOLEAN,
     NULL,
     Array,
@@ -41,9 +41,9 @@ from dragoman.constraint.nodes import (
     Object,
     Text,
 )
-from dragoman.constraint.pointers import Lost, find, glimpse, token
-from dragoman.constraint.settle import Endless, Knotted, settled
-from dragoman.constraint.simple import ANYTHING, NOTHING, either
+from dragoman.constraint.schemas.pointers import Lost, find, glimpse, token
+from dragoman.constraint.schemas.settle import Endless, Knotted, settled
+from dragoman.constraint.schemas.simple import ANYTHING, NOTHING, either
 from dragoman.errors import BadRequest
 from dragoman.parse.kinds import SYNONYMS
 from dragoman.types import Json

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from tests.mcp.installed import NODE, ROOT, SUITE
+from tests.remote.installed import NODE, ROOT, SUITE
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 # scenarios that apply, and the versions of the protocol that they are run with
@@ -67,7 +67,7 @@ def test_every_scenario_is_either_run_or_apart() -> None:
 
 @pytest.mark.parametrize(("scenario", "version"), APPLY)
 def test_the_scenario_passes(scenario: str, version: str) -> None:
-    command = f"{sys.executable} -m tests.mcp.client"
+    command = f"{sys.executable} -m tests.remote.client"
     status, told = suite(
         *("client", "--command", command, "--scenario", scenario),
         *("--spec-version", version, "--timeout", "60000"),

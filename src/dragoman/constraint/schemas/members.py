@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dragoman.constraint.nodes import Node, Nothing, Object
-from dragoman.constraint.simple import NOTHING, either, object_
+from dragoman.constraint.schemas.nodes import Node, Nothing, Object
+from dragoman.constraint.schemas.simple import NOTHING, either, object_
 
 FEW = 16  # members of which one must be there, each with an option of its own
 

@@ -15,8 +15,8 @@ import pytest
 from openai import OpenAI
 
 from dragoman.testing import Reply, Scripted
-from tests.mcp.installed import EVERYTHING, NODE
 from tests.order import check_responses
+from tests.remote.installed import EVERYTHING, NODE
 from tests.serving import Running, serving
 
 TEMPLATE = Path(__file__).parent.parent / "templates" / "thinker.jinja"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor, gcd, lcm
 
-from dragoman.constraint import limits
-from dragoman.constraint.nodes import (
+from dragoman.constraint.schemas import limits
+from dragoman.constraint.schemas.nodes import (
     BOOLEAN,
     NULL,
     Anything,
