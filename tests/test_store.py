@@ -29,7 +29,7 @@ from tests.storing import KINDS, NOW, address, died, opened, play, poke, respons
 
 STATES: tuple[Status, ...] = get_args(Status)
 ENDS = [state for state in STATES if state not in RUNNING]
-ODD = ["", "%", "%0000", "a\0b", "\ud800", "ünï 🦜", "x" * 400, "'; DROP TABLE responses; --"]
+ODD = ["", "%", "%0000", "a\0b", "\ud800", "ünï 🦜", "x" * 512, "'; DROP TABLE responses; --"]
 
 
 @pytest.fixture(params=KINDS)
@@ -61,7 +61,8 @@ OWNED: dict[str, tuple[Asked, Any]] = {
     "update": (lambda s, who: s.update(who, "r", "in_progress", b"new"), False),
     "finish_turn": (lambda s, who: s.finish_turn(who, "r", "completed", b"new"), False),
     "history": (lambda s, who: s.history(who, "r"), None),
-    "holders": (lambda s, who: s.holders(who, ["i0"]), {}),
+    "holders": (lambda s, who: s.holders(who, ["i0"]), []),
+    "last_frame": (lambda s, who: s.last_frame(who, "r"), None),
     "frames": (lambda s, who: s.frames(who, "r", -1), []),
     "ask_cancel": (lambda s, who: s.ask_cancel(who, "r"), False),
     "delete": (lambda s, who: s.delete(who, "r"), False),
@@ -90,7 +91,7 @@ OTHERS |= {"remember", "add_completion"}
 
 
 async def furnish(store: Store) -> None:
-    await store.add(response("r", conversation="c"), entries("i0"))
+    await store.add(response("r", conversation="c"), [Entry("i0", b"0", answered=True)])
     await store.append("r", [(0, b"zero")])
     await store.add_conversation(talk("c"), entries("i"))
     await store.remember("ann", [Memory("k", "m", b"said")])
@@ -470,8 +471,8 @@ def test_what_is_too_large_is_refused(url: str) -> None:
             store.update_conversation("ann", "c", big),
             store.add_items("ann", "c", item),
             store.remember("ann", [Memory("k", "m", big)]),
-            store.add(response("n" * 401)),
-            store.add_items("ann", "c", [Entry("n" * 401, b"")]),
+            store.add(response("n" * 513)),
+            store.add_items("ann", "c", [Entry("n" * 513, b"")]),
         ):
             with pytest.raises(TooLarge):
                 await refused

@@ -24,5 +24,5 @@ def real(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     names = tmp_path_factory.mktemp("models") / "models.yaml"
     chosen = {"path": str(default_model), "defaults": {"temperature": 0}}
     names.write_text(json.dumps({MODEL: chosen}))
-    with serve(default_model, slots=1, models_file=str(names)) as made:
+    with serve(default_model, slots=1, models_file=str(names), store="sqlite://") as made:
         yield made

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,19 +54,25 @@ class Stage:
     def run(
         self, command: Sequence[str], environment: Mapping[str, str], limit: float = 120
     ) -> Done:
-        """Let an agent work, by the name of its program."""
+        """Let an agent work, by the name of its program. Whatever it started ends with it."""
         with refusing() as (proxy, strayed):
-            done = subprocess.run(
+            agent = subprocess.Popen(
                 [str(BINARIES / command[0]), *command[1:]],
                 cwd=self.work,
                 env=self._environment(proxy) | dict(environment),
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
-                timeout=limit,
-                check=False,
+                start_new_session=True,
             )
-        return Done(done.returncode, done.stdout, done.stderr, strayed)
+            try:
+                out, errors = agent.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(agent.pid, signal.SIGKILL)  # the program is often only a starter
+                out, errors = agent.communicate()
+                raise AssertionError(f"not done after {limit} s: {out}{errors}") from None
+        return Done(agent.returncode, out, errors, strayed)
 
     def _environment(self, proxy: str) -> dict[str, str]:
         here = "127.0.0.1,localhost"

@@ -1,8 +1,8 @@
 """What the suites' tests expect to be there: responses and conversations by the ids they use.
 
 One response is made by asking the server for it, in the background, as that is the kind that can
-be streamed again and cancelled. The others are copies of it under other ids, so what the suite's
-clients check when they fetch one is what the server wrote.
+be streamed again and cancelled. The others are copies of it under other ids, and so is a chat
+completion, so what the suite's clients check when they fetch one is what the server wrote.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import httpx
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.store.rows import Conversation, Entry, Stored
+from dragoman.store.rows import Conversation, Entry, Kept, Stored
 from dragoman.store.store import Store
 from tests.serving import Running
 
@@ -24,6 +24,7 @@ RESPONSES = (
     "response_id",
     "previous_response_id",
 )
+COMPLETION = "completion_id"
 CONVERSATIONS = ("conv_123", "string")
 ASKED: dict[str, Any] = {
     "model": "scripted",
@@ -50,6 +51,12 @@ ASKED: dict[str, Any] = {
     "include": ["message.output_text.logprobs"],
     "top_logprobs": 1,
 }
+CHAT: dict[str, Any] = {
+    "model": "scripted",
+    "messages": [{"role": "user", "content": "Hello."}],
+    "metadata": {"suite": "yes"},
+    "store": True,
+}
 ITEM = {
     "type": "message",
     "id": "msg_abc",
@@ -65,12 +72,14 @@ class Seeds:
     def __init__(self, server: Running) -> None:
         self._server = server
         self._model: Stored | None = None
+        self._chat: Kept | None = None
         self._frames: list[tuple[int, bytes]] = []
 
     def plant(self) -> None:
         if self._model is None:
-            made = self._make()
-            self._server.on_loop(self._take(made))
+            chat = httpx.post(f"{self._server.url}/v1/chat/completions", json=CHAT)
+            made = self._make(), str(chat.raise_for_status().json()["id"])
+            self._server.on_loop(self._take(*made))
         self._server.on_loop(self._plant())
 
     def _make(self) -> str:
@@ -86,14 +95,19 @@ class Seeds:
     async def _store(self) -> Store:
         return await self._server.app.state.store()
 
-    async def _take(self, name: str) -> None:
+    async def _take(self, response: str, chat: str) -> None:
         store = await self._store()
-        self._model = await store.get("", name)
-        self._frames = await store.frames("", name, -1)
+        self._model = await store.get("", response)
+        self._frames = await store.frames("", response, -1)
+        self._chat = await store.get_completion("", chat)
 
     async def _plant(self) -> None:
-        store, model = await self._store(), self._model
+        store, model, chat = await self._store(), self._model, self._chat
         assert model is not None
+        assert chat is not None
+        await store.delete_completion("", COMPLETION)
+        body = _renamed(chat.body, chat.id, COMPLETION)
+        await store.add_completion(replace(chat, id=COMPLETION, body=body))
         for name in RESPONSES:
             await store.delete("", name)
             named = [_renamed(data, model.id, name) for data in (model.body, model.input)]

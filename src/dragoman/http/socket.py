@@ -3,7 +3,7 @@
 A handler asks `Sockets` for the socket of its exchange, accepts it, receives texts and sends texts,
 from several tasks if it likes. What comes in is taken from the server by a task of the socket's
 own, so that the client's leaving is noticed whatever the handler does; what is not yet asked for is
-kept, up to a limit, and then the client has to wait.
+kept, up to a limit.
 
 A socket is at rest while its handler waits in `receive` and is not `working`. One that rests for
 too long is closed. When the server is to stop, those at rest are closed at once, the others as soon
@@ -22,8 +22,9 @@ from dragoman.http.asgi import WRITER, Exchange, Message
 from dragoman.http.watching import Disconnected
 
 IDLE = 3600.0  # seconds at rest before a socket is closed
-WAITING = 16  # texts that are kept until the handler asks for them
-NORMAL, GOING_AWAY, NOT_TEXT, TOO_BIG, BROKEN, RESTART = 1000, 1001, 1003, 1009, 1011, 1012
+WAITING = 1000  # texts that are kept until the handler asks for them
+NORMAL, GOING_AWAY, NOT_TEXT, TOO_MUCH, TOO_BIG = 1000, 1001, 1003, 1008, 1009
+BROKEN, RESTART = 1011, 1012
 UNSAID, UNHEARD = 1005, 1006  # stand for a close without a code, and for none at all
 FRIENDLY = (NORMAL, GOING_AWAY, UNSAID, RESTART)
 STOPPING = "The server is stopping."
@@ -41,7 +42,6 @@ class Socket:
         self._texts: deque[bytes] = deque()
         self._kept = 0  # bytes of those
         self._news = asyncio.Event()
-        self._room = asyncio.Event()
         self._gone = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
         self._working = 0
@@ -70,7 +70,6 @@ class Socket:
             if self._texts:
                 text = self._texts.popleft()
                 self._kept -= len(text)
-                self._room.set()
                 return text
             await self._wait()
 
@@ -168,9 +167,10 @@ class Socket:
         if len(text) > limit:
             await self.close(TOO_BIG, f"A message may have {limit:,} bytes.")
             return
-        while self._texts and (len(self._texts) >= WAITING or self._kept + len(text) > limit):
-            self._room.clear()
-            await self._room.wait()
+        if self._texts and (len(self._texts) >= WAITING or self._kept + len(text) > limit):
+            # who stopped reading here would not hear that the client has left
+            await self.close(TOO_MUCH, "Too much waits to be answered.")
+            return
         self._texts.append(text)
         self._kept += len(text)
         self._news.set()
@@ -180,7 +180,6 @@ class Socket:
             self.code = code
         self._gone.set()
         self._news.set()
-        self._room.set()
 
 
 class Sockets:

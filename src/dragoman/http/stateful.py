@@ -5,6 +5,7 @@ Handlers read what is asked, go to the desk or to the store in the name of whoev
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragoman.errors import BadRequest, DragomanError, EngineFailed, NotFound
+from dragoman.http.answer import warnings
 from dragoman.http.asgi import WEBSOCKET, Exchange
 from dragoman.http.paging import number, paging
 from dragoman.http.routes import Handler, Route
@@ -25,12 +27,13 @@ from dragoman.store.rows import Conversation, Entry
 from dragoman.turns.compacting import compact
 from dragoman.turns.history import Local
 from dragoman.turns.turn import Turn
-from dragoman.turns.work import Outlet
+from dragoman.turns.work import Outlet, Push
 
 if TYPE_CHECKING:
     from dragoman.http.app import App
     from dragoman.store.store import Store
 
+log = logging.getLogger("dragoman.http")
 encode = msgspec.json.Encoder().encode
 
 
@@ -56,7 +59,7 @@ class Stateful:
     async def get(self, exchange: Exchange) -> None:
         name, owner = exchange.params["id"], exchange.owner
         if exchange.query.get("stream", "").lower() in ("true", "1"):
-            after = number(exchange, "starting_after", -1)
+            after = max(-1, number(exchange, "starting_after", -1))
             await self._app.answering.answer(
                 exchange, lambda: self._desk.listen(owner, name, after)
             )
@@ -86,7 +89,10 @@ class Stateful:
         asked = responses.decode_compact(*await self._body(exchange))
 
         async def work() -> bytes:
-            return await compact(*await self._desk.scene(asked, exchange.owner, {}))
+            scene = await self._desk.scene(asked, exchange.owner, {})
+            body, unkept = await compact(*scene)
+            exchange.headers += warnings(unkept)
+            return body
 
         await self._watched(exchange, work)
 
@@ -122,40 +128,40 @@ class Stateful:
     async def _converse(
         self, exchange: Exchange, socket: Socket, text: bytes, local: Local
     ) -> None:
-        """One response; an error is told and the socket stays open."""
-        previous: str | None = None
-        try:
-            asked = responses.decode_frame(text)
-            previous = asked.said.previous_response_id
-            async with self._app.answering.watches.watch(socket.gone()):
-                work = await self._desk.begin(asked, exchange.owner, local)
-                assert isinstance(work, Turn)  # noqa: S101  # nothing runs in the background here
-                await self._speak(socket, work)
-            local.clear()
-            local[work.id] = work.items
-        except DragomanError as error:
-            if previous is not None:
-                local.pop(previous, None)
-            await socket.send(responses.socket_error(error, exchange.status_of(error)))
+        """One response; whatever becomes of it, the socket stays open."""
 
-    async def _speak(self, socket: Socket, turn: Turn) -> None:
         def push(frames: list[bytes]) -> Awaitable[None] | None:
             return socket.push([responses.unframed(frame) for frame in frames])
 
-        timing = self._app.answering.timing()
+        turn: Turn | None = None
         try:
-            await done(push(turn.start()))
-            await turn.run(Outlet(timing.note, push))
+            asked = responses.decode_frame(text, self._app.settings.strict_params)
+            earlier = local.copy()
+            local.clear()  # what cannot be gone on from is not tried twice
+            async with self._app.answering.watches.watch(socket.gone()):
+                work = await self._desk.begin(asked, exchange.owner, earlier)
+                assert isinstance(work, Turn)  # noqa: S101  # nothing runs in the background here
+                turn = work
+                await done(push(turn.start()))
+                await self._speak(turn, push)
+            local[turn.id] = turn.items
         except DragomanError as error:
-            await done(push(await turn.fail(error)))
-        except Disconnected:
+            if turn is None:
+                await socket.send(responses.socket_error(error, exchange.status_of(error)))
+            else:
+                await done(push(await turn.fail(error)))
+        finally:
+            if turn is not None:
+                turn.close()
+
+    async def _speak(self, turn: Turn, push: Push) -> None:
+        try:
+            await turn.run(Outlet(self._app.answering.timing().note, push))
+        except (DragomanError, Disconnected):
             raise
         except Exception as error:
-            failure = EngineFailed("The engine failed while it worked on this request.")
-            await done(push(await turn.fail(failure)))
-            raise failure from error
-        finally:
-            turn.close()
+            log.exception("response %s: the engine broke", turn.id)
+            raise EngineFailed("The engine failed while it worked on this request.") from error
 
     # conversations
 

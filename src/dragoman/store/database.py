@@ -118,6 +118,7 @@ def _postgres(url: URL, connections: int) -> Engine:
         max_overflow=0,
         pool_timeout=PATIENCE,
         pool_pre_ping=True,
+        hide_parameters=True,
     )
 
 
@@ -130,6 +131,7 @@ def _sqlite(url: URL) -> Engine:
     engine = create_engine(
         url,
         connect_args={} if "timeout" in url.query else {"timeout": PATIENCE},
+        hide_parameters=True,
         **({"poolclass": StaticPool} if memory else {"poolclass": QueuePool, "pool_size": 1}),
     )
     event.listen(engine, "connect", _prepare)

@@ -30,9 +30,7 @@ class Desk:
         if row.status in RUNNING:
             self.servers.register()  # a response whose server nobody knows would be taken for dead
         self.responses.add(row)
-        self.responses.hold(row.owner, row.id, [item.id for item in items])
-        if items and row.conversation is not None:
-            self.conversations.add_items(row.owner, row.conversation, items)
+        self._gain(row.owner, row.id, items)
 
     def finish_turn(
         self,
@@ -45,8 +43,11 @@ class Desk:
     ) -> bool:
         if not self.responses.update(owner, response, status, body, frames):
             return False
-        self.responses.hold(owner, response, [item.id for item in items])
-        conversation = self.responses.conversation(owner, response)
-        if items and conversation is not None:
-            self.conversations.add_items(owner, conversation, items)
+        self._gain(owner, response, items)
         return True
+
+    def _gain(self, owner: str, response: str, items: Sequence[Entry]) -> None:
+        self.responses.hold(owner, response, [item.id for item in items if item.answered])
+        conversation = self.responses.conversation(owner, response) if items else None
+        if conversation is not None:
+            self.conversations.add_items(owner, conversation, items)

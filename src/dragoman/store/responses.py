@@ -97,21 +97,21 @@ class Responses:
         return True
 
     def hold(self, owner: str, response: str, items: Sequence[str]) -> None:
-        """Note what was in a turn; an item that was told before stays with its first turn."""
+        """Note what a response answered with, so that it is found by that."""
         if items:
             self._connection.execute(
                 upsert(self._connection, holders).on_conflict_do_nothing(),
                 [{"owner": owner, "item": item, "response": response} for item in sorted(items)],
             )
 
-    def holders(self, owner: str, items: Sequence[str]) -> dict[str, Stored]:
-        found: dict[str, Stored] = {}
+    def holders(self, owner: str, items: Sequence[str]) -> list[Stored]:
+        names: set[str] = set()
         for start in range(0, len(items), CHUNK):
             some = and_(holders.c.owner == owner, holders.c.item.in_(items[start : start + CHUNK]))
-            held = _whole().add_columns(holders.c.item)
-            asked = held.join(holders, holders.c.response == responses.c.id).where(some)
-            found |= {row.item: _stored(row) for row in self._connection.execute(asked)}
-        return found
+            asked = select(holders.c.response).where(some).distinct()
+            names.update(self._connection.execute(asked).scalars())
+        found = (self.get(owner, name) for name in sorted(names))
+        return [row for row in found if row is not None]
 
     def delete(self, owner: str, response: str) -> bool:
         done = self._connection.execute(delete(responses).where(_own(owner, response)))
@@ -142,6 +142,17 @@ class Responses:
             .limit(limit)
         )
         return [(row.number, bytes(row.data)) for row in self._connection.execute(asked)]
+
+    def last_frame(self, owner: str, response: str) -> tuple[int, bytes] | None:
+        asked = (
+            select(frames.c.number, frames.c.data)
+            .join(responses, responses.c.id == frames.c.response)
+            .where(_own(owner, response))
+            .order_by(frames.c.number.desc())
+            .limit(1)
+        )
+        row = self._connection.execute(asked).first()
+        return None if row is None else (row.number, bytes(row.data))
 
     def ask_cancel(self, owner: str, response: str) -> bool:
         running = and_(_own(owner, response), responses.c.ended.is_(None))

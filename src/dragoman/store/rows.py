@@ -57,6 +57,7 @@ class Entry(Struct):
 
     id: str
     body: bytes
+    answered: bool = False  # the response that it comes with is found by it
 
 
 class Memory(Struct, frozen=True):

@@ -19,7 +19,7 @@ from dragoman.store.rows import Conversation, Entry, Kept, Limits, Memory, Statu
 
 Numbered = Sequence[tuple[int, bytes]]
 
-NAME = 400  # characters of an id or key
+NAME = 512  # characters of an id or key
 DEFAULTS = Limits()
 
 
@@ -87,8 +87,8 @@ class Store:
             lambda desk: desk.finish_turn(owner, response, status, body, items, frames)
         )
 
-    async def holders(self, owner: str, items: Sequence[str]) -> dict[str, Stored]:
-        """The responses whose turns had these items, by the items' ids."""
+    async def holders(self, owner: str, items: Sequence[str]) -> list[Stored]:
+        """The responses that answered with these items."""
         return await self._line.read(lambda desk: desk.responses.holders(owner, items))
 
     async def delete(self, owner: str, response: str) -> bool:
@@ -110,6 +110,9 @@ class Store:
         return await self._line.read(
             lambda desk: desk.responses.frames(owner, response, after, limit)
         )
+
+    async def last_frame(self, owner: str, response: str) -> tuple[int, bytes] | None:
+        return await self._line.read(lambda desk: desk.responses.last_frame(owner, response))
 
     async def ask_cancel(self, owner: str, response: str) -> bool:
         """Ask whoever runs it to end it. False if it does not run."""

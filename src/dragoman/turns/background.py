@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -47,13 +47,14 @@ class Running:
         self.turn = turn
         self.feed = Feed()
         self.flushed = 0  # frames that are in the store
+        self.feed.push(turn.writer.queue())
         self.begun = turn.whole()  # the response before anything came of it
         self.watch: Interruptible | None = None
         self.cancelled = False
 
     def cancel(self) -> None:
         self.cancelled = True
-        if self.watch is not None:
+        if self.watch is not None and not self.turn.writer.over:
             self.watch.interrupt(Cancelled("The response was cancelled."))
 
     def fresh(self) -> list[tuple[int, bytes]]:
@@ -90,10 +91,24 @@ class Background:
         return found if found is not None and found.turn.owner == owner else None
 
     async def launch(self, turn: Turn, store: Store) -> Running:
-        """Let a response run; it is in the store when this returns."""
+        """Let a response run; it is in the store when this returns.
+
+        Whoever leaves meanwhile does not keep it from running.
+        """
         running = Running(turn)
-        running.feed.push(turn.writer.queue())
-        await store.add(turn.row())
+        launching = asyncio.create_task(self._launch(running, store))
+        self._tasks.add(launching)
+        launching.add_done_callback(self._tasks.discard)
+        await asyncio.shield(launching)
+        return running
+
+    async def _launch(self, running: Running, store: Store) -> None:
+        turn = running.turn
+        try:
+            await store.add(turn.row())
+        except BaseException:
+            turn.close()
+            raise
         turn.keep = lambda frames: self._keep(running, store, frames)
         self._running[turn.id] = running
         task = asyncio.create_task(self._run(running, store))
@@ -101,7 +116,6 @@ class Background:
         task.add_done_callback(self._tasks.discard)
         if self._tending is None or self._tending.done():
             self._tending = asyncio.create_task(self._tend(store))
-        return running
 
     async def _run(self, running: Running, store: Store) -> None:
         turn, feed = running.turn, running.feed
@@ -110,7 +124,8 @@ class Background:
                 if running.cancelled:
                     raise Cancelled("The response was cancelled.")
                 feed.push(turn.start())
-                await store.update(turn.owner, turn.id, "in_progress", turn.row().body)
+                with suppress(Unavailable):  # its end will be kept, or it will be found dead
+                    await store.update(turn.owner, turn.id, "in_progress", turn.row().body)
                 await turn.run(Outlet(self._note(), feed.push))
         except DragomanError as error:
             await self._fail(running, error)
@@ -156,9 +171,9 @@ class Background:
 
     async def _visit(self, store: Store) -> None:
         for running in list(self._running.values()):
-            fresh, row = running.fresh(), running.turn.row()
-            if fresh and row.status == "in_progress":  # what is kept has what its events told
-                await store.finish_turn(row.owner, row.id, row.status, row.body, frames=fresh)
+            fresh = running.fresh()
+            if fresh:
+                await store.append(running.turn.id, fresh)
                 running.flushed = max(running.flushed, fresh[-1][0] + 1)
         while self._late:
             await self._late[0].write(store)
@@ -174,3 +189,5 @@ class Background:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._tending is not None:
             self._tending.cancel()
+        for ending in self._late:
+            log.error("response %s could not be kept", ending.row.id)

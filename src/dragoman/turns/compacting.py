@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -16,7 +16,6 @@ from dragoman import pipeline
 from dragoman.events import Completion
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked
-from dragoman.protocols.responses.nouns import Item
 from dragoman.turns.fitting import fitting
 from dragoman.turns.turn import Scene
 from dragoman.types import Chat, Message, Request
@@ -29,8 +28,8 @@ ASK = (
 )
 
 
-async def compact(asked: Asked, scene: Scene) -> bytes:
-    """The short form of a conversation, as the dialect has it."""
+async def compact(asked: Asked, scene: Scene) -> tuple[bytes, tuple[str, ...]]:
+    """The short form of a conversation, as the dialect has it, and what is not in it, in words."""
     request = responses.to_request(asked, scene.history, owner=scene.owner, sealing=scene.sealing)
     plan = await fitting(_summarising(request), scene.models)
     whole = Completion()
@@ -39,15 +38,15 @@ async def compact(asked: Asked, scene: Scene) -> bytes:
     finally:
         plan.close()
     summary = responses.compaction(whole.choices()[0].text, scene.sealing)
-    output = [*_of_user((*scene.history, *asked.items)), summary]
+    users = [item for item in (*scene.history, *asked.items) if item.get("role") == "user"]
+    output = [*users[-_told(plan.request) :], summary]
     name, now = f"resp_{uuid.uuid4().hex}", int(time.time())
-    return responses.compacted(name, now, output, whole.usage)
+    return responses.compacted(name, now, output, whole.usage), plan.warnings
 
 
 def _summarising(request: Request) -> Request:
     """The same conversation, with nothing to do but to sum it up."""
-    chat = request.prompts[0]
-    assert isinstance(chat, Chat)  # noqa: S101  # this dialect makes no other
+    chat = cast(Chat, request.prompts[0])
     asking = replace(
         chat,
         messages=(*chat.messages, Message(role="user", content=ASK)),
@@ -60,5 +59,7 @@ def _summarising(request: Request) -> Request:
     return replace(request, prompts=(asking,), shape=None, sampling=sampling)
 
 
-def _of_user(items: Sequence[Item]) -> list[Item]:
-    return [item for item in items if item.get("role") == "user"]
+def _told(request: Request) -> int:
+    """How many messages of the user's there was room for; the last one is ours."""
+    chat = cast(Chat, request.prompts[0])
+    return max(1, sum(message.role == "user" for message in chat.messages) - 1)

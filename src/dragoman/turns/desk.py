@@ -60,16 +60,13 @@ class Desk:
 
     async def begin(self, asked: Asked, owner: str, local: Local | None = None) -> Work:
         """A response that is ready to run, or that has been sent into the background."""
+        store = await self._state.store() if asked.stored else None
         turn = await self._turn(asked, owner, {} if local is None else local)
-        try:
-            if asked.said.background:
-                return await self._launch(turn)
-            if asked.stored:
-                store = await self._state.store()
-                turn.keep = lambda _: self._keep(turn, store)
-        except BaseException:
-            turn.close()
-            raise
+        if store is not None and asked.said.background:
+            running = await self._background.launch(turn, store)
+            return Launched(running.feed, running.begun, turn)
+        if store is not None:
+            turn.keep = lambda _: self._keep(turn, store)
         return turn
 
     async def scene(self, asked: Asked, owner: str, local: Local) -> tuple[Asked, Scene]:
@@ -106,7 +103,7 @@ class Desk:
         except BaseException:
             toolbox.close()
             raise
-        remote.approved = allowed
+        remote.allow(allowed)
         return remote
 
     def _server(self, said: McpTool) -> Server:
@@ -123,10 +120,6 @@ class Desk:
                 param="tools",
             )
         return replace(known, headers={**known.headers, **headers})
-
-    async def _launch(self, turn: Turn) -> Work:
-        running = await self._background.launch(turn, await self._state.store())
-        return Launched(running.feed, turn)
 
     @staticmethod
     async def _keep(turn: Turn, store: Store) -> None:

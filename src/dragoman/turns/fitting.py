@@ -8,13 +8,13 @@ exchange.
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
 from dragoman import pipeline
 from dragoman.errors import ContextOverflow
-from dragoman.types import Chat, Message, Request
+from dragoman.types import Chat, Request
 
 if TYPE_CHECKING:
     from dragoman.models.registry import Models
@@ -27,17 +27,17 @@ async def fitting(request: Request, models: Models) -> pipeline.Plan:
     try:
         return await pipeline.prepare(request, models)
     except ContextOverflow:
-        shorter = _shorter(request)
-        if not shorter:
+        starts = _starts(request)
+        if not starts:
             raise
-    low, high = 0, len(shorter) - 1  # the least that must go lies between them
+    low, high = 0, len(starts) - 1  # the least that must go lies between them
     while low < high:
         middle = (low + high) // 2
-        if await _fits(shorter[middle], models):
+        if await _fits(_from(request, starts[middle]), models):
             high = middle
         else:
             low = middle + 1
-    return await pipeline.prepare(shorter[low], models)
+    return await pipeline.prepare(_from(request, starts[low]), models)
 
 
 async def _fits(request: Request, models: Models) -> bool:
@@ -53,18 +53,25 @@ async def _fits(request: Request, models: Models) -> bool:
         return room >= min(request.sampling.max_tokens or ANSWER, context // 4)
 
 
-def _shorter(request: Request) -> list[Request]:
-    """The request with one exchange less, with two less, and so on."""
+def _head(chat: Chat) -> int:
+    """How many messages lead the conversation and stay."""
+    messages = chat.messages
+    return next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
+
+
+def _starts(request: Request) -> list[int]:
+    """Messages of the user's that the conversation could begin with instead."""
     chat = request.prompts[0]
     if not isinstance(chat, Chat):
         return []
-    messages = chat.messages
-    head = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
-    starts = [at for at, one in enumerate(messages) if one.role == "user" and at > head]
-    return [_with(request, chat, (*messages[:head], *messages[at:])) for at in starts]
+    head = _head(chat)
+    return [at for at, one in enumerate(chat.messages) if one.role == "user" and at > head]
 
 
-def _with(request: Request, chat: Chat, messages: tuple[Message, ...]) -> Request:
-    warning = "`truncation`: the beginning of the conversation was left out."
+def _from(request: Request, start: int) -> Request:
+    """The request without what lies before a message, but for what leads it."""
+    chat = cast(Chat, request.prompts[0])
+    messages = (*chat.messages[: _head(chat)], *chat.messages[start:])
     shorter = replace(chat, messages=messages)
+    warning = "`truncation`: the beginning of the conversation was left out."
     return replace(request, prompts=(shorter,), warnings=(*request.warnings, warning))

@@ -6,6 +6,7 @@ is not kept can be followed on the same connection; `Local` holds those.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Local: TypeAlias = dict[str, list[Item]]  # all items up to the end of a response, by its id
 PAGE = 1000
 MOST = 20_000  # items that a response can follow
+NAMED = 1000  # items that are named and not said
 
 
 async def before(asked: Asked, owner: str, state: State, local: Local) -> list[Item]:
@@ -48,8 +50,17 @@ def _both(row: Stored) -> list[Item]:
             code="previous_response_not_finished",
         )
     said: list[Item] = msgspec.json.decode(row.input)
+    return said + _answered(row)
+
+
+def _answered(row: Stored) -> list[Item]:
+    """What came out of it; a call that was cut short was never made."""
     output: list[Item] = msgspec.json.decode(row.body)["output"]
-    return said + output
+    return [item for item in output if not _cut(item)]
+
+
+def _cut(item: Item) -> bool:
+    return item["type"].endswith("_call") and item.get("status") == "incomplete"
 
 
 def _lost(name: str) -> BadRequest:
@@ -81,6 +92,15 @@ async def _conversation(name: str, owner: str, state: State) -> list[Item]:
         after = page[-1].id
 
 
+async def _found(names: list[str], owner: str, state: State) -> dict[str, Item]:
+    """Items that earlier responses answered with, by their ids."""
+    if len(names) > NAMED:
+        raise BadRequest(f"`input` can name at most {NAMED:,} items.", param="input")
+    rows = await (await state.store()).holders(owner, names)
+    found = await asyncio.to_thread(lambda: [_answered(row) for row in rows])
+    return {item["id"]: item for items in found for item in items}
+
+
 async def resolved(asked: Asked, history: list[Item], owner: str, state: State) -> Asked:
     """The same with the items themselves where it only names them."""
     wanted = references(asked)
@@ -89,8 +109,7 @@ async def resolved(asked: Asked, history: list[Item], owner: str, state: State) 
     known = {item["id"]: item for item in history if "id" in item}
     missing = [name for name in wanted if name not in known]
     if missing:
-        for row in (await (await state.store()).holders(owner, missing)).values():
-            known |= {item["id"]: item for item in _both(row)}
+        known |= await _found(missing, owner, state)
     inside = {item.get("id") for item in history}
     items: list[Item] = []
     for at, item in enumerate(asked.items):

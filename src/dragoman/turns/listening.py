@@ -62,12 +62,12 @@ class Fed(Telling):
 class Launched(Fed):
     """One that was just sent into the background; who does not listen is told of it as it is."""
 
-    def __init__(self, feed: Feed, turn: Turn) -> None:
+    def __init__(self, feed: Feed, begun: bytes, turn: Turn) -> None:
         super().__init__(feed)
         self.streamed = turn.streamed
         self.warnings = turn.warnings
         self.reuse = turn.reuse
-        self._body = turn.whole()
+        self._body = begun
 
     def whole(self) -> bytes:
         return self._body
@@ -114,7 +114,9 @@ class Kept(Telling):
 
     async def _ending(self) -> list[bytes]:
         """The last event of a response whose server died before it could tell it."""
-        last = await self._store.frames(self._row.owner, self._row.id, self._at - 1, 1)
-        if self._row.status in RUNNING or (last and responses.is_last(last[0][1])):
+        last = await self._store.last_frame(self._row.owner, self._row.id)
+        number = -1 if last is None else last[0]
+        told = last is not None and responses.is_last(last[1])
+        if self._row.status in RUNNING or told or self._at > number:
             return []
-        return [responses.ending(self._row.body, self._at + 1)]
+        return [responses.ending(self._row.body, number + 1)]

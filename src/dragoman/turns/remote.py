@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -24,6 +25,7 @@ from dragoman.turns.work import Push
 from dragoman.types import Tool
 
 SERVERS = 32  # of one request
+OFFERED = 1000  # tools of one server
 ANYTHING = {"type": "object"}
 # what is said of a schema that cannot be used, and of tools that cannot be used together
 UNUSABLE = ("invalid_schema", "unsupported_keyword", "schema_too_complex")
@@ -65,7 +67,7 @@ class Remote:
         self._bounds = bounds or Bounds()
         self._rounds = 0
         self._left = self._bounds.seconds
-        self.approved: list[Item] = []  # requests of earlier turns that the client approved
+        self._approved: list[Item] = []  # requests of earlier turns that the client approved
         self.tools = tuple(self._tools())  # as the model is told of them
 
     def _tools(self) -> Iterable[Tool]:
@@ -103,6 +105,17 @@ class Remote:
         )
         return bool(named)
 
+    def allow(self, approved: Sequence[Item]) -> None:
+        """Let calls of earlier turns be made, if their tools may still be called."""
+        known = {(tool.label, tool.name) for tool in self.known.values()}
+        for item in approved:
+            if (item["server_label"], item["name"]) not in known:
+                raise BadRequest(
+                    f"The tool `{str(item['name'])[:80]}` of an approved call may not be called.",
+                    param="tools",
+                )
+        self._approved = list(approved)
+
     async def tell(self, writer: Writer, push: Push) -> None:
         """Say what the servers offer."""
         for label, one in self._attached.items():
@@ -114,7 +127,7 @@ class Remote:
 
     async def resume(self, writer: Writer, push: Push, context: int | None) -> bool:
         """Make the calls that were approved; whether there were any."""
-        for item in self.approved:
+        for item in self._approved:
             await done(push(writer.resume_call(item)))
         return await self.answer(writer, push, context)
 
@@ -173,13 +186,12 @@ async def attach(
 ) -> Remote:
     """List the servers of a request, and give their tools names that no other tool has."""
     attached = await asyncio.gather(*(_listed(toolbox, server, history) for server, _ in wanted))
-    names, known = set(taken), dict[str, Known]()
+    names, known = Names(taken), dict[str, Known]()
     for one, (_, said) in zip(attached, wanted, strict=True):
-        for tool in one.offered:
+        for tool in one.offered[:OFFERED]:
             if not said.allows(tool.name, tool.read_only):
                 continue
-            flat = _unused(remote_name(one.server.label, tool.name), names)
-            names.add(flat)
+            flat = names.unused(remote_name(one.server.label, tool.name))
             known[flat] = Known(
                 kind="mcp",
                 name=tool.name,
@@ -189,10 +201,20 @@ async def attach(
     return Remote(toolbox, attached, known, bounds)
 
 
-def _unused(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
+class Names:
+    """Gives names that are not taken."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._times: Counter[str] = Counter()
+
+    def unused(self, name: str) -> str:
+        tried = name
+        while tried in self._taken:
+            self._times[name] += 1
+            tried = f"{name}_{self._times[name]}"
+        self._taken.add(tried)
+        return tried
 
 
 async def _listed(toolbox: Toolbox, server: Server, history: Sequence[Item]) -> Attached:
@@ -227,7 +249,8 @@ def approved(items: Sequence[Item], history: Sequence[Item], labels: set[str]) -
     """The requests for approval that the client has just approved, but for those that were met."""
     every = [*history, *items]
     requests = {item["id"]: item for item in every if item["type"] == "mcp_approval_request"}
-    met = {item.get("approval_request_id") for item in every if item["type"] == "mcp_call"}
+    said = (item.get("approval_request_id") for item in every if item["type"] == "mcp_call")
+    met = {name for name in said if isinstance(name, str)}
     found: dict[str, Item] = {}
     for at, item in enumerate(items):
         if item["type"] != "mcp_approval_response":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dragoman.store")
 KEY = 32
+PAUSE = 5.0  # seconds before a store that could not be opened is tried again
 
 
 class State:
@@ -33,6 +35,7 @@ class State:
         self._store: Store | None = None
         self._seal: Seal | None = None
         self._opening = asyncio.Lock()
+        self._again = float("-inf")  # not tried before this, after it failed
 
     async def store(self) -> Store:
         """The store, or an error that says that there is none."""
@@ -45,18 +48,19 @@ class State:
     async def _open(self) -> Store:
         from dragoman.store.store import Store
 
+        if time.monotonic() < self._again:
+            raise _unavailable()
         try:
             return await Store.open(self._url, self._limits, failed=responses.failed)
-        except StoreError as error:
+        except (StoreError, Unavailable) as error:
             log.error("the store cannot be opened: %s", error)
-            raise Unavailable(
-                "The server's store is not available. With `store: false` it is not needed.",
-                code="store_unavailable",
-            ) from None
+            self._again = time.monotonic() + PAUSE
+            raise _unavailable() from None
 
     async def seal(self) -> Seal:
         if self._seal is None:
-            self._seal = Seal(await self._key())
+            key = await self._key()
+            self._seal = self._seal or Seal(key)  # of two that came at once, one is for all
         return self._seal
 
     async def _key(self) -> bytes:
@@ -77,3 +81,10 @@ class State:
         store, self._store = self._store, None
         if store is not None:
             await store.aclose()
+
+
+def _unavailable() -> Unavailable:
+    return Unavailable(
+        "The server's store is not available. With `store: false` it is not needed.",
+        code="store_unavailable",
+    )

@@ -7,6 +7,7 @@ A response is kept before its last frame is told, so what a client has seen end 
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -68,6 +69,8 @@ class Turn:
         self.created = int(time.time())
         self.streamed = bool(asked.said.stream)
         self.keep: Callable[[list[bytes]], Awaitable[None]] | None = None  # before the last frames
+        self._keeping: asyncio.Future[None] | None = None
+        self._last: list[bytes] = []  # frames that end it and were not told yet
         self.usage = Usage()
         self._scene = scene
         self._plan = plan
@@ -115,8 +118,11 @@ class Turn:
 
     @property
     def added(self) -> list[Entry]:
-        """All items of this turn: what it was asked, and what it answered."""
-        return [Entry(item["id"], encode(item)) for item in (*self.asked.items, *self.writer.items)]
+        """All items of this turn, what it was asked and what it answered, if it has an answer."""
+        if self.writer.resource()["status"] not in ("completed", "incomplete"):
+            return []
+        said = [Entry(item["id"], encode(item)) for item in self.asked.items]
+        return said + [Entry(item["id"], encode(item), True) for item in self.writer.items]
 
     def start(self) -> list[bytes]:
         return self.writer.start()
@@ -126,7 +132,7 @@ class Turn:
         try:
             if not self.asked.generates:
                 await self._read(outlet.note)
-                await self._end(self.writer.end(self.usage), push)
+                await self._end(push)
                 return
             remote, context = self._scene.remote, self._plan.model.capabilities.context
             await remote.tell(self.writer, push)
@@ -138,14 +144,20 @@ class Turn:
                 await self._round(outlet.note, push)
         finally:
             self._scene.remote.close()
-        await self._end(self.writer.end(self.usage), push)
+        await self._end(push)
 
     async def _read(self, note: Callable[[Delta], None]) -> None:
         """Have the model read the prompt, so that what follows on it comes faster."""
         (job,) = self._plan.jobs
         brief = replace(job, sampling=replace(job.sampling, max_tokens=1))
         self._plan.jobs[:] = [brief]
-        await pipeline.generate(self._plan, note)
+
+        def deliver(delta: Delta) -> None:
+            note(delta)
+            if delta.usage is not None:
+                self.usage += delta.usage
+
+        await pipeline.generate(self._plan, deliver)
 
     async def _go_on(self) -> None:
         """The same conversation with what was answered so far."""
@@ -163,17 +175,27 @@ class Turn:
 
         await pipeline.generate(self._plan, deliver)
 
-    async def _end(self, frames: list[bytes], push: Push) -> None:
-        if self.keep is not None:
-            await self.keep(frames)
+    async def _end(self, push: Push) -> None:
+        self._last = self.writer.end(self.usage)
+        await self._kept()
+        frames, self._last = self._last, []
         await pipeline.done(push(frames))
 
     async def fail(self, error: DragomanError) -> list[bytes]:
-        cancelled = isinstance(error, Cancelled)
-        frames = self.writer.cancel() if cancelled else self.writer.fail(error)
-        if self.keep is not None:
-            await self.keep(frames)
+        """What ends it; one that was about to end when this came ends as it would have."""
+        if not self.writer.over:
+            cancelled = isinstance(error, Cancelled)
+            self._last = self.writer.cancel() if cancelled else self.writer.fail(error)
+        await self._kept()
+        frames, self._last = self._last, []
         return frames
+
+    async def _kept(self) -> None:
+        """Keep it, once. Whoever is interrupted here does not interrupt that."""
+        if self.keep is not None and self._keeping is None:
+            self._keeping = asyncio.ensure_future(self.keep(self._last))
+        if self._keeping is not None:
+            await asyncio.shield(self._keeping)
 
     def whole(self) -> bytes:
         return self.writer.whole()

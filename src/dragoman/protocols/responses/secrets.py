@@ -15,9 +15,10 @@ def without_secrets(tool: Any) -> Any:
         return [without_secrets(one) for one in tool]
     if not isinstance(tool, dict):
         return tool
+    shown = {name: one for name, one in tool.items() if str(name).lower() not in NAMES}
     if tool.get("type") in ("function", "custom"):  # a schema may well speak of headers
-        return tool
-    shown = {name: without_secrets(one) for name, one in tool.items() if name not in NAMES}
+        return shown
+    shown = {name: without_secrets(one) for name, one in shown.items()}
     if isinstance(url := shown.get("server_url"), str):
         shown["server_url"] = shown_url(url)
     return shown
