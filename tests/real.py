@@ -25,7 +25,8 @@ ENDED = ("stop", "tool_calls")
 
 @contextmanager
 def serve(default_model: Path, **said: Any) -> Iterator[Running]:
-    settings = config.load({"port": 0, "models_dir": str(default_model.parent.parent)} | said)
+    kept = {"port": 0, "store": "sqlite://", "models_dir": str(default_model.parent.parent)}
+    settings = config.load(kept | said)
     models = assembly.find_models(settings, MODEL)
     with running(assembly.make_app(models, settings, local=True)) as made:
         made.on_loop(models.load(MODEL))

@@ -9,7 +9,6 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,30 +20,13 @@ from pydantic_ai import Agent, NativeOutput, ToolOutput
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
+from tests.clients.pet import Pet
 from tests.real import MODEL, serve
 from tests.serving import Running
 
 ASK: Any = [{"role": "user", "content": "Invent a pet."}]
 SAID: dict[str, Any] = {"temperature": 1, "seed": 3, "max_tokens": 300}
 ONCE: Any = SAID | {"parallel_tool_calls": False}
-
-
-class Kind(StrEnum):
-    CAT = "cat"
-    DOG = "dog"
-
-
-class Collar(BaseModel, extra="forbid"):
-    colour: Literal["red", "green", "blue"]
-
-
-class Pet(BaseModel, extra="forbid"):
-    """A pet."""
-
-    name: str = Field(min_length=1, max_length=12, description="How it is called.")
-    kind: Kind
-    age: int = Field(ge=0, le=20)
-    collar: Collar | None
 
 
 class Feed(BaseModel):
@@ -162,13 +144,14 @@ def test_pydantic_ai(server: Running, output: Any) -> None:
 # instructor: from an environment of its own, which `make test` sets up
 
 OWN = Path(sys.prefix) / "instructor" / "bin" / "python"
-SCRIPT = Path(__file__).parent / "clients" / "instructor_pet.py"
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.skipif(not OWN.exists(), reason="`make test` sets up instructor's environment")
 @pytest.mark.parametrize("mode", ["TOOLS", "JSON_SCHEMA"])
 def test_instructor(server: Running, mode: str) -> None:
-    asked = [str(OWN), str(SCRIPT), f"{server.url}/v1", MODEL, mode]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=180)
+    script = "tests.clients.instructor_pet"
+    asked = [str(OWN), "-m", script, f"{server.url}/v1", MODEL, mode]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=180, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     Pet.model_validate_json(done.stdout)

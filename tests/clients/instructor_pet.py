@@ -6,30 +6,11 @@ Arguments: the server's address, the model, the mode. Prints what was found as J
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
-from typing import Literal
 
 import instructor
 from openai import OpenAI
-from pydantic import BaseModel, Field
 
-
-class Kind(StrEnum):
-    CAT = "cat"
-    DOG = "dog"
-
-
-class Collar(BaseModel, extra="forbid"):
-    colour: Literal["red", "green", "blue"]
-
-
-class Pet(BaseModel, extra="forbid"):
-    """A pet."""
-
-    name: str = Field(min_length=1, max_length=12, description="How it is called.")
-    kind: Kind
-    age: int = Field(ge=0, le=20)
-    collar: Collar | None
+from tests.clients.pet import Pet
 
 
 def main(url: str, model: str, mode: str) -> None:

@@ -85,9 +85,10 @@ class App:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def aclose(self) -> None:
+        await self.desk.aclose()
         if self.models.memory is not None:
             await self.models.memory.aclose()
-        await self.desk.aclose()
+        await self.state.aclose()
         await self.models.aclose()
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -200,4 +200,3 @@ class Desk:
 
     async def aclose(self) -> None:
         await self._background.aclose()
-        await self._state.aclose()
