@@ -46,7 +46,7 @@ def is_error(response: httpx.Response, route: Route | None = None) -> dict[str, 
     assert not LEAKS.search(response.text)
     body = response.json()
     write = openai.error if route is None else route.error
-    shape = json.loads(write(DragomanError("What happened.")))
+    shape = json.loads(write(DragomanError("What happened."), "req_1"))
     assert set(body) == set(shape)
     assert set(body["error"]) == set(shape["error"])
     assert isinstance(body["error"]["message"], str)

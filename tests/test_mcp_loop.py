@@ -72,8 +72,13 @@ def server(tools: Listening) -> Iterator[Running]:
 
 
 @pytest.fixture
-def client(server: Running, tools: Listening) -> OpenAI:
+def client(server: Running, tools: Listening) -> Iterator[OpenAI]:
     tools.seen.calls.clear()
+    with speaking(server) as made:
+        yield made
+
+
+def speaking(server: Running) -> OpenAI:
     return OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30)
 
 
@@ -471,8 +476,8 @@ def test_schemas_of_strangers_break_nothing(schema: Any, unusable: bool, choice:
 
     with listening(by_hand(answer)) as odd:
         engine = Scripted(SCRIPT, tokens=True, grammars=True)
-        with serving(engine, chat_template=THINKER, mcp_hosts=[odd.host]) as server:
-            client = OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30)
+        options: Any = {"chat_template": THINKER, "mcp_hosts": [odd.host]}
+        with serving(engine, **options) as server, speaking(server) as client:
             raw = client.responses.with_raw_response.create(
                 model="scripted", input="Odd", tools=[of(odd)], tool_choice=choice
             )
@@ -509,8 +514,8 @@ def test_an_output_leaves_room_in_the_context(tools: Listening) -> None:
     script = [Reply(call("calc__big", size=100_000), when="Say"), Reply("A lot.")]
     engine = Scripted(script, tokens=True, context=6000)
     options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_output": 1_000_000}
-    with serving(engine, chat_template=THINKER, **options) as server:
-        client = OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30)
+    options["chat_template"] = THINKER
+    with serving(engine, **options) as server, speaking(server) as client:
         made = ask(client, "Say a lot.", of(tools, allowed_tools=["big"]), truncation="auto")
     called = made.output[1]
     assert called.type == "mcp_call"
@@ -519,6 +524,7 @@ def test_an_output_leaves_room_in_the_context(tools: Listening) -> None:
 
 def test_a_tool_that_takes_too_long_is_told(tools: Listening) -> None:
     options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_timeout": 0.5}
-    with serving(Scripted(SCRIPT, tokens=True), chat_template=THINKER, **options) as server:
-        client = OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30)
+    options["chat_template"] = THINKER
+    engine = Scripted(SCRIPT, tokens=True)
+    with serving(engine, **options) as server, speaking(server) as client:
         assert ask(client, "Slowly", of(tools)).output_text == "Too slow."

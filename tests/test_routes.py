@@ -28,7 +28,7 @@ async def large(exchange: Exchange) -> None:
     await exchange.body(10, 5)
 
 
-def shouted(error: DragomanError) -> bytes:
+def shouted(error: DragomanError, request_id: str) -> bytes:
     return json.dumps({"shout": error.message.upper()}).encode()
 
 

@@ -63,7 +63,8 @@ class Exchange:
         self.status: int | None = None  # of the answer, once its headers are out
         self.code: str | None = None  # of the error that was answered or broke the stream
         self.route = ""  # the pattern that matched, for metrics
-        self.write_error: Callable[[DragomanError], bytes] = openai.error  # these two: the route's
+        # these two are the route's
+        self.write_error: Callable[[DragomanError, str], bytes] = openai.error
         self.status_of: Callable[[DragomanError], int] = lambda error: error.status
 
     def header(self, name: bytes) -> bytes | None:

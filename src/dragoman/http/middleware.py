@@ -78,7 +78,9 @@ class Outermost:
         if exchange.status is not None:
             return
         status = exchange.status_of(error)
-        await exchange.answer(status, exchange.write_error(error), headers=retry(error))
+        await exchange.answer(
+            status, exchange.write_error(error, exchange.request_id), headers=retry(error)
+        )
 
     def _count(self, exchange: Exchange, seconds: float) -> None:
         metrics = self._metrics

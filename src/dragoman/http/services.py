@@ -56,7 +56,7 @@ class Services:
         """The Messages dialect for one client, told by the errors and the pings as well."""
         seal = await self._app.state.seal()
         dialect = Messages(seal.of(exchange.owner), exchange.request_id)
-        exchange.write_error, exchange.ping = dialect.error, dialect.ping
+        exchange.ping = dialect.ping
         return dialect
 
     async def embed(self, exchange: Exchange) -> None:

@@ -242,7 +242,8 @@ class ErrorAnswer(Struct):
     error: ErrorBody
 
 
-def error(failure: DragomanError) -> bytes:
+def error(failure: DragomanError, request_id: str | None = None) -> bytes:
+    """The error object; this dialect has the request's id in a header only."""
     body = ErrorBody(failure.message, failure.type, failure.param, failure.code)
     return encode(ErrorAnswer(body))
 
