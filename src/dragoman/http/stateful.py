@@ -134,18 +134,20 @@ class Stateful:
             return socket.push([responses.unframed(frame) for frame in frames])
 
         turn: Turn | None = None
+        previous: str | None = None
         try:
             asked = responses.decode_frame(text, self._app.settings.strict_params)
-            earlier = local.copy()
-            local.clear()  # what cannot be gone on from is not tried twice
+            previous = asked.said.previous_response_id
             async with self._app.answering.watches.watch(socket.gone()):
-                work = await self._desk.begin(asked, exchange.owner, earlier)
+                work = await self._desk.begin(asked, exchange.owner, local)
                 assert isinstance(work, Turn)  # noqa: S101  # nothing runs in the background here
                 turn = work
                 await done(push(turn.start()))
                 await self._speak(turn, push)
+            local.clear()
             local[turn.id] = turn.items
         except DragomanError as error:
+            local.pop(previous or "", None)  # what could not be gone on from is not tried again
             if turn is None:
                 await socket.send(responses.socket_error(error, exchange.status_of(error)))
             else:
