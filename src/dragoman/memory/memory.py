@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections import Counter
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import TypeAlias
 
 from msgspec import Struct, field
@@ -178,7 +180,7 @@ class Notes:
         self._model = model
         self._owner = owner
         self._lasting = lasting
-        self._heard: dict[int, Completion] = {}
+        self._heard: defaultdict[int, list[Delta]] = defaultdict(list)
         self._asked: dict[int, tuple[Chat, bytes, int | None]] = {}
 
     def ask(self, choices: range, chat: Chat, reuse: Reuse, opened: int | None) -> None:
@@ -188,10 +190,7 @@ class Notes:
         self._memory.trail(self._model).note(self._owner, reuse.sequence)
 
     def hear(self, delta: Delta) -> None:
-        heard = self._heard.get(delta.choice)
-        if heard is None:
-            heard = self._heard[delta.choice] = Completion()
-        heard.add(delta)
+        self._heard[delta.choice].append(delta)
 
     def end(self, index: int, ids: list[int] | None, own: Collection[str]) -> None:
         """A choice is done: what its tokens are, if that is known, and call ids that are ours."""
@@ -202,7 +201,7 @@ class Notes:
         self._memory.trail(self._model).note(self._owner, prompt + answer)
         if opened is None or not ids:
             return
-        [choice] = self._heard.pop(index).choices()
+        [choice] = added(self._heard.pop(index)).choices()
         said = told(choice.text, ((call.name, call.arguments) for call in choice.calls))
         entry = Entry(said, thoughts(choice.reasoning), prompt[WIDTH * opened :], answer)
         name = self._memory.name(self._model)
@@ -210,6 +209,19 @@ class Notes:
         keys.append(_turn_key(name, before(chat.messages), said))
         rows = dict.fromkeys(keys, entry)
         self._memory.note(self._owner, self._model, rows, self._lasting)
+
+
+def added(deltas: Sequence[Delta]) -> Completion:
+    """The deltas of a choice added up; of the many that only gain text, at once."""
+    whole = Completion()
+    for channel, run in groupby(deltas, attrgetter("channel")):
+        if channel in ("text", "reasoning"):
+            text = "".join([delta.text for delta in run])
+            whole.add(Delta(deltas[0].choice, text, channel))
+        else:
+            for delta in run:
+                whole.add(delta)
+    return whole
 
 
 def _call_key(name: str, id_: str) -> str:
