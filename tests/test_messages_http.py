@@ -67,9 +67,25 @@ def replies(**how: Any) -> list[Reply]:
     return [Reply(text, when=f"say {name}.", **how) for name, text in SAYS.items()]
 
 
-def speaking(server: Running, **more: Any) -> Anthropic:
+OPEN: list[Anthropic] = []  # clients of the test that runs
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while OPEN:
+        OPEN.pop().close()
+
+
+def connected(server: Running, **more: Any) -> Anthropic:
     usual: dict[str, Any] = {"api_key": "none", "max_retries": 0}
     return Anthropic(base_url=server.url, _strict_response_validation=True, **usual | more)
+
+
+def speaking(server: Running, **more: Any) -> Anthropic:
+    """A client that is closed when its test is over."""
+    OPEN.append(connected(server, **more))
+    return OPEN[-1]
 
 
 @pytest.fixture(scope="module", params=WAYS)
@@ -81,7 +97,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def client(server: Running) -> Iterator[Anthropic]:
-    with speaking(server) as made:
+    with connected(server) as made:
         yield made
 
 
