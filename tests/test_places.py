@@ -174,7 +174,8 @@ def test_no_spelling_leads_inside() -> None:
         assert len(spellings(port)) > 200
         asyncio.run(all_of_them(port))
         assert came == []
-        socket.create_connection(("127.0.0.1", port)).close()  # it does watch
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
+            assert one.recv(1) == b""  # it does watch, and has seen this before it hung up
     assert len(came) == 1
 
 
