@@ -60,7 +60,7 @@ class Watcher:
         self._over.set()
         self._thread.join()
         worst = max(self.latencies, default=0.0)
-        print(f"\n/health/live: {len(self.latencies)} times, at most {worst * 1000:.0f} ms")
+        print(f"\n/health/live: {len(self.latencies)} times, at most {worst * 1000:.1f} ms")
 
 
 def engine_of(server: Running) -> Any:

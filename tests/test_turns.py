@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dragoman import assembly
+from dragoman import assembly, pipeline
 from dragoman.errors import BadRequest, TooLarge, Unavailable
 from dragoman.events import Delta
 from dragoman.http.app import App
@@ -25,6 +25,7 @@ from dragoman.testing import Reply, Scripted
 from dragoman.turns.remote import Names, approved
 from dragoman.turns.state import State
 from dragoman.turns.work import Outlet
+from dragoman.types import Chat, Request
 from tests.state_server import TEMPLATE
 
 SCRIPT = [
@@ -36,7 +37,7 @@ SCRIPT = [
 
 @asynccontextmanager
 async def desk(**options: Any) -> AsyncGenerator[App, None]:
-    engine = Scripted(SCRIPT, tokens=True)
+    engine = Scripted(SCRIPT, tokens=True, context=options.pop("context", None))
     said = {"name": "scripted", "chat_template": TEMPLATE, "store": "sqlite://"} | options
     app = assembly.engine_app(engine, said, local=True)
     try:
@@ -197,13 +198,28 @@ def test_naming_many_items_costs_little() -> None:
     play(scene)
 
 
-def test_a_long_conversation_is_shortened_in_little_room() -> None:
+def test_a_long_conversation_is_shortened_in_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+    real = pipeline.prepare
+
+    async def counted(request: Request, models: Any) -> pipeline.Plan:
+        chat = request.prompts[0]
+        assert isinstance(chat, Chat)
+        tries.append(len(chat.messages))
+        return await real(request, models)
+
+    monkeypatch.setattr(pipeline, "prepare", counted)
+
     async def scene(app: App) -> None:
         said = [{"role": "user", "content": f"Message {at}."} for at in range(5000)]
         turn = await app.desk.begin(asked(said, truncation="auto"), "")
         turn.close()
+        assert "the beginning of the conversation was left out" in " ".join(turn.warnings)
 
-    play(scene)
+    play(scene, context=2000)
+    assert tries[0] == 5000
+    assert 0 < tries[-1] < 100
+    assert len(tries) < 20
 
 
 def test_names_that_collide_are_told_apart_at_once() -> None:
