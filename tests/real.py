@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 from jsonschema import Draft202012Validator, FormatChecker
@@ -58,6 +58,13 @@ def asking(text: str, seed: int, **fields: Any) -> dict[str, Any]:
     return said | {"temperature": 1, "seed": seed, "max_tokens": 160} | fields
 
 
+class Reachable(Protocol):
+    """A server in this process or another."""
+
+    @property
+    def url(self) -> str: ...
+
+
 @dataclass
 class Answer:
     """One choice of an answer; calls are names with their arguments."""
@@ -87,7 +94,7 @@ class Answer:
             self.calls[at] = (name, arguments + function.get("arguments", ""))
 
 
-def answers(server: Running, body: dict[str, Any], *, streamed: bool = False) -> list[Answer]:
+def answers(server: Reachable, body: dict[str, Any], *, streamed: bool = False) -> list[Answer]:
     """Every choice of an answer, put together from a stream or taken whole."""
     url = f"{server.url}/v1/chat/completions"
     if not streamed:
@@ -110,7 +117,7 @@ def answers(server: Running, body: dict[str, Any], *, streamed: bool = False) ->
     return found
 
 
-def answer(server: Running, body: dict[str, Any], *, streamed: bool = False) -> Answer:
+def answer(server: Reachable, body: dict[str, Any], *, streamed: bool = False) -> Answer:
     [found] = answers(server, body, streamed=streamed)
     return found
 

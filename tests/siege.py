@@ -1,17 +1,27 @@
-"""A server under hostile requests: somebody who asks whether it lives, and what answers must be."""
+"""A server under hostile requests: somebody who asks whether it lives, and what answers must be.
+
+The server is a process, as it is for those who use it: in the process of the tests it would also
+wait for their garbage to be collected.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 import threading
-import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import httpx
 
 from tests.hostile import MODEL, TEXT, Case
 from tests.real import answer, asking, fault, shape
-from tests.serving import Running, events
+from tests.serving import events
+from tests.spawning import child_pids, served, until
 
 # what a message may not hold, unless its reader sent it
 INTERNALS = re.compile(
@@ -28,49 +38,67 @@ SCHEMA = {
 
 
 class Watcher:
-    """Asks whether the server lives, over and over, in a thread of its own."""
+    """Asks whether the server lives, over and over."""
 
     def __init__(self, url: str) -> None:
-        self.failures: list[str] = []
-        self.latencies: list[float] = []
-        self._url = f"{url}/health/live"
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def _watch(self) -> None:
-        with httpx.Client(timeout=60) as client:
-            while not self._over.wait(0.01):
-                self._ask(client)
-
-    def _ask(self, client: httpx.Client) -> None:
-        begun = time.perf_counter()
-        try:
-            status = client.get(self._url).status_code
-            if status != 200:
-                self.failures.append(str(status))
-        except httpx.HTTPError as error:
-            self.failures.append(repr(error))
-        self.latencies.append(time.perf_counter() - begun)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.watching", url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parent.parent,
+        )
 
     def __enter__(self) -> Watcher:
-        self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join()
-        worst = max(self.latencies, default=0.0)
-        print(f"\n/health/live: {len(self.latencies)} times, at most {worst * 1000:.1f} ms")
+        """There always was an answer."""
+        said, _ = self._process.communicate()
+        found = json.loads(said)
+        assert found["failures"] == []
+        slowest = sorted(1000 * spent for spent in found["latencies"])[-3:]
+        shown = ", ".join(f"{spent:.1f}" for spent in slowest)
+        print(f"\n/health/live: {len(found['latencies'])} times, the slowest {shown} ms")
 
 
-def engine_of(server: Running) -> Any:
-    return next(iter(server.app.models.loaded())).engine
+class Siege(NamedTuple):
+    """A server, who troubles it, and the engine that must outlive it."""
+
+    client: httpx.Client
+    url: str
+    process: int
+    engine: int
 
 
-def attack(client: httpx.Client, case: Case, *, streamed: bool) -> None:
+@contextmanager
+def besieged(model: Path) -> Iterator[Siege]:
+    flags = ("--context", "512", "--slots", "2", "--models-dir", str(model.parent.parent))
+    with served(MODEL, *flags) as (process, url):
+        until(process, "Serving")
+        # nobody else reads what it says, and it must not wait for that
+        reader = threading.Thread(target=lambda: list(process.stdout or ()))
+        reader.start()
+        headers = {"content-type": "application/json"}
+        with Watcher(url), httpx.Client(base_url=url, timeout=60, headers=headers) as client:
+            yield Siege(client, url, process.pid, engine_pid(process.pid))
+        process.terminate()
+        reader.join()
+
+
+def engine_pid(server: int) -> int:
+    [found] = [
+        pid
+        for pid in child_pids(server)
+        if b"engines.isolated" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return found
+
+
+def attack(siege: Siege, case: Case, *, streamed: bool) -> None:
     """Send a hostile value, and see that it is answered as any request is."""
     sent = case.body('"stream":true,' if streamed else "")
-    response = client.post(case.path, content=sent)
+    response = siege.client.post(case.path, content=sent)
     assert response.status_code in (200, 400), response.text
     if response.status_code == 400:
         _check_error(response.json(), sent)
@@ -94,15 +122,14 @@ def _check_error(body: Any, sent: bytes) -> None:
         assert found.encode() in sent, error["message"]
 
 
-def check_unharmed(client: httpx.Client, server: Running, watcher: Watcher, pid: int) -> None:
+def check_unharmed(siege: Siege) -> None:
     """It is the same server with the same engine, and answers."""
     said = {"model": MODEL, "prompt": "One, two,", "max_tokens": 3}
-    assert client.post(TEXT, json=said).json()["usage"]["completion_tokens"] == 3
-    found = answer(server, asking("Say one.", 1, **shape(SCHEMA)))
+    assert siege.client.post(TEXT, json=said).json()["usage"]["completion_tokens"] == 3
+    found = answer(siege, asking("Say one.", 1, **shape(SCHEMA)))
     assert fault(found.content, SCHEMA) is None
-    assert engine_of(server).pid == pid
-    assert engine_of(server).restarts == 0
-    stats = server.app.models.workshop.stats
-    assert (stats.working, stats.waiting) == (0, 0)
-    assert watcher.failures == []
-    assert watcher.latencies
+    assert engine_pid(siege.process) == siege.engine
+    page = siege.client.get("/metrics").text
+    for name in ("grammars_compiling", "grammars_waiting", "requests_running", "requests_waiting"):
+        assert set(re.findall(rf"^dragoman_{name}\S* (\S+)$", page, re.MULTILINE)) == {"0.0"}
+    assert f'dragoman_engine_restarts_total{{model="{MODEL}"}} 0.0' in page

@@ -10,8 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -20,8 +18,7 @@ import pytest
 import dragoman
 from dragoman import assembly, cli, config
 from dragoman.testing import Scripted
-
-DRAGOMAN = [sys.executable, "-m", "dragoman"]
+from tests.spawning import DRAGOMAN, child_pids, listening, served, until
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -114,31 +111,6 @@ def test_d75_an_unknown_name_is_refused_at_startup_with_the_choices(
     assert choice in done.stderr
 
 
-@contextmanager
-def served(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    with subprocess.Popen(
-        [*DRAGOMAN, "serve", "--port", "0", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        try:
-            yield process, until(process, r"listens on (\S+)")
-        finally:
-            if process.poll() is None:
-                process.kill()
-
-
-def until(process: subprocess.Popen[str], pattern: str) -> str:
-    assert process.stdout is not None
-    said = []
-    for line in process.stdout:
-        said.append(line)
-        if found := re.search(pattern, line):
-            return found[1] if found.groups() else found[0]
-    raise AssertionError("".join(said))
-
-
 def test_serve_answers_and_ends_with_its_engine_on_sigterm(default_model: Path) -> None:
     with served(str(default_model), "--served-name", "tiny", "--context", "512") as (process, url):
         until(process, "Serving")
@@ -148,7 +120,7 @@ def test_serve_answers_and_ends_with_its_engine_on_sigterm(default_model: Path) 
         assert answer["usage"]["completion_tokens"] <= 4
         children = child_pids(process.pid)
         assert children
-        assert listening(process.pid, *children) == 1
+        assert len(listening(process.pid, *children)) == 1
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) in (0, -signal.SIGTERM)
         deadline = time.monotonic() + 10
@@ -157,24 +129,16 @@ def test_serve_answers_and_ends_with_its_engine_on_sigterm(default_model: Path) 
             time.sleep(0.01)
 
 
-def child_pids(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def listening(*pids: int) -> int:
-    """How many TCP sockets these processes listen on."""
-    inodes = set()
-    for pid in pids:
-        for handle in Path(f"/proc/{pid}/fd").iterdir():
-            with_inode = re.match(r"socket:\[(\d+)\]", os.readlink(handle))
-            if with_inode:
-                inodes.add(with_inode[1])
-    rows = [
-        row.split()
-        for table in ("tcp", "tcp6")
-        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-    ]
-    return sum(row[3] == "0A" and row[9] in inodes for row in rows)
+def test_a_log_that_nobody_reads_holds_nothing_up(default_model: Path) -> None:
+    with (
+        served(str(default_model), "--context", "512") as (process, url),
+        httpx.Client(base_url=url) as client,
+    ):
+        until(process, "Serving")
+        for _ in range(1500):  # twice what a pipe holds
+            assert client.get("/nowhere").status_code == 404
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) in (0, -signal.SIGTERM)
 
 
 class Terminal:

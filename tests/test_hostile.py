@@ -9,48 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.hostile import CASES, Case
-from tests.real import serve
-from tests.serving import Running
-from tests.siege import Watcher, attack, check_unharmed, engine_of
+from tests.siege import Siege, attack, besieged, check_unharmed
 
 
 @pytest.fixture(scope="module")
-def server(default_model: Path) -> Iterator[Running]:
-    with serve(default_model, context=512, slots=2) as made:
+def siege(default_model: Path) -> Iterator[Siege]:
+    with besieged(default_model) as made:
         yield made
 
 
-@pytest.fixture(scope="module")
-def pid(server: Running) -> int:
-    found: int = engine_of(server).pid
-    return found
-
-
-@pytest.fixture(scope="module")
-def watcher(server: Running) -> Iterator[Watcher]:
-    with Watcher(server.url) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[httpx.Client]:
-    headers = {"content-type": "application/json"}
-    with httpx.Client(base_url=server.url, timeout=60, headers=headers) as made:
-        yield made
-
-
-@pytest.mark.usefixtures("pid", "watcher")
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_hostile_value_is_answered(client: httpx.Client, case: Case) -> None:
+def test_a_hostile_value_is_answered(siege: Siege, case: Case) -> None:
     """Every other one as a stream."""
-    attack(client, case, streamed=CASES.index(case) % 2 == 1)
+    attack(siege, case, streamed=CASES.index(case) % 2 == 1)
 
 
-def test_afterwards_all_is_as_it_was(
-    client: httpx.Client, server: Running, watcher: Watcher, pid: int
-) -> None:
-    check_unharmed(client, server, watcher, pid)
+def test_afterwards_all_is_as_it_was(siege: Siege) -> None:
+    check_unharmed(siege)

@@ -19,6 +19,7 @@ from dragoman.engines.llamacpp.server import PREFIX, cores, sweep
 from dragoman.errors import BadRequest, EngineDown, ModelBroken
 from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
 from tests.llama_bench import job_of
+from tests.spawning import listening
 
 FACTORY = "dragoman.engines.llamacpp:create"
 QUICK = Timing(first_pause=0.01)
@@ -31,23 +32,6 @@ def engine_of(path: Path, **settings: Any) -> Isolated:
 
 def folders() -> set[str]:
     return {path.name for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*")}
-
-
-def listening(pid: int) -> list[str]:
-    """Ports that the process listens on."""
-    own = set()
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        target = os.readlink(link)
-        if target.startswith("socket:["):
-            own.add(target[8:-1])
-    found = []
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[9] in own and fields[3] == "0A":
-                found.append(fields[1])
-    assert own
-    return found
 
 
 def test_its_life(default_model: Path) -> None:

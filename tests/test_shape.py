@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "admission": set(),
     "detokenize": set(),
     "gguf": set(),
+    "journal": set(),
     "parse": set(),
     "formats": {"parse"},
     "output": {"formats", "parse"},
@@ -53,13 +54,13 @@ ALLOWED: dict[str, set[str]] = {
     "tools": set(),
     "memory": {"models", "prompt", "store"},
     "turns": {"memory", "models", "pipeline", "protocols", "seal", "store", "tools"},
-    "http": {"config", "embedding", "models", "pipeline", "protocols", "tokens"}
+    "http": {"config", "constraint", "embedding", "models", "pipeline", "protocols", "tokens"}
     | {"memory", "seal", "store", "tools", "turns"},
     "assembly": {"config", "engines", "http", "models"}
     | {"memory", "seal", "store", "tools", "turns"},
     "terminal": {"models", "pipeline"},
     "explain": {"assembly", "config", "detection", "formats", "gguf", "models", "output", "parse"},
-    "cli": {"assembly", "config", "explain", "models", "terminal"},
+    "cli": {"assembly", "config", "explain", "journal", "models", "terminal"},
     "testing": {"engines", "output", "parse", "tokens"},
     "__init__": {"assembly", "detection", "http", "output"},
     "__main__": {"cli"},

@@ -16,8 +16,10 @@ from dragoman import config
 from dragoman._version import __version__
 from dragoman.config import Settings
 from dragoman.errors import DragomanError
+from dragoman.journal import Journal
 
 log = logging.getLogger("dragoman")
+LINE = "%(asctime)s %(levelname)s %(message)s"
 
 # flag, settings field, type, what it says in --help
 FLAGS: list[tuple[str, str, Any, str]] = [
@@ -154,7 +156,7 @@ def set_up_logging(settings: Settings) -> None:
     level = logging.getLevelName(settings.log_level.upper())
     if not isinstance(level, int):
         sys.exit(f"dragoman: there is no log level {settings.log_level!r}")
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.basicConfig(format=LINE, level=logging.WARNING)
     logging.getLogger("dragoman").setLevel(level)
 
 
@@ -171,6 +173,7 @@ def serve(said: argparse.Namespace, settings: Settings) -> None:
     from dragoman import assembly
 
     model = chosen_model(said, settings)
+    logging.basicConfig(format=LINE, handlers=[Journal(sys.stderr.fileno())], force=True)
     assembly.run(assembly.serve_models(settings, model, print))
 
 

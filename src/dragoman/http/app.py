@@ -18,7 +18,7 @@ from dragoman.http.answer import Answering
 from dragoman.http.asgi import Exchange, Receive, Scope, Send
 from dragoman.http.kept_chats import Chats
 from dragoman.http.keys import Keys
-from dragoman.http.metrics import GrammarState, Metrics, ModelState, RecallState
+from dragoman.http.metrics import Metrics, ModelState, RecallState
 from dragoman.http.middleware import HostGuard, KeyGuard, Outermost, exchange_of, host_name
 from dragoman.http.routes import Handler, Route, Routes
 from dragoman.http.services import Services
@@ -53,7 +53,9 @@ class App:
         clock = Clock(settings.patience, settings.ping)
         if settings.recall and models.memory is None:
             models.memory = Memory()
-        self.metrics = Metrics(self._states, lambda: len(clock), self._grammars, self._recalls)
+        self.metrics = Metrics(
+            self._states, lambda: len(clock), lambda: models.workshop.stats, self._recalls
+        )
         self.answering = Answering(clock, self.metrics)
         self.sockets = Sockets(settings.body_limit)
         self.state = State(
@@ -111,10 +113,6 @@ class App:
         if down:
             return Unavailable(f"The engine of `{down[0]}` is being restarted.", retry_after=1)
         return None
-
-    def _grammars(self) -> GrammarState:
-        now = self.models.workshop.stats
-        return GrammarState(now.entries, now.bytes, now.hits, now.misses, now.restarts)
 
     def _recalls(self) -> RecallState:
         if self.models.memory is None:

@@ -20,6 +20,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from dragoman.constraint.workshop import Stats
 from dragoman.events import Usage
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -57,16 +58,6 @@ class ModelState(Struct, frozen=True):
     restarts: int
 
 
-class GrammarState(Struct, frozen=True):
-    """The workshop of grammars at that moment."""
-
-    entries: int
-    bytes: int
-    hits: int
-    misses: int
-    restarts: int
-
-
 class RecallState(Struct, frozen=True):
     """What of prompts was there before, since the start."""
 
@@ -83,7 +74,7 @@ class Metrics(Collector):
         self,
         models: Callable[[], Iterable[ModelState]],
         streams: Callable[[], int],
-        grammars: Callable[[], GrammarState],
+        grammars: Callable[[], Stats],
         recalls: Callable[[], RecallState] = RecallState,
     ):
         self._models = models
@@ -146,6 +137,12 @@ class Metrics(Collector):
         )
         yield GaugeMetricFamily(
             "dragoman_grammars_cached_bytes", "What they take up.", value=state.bytes
+        )
+        yield GaugeMetricFamily(
+            "dragoman_grammars_compiling", "Grammars being compiled.", value=state.working
+        )
+        yield GaugeMetricFamily(
+            "dragoman_grammars_waiting", "Grammars that wait for it.", value=state.waiting
         )
         asked = CounterMetricFamily(
             "dragoman_grammars", "Grammars that were asked for.", labels=["cached"]
