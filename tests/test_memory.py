@@ -18,7 +18,7 @@ import pytest
 from dragoman import pipeline
 from dragoman.errors import TemplateRejected
 from dragoman.events import Completion
-from dragoman.memory import Memory
+from dragoman.memory import Memory, Voice
 from dragoman.memory.shelf import Shelf
 from dragoman.memory.told import Entry, canonical, told
 from dragoman.memory.trail import Trail, packed
@@ -29,7 +29,7 @@ from dragoman.prompt.recalled import without
 from dragoman.store.rows import Memory as Row
 from dragoman.testing import ByteTokenizer, Reply, Scripted
 from dragoman.tokens.vocabulary import endings
-from dragoman.types import Chat, Job, Message, Request, Said, Sampling, Tool, ToolCall
+from dragoman.types import Adapter, Chat, Job, Message, Request, Said, Sampling, Tool, ToolCall
 from tests.serving import chat as asking
 from tests.serving import serving
 
@@ -289,26 +289,40 @@ def test_a_turn_is_put_back_if_the_client_tells_what_it_was_told(name: str) -> N
     asyncio.run(talk())
 
 
-@pytest.mark.parametrize("change", ["owner", "earlier", "model"])
-def test_a_text_belongs_to_one_owner_one_model_and_what_it_follows_on(change: str) -> None:
+EARLIER = (user("My PIN is 4711."), Message(role="assistant", content="Noted."))
+
+
+@pytest.mark.parametrize("change", ["owner", "last", "first", "before", "model", "adapter"])
+def test_a_text_belongs_to_one_owner_one_model_and_all_it_follows_on(change: str) -> None:
     async def talk() -> None:
         memory = Memory()
         made = Talk(scripted(TAGGED, f"{THINKING}Yes."), source("thinker"), memory)
         made.request["owner"] = "one"
+        made.messages += EARLIER
         answer = await made.say(QUESTION)
-        asked = Chat(messages=(QUESTION, answer, user("So?")), tools=(WEATHER,))
+
+        async def recalled(*messages: Message, voice: Voice) -> Message:
+            chat = Chat(messages=(*messages, answer, user("So?")), tools=(WEATHER,))
+            found, _, _ = await memory.recall(chat, voice)
+            return found.messages[-2]
+
         with await made.models.acquire("scripted") as model:
-            found, lost = await memory.recall(asked, model, "one")
-            assert found.messages[1].said is not None
-            assert lost == ()
-            owner = "two" if change == "owner" else "one"
-            if change == "earlier":
-                asked = Chat(messages=(user("Is it?"), answer, user("So?")), tools=(WEATHER,))
-            if change == "model":
-                model = msgspec.structs.replace(model, id="another")
-            found, lost = await memory.recall(asked, model, owner)
-            assert found.messages[1].said is None
-            assert lost == ("unknown",)
+            voice = Voice(model, "one")
+            same = await recalled(*EARLIER, QUESTION, voice=voice)
+            assert same.said is not None
+            before = {
+                "last": (*EARLIER, user("Is it?")),
+                "first": (user("My PIN is 1147."), EARLIER[1], QUESTION),
+                "before": (QUESTION,),
+            }
+            other = {
+                "owner": Voice(model, "two"),
+                "model": Voice(msgspec.structs.replace(model, id="another"), "one"),
+                "adapter": Voice(model, "one", (Adapter("spicy"),)),
+            }
+            messages = before.get(change, (*EARLIER, QUESTION))
+            found = await recalled(*messages, voice=other.get(change, voice))
+            assert found.said is None
 
     asyncio.run(talk())
 

@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeAlias, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from dragoman.admission import Ticket
 from dragoman.constraint.order import Made
@@ -23,11 +22,10 @@ from dragoman.detokenize import Detokenizer
 from dragoman.errors import BadRequest, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta
 from dragoman.fanin import closing, run_together
-from dragoman.memory import Memory, Notes, Reuse
+from dragoman.memory import Memory, Notes, Recalled, Reuse, Voice
 from dragoman.models.registry import Lease, Model, Models
 from dragoman.models.speech import Beginning, Speech
 from dragoman.ordering import FREE, blaming, constrain
-from dragoman.prompt.prompter import Rendered
 from dragoman.ranking import likeliest
 from dragoman.reader import ChatReader, Listening, Reader
 from dragoman.refusing import budget_of, check, fit
@@ -58,7 +56,6 @@ class Ready(Struct):
     hearing: Hearing | None = None
     made: Made = FREE
     unkept: tuple[str, ...] = ()  # wishes that were not granted, a sentence each
-    chat: Chat | None = None  # that it is the prompt of
     opened: int | None = None  # where among its tokens the answer is opened, if that is known
     reuse: Reuse | None = None  # how much of it was there before
 
@@ -160,15 +157,16 @@ async def render_chat(chat: Chat, model: Model, request: Request, models: Models
     chat, unkept = granted(chat, model)
     speech = model.speech.heard_in(chat)
     budget = budget_of(chat, model, request)
-    rendered, lost = await write(chat, model, request, models.memory)
+    voice = voice_of(model, request)
+    recalled = await write(chat, voice, models.memory)
+    rendered = recalled.rendered
     content = rendered.text if rendered.ids is None else rendered.ids
     begins = await speech.begins(chat, rendered, model.prompt) if speech else Beginning()
     if begins.inside and budget == 0:
         content, begins = await extended(content, (), model), Beginning(inside=False)
-    ready = Ready(content, unkept=unkept, chat=chat, opened=rendered.opened)
+    ready = Ready(content, unkept=unkept, opened=rendered.opened)
     if models.memory is not None and isinstance(content, list):
-        reuse = models.memory.reuse(content, rendered, model, request.owner)
-        ready.reuse = replace(reuse, lost=lost)
+        ready.reuse = models.memory.reuse(content, recalled, voice)
     if not speech:
         ready.made = await constrain(chat, request, model, begins, models.workshop)
         return ready
@@ -181,13 +179,15 @@ async def render_chat(chat: Chat, model: Model, request: Request, models: Models
     return ready
 
 
-async def write(
-    chat: Chat, model: Model, request: Request, memory: Memory | None
-) -> tuple[Rendered, tuple[str, ...]]:
-    """The prompt of a chat, and why turns of the assistant's are not as the model wrote them."""
+async def write(chat: Chat, voice: Voice, memory: Memory | None) -> Recalled:
+    """The prompt of a chat, with earlier turns as the model wrote them where that is known."""
     if memory is None:
-        return await model.prompt.render(chat), ()
-    return await memory.render(chat, model, request.owner)
+        return Recalled(await voice.model.prompt.render(chat))
+    return await memory.render(chat, voice)
+
+
+def voice_of(model: Model, request: Request) -> Voice:
+    return Voice(model, request.owner, request.lora or ())
 
 
 def detokenizer(
@@ -280,10 +280,10 @@ def make_notes(plan: Plan) -> Notes | None:
     memory, request = plan.memory, plan.request
     if memory is None or plan.reuse is None or (request.best_of or 0) > request.n:
         return None
-    notes, first = Notes(memory, plan.model, request.owner, request.keep), 0
+    notes, first = Notes(memory, voice_of(plan.model, request), request.keep), 0
     for job, ready in zip(plan.jobs, plan.prompts, strict=True):
-        if ready.chat is not None and ready.reuse is not None:
-            notes.ask(range(first, first + job.n), ready.chat, ready.reuse, ready.opened)
+        if ready.reuse is not None:
+            notes.ask(range(first, first + job.n), ready.reuse, ready.opened)
         first += job.n
     return notes
 
@@ -335,7 +335,8 @@ async def count(request: Request, models: Models) -> int:
     """How many tokens the prompt of a chat would have."""
     chat = cast(Chat, request.prompts[0])
     with await models.acquire(request.model) as model:
-        rendered, _ = await write(granted(chat, model)[0], model, request, models.memory)
+        asked, _ = granted(chat, model)
+        rendered = (await write(asked, voice_of(model, request), models.memory)).rendered
     if rendered.ids is None:
         raise Unsupported("This model's tokens cannot be counted without its tokenizer.")
     return len(rendered.ids)

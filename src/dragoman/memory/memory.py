@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import weakref
 from collections import Counter, defaultdict
@@ -15,17 +16,34 @@ from msgspec.structs import replace
 
 from dragoman.events import Completion, Delta
 from dragoman.memory.shelf import Backing, Shelf
-from dragoman.memory.told import Entry, before, digest, thoughts, told, told_of
+from dragoman.memory.told import Entry, digest, places, thoughts, told, told_of
 from dragoman.memory.trail import WIDTH, Trail, packed, unpacked
 from dragoman.models.model import Model
 from dragoman.prompt.prompter import Rendered
 from dragoman.prompt.recalled import without
-from dragoman.types import Chat, Message, Said
+from dragoman.types import Adapter, Chat, Message, Said
 
 Lost: TypeAlias = tuple[str, ...]  # why turns are not as the model wrote them, each
 MOST = 64 << 20
 MODELS = 64  # whose prompts are kept
+LARGE = 1000  # messages that are gone through in a thread
 UNKNOWN, EDITED, ROOM = "unknown", "edited", "room"
+
+
+class Voice(Struct, frozen=True):
+    """Who speaks to whom: a model, with what is laid over its weights, and an owner."""
+
+    model: Model
+    owner: str = ""
+    lora: tuple[Adapter, ...] = ()
+
+
+class Recalled(Struct, frozen=True):
+    """A prompt made with what is remembered."""
+
+    rendered: Rendered
+    place: bytes = b""  # of the answer, in its chat
+    lost: Lost = ()  # why turns of the assistant's are not as the model wrote them, each
 
 
 class Reuse(Struct, frozen=True):
@@ -37,6 +55,7 @@ class Reuse(Struct, frozen=True):
     sequence: bytes = b""  # the prompt's tokens as numbers of four bytes
     recalled: int = 0  # turns that are as the model wrote them
     lost: Lost = ()  # why each other turn of the assistant's is not
+    place: bytes = b""  # of the answer, in its chat
 
     def __str__(self) -> str:
         where = self.known if self.left else "no"
@@ -86,31 +105,33 @@ class Memory:
 
     # Before a prompt is made
 
-    async def render(
-        self, chat: Chat, model: Model, owner: str
-    ) -> tuple[Rendered, tuple[str, ...]]:
-        """The prompt of a chat with what is remembered of it, and why other turns are not."""
+    async def render(self, chat: Chat, voice: Voice) -> Recalled:
+        """The prompt of a chat with what is remembered of it."""
+        model = voice.model
         if not model.prompt.recalls:
-            return await model.prompt.render(chat), ()
-        chat, lost = await self.recall(chat, model, owner)
+            return Recalled(await model.prompt.render(chat))
+        chat, place, lost = await self.recall(chat, voice)
         rendered: Rendered = await model.prompt.render(chat, opened=True)
         most, length = model.capabilities.context, len(rendered.ids or ())
         if rendered.recalled and most is not None and length >= most:
             shorter: Rendered = await model.prompt.render(without(chat), opened=True)
             if len(shorter.ids or ()) < most:
-                return shorter, (*lost, *rendered.lost, *[ROOM] * rendered.recalled)
-        return rendered, (*lost, *rendered.lost)
+                lost = (*lost, *rendered.lost, *[ROOM] * rendered.recalled)
+                return Recalled(shorter, place, lost)
+        return Recalled(rendered, place, (*lost, *rendered.lost))
 
-    async def recall(self, chat: Chat, model: Model, owner: str) -> tuple[Chat, Lost]:
-        """The chat with what is remembered of its turns, and why nothing is of the others."""
-        name, messages = self.name(model), list(chat.messages)
+    async def recall(self, chat: Chat, voice: Voice) -> tuple[Chat, bytes, Lost]:
+        """The chat with what is remembered, the answer's place, and why other turns are not."""
+        name, owner, messages = self.name(voice), voice.owner, list(chat.messages)
+        many = len(messages) > LARGE
+        passed = await asyncio.to_thread(places, messages) if many else places(messages)
         turns = {
-            at: Turn(message, before(messages[max(0, at - 1) : at]), name)
+            at: Turn(message, passed[at], name)
             for at, message in enumerate(messages)
             if message.role == "assistant"
         }
         if not turns:
-            return chat, ()
+            return chat, passed[-1], ()
         await self._shelf.fetch(owner, [key for turn in turns.values() for key in turn.keys])
         lost = []
         for at, turn in turns.items():
@@ -119,7 +140,7 @@ class Memory:
                 messages[at] = replace(messages[at], said=said)
             else:
                 lost.append(said)
-        return replace(chat, messages=tuple(messages)), tuple(lost)
+        return replace(chat, messages=tuple(messages)), passed[-1], tuple(lost)
 
     def _said(self, owner: str, turn: Turn) -> Said | str:
         why = UNKNOWN
@@ -131,26 +152,36 @@ class Memory:
                 why = EDITED
         return why
 
-    def reuse(self, prompt: list[int], rendered: Rendered, model: Model, owner: str) -> Reuse:
+    def reuse(self, prompt: list[int], recalled: Recalled, voice: Voice) -> Reuse:
         """How much of a prompt was there before; it is the rendered one, or goes on from it."""
+        rendered = recalled.rendered
         sequence = rendered.packed
         if len(sequence) != WIDTH * len(prompt):
             sequence = packed(prompt)
-        trail = self._trails.get(model.id)
-        known, left = trail.known(owner, sequence) if trail is not None else (0, False)
-        return Reuse(len(prompt), known, left, sequence, rendered.recalled)
+        trail = self._trails.get(self.name(voice))
+        known, left = trail.known(voice.owner, sequence) if trail is not None else (0, False)
+        return Reuse(
+            len(prompt),
+            known,
+            left,
+            sequence,
+            recalled=rendered.recalled,
+            lost=recalled.lost,
+            place=recalled.place,
+        )
 
     # After it was answered
 
-    def note(self, owner: str, model: Model, rows: dict[str, Entry], lasting: bool) -> None:
-        self._shelf.put(owner, rows)
+    def note(self, voice: Voice, rows: dict[str, Entry], lasting: bool) -> None:
+        self._shelf.put(voice.owner, rows)
         if lasting:
-            self._shelf.write(owner, model.id, rows)
+            self._shelf.write(voice.owner, voice.model.id, rows)
 
-    def trail(self, model: Model) -> Trail:
-        if model.id not in self._trails and len(self._trails) >= MODELS:
+    def trail(self, voice: Voice) -> Trail:
+        name = self.name(voice)
+        if name not in self._trails and len(self._trails) >= MODELS:
             del self._trails[next(iter(self._trails))]
-        return self._trails.setdefault(model.id, Trail())
+        return self._trails.setdefault(name, Trail())
 
     def count(self, reuse: Reuse) -> None:
         stats = self.stats
@@ -159,7 +190,13 @@ class Memory:
         stats.recalled += reuse.recalled
         stats.lost.update(reuse.lost)
 
-    def name(self, model: Model) -> str:
+    def name(self, voice: Voice) -> str:
+        """Whatever makes a difference to what is said: the model and its adapters."""
+        named = self._named(voice.model)
+        laid = [f"{adapter.scale}*{adapter.name}" for adapter in voice.lora]
+        return "+".join([named, *sorted(laid)])
+
+    def _named(self, model: Model) -> str:
         """The model by its id and its vocabulary: another file of that name has other tokens."""
         tokenizer = model.tokenizer
         if tokenizer is None:
@@ -175,19 +212,18 @@ class Memory:
 class Notes:
     """Hears the answer to one request, and remembers what each choice of it said."""
 
-    def __init__(self, memory: Memory, model: Model, owner: str, lasting: bool = False) -> None:
+    def __init__(self, memory: Memory, voice: Voice, lasting: bool = False) -> None:
         self._memory = memory
-        self._model = model
-        self._owner = owner
+        self._voice = voice
         self._lasting = lasting
         self._heard: defaultdict[int, list[Delta]] = defaultdict(list)
-        self._asked: dict[int, tuple[Chat, bytes, int | None]] = {}
+        self._asked: dict[int, tuple[Reuse, int | None]] = {}
 
-    def ask(self, choices: range, chat: Chat, reuse: Reuse, opened: int | None) -> None:
+    def ask(self, choices: range, reuse: Reuse, opened: int | None) -> None:
         """These choices are answers to a prompt; `opened` is where it opens them."""
-        self._asked |= dict.fromkeys(choices, (chat, reuse.sequence, opened))
+        self._asked |= dict.fromkeys(choices, (reuse, opened))
         self._memory.count(reuse)
-        self._memory.trail(self._model).note(self._owner, reuse.sequence)
+        self._memory.trail(self._voice).note(self._voice.owner, reuse.sequence)
 
     def hear(self, delta: Delta) -> None:
         self._heard[delta.choice].append(delta)
@@ -196,19 +232,18 @@ class Notes:
         """A choice is done: what its tokens are, if that is known, and call ids that are ours."""
         if ids is None or index not in self._asked:
             return
-        chat, prompt, opened = self._asked[index]
-        answer = packed(ids)
-        self._memory.trail(self._model).note(self._owner, prompt + answer)
+        reuse, opened = self._asked[index]
+        prompt, answer = reuse.sequence, packed(ids)
+        self._memory.trail(self._voice).note(self._voice.owner, prompt + answer)
         if opened is None or not ids:
             return
         [choice] = added(self._heard.pop(index)).choices()
         said = told(choice.text, ((call.name, call.arguments) for call in choice.calls))
         entry = Entry(said, thoughts(choice.reasoning), prompt[WIDTH * opened :], answer)
-        name = self._memory.name(self._model)
+        name = self._memory.name(self._voice)
         keys = [_call_key(name, call.id) for call in choice.calls if call.id in own]
-        keys.append(_turn_key(name, before(chat.messages), said))
-        rows = dict.fromkeys(keys, entry)
-        self._memory.note(self._owner, self._model, rows, self._lasting)
+        keys.append(_turn_key(name, reuse.place, said))
+        self._memory.note(self._voice, dict.fromkeys(keys, entry), self._lasting)
 
 
 def added(deltas: Sequence[Delta]) -> Completion:

@@ -51,12 +51,14 @@ def told_of(message: Message) -> bytes:
     return told(message.content, ((call.name, call.arguments) for call in message.tool_calls))
 
 
-def before(messages: Sequence[Message]) -> bytes:
-    """Of what an answer follows on."""
-    if not messages:
-        return b""
-    last = messages[-1]
-    return digest(last.role, last.tool_call_id or "", told_of(last))
+def places(messages: Sequence[Message]) -> list[bytes]:
+    """Of all that comes before each message, and of all of them: where an answer is in a chat."""
+    place = b""
+    found = [place]
+    for message in messages:
+        place = digest(place, message.role, message.tool_call_id or "", told_of(message))
+        found.append(place)
+    return found
 
 
 def canonical(arguments: str) -> bytes:

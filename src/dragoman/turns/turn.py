@@ -11,7 +11,6 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -19,6 +18,8 @@ from msgspec.structs import replace
 from dragoman import pipeline
 from dragoman.errors import BadRequest, DragomanError
 from dragoman.events import Delta, Usage
+from dragoman.memory import Reuse
+from dragoman.models.registry import Models
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked, Frame, Writer
 from dragoman.protocols.responses.nouns import Item
@@ -28,10 +29,6 @@ from dragoman.turns.fitting import fitting
 from dragoman.turns.remote import NOTHING, Remote
 from dragoman.turns.work import Outlet, Push
 from dragoman.types import Request
-
-if TYPE_CHECKING:
-    from dragoman.memory import Reuse
-from dragoman.models.registry import Models
 
 encode = msgspec.json.Encoder().encode
 
