@@ -166,7 +166,10 @@ def test_no_spelling_leads_inside() -> None:
     async def all_of_them(port: int) -> None:
         for url in spellings(port):
             said = await refused(Tools(Places(resolve=resolve), 20.0), url)
-            assert said.startswith(("The address must", "The port of", "`")), (url, said)
+            assert said.startswith(("The address must", "The port of", "The host of", "`")), (
+                url,
+                said,
+            )
             for secret in ("10.0.0.7", "192.168.1.1", "fd00::1", "Error", "Traceback"):
                 assert secret not in said or secret in url
 
@@ -269,6 +272,43 @@ def test_a_certificate_is_held_against_the_name(
         port = server.host.rpartition(":")[2]
         asyncio.run(refused_soon(Tools(Places(resolve=here), 20.0), f"https://{name}:{port}/mcp"))
     assert bool(server.seen.requests) == fits
+
+
+def test_an_international_name_is_looked_up_as_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    went: list[tuple[str, str]] = []
+
+    async def nowhere(_: object, request: httpx2.Request) -> httpx2.Response:
+        went.append((request.url.host, request.extensions["sni_hostname"]))
+        raise httpx2.ConnectError("no")
+
+    async def found(host: str, port: int) -> list[str]:
+        assert host == "xn--mnchen-3ya.example"
+        return ["93.184.216.34"]
+
+    monkeypatch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", nowhere)
+    url = "https://xn--mnchen-3ya.example/mcp"
+    asyncio.run(refused_soon(Tools(Places(resolve=found), 20.0), url))
+    assert set(went) == {("93.184.216.34", "xn--mnchen-3ya.example")}
+
+
+@pytest.mark.parametrize(
+    "url", ["https://TOKEN@example.com/mcp", "https://a:TOKEN@example.com/", "https://TOKEN%40a/"]
+)
+def test_an_address_is_refused_without_its_secrets(url: str) -> None:
+    with pytest.raises(Refused) as error:
+        place(url)
+    assert "TOKEN" not in str(error.value)
+
+
+@pytest.mark.parametrize("status", [301, 307])
+@pytest.mark.parametrize("onward", ["https://other.example/TOKEN", "http://[TOKEN", "//TOKEN/a"])
+def test_where_a_redirect_leads_is_not_told(status: int, onward: str) -> None:
+    away = {"location": onward, "content-type": "text/plain"}
+    with listening(by_hand(lambda _: b"", status=status, headers=away)) as server:
+        said = asyncio.run(refused(Tools(Places([server.host]), 20.0), server.url))
+    assert said == "The server redirects elsewhere, which is not followed."
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

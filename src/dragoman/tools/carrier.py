@@ -22,6 +22,7 @@ LATE = "The server did not answer in time."
 GONE = "The server could not be reached."
 DENIED = "The server wants an authorization that was not given."
 PACKED = "The server's answer is compressed, which was not asked for."
+ELSEWHERE = "The server redirects elsewhere, which is not followed."
 _TRUST = httpx2.create_ssl_context()  # once: reading all certificates takes its time
 _NEAR = (httpx2.ConnectError, httpx2.ConnectTimeout)
 
@@ -55,6 +56,9 @@ class Carrier(httpx2.AsyncBaseTransport):
             return _told(LATE)
         except (httpx2.TransportError, httpx2.InvalidURL, OSError):
             return _told(GONE)
+        if response.is_redirect and not _within(request, response):
+            await response.aclose()
+            return _told(ELSEWHERE)
         if request.method == "POST" and response.status_code >= 400:
             return await self._complaint(request, response)
         if response.headers.get("content-encoding", "identity") != "identity":
@@ -67,9 +71,8 @@ class Carrier(httpx2.AsyncBaseTransport):
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         if self._places is None:
             return await self._inner.handle_async_request(request)
-        url = request.url
-        host = f"[{url.host}]" if ":" in url.host else url.host
-        wanted = Place(host_of(host), url.port or PORTS[url.scheme])
+        url, host = request.url, _host(request.url)
+        wanted = Place(host_of(f"[{host}]" if ":" in host else host), url.port or PORTS[url.scheme])
         *others, last = await self._addresses(self._places, wanted)
         for address in others:
             try:
@@ -139,8 +142,27 @@ def _towards(request: httpx2.Request, address: str) -> httpx2.Request:
         request.url.copy_with(host=address),
         headers=request.headers,
         stream=request.stream,
-        extensions={**request.extensions, "sni_hostname": request.url.host},
+        extensions={**request.extensions, "sni_hostname": _host(request.url)},
     )
+
+
+def _host(url: httpx2.URL) -> str:
+    """As it is looked up; an international name is not decoded."""
+    return url.raw_host.decode("ascii")
+
+
+def _within(request: httpx2.Request, response: httpx2.Response) -> bool:
+    """Whether a redirect is followed: on the same server, and the message goes along."""
+    try:
+        onward = request.url.join(response.headers["location"])
+    except (httpx2.InvalidURL, UnicodeError):
+        return False
+    kept = request.method == "GET" or response.status_code in (307, 308)
+    return kept and (onward.host, *_way(onward)) == (request.url.host, *_way(request.url))
+
+
+def _way(url: httpx2.URL) -> tuple[str, int]:
+    return url.scheme, url.port or PORTS.get(url.scheme, 0)
 
 
 def _told(words: str, status: int = 502) -> httpx2.Response:

@@ -18,6 +18,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 PORTS = {"http": 80, "https": 443}
+ODD = "The host of the address is not plainly written."  # it may hold a secret and is not quoted
 _NAME = re.compile(
     r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*"
 )
@@ -60,6 +61,8 @@ def place(url: str) -> Place:
         raise Refused(
             "The address must be `http://` or `https://`, a host, perhaps a port, a path."
         )
+    if "@" in found["host"]:
+        raise Refused("The address must not hold a name or a password: use `authorization`.")
     port = int(found["port"] or PORTS[found["scheme"]])
     if not 0 < port < 65536:
         raise Refused("The port of the address must be between 1 and 65535.")
@@ -76,15 +79,11 @@ def host_of(said: str) -> str:
         if _FOUR.fullmatch(host):
             return str(IPv4Address(host))
     except ValueError:
-        raise _odd(said) from None
+        raise Refused(ODD) from None
     # a last part that is a number makes an address of it, for some readers
     if not _NAME.fullmatch(host) or len(host) > 253 or _NUMBER.fullmatch(host.rpartition(".")[2]):
-        raise _odd(said)
+        raise Refused(ODD)
     return host
-
-
-def _odd(host: str) -> Refused:
-    return Refused(f"`{host[:100]}` is not a plainly written host.")
 
 
 def public(address: str) -> bool:
@@ -99,12 +98,15 @@ def public(address: str) -> bool:
 def allowed_place(said: str) -> tuple[str, int | None]:
     """HOST, HOST:PORT or [ADDRESS]:PORT, as an operator writes it."""
     found = _ALLOWED.fullmatch(said)
-    if found is None:  # an address of version 6 by itself
-        return host_of(f"[{said}]"), None
-    port = int(found[2]) if found[2] else None
+    host, digits = (found[1], found[2]) if found is not None else (f"[{said}]", None)
+    port = int(digits) if digits else None
+    wrong = Refused(f"`{said[:100]}` is not HOST or HOST:PORT.")
     if port is not None and not 0 < port < 65536:
-        raise Refused(f"`{said[:100]}` is not HOST or HOST:PORT.")
-    return host_of(found[1]), port
+        raise wrong
+    try:
+        return host_of(host), port
+    except Refused:
+        raise wrong from None
 
 
 async def look_up(host: str, port: int) -> list[str]:
