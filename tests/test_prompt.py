@@ -432,7 +432,7 @@ def test_slow_templates_do_not_hold_up_others() -> None:
 
 
 def test_large_conversations_are_rendered_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt, "LARGE", 10)
+    monkeypatch.setattr(prompt, "LARGE", 150)
     prompter = Prompter("{{ messages[0].content }}", None)
     seen = []
     work = prompter._work
@@ -443,8 +443,9 @@ def test_large_conversations_are_rendered_in_a_thread(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(prompter, "_work", watched)
     render(prompter, chat(say("user", "short")))
-    render(prompter, chat(say("user", "long enough")))
-    assert seen == [True, False]
+    render(prompter, chat(say("user", "long enough" * 10)))
+    render(prompter, chat(say("user", "many"), say("assistant", "small"), say("user", "ones")))
+    assert seen == [True, False, False]
 
 
 @pytest.mark.parametrize("add_bos", [False, True])

@@ -17,6 +17,7 @@ import base64
 import hashlib
 import json
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -27,6 +28,7 @@ from msgspec.structs import replace
 from dragoman.prompt import generic
 from dragoman.prompt.abilities import Abilities
 from dragoman.prompt.marks import joined
+from dragoman.prompt.results import answered
 from dragoman.types import Message, Tool, ToolCall
 
 BETWEEN = "\n\n"
@@ -50,7 +52,7 @@ def arrange(
         abilities = replace(abilities, tool_calls_rendered=False, tool_results_rendered=False)
     turns = [_known_role(message, abilities) for message in messages]
     turns = [_without_thoughts(turn, abilities) for turn in turns]
-    turns = list(_answered(turns))
+    turns = list(answered(turns))
     turns = list(_written_out(turns, abilities))
     if offer:
         turns = generic.offered(turns, [_tool(tool, abilities) for tool in offer])
@@ -101,31 +103,6 @@ def _without_thoughts(turn: Message, abilities: Abilities) -> Message:
 # Calls and results
 
 
-def _answered(turns: list[Message]) -> Iterator[Message]:
-    """Results in the order of the calls that they answer, each with its id and function."""
-    open_calls: list[ToolCall] = []
-    for results, run in groupby(turns, lambda turn: turn.role == "tool"):
-        if not results:
-            for turn in run:
-                if turn.tool_calls:
-                    open_calls = list(turn.tool_calls)
-                yield turn
-            continue
-        order = {call.id: at for at, call in enumerate(open_calls)}
-        named = [_named(turn, open_calls) for turn in run]
-        yield from sorted(named, key=lambda turn: order.get(turn.tool_call_id or "", len(order)))
-
-
-def _named(result: Message, calls: list[ToolCall]) -> Message:
-    """A result with what is known of its call; that call is then no longer open."""
-    for at, call in enumerate(calls):
-        same = result.tool_call_id == call.id
-        if same or (result.tool_call_id is None and result.name in (None, call.name)):
-            del calls[at]
-            return replace(result, tool_call_id=call.id, name=result.name or call.name)
-    return result
-
-
 def _written_out(turns: list[Message], abilities: Abilities) -> Iterator[Message]:
     """Calls and results as text, where the template has no place for them."""
     called = False
@@ -167,10 +144,13 @@ def _one_by_one(turns: list[Message]) -> Iterator[Message]:
         if len(turn.tool_calls) < 2:
             yield turn
             continue
-        results = []
+        results: list[Message] = []
+        by_id: dict[str | None, deque[Message]] = {}
         while at < len(turns) and turns[at].role == "tool":
             results.append(turns[at])
+            by_id.setdefault(turns[at].tool_call_id, deque()).append(turns[at])
             at += 1
+        last = {call.id: number for number, call in enumerate(turn.tool_calls)}
         for number, call in enumerate(turn.tool_calls):
             first = number == 0
             yield replace(
@@ -179,9 +159,10 @@ def _one_by_one(turns: list[Message]) -> Iterator[Message]:
                 content=turn.content if first else None,
                 reasoning=turn.reasoning if first else None,
             )
-            yield from (result for result in results if result.tool_call_id == call.id)
-        known = {call.id for call in turn.tool_calls}
-        yield from (result for result in results if result.tool_call_id not in known)
+            own = by_id.get(call.id, deque())
+            for _ in range(len(own) if number == last[call.id] else min(1, len(own))):
+                yield own.popleft()
+        yield from (result for result in results if result.tool_call_id not in last)
 
 
 # Systems, runs and fillers
@@ -221,28 +202,33 @@ def _merged(turns: list[Message], abilities: Abilities) -> Iterator[Message]:
         "assistant": not abilities.assistant_twice,
         "system": not abilities.system_twice,
     }
-    held: Message | None = None
+    run: list[Message] = []
+    called = False  # within the run
     for turn in turns:
-        calls = held is not None and bool(held.tool_calls or turn.tool_calls)
+        calls = called or bool(turn.tool_calls)
         fit = abilities.content_with_calls or not calls
-        if held is not None and held.role == turn.role and alone.get(turn.role) and fit:
-            held = _together(held, turn)
+        if run and run[0].role == turn.role and alone.get(turn.role) and fit:
+            run.append(turn)
+            called = calls
             continue
-        if held is not None:
-            yield held
-        held = turn
-    if held is not None:
-        yield held
+        if run:
+            yield _together(run)
+        run, called = [turn], bool(turn.tool_calls)
+    if run:
+        yield _together(run)
 
 
-def _together(one: Message, two: Message) -> Message:
+def _together(run: list[Message]) -> Message:
+    first = run[0]
+    if len(run) == 1:
+        return first
     return replace(
-        one,
-        content=_joined([one.content, two.content]) or None,
-        name=one.name if one.name == two.name else None,
-        reasoning=_joined([one.reasoning, two.reasoning]) or None,
-        tool_calls=one.tool_calls + two.tool_calls,
-        said=None,  # neither was said like this
+        first,
+        content=_joined(turn.content for turn in run) or None,
+        name=first.name if all(turn.name == first.name for turn in run) else None,
+        reasoning=_joined(turn.reasoning for turn in run) or None,
+        tool_calls=tuple(call for turn in run for call in turn.tool_calls),
+        said=None,  # none was said like this
     )
 
 

@@ -45,6 +45,7 @@ T = TypeVar("T")
 
 QUICK = 0.02  # seconds that a rendering may hold up the event loop
 LARGE = 200_000  # characters of a conversation that goes to a thread at once
+EACH = 100  # that a message or a call is worth beside its own
 CACHE = 32 << 20
 SENTINEL = "zqlast"
 
@@ -205,8 +206,7 @@ class Prompter:
         )
 
     async def _run(self, work: Callable[[Chat, Limits], T], chat: Chat) -> T:
-        size = sum(len(message.content or "") for message in chat.messages)
-        if size <= LARGE:
+        if sum(map(_weight, chat.messages)) <= LARGE:
             try:
                 return work(chat, self._quick)
             except TemplateRejected as error:
@@ -303,6 +303,12 @@ class Prompter:
                 )
             text = text.replace(CUT, "")
         return self._guard.split(text)
+
+
+def _weight(message: Message) -> int:
+    """About how much work a message is, in characters."""
+    calls = sum(EACH + len(call.arguments) for call in message.tool_calls)
+    return EACH + len(message.content or "") + calls
 
 
 def _check(chat: Chat) -> None:

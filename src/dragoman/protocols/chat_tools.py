@@ -83,7 +83,7 @@ def chosen(said: str | ToolChoice | None, declared: tuple[Tool, ...]) -> Chosen:
         case str():
             return by_word(said, bool(declared))
         case ToolChoice(type="function"):
-            return one(_name(said, declared, "tool_choice"))
+            return one(_name(said, _names(declared), "tool_choice"))
         case ToolChoice(type="allowed_tools"):
             return _allowed(said, declared)
     raise unreadable()
@@ -95,16 +95,21 @@ def _allowed(said: ToolChoice, declared: tuple[Tool, ...]) -> Chosen:
         at, mode, listed = f"{at}.allowed_tools", said.allowed_tools.mode, said.allowed_tools.tools
     if not listed:
         raise BadRequest(f"`{at}.tools` must list a tool.", param=f"{at}.tools")
-    names = {_name(tool, declared, f"{at}.tools[{i}]") for i, tool in enumerate(listed)}
+    known = _names(declared)
+    names = {_name(tool, known, f"{at}.tools[{i}]") for i, tool in enumerate(listed)}
     return some(mode, names, declared, at)
 
 
-def _name(said: ToolName | ToolChoice, declared: tuple[Tool, ...], at: str) -> str:
+def _names(tools: tuple[Tool, ...]) -> frozenset[str]:
+    return frozenset(tool.name for tool in tools)
+
+
+def _name(said: ToolName | ToolChoice, declared: frozenset[str], at: str) -> str:
     if said.type != "function":
         raise BadRequest(f"`{at}` must be of type `function`.", param=at)
     name = said.name if said.function is None else said.function.name
     if name is None:
         raise BadRequest(f"`{at}` must name a tool.", param=at)
-    if all(tool.name != name for tool in declared):
+    if name not in declared:
         raise undeclared(at)
     return name
