@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -97,3 +98,11 @@ def events(response: httpx.Response) -> list[Any]:
 
 def chat(text: str = "hi", **fields: Any) -> dict[str, Any]:
     return {"model": "scripted", "messages": [{"role": "user", "content": text}], **fields}
+
+
+def poll(fact: Callable[[], bool]) -> None:
+    """For facts that only the server's own state tells."""
+    deadline = time.monotonic() + 20
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)

@@ -34,6 +34,20 @@ def test_d85_what_does_not_fit_in_the_queue_is_refused_with_a_time() -> None:
     run(check())
 
 
+def test_who_comes_again_is_not_turned_away() -> None:
+    async def check() -> None:
+        gate = Gate(slots=1, queue=0)
+        running = gate.enter(1)
+        again = gate.enter(1, again=True)
+        assert await waits(again)
+        with pytest.raises(Overloaded):
+            gate.enter(1)
+        running.release()
+        assert not await waits(again)
+
+    run(check())
+
+
 def test_places_go_to_the_first_who_came() -> None:
     async def check() -> None:
         gate = Gate(slots=2, queue=9)

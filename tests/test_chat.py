@@ -13,6 +13,8 @@ import pytest
 from openai import OpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
+from dragoman.errors import Unavailable
+from dragoman.store.store import Store
 from dragoman.testing import Reply, Scripted
 from tests.serving import Running, chat, events, serving
 
@@ -393,6 +395,18 @@ def test_obfuscation_hides_the_length_of_a_token() -> None:
 
 
 # Kept
+
+
+def test_a_completion_that_cannot_be_kept_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing(*_: Any) -> None:
+        raise Unavailable("It is down.")
+
+    with serving("Hello there!") as server:
+        monkeypatch.setattr(Store, "add_completion", failing)
+        made = post(server, store=True)
+        assert made.json()["choices"][0]["message"]["content"] == "Hello there!"
+        assert "could not be kept" in made.headers["x-dragoman-warning"]
+        assert events(post(server, store=True, stream=True))
 
 
 def test_a_completion_can_be_kept() -> None:

@@ -15,9 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
+from dragoman.http.upgraded import Stall
+from dragoman.http.watching import Watches
 from dragoman.testing import Reply, Scripted
 from dragoman.types import Job, Step
-from tests.serving import Running, chat, events, serving
+from tests.serving import Running, chat, events, poll, scripted_app, serving
 
 LONG = " ".join(f"word{i}" for i in range(2000))
 
@@ -171,14 +173,6 @@ def test_leaving_the_queue_touches_nobody_else() -> None:
             assert engine.active == 1
 
 
-def poll(fact: Callable[[], bool]) -> None:
-    """For facts that only the server's own state tells."""
-    deadline = time.monotonic() + 10
-    while not fact():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def test_d14_d85_a_full_queue_is_a_429_with_a_time() -> None:
     engine = Scripted(Reply("x", hang_at=0), slots=1)
     with serving(engine, queue=1) as server:
@@ -266,6 +260,127 @@ def test_a_reader_that_takes_nothing_is_cut_off() -> None:
         until(server, engine, lambda e: e.active == 0)
         assert engine.closed_early == 1
         poll(lambda: not server._server.server_state.connections)
+
+
+class Buffer:
+    """A transport of which only the size of its buffer is known, and a clock that is set."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.aborted = False
+        self.now = 0.0
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def get_write_buffer_size(self) -> int:
+        return self.size
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> asyncio.TimerHandle:
+        loop: Any = self
+        self._timers.append(asyncio.TimerHandle(self.now + seconds, call, (), loop))
+        return self._timers[-1]
+
+    def get_debug(self) -> bool:
+        return False
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self._timers.remove(handle)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        due = [timer for timer in self._timers if timer.when() <= self.now]
+        for timer in due:
+            self._timers.remove(timer)
+            timer._run()
+
+
+@pytest.fixture
+def buffer(monkeypatch: pytest.MonkeyPatch) -> Buffer:
+    made = Buffer()
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: made)
+    return made
+
+
+def test_a_reader_that_takes_all_and_is_given_more_stays(buffer: Buffer) -> None:
+    stall = Stall(buffer, 1.0)  # type: ignore[arg-type]
+    for _ in range(20):
+        buffer.size = 65_000
+        stall.watch()
+        buffer.wait(0.3)
+        buffer.size = 0
+    assert not buffer.aborted
+
+
+def test_a_reader_that_takes_some_of_it_stays(buffer: Buffer) -> None:
+    stall = Stall(buffer, 1.0)  # type: ignore[arg-type]
+    buffer.size = 65_000
+    stall.watch()
+    for buffer.size in (30_000, 20_000):
+        buffer.wait(1.0)
+    buffer.size = 10_000  # little enough for more to be written, which is no pause yet
+    stall.took(more=True)
+    buffer.size = 60_000
+    buffer.wait(1.0)
+    assert not buffer.aborted
+    stall.watch()
+    buffer.wait(0.9)
+    assert not buffer.aborted
+    buffer.wait(0.1)
+    assert buffer.aborted
+
+
+def test_the_end_of_an_answer_is_to_be_taken_too(buffer: Buffer) -> None:
+    stall = Stall(buffer, 1.0)  # type: ignore[arg-type]
+    buffer.size = 10_000
+    stall.took(more=False)
+    buffer.wait(1.0)
+    assert buffer.aborted
+
+
+def test_who_leaves_as_the_work_ends_interrupts_nothing_else() -> None:
+    async def scenario() -> None:
+        gone = asyncio.get_running_loop().create_future()
+        async with Watches().watch(gone):
+            gone.set_result(None)  # heard of in the next round of the loop
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("body", "heard"),
+    [
+        *((chat(stream=True), heard) for heard in (0, 1, 3)),
+        *((chat(), heard) for heard in (0, 1)),
+        *(({}, heard) for heard in (0, 1)),  # which is refused
+    ],
+)
+def test_a_send_that_fails_is_a_client_that_left(
+    body: Any, heard: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = scripted_app(Scripted("one two three four"))
+    came = [{"type": "http.request", "body": json.dumps(body).encode()}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return came.pop() if came else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Any) -> None:
+        if len(sent) >= heard:
+            raise BrokenPipeError
+        sent.append(message)
+
+    async def scenario() -> None:
+        scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
+        await app(scope, receive, send)
+        await app.aclose()
+
+    asyncio.run(scenario())
+    assert app.metrics.errors == {"client_disconnected": 1}
+    assert "broke" not in caplog.text
 
 
 def test_a_whole_answer_that_nobody_takes_is_dropped() -> None:

@@ -54,6 +54,17 @@ def test_what_is_too_much_is_dropped_and_counted(pipe: tuple[int, int]) -> None:
     assert said.decode().splitlines() == [large, "0", "1", "2", "7 lines were dropped here.", "end"]
 
 
+def test_a_pipe_that_does_not_wait_is_waited_for(pipe: tuple[int, int]) -> None:
+    os.set_blocking(pipe[1], False)
+    journal = Journal(pipe[1])
+    large = "x" * (1 << 17)  # more than a pipe holds
+    for text in (large, large, "end"):
+        journal.emit(record(text))
+    said = read_until(pipe[0], b"end\n")
+    journal.close()
+    assert said.decode().splitlines() == [large, large, "end"]
+
+
 def test_a_reader_that_is_gone_is_no_trouble() -> None:
     reading, writing = os.pipe()
     os.close(reading)

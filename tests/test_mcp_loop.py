@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from openai.types.responses import Response
 from dragoman.testing import Reply, Scripted
 from tests.mcp_servers import Listening, by_hand, hello, listening, real
 from tests.order import check_responses
-from tests.serving import Running, serving
+from tests.serving import Running, chat, poll, serving
 
 THINKER = Path(__file__).parent / "templates" / "thinker.jinja"
 WEATHER: Any = {
@@ -528,3 +529,24 @@ def test_a_tool_that_takes_too_long_is_told(tools: Listening) -> None:
     engine = Scripted(SCRIPT, tokens=True)
     with serving(engine, **options) as server, speaking(server) as client:
         assert ask(client, "Slowly", of(tools)).output_text == "Too slow."
+
+
+def test_while_a_tool_is_called_the_engine_is_for_others() -> None:
+    script = [Reply("One, two", when="Hang", hang_at=1), *SCRIPT]
+    engine = Scripted(script, tokens=True, slots=1)
+    with real() as tools:
+        options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_timeout": 1.0, "queue": 0}
+        with (
+            serving(engine, chat_template=THINKER, **options) as server,
+            speaking(server) as client,
+            ThreadPoolExecutor() as pool,
+        ):
+            asking = pool.submit(ask, client, "Slowly", of(tools))
+            assert tools.seen.begun.wait(20)
+            with httpx.stream(
+                "POST", f"{server.url}/v1/chat/completions", json=chat("Hang", stream=True)
+            ) as other:
+                assert other.status_code == 200
+                gate = next(iter(server.app.models.loaded())).gate
+                poll(lambda: gate.waiting == 1)  # no queue is too long for what has begun
+            assert asking.result(30).output_text == "Too slow."

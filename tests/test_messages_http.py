@@ -227,6 +227,25 @@ def test_what_it_costs_is_what_is_counted() -> None:
         assert first.message.usage.input_tokens == counted
 
 
+def test_a_prompt_can_be_read_ahead() -> None:
+    engine = Scripted("Hello.", tokens=True)
+    with serving(engine, chat_template=THINKER) as server:
+        message = ask(speaking(server), "it", max_tokens=0)
+    assert (message.content, message.stop_reason) == ([], "max_tokens")
+    assert message.usage.input_tokens == len(engine.jobs[0].prompt)
+    assert message.usage.output_tokens == 0
+    assert engine.jobs[0].sampling.max_tokens == 1
+
+
+def test_the_end_of_the_context_is_told_from_a_limit() -> None:
+    engine = Scripted("word " * 100, tokens=True, context=200)
+    with serving(engine, chat_template=THINKER) as server:
+        client = speaking(server)
+        full, cut = ask(client, "it", max_tokens=20_000), ask(client, "it", max_tokens=5)
+    assert full.stop_reason == "model_context_window_exceeded"
+    assert cut.stop_reason == "max_tokens"
+
+
 def test_thoughts_are_counted_told_or_not() -> None:
     with serving(Scripted(SAYS["thought"], tokens=True), chat_template=THINKER) as server:
         client = speaking(server)
@@ -499,6 +518,9 @@ def test_keys(header: str) -> None:
         with pytest.raises(anthropic.AuthenticationError) as caught:
             speaking(server, api_key="wrong").messages.create(**REQUEST)
         assert caught.value.type == "authentication_error"
+        with pytest.raises(anthropic.AuthenticationError) as listing:
+            speaking(server, api_key="wrong").models.list()
+        assert listing.value.type == "authentication_error"
         assert caught.value.request_id
         said = {"api_key": "secret"} if header == "x-api-key" else {"auth_token": "secret"}
         client = speaking(server, **{"api_key": None} | said)

@@ -482,7 +482,7 @@ def test_what_agents_always_send_is_fine() -> None:
     ("fields", "param"),
     [
         ({"max_tokens": ...}, "max_tokens"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
         ({"model": ...}, "model"),
         ({"model": " "}, "model"),
         ({"messages": ...}, "messages"),

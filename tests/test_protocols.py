@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest, DragomanError, Unsupported
-from dragoman.protocols import chat, completions, embeddings, tokens
+from dragoman.protocols import chat, completions, embeddings, responses, tokens
 from dragoman.types import Adapter, Chat, Prompt, Request, Sampling
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -133,6 +133,49 @@ def test_fact8_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
     with pytest.raises(BadRequest) as refusal:
         chat.decode(body(client_metadata={}), strict=True)
     assert refusal.value.param == "client_metadata"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"model":"m","messages":[{"role":"user","content":"hi","odd":"\xff"}]}',
+        b'{"model":"m","messages":[{"role":"user","content":"hi"}],"odd":"\xc3("}',
+        b'{"model":"m","messages":[{"role":"user","content":"\xed\xa0\x80"}]}',
+    ],
+)
+def test_bytes_that_are_no_text_are_refused_wherever_they_are(said: bytes) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        chat.decode(said)
+    assert refusal.value.code == "invalid_json"
+
+
+def test_a_body_of_lists_of_lists_is_refused_before_it_is_read() -> None:
+    lists = ",".join(["[]"] * 500_001)
+    said = b'{"model":"m","input":[{"type":"odd","data":[%b]}]}' % lists.encode()
+    with pytest.raises(BadRequest, match="500,000 lists and objects"):
+        responses.decode(said)
+
+
+def test_what_a_tool_gave_back_and_is_no_text_is_named_in_its_place() -> None:
+    seen = {"type": "image_url", "image_url": {"url": "data:"}}
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    turns = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "a"}, seen]},
+    ]
+    found = ask(messages=turns)
+    (asked,) = found.prompts
+    assert isinstance(asked, Chat)
+    assert asked.messages[-1].content == "a[image_url: cannot be shown, only text can]"
+    assert [said for said in found.warnings if "`image_url`" in said]
+    with pytest.raises(Unsupported):
+        ask(messages=[{"role": "user", "content": [seen]}])
+
+
+@pytest.mark.parametrize("fields", [{"verbosity": "low"}, {"moderation": {"model": "x"}}])
+def test_what_would_change_the_answer_and_does_not_is_warned_of(fields: dict[str, Any]) -> None:
+    assert [said for said in ask(**fields).warnings if f"`{next(iter(fields))}`" in said]
 
 
 BAD_CHAT = [

@@ -15,6 +15,7 @@ from openai import OpenAI
 from openai.types.responses import Response, ResponseCreatedEvent
 
 from dragoman.testing import Reply, Scripted
+from dragoman.turns.compacting import CUT
 from tests.order import check_responses as check_frames
 from tests.serving import Running, serving
 
@@ -211,6 +212,23 @@ def test_a_conversation_grows(server: Running, client: OpenAI) -> None:
         client.conversations.retrieve(talk.id)
 
 
+def test_an_item_of_a_conversation_is_there_once(client: OpenAI) -> None:
+    """One that is sent again is no news; another with its id is a mistake, and nothing is lost."""
+    said: Any = {"type": "message", "role": "user", "content": "hello", "id": "msg_1"}
+    talk = client.conversations.create(items=[said])
+    client.conversations.items.create(talk.id, items=[said])
+    ask(client, [said, {"role": "user", "content": "hello"}], conversation=talk.id)
+    before = [item.id for item in client.conversations.items.list(talk.id)]
+    assert (len(before), before.count("msg_1")) == (3, 1)
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.conversations.items.create(talk.id, items=[said | {"content": "again"}])
+    assert (refused.value.param, refused.value.code) == ("items[0].id", "duplicate_item")
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, [said | {"content": "third"}], conversation=talk.id)
+    assert (refused.value.param, refused.value.code) == ("input[0].id", "duplicate_item")
+    assert [item.id for item in client.conversations.items.list(talk.id)] == before
+
+
 def test_an_item_can_be_named_instead_of_said(server: Running, client: OpenAI) -> None:
     first = ask(client, "weather?", tools=[WEATHER])
     named: list[Any] = [{"type": "item_reference", "id": item.id} for item in first.output]
@@ -241,6 +259,25 @@ def test_too_long_a_conversation_loses_its_beginning_if_it_may() -> None:
         assert "The last one." in prompt
         assert "Message 9" in prompt
         assert "Message 0" not in prompt
+
+
+def test_a_conversation_that_just_fits_leaves_room_for_an_answer() -> None:
+    engine = Scripted("Hello there!", context=400, tokens=True)
+    with serving(engine) as server, of(server, "x") as client:
+        said: list[Any] = [
+            {"role": "user", "content": "u" * 300},
+            {"role": "assistant", "content": "a"},
+            {"role": "user", "content": "b"},
+        ]
+        missing = (
+            399 - client.responses.input_tokens.count(model="scripted", input=said).input_tokens
+        )
+        said[0]["content"] += "u" * missing
+        assert ask(client, said).status == "incomplete"
+        assert ask(client, said, truncation="auto").output_text == "Hello there!"
+        few = ask(client, said, truncation="auto", max_output_tokens=1)
+        assert few.usage is not None
+        assert few.usage.input_tokens == 399  # that much room there is
 
 
 # In the background
@@ -304,11 +341,32 @@ def test_many_hear_one_response(server: Running, client: OpenAI) -> None:
     assert all(one == heard[0] for one in heard)
 
 
+def test_a_stop_is_told_to_who_hears_it() -> None:
+    with serving(Scripted(SCRIPT), drain=0.1) as server, of(server, "x") as client:
+        name = ask(client, "hang", background=True).id
+        heard = iter(client.responses.retrieve(name, stream=True))
+        events: list[Any] = [next(heard)]
+        while events[-1].type != "response.output_text.delta":
+            events.append(next(heard))
+        server._server.handle_exit(15, None)
+        events += heard
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].type == "response.failed"
+
+
 def test_a_background_response_that_breaks_has_failed(client: OpenAI) -> None:
     done = ended(client, ask(client, "break", background=True).id)
     assert done.status == "failed"
     assert done.error is not None
     assert done.error.code == "server_error"
+
+
+def test_failures_in_the_background_are_counted(server: Running, client: OpenAI) -> None:
+    errors = server.app.metrics.errors
+    before = errors.copy()
+    ended(client, ask(client, "break", background=True).id)
+    client.responses.cancel(ask(client, "hang", background=True).id)
+    assert errors - before == {"engine_error": 1}
 
 
 def test_deleting_what_runs_ends_it(client: OpenAI) -> None:
@@ -342,6 +400,33 @@ def test_a_conversation_is_made_short(server: Running, client: OpenAI) -> None:
     assert "Noted." not in prompt
     with pytest.raises(openai.BadRequestError):
         client.responses.compact(model="", input="x")
+
+
+def test_a_summary_is_asked_for_without_thoughts(server: Running, client: OpenAI) -> None:
+    before = server.app.metrics.spent
+    client.responses.compact(model="scripted", input="x")
+    assert last_prompt(server).endswith("<think>\n\n</think>\n\n")
+    spent = server.app.metrics.spent
+    assert spent.prompt > before.prompt
+    assert spent.completion > before.completion
+
+
+def summed_up(said: str) -> list[str]:
+    """The warnings with a summary by a model that says this."""
+    engine = Scripted(said, tokens=True)
+    with serving(engine, chat_template=THINKER) as server, of(server, "x") as client:
+        made = client.responses.with_raw_response.compact(model="scripted", input="x")
+        return list(made.headers.get_list("x-dragoman-warning"))
+
+
+def test_a_summary_that_is_all_thoughts_is_none() -> None:
+    with pytest.raises(openai.InternalServerError, match="no summary"):
+        summed_up("<think>\n" + "hm " * 400)
+
+
+def test_a_summary_that_is_cut_says_so() -> None:
+    assert summed_up("word " * 400) == [CUT]
+    assert summed_up("A few words.") == []
 
 
 def test_input_is_counted(client: OpenAI) -> None:

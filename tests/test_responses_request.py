@@ -32,6 +32,11 @@ class Paper:
         return rest.encode() if head == purpose else None
 
 
+def echoed(found: responses.Asked) -> dict[str, Any]:
+    """What is repeated of a request, of a model that has no usual of its own."""
+    return responses.echo(found, "m", ask(found).sampling)
+
+
 def asked(**fields: Any) -> Asked:
     return responses.decode(json.dumps({"model": "m", "input": "hi"} | fields).encode())
 
@@ -334,13 +339,61 @@ def test_a_wrong_item_is_named(said: Any, param: str) -> None:
 @pytest.mark.parametrize("kind", ["input_image", "input_file", "input_audio"])
 def test_what_is_no_text_is_refused_by_name(kind: str) -> None:
     seen = {"type": kind, "image_url": "data:", "file_id": "f", "input_audio": {}}
-    for item, at in (
-        (message("user", [part("a"), seen]), "input[1].content[1]"),
-        (output(1, [seen]), "input[1].output[0]"),
-    ):
-        refusal = refused(input=[message("user", "a"), item])
-        assert isinstance(refusal, Unsupported)
-        assert (refusal.param, f"`{kind}`" in refusal.message) == (at, True)
+    refusal = refused(input=[message("user", "a"), message("user", [part("a"), seen])])
+    assert isinstance(refusal, Unsupported)
+    assert (refusal.param, f"`{kind}`" in refusal.message) == ("input[1].content[1]", True)
+
+
+@pytest.mark.parametrize("kind", ["input_image", "input_file"])
+def test_what_a_tool_gave_back_and_is_no_text_is_named_in_its_place(kind: str) -> None:
+    """An agent that once looked at a picture sends it with every later turn."""
+    seen = {"type": kind, "image_url": "data:", "file_id": "f"}
+    asking = ask(asked(input=[message("user", "a"), call(1), output(1, [part("It is "), seen])]))
+    chat = asking.prompts[0]
+    assert isinstance(chat, Chat)
+    assert chat.messages[-1] == result("c1", f"It is [{kind}: cannot be shown, only text can]")
+    assert [said for said in asking.warnings if f"`{kind}`" in said]
+
+
+UNKEPT: list[tuple[dict[str, Any], str]] = [
+    ({"moderation": {"policy": {"output": {"mode": "block"}}}}, "moderation"),
+    ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+    ({"reasoning": {"context": "current_turn"}}, "reasoning.context"),
+    ({"text": {"verbosity": "low"}}, "text.verbosity"),
+]
+
+
+@pytest.mark.parametrize(("fields", "name"), UNKEPT)
+def test_what_would_change_the_answer_and_does_not_is_warned_of(
+    fields: dict[str, Any], name: str
+) -> None:
+    assert [said for said in ask(asked(**fields)).warnings if f"`{name}`" in said]
+
+
+@pytest.mark.parametrize("inside", [None, 5, "abc", [5], [{"type": "namespace"}]])
+def test_a_namespace_in_a_namespace_is_left_out(inside: Any) -> None:
+    inner = {"type": "namespace", "name": "m"} | ({} if inside is None else {"tools": inside})
+    found = asked(tools=[{"type": "namespace", "name": "n", "tools": [inner, function("f")]}])
+    (shown,) = echoed(found)["tools"]
+    assert [tool["name"] for tool in shown["tools"]] == ["m", "f"]
+    assert "Tools of type `namespace` are left out" in " ".join(ask(found).warnings)
+
+
+def test_names_that_come_out_alike_are_told_apart_at_once() -> None:
+    spaces = [
+        {"type": "namespace", "name": f"a{'_' * (at % 400)}", "tools": [function(f"f{at // 400}")]}
+        for at in range(1000)
+    ]
+    chat = ask(asked(tools=spaces)).prompts[0]
+    assert isinstance(chat, Chat)
+    assert len({tool.name for tool in chat.tools}) == 1000
+
+
+def test_a_prompt_can_be_read_ahead() -> None:
+    found = asked(prompt_cache_options={"prewarm": True})
+    assert not found.generates
+    assert ask(found).reads_only
+    assert asked(prompt_cache_options={"mode": "implicit"}).generates
 
 
 def test_an_empty_input_needs_something_to_go_on_with() -> None:
@@ -608,12 +661,12 @@ def test_secrets_are_neither_kept_nor_shown() -> None:
     tools = [server(**SECRET, server_url=url), {"type": "code_interpreter", "x": [SECRET]}]
     added = {"type": "additional_tools", "tools": [server("more", **SECRET, server_url=url)]}
     found = asked(tools=tools, input=[added, message("user", "a")])
-    shown = json.dumps(responses.echo(found, "m")) + json.dumps(found.items)
+    shown = json.dumps(echoed(found)) + json.dumps(found.items)
     shown += repr(responses.mcp_tools(found))
     assert "secret" not in shown
     assert "https://x.example:81/<redacted>" in shown
     schema = {"type": "object", "properties": {"headers": {"type": "string"}}}
-    (tool,) = responses.echo(asked(tools=[function("f", parameters=schema)]), "m")["tools"]
+    (tool,) = echoed(asked(tools=[function("f", parameters=schema)]))["tools"]
     assert tool["parameters"] == schema
 
 
@@ -999,7 +1052,7 @@ def test_rounds_go_on_from_what_was_said() -> None:
     chat = ask(then).prompts[0]
     assert isinstance(chat, Chat)
     assert list(chat.messages) == [user("hi"), says(None, made(1)), result("c1", "x")]
-    assert responses.echo(first, "m")["tool_choice"] == "required"
+    assert echoed(first)["tool_choice"] == "required"
 
 
 def test_a_conversation_goes_on_from_what_a_response_said() -> None:
@@ -1011,7 +1064,7 @@ def test_a_conversation_goes_on_from_what_a_response_said() -> None:
         id="resp_1",
         created=1,
         model="m",
-        echo=responses.echo(found, "m"),
+        echo=echoed(found),
         tools=tools,
         include=sealed,
         sealing=Paper(),
@@ -1055,7 +1108,7 @@ def test_a_conversation_goes_on_from_what_a_response_said() -> None:
 
 
 def test_fact41_a_response_repeats_its_request() -> None:
-    found = responses.echo(asked(), "m")
+    found = echoed(asked())
     assert found == {
         "model": "m",
         "instructions": None,
@@ -1109,13 +1162,13 @@ SAID: dict[str, Any] = {
 def test_fact41_what_was_said_is_repeated() -> None:
     inner = NESTED | {"tools": [function("find", defer_loading=True), custom("query")]}
     found = asked(**SAID, tools=[function("f"), custom("g"), inner, server(), *TOOLS[-1:]])
-    shown = responses.echo(found, "m")
+    shown = echoed(found)
     assert {name: shown[name] for name in SAID} == SAID
     assert shown["tools"][0] == function("f", description=None, parameters=None, strict=None)
     assert shown["tools"][1] == custom("g", type="text") | {"description": None}
     resource = shown | {"id": "r", "object": "response", "created_at": 1, "output": []}
     Response.model_validate(resource)
-    assert responses.echo(asked(conversation="conv_1"), "m")["conversation"] == {"id": "conv_1"}
+    assert echoed(asked(conversation="conv_1"))["conversation"] == {"id": "conv_1"}
     assert asked(reasoning={"generate_summary": "auto"}).summary
 
 
@@ -1164,7 +1217,7 @@ def test_any_json_is_an_answer_or_a_refusal(body: Any) -> None:
     refusals = []
     try:
         found = responses.decode(json.dumps(body).encode())
-        json.dumps(responses.echo(found, "m"))
+        json.dumps(echoed(found))
         assert all({"id", "type"} <= item.keys() for item in found.items)
         ask(found)
     except BadRequest as refusal:

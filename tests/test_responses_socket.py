@@ -144,6 +144,69 @@ def test_only_reading(socket: ClientConnection) -> None:
     assert checked(ask(socket, "and?", previous_response_id=first["id"]))["status"] == "completed"
 
 
+def test_what_is_not_kept_to_is_told_first(socket: ClientConnection) -> None:
+    first, *events = ask(socket, "hello", tools=[{"type": "web_search"}])
+    assert first["type"] == "dragoman.warning"
+    assert "`web_search`" in first["warnings"][0]
+    assert checked(events)["status"] == "completed"
+
+
+@pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
+def test_the_real_client_passes_over_what_it_does_not_know(server: Running) -> None:
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="anna")
+    with client, client.responses.connect() as connection:
+        said: list[str] = []
+        tool: Any = {"type": "web_search"}
+        connection.response.create(model="scripted", input="hello", tools=[tool], stream_id="a")
+        for event in connection:
+            assert getattr(event, "stream_id", None) == "a"
+            said.append(event.type)
+            if event.type == "response.completed":
+                break
+    assert said[:2] == ["dragoman.warning", "response.created"]
+
+
+@pytest.mark.parametrize("text", ["hello", "break"])
+def test_the_id_of_a_stream_goes_back(socket: ClientConnection, text: str) -> None:
+    events = ask(socket, text, stream_id='"\\ü', tools=[{"type": "web_search"}])
+    assert {event["stream_id"] for event in events} == {'"\\ü'}
+    assert "stream_id" not in events[-1]["response"]
+    for event in ask(socket, text):
+        assert "stream_id" not in event
+
+
+def test_an_error_goes_back_to_its_stream(socket: ClientConnection) -> None:
+    for wrong in ({"model": "nobody"}, {"temperature": "hot"}, {"type": "response.steer"}):
+        (event,) = ask(socket, "hello", stream_id="a", **wrong)
+        assert event["type"] == "error"
+        assert event["stream_id"] == "a"
+    (event,) = ask(socket, "hello", stream_id=1)
+    assert event["error"]["param"] == "stream_id"
+    assert "stream_id" not in event
+
+
+def test_failures_are_counted(server: Running, socket: ClientConnection) -> None:
+    errors = server.app.metrics.errors
+    before = errors.copy()
+    ask(socket, "break")
+    ask(socket, "hello", model="nobody")
+    ask(socket, "hello")
+    assert errors - before == {"engine_error": 1, "model_not_found": 1}
+
+
+def test_a_stop_is_told() -> None:
+    with serving(Scripted(SCRIPT), drain=0.1) as server:
+        with connect(server.url.replace("http", "ws") + "/v1/responses") as socket:
+            said = {"type": "response.create", "model": "scripted", "input": "hang"}
+            socket.send(json.dumps(said))
+            while json.loads(socket.recv(timeout=20))["type"] != "response.output_text.delta":
+                pass
+            server._server.handle_exit(15, None)
+            last = hear(socket)[-1]
+        assert last["type"] == "response.failed"
+        assert last["response"]["error"]["code"] == "server_is_overloaded"
+
+
 def test_leaving_ends_the_work(server: Running, socket: ClientConnection, engine: Scripted) -> None:
     said = {"type": "response.create", "model": "scripted", "input": "hang"}
     socket.send(json.dumps(said))

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import socket as tcp
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -29,7 +28,7 @@ from dragoman.http.routes import Route
 from dragoman.http.socket import Socket
 from dragoman.http.upgraded import Upgraded
 from dragoman.testing import Scripted
-from tests.serving import Running, running, scripted_app
+from tests.serving import Running, poll, running, scripted_app
 
 PATH = "/v1/talk"
 Talk = Callable[[Socket], Awaitable[None]]
@@ -77,14 +76,6 @@ def client(server: Running, path: str = PATH, **more: Any) -> connect:
 
 def counted(app: App, status: int) -> int:
     return app.metrics.requests[PATH, status]
-
-
-def poll(fact: Callable[[], bool]) -> None:
-    """For facts that only the server's own state tells."""
-    deadline = time.monotonic() + 20
-    while not fact():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def nothing_open(server: Running) -> bool:

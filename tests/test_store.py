@@ -13,6 +13,7 @@ import pytest
 
 from dragoman.errors import BadRequest, TooLarge
 from dragoman.store.rows import (
+    ROW,
     RUNNING,
     Conversation,
     Entry,
@@ -69,11 +70,13 @@ OWNED: dict[str, tuple[Asked, Any]] = {
     "get_conversation": (lambda s, who: s.get_conversation(who, "c"), None),
     "update_conversation": (lambda s, who: s.update_conversation(who, "c", b"[]"), None),
     "delete_conversation": (lambda s, who: s.delete_conversation(who, "c"), False),
+    "responses_of": (lambda s, who: s.responses_of(who, "c"), []),
     "add_items": (lambda s, who: s.add_items(who, "c", [Entry("i2", b"2")]), False),
     "items": (
         lambda s, who: s.items(who, "c", after=None, limit=9, newest_first=False),
         None,
     ),
+    "items_named": (lambda s, who: s.items_named(who, "c", ["i"]), {}),
     "item": (lambda s, who: s.item(who, "c", "i"), None),
     "delete_item": (lambda s, who: s.delete_item(who, "c", "i"), False),
     "recall": (lambda s, who: s.recall(who, ["k"]), []),
@@ -158,7 +161,6 @@ def test_a_response_comes_out_as_it_went_in(tmp_path: Path, odd: str, state: Sta
         previous=odd,
         conversation=odd,
         background=state == "queued",
-        hidden=state == "failed",
     )
 
     async def scenario(store: Store) -> None:
@@ -276,9 +278,11 @@ CHAINS: dict[str, tuple[dict[str, str | None], list[str] | None]] = {
     "a chain": ({"a": None, "b": "a", "c": "b"}, ["a", "b", "c"]),
     "a fork": ({"a": None, "b": "a", "x": "a", "c": "b"}, ["a", "b", "c"]),
     "no such response": ({"a": None}, None),
-    "a link is gone": ({"b": "a", "c": "b"}, None),
-    "a link of another": ({"other's": None, "c": "other's"}, None),
-    "a circle": ({"b": "c", "c": "b"}, None),
+}
+BROKEN: dict[str, tuple[dict[str, str | None], str]] = {
+    "a link is gone": ({"b": "a", "c": "b"}, "the beginning of its chain has expired"),
+    "a link of another": ({"other's": None, "c": "other's"}, "the beginning of its chain"),
+    "a circle": ({"b": "c", "c": "b"}, "more than 10,000"),
 }
 
 
@@ -293,6 +297,21 @@ def test_history_is_the_whole_chain_or_nothing(url: str, case: str) -> None:
         last = "nowhere" if case == "no such response" else list(links)[-1]
         found = await store.history("ann", last)
         assert (None if found is None else [row.id for row in found]) == expected
+
+    play(url, scenario)
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_chain_that_lost_a_link_is_no_missing_response(url: str, case: str) -> None:
+    links, why = BROKEN[case]
+
+    async def scenario(store: Store) -> None:
+        for name, previous in links.items():
+            owner = "bob" if name == "other's" else "ann"
+            await store.add(response(name, owner=owner, previous=previous))
+        with pytest.raises(BadRequest, match=why) as caught:
+            await store.history("ann", "c")
+        assert caught.value.param == "previous_response_id"
 
     play(url, scenario)
 
@@ -493,13 +512,14 @@ def test_what_is_old_goes(url: str) -> None:
         await store.append("old", [(0, b"")])
         await store.add(response("runs", created=old))
         await store.add(response("new", created=now, status="completed"))
+        await store.add_completion(Kept(id="kept", owner="ann", created=old, body=b"{}"))
         for who in ("old", "new"):
             await store.add_conversation(talk(who), entries("a"))
             await store.remember("ann", [Memory(who, "m", b"1")])
-        for table in ("conversations", "memories"):
-            where = "id" if table == "conversations" else "key"
-            poke(url, f"UPDATE {table} SET touched = {old} WHERE {where} = 'old'")  # noqa: S608
-        assert await store.sweep() == Swept(expired=3)
+        for table in ("responses", "conversations", "memories"):
+            where = "key" if table == "memories" else "id"
+            poke(url, f"UPDATE {table} SET touched = {old} WHERE {where} <> 'new'")  # noqa: S608
+        assert await store.sweep() == Swept(expired=4)
         assert await store.sweep() == Swept()
         rows = {name: await store.get("ann", name) for name in ("old", "runs", "new")}
         assert [name for name, row in rows.items() if row] == ["runs", "new"]
@@ -522,9 +542,10 @@ def test_what_is_too_much_goes_oldest_first(url: str) -> None:
         await store.remember("ann", [Memory("k", "m", b"x" * 100)])
         poke(url, f"UPDATE conversations SET touched = {now - 550}")  # noqa: S608
         poke(url, f"UPDATE memories SET touched = {now - 850}")  # noqa: S608
-        # 302 run, 3000 in responses, 100 in a conversation, 100 in a memory
+        poke(url, "UPDATE responses SET touched = created")
+        # 302 run, 3000 in responses, 100 in a conversation, 100 in a memory; and their 45 rows
         assert await store.sweep() == Swept()
-        strict = await opened(url, Limits(size=302 + 1500 + 150))
+        strict = await opened(url, Limits(size=302 + 1500 + 150 + ROW * (2 + 5 * 4 + 2)))
         assert await strict.sweep() == Swept(evicted=6)
         assert await strict.sweep() == Swept()
         await strict.aclose()
@@ -540,7 +561,7 @@ def test_what_is_too_much_goes_oldest_first(url: str) -> None:
 def test_many_go_in_batches(url: str) -> None:
     async def scenario(store: Store) -> None:
         await store.remember("ann", [Memory(f"{n}", "m", b"x" * 10) for n in range(1000)])
-        strict = await opened(url, Limits(size=1000))
+        strict = await opened(url, Limits(size=100 * (ROW + 10)))
         assert await strict.sweep() == Swept(evicted=900)
         poke(url, "UPDATE memories SET touched = 0")
         assert await strict.sweep() == Swept(expired=100)
@@ -559,20 +580,224 @@ def test_a_lot_at_once_is_swept_without_being_asked(url: str) -> None:
 
         await until(swept)
 
-    play(url, scenario, Limits(size=2000, ttl=1e10))
+    play(url, scenario, Limits(size=14_000, ttl=1e10))
 
 
-def test_hidden_rows_go_some_time_after_their_end(url: str) -> None:
+# chains in use
+
+
+async def grown(url: str, store: Store) -> None:
+    """A chain of two and some others, all old; then the chain is gone on from."""
+    old = int(time.time()) - 1000
+    for name, previous in {"a": None, "b": "a", "x": None, "y": "x"}.items():
+        await store.add(response(name, created=old, status="completed", previous=previous))
+    poke(url, f"UPDATE responses SET touched = {old}")  # noqa: S608
+    await store.add(response("c", status="completed", previous="b"))
+
+
+async def chain(store: Store, last: str) -> list[str] | None:
+    found = await store.history("ann", last)
+    return None if found is None else [row.id for row in found]
+
+
+def test_a_chain_in_use_does_not_lose_its_head_to_age(url: str) -> None:
     async def scenario(store: Store) -> None:
-        for name in ("runs", "ends", "ended"):
-            await store.add(response(name, hidden=True, background=True))
-        await store.add(response("seen"))
-        for name in ("ends", "ended", "seen"):
-            await store.update("ann", name, "completed", b"")
-        poke(url, "UPDATE responses SET ended = ended - 700 WHERE id IN ('ended', 'seen')")
-        assert await store.sweep() == Swept(hidden=1)
-        rows = [await store.get("ann", name) for name in ("runs", "ends", "ended", "seen")]
-        assert [row is not None for row in rows] == [True, True, False, True]
+        await grown(url, store)
+        assert await store.sweep() == Swept(expired=2)
+        assert await chain(store, "c") == ["a", "b", "c"]
+        assert await chain(store, "y") is None
+
+    play(url, scenario, Limits(ttl=500))
+
+
+def test_a_chain_in_use_does_not_lose_its_head_to_size(url: str) -> None:
+    async def scenario(store: Store) -> None:
+        await grown(url, store)
+        strict = await opened(url, Limits(size=3 * (2 * ROW + 10)))
+        assert await strict.sweep() == Swept(evicted=2)
+        await strict.aclose()
+        assert await chain(store, "c") == ["a", "b", "c"]
+
+    play(url, scenario)
+
+
+def test_only_the_owner_keeps_a_chain_in_use(url: str) -> None:
+    async def scenario(store: Store) -> None:
+        await grown(url, store)
+        await store.add(response("z", owner="bob", previous="y"))
+        assert await store.sweep() == Swept(expired=2)
+
+    play(url, scenario, Limits(ttl=500))
+
+
+def test_many_may_go_on_from_one_chain_at_once(url: str) -> None:
+    async def scenario(*stores: Store) -> None:
+        for turn in range(40):
+            await stores[0].add(response(f"r{turn}", previous=f"r{turn - 1}" if turn else None))
+        forks = [(store, f"{at}-{n}", n) for n in range(40) for at, store in enumerate(stores)]
+        await asyncio.gather(
+            *(store.add(response(name, previous=f"r{n}")) for store, name, n in forks)
+        )
+
+    play(url, scenario, stores=3)
+
+
+# what was said goes with what said it
+
+SAID = {
+    "delete": lambda s: s.delete("ann", "r"),
+    "delete_completion": lambda s: s.delete_completion("ann", "chat"),
+    "delete_conversation": lambda s: s.delete_conversation("ann", "c"),
+}
+
+
+async def speak(store: Store) -> None:
+    await furnish(store)
+    for source in ("r", "chat", "other"):
+        rows = [Memory(f"{source}{at}", "m", b"said", source) for at in range(3)]
+        await store.remember("ann", rows)
+    await store.remember("bob", [Memory("k", "m", b"said", "r")])
+
+
+async def spoken(store: Store) -> set[str | None]:
+    names = [f"{source}{at}" for source in ("r", "chat", "other") for at in range(3)]
+    return {row.source for row in await store.recall("ann", ["k", *names])}
+
+
+@pytest.mark.parametrize("method", SAID)
+def test_what_is_deleted_is_not_remembered(url: str, method: str) -> None:
+    gone = "chat" if method == "delete_completion" else "r"
+
+    async def scenario(store: Store) -> None:
+        await speak(store)
+        assert await SAID[method](store)
+        assert await spoken(store) == {None, "r", "chat", "other"} - {gone}
+        assert len(await store.recall("bob", ["k"])) == 1
+
+    play(url, scenario)
+
+
+@pytest.mark.parametrize("why", ["age", "size"])
+def test_what_is_swept_is_not_remembered(url: str, why: str) -> None:
+    async def scenario(store: Store) -> None:
+        await speak(store)
+        await store.update("ann", "r", "completed", b"")
+        poke(url, "UPDATE responses SET touched = touched - 1000")
+        poke(url, "UPDATE completions SET created = created - 1000")
+        limits = Limits(ttl=500)
+        if why == "size":  # as much as there will be, so that nothing else has to go
+            left = counted(url) - weighed(url, "r", "chat")
+            limits = Limits(size=left)
+        strict = await opened(url, limits)
+        swept = await strict.sweep()
+        assert swept == (Swept(expired=2) if why == "age" else Swept(evicted=2))
+        await strict.aclose()
+        assert await spoken(store) == {None, "other"}
+
+    play(url, scenario)
+
+
+def test_the_last_to_say_something_is_its_source(url: str) -> None:
+    async def scenario(store: Store) -> None:
+        for source in ("a", "b"):
+            await store.remember("ann", [Memory("k", "m", b"said", source)])
+        await store.delete("ann", "a")
+        assert await store.recall("ann", ["k"]) == [Memory("k", "m", b"said", "b")]
+
+    play(url, scenario)
+
+
+# what is counted
+
+TEXTS = {
+    "responses": ("id",),
+    "bodies": ("response", "body", "input"),
+    "frames": ("response", "data"),
+    "holders": ("response",),
+    "conversations": ("id", "metadata"),
+    "items": ("conversation", "body"),
+    "completions": ("id", "body", "messages"),
+    "memories": ("source", "data"),
+}
+
+
+def counted(url: str) -> int:
+    tables = ("responses", "conversations", "completions", "memories")
+    asked = "SELECT coalesce(sum(size), 0) FROM "
+    return sum(int(poke(url, asked + table)[0][0]) for table in tables)
+
+
+def weighed(url: str, *names: str) -> int:
+    """The bytes of all rows, or of those that belong to these, each with what a row takes."""
+    size = 0
+    for table, (whose, *texts) in TEXTS.items():
+        for name, *found in poke(url, f"SELECT {', '.join([whose, *texts])} FROM {table}"):  # noqa: S608
+            if not names or name in names:
+                size += ROW + sum(len(data) for data in found)
+    return size
+
+
+WRITES: dict[str, Callable[[Store], Awaitable[Any]]] = {
+    "add": lambda s: s.add(
+        response("new", previous="r", conversation="c"),
+        [Entry("i0", b"00", answered=True), Entry("i3", b"three", answered=True)],
+    ),
+    "append": lambda s: s.append("r", [(0, b"again"), (1, b"one"), (1, b"two"), (2, b"")]),
+    "add_conversation": lambda s: s.add_conversation(talk("d"), entries("x", "y", "x")),
+    "remember": lambda s: s.remember("ann", [Memory("k", "m", b"more"), Memory("l", "m", b"")]),
+    "add_completion": lambda s: s.add_completion(
+        Kept(id="other", owner="ann", created=NOW, body=b"{}", messages=b"[1]")
+    ),
+    "sweep": lambda s: s.sweep(),
+    "secret": lambda s: s.secret("seal"),
+    "update, longer": lambda s: s.update("ann", "r", "in_progress", b"x" * 99),
+    "update, the end": lambda s: s.update("ann", "r", "failed", b""),
+    "finish_turn, with all": lambda s: s.finish_turn(
+        "ann", "r", "completed", b"12", [Entry("i9", b"9", answered=True)], [(0, b"0"), (9, b"9")]
+    ),
+    "add_items, some known": lambda s: s.add_items("ann", "c", entries("i", "j", "j")),
+} | {name: lambda s, ask=ask: ask(s, "ann") for name, (ask, _) in OWNED.items()}
+
+
+def test_every_method_is_weighed() -> None:
+    public = {name for name, _ in inspect.getmembers(Store, callable) if name[0] != "_"}
+    assert public - set(WRITES) == {"open", "aclose", "cancels"}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_what_is_counted_is_what_is_there(url: str, write: str) -> None:
+    async def scenario(store: Store) -> None:
+        await furnish(store)
+        assert counted(url) == weighed(url) > 8 * ROW
+        await WRITES[write](store)
+        assert counted(url) == weighed(url)
+
+    play(url, scenario)
+    assert counted(url) == weighed(url)  # what ran has failed
+
+
+def test_changing_a_kept_completion_keeps_it_counted(url: str) -> None:
+    async def scenario(store: Store) -> None:
+        for name in range(10):
+            kept = Kept(id=f"{name}", owner="ann", created=name, body=b"{}", messages=b"x" * 1000)
+            await store.add_completion(kept)
+            assert await store.change_completion("ann", f"{name}", b'{"a":1}')
+        strict = await opened(url, Limits(size=5 * (ROW + 1007), ttl=1e10))
+        assert await strict.sweep() == Swept(evicted=5)
+        await strict.aclose()
+
+    play(url, scenario)
+
+
+def test_a_list_of_completions_reads_no_messages(url: str) -> None:
+    async def scenario(store: Store) -> None:
+        for name in ("a", "b", "c"):
+            await store.add_completion(Kept(id=name, owner="ann", created=NOW, body=name.encode()))
+        poke(url, "ALTER TABLE completions RENAME COLUMN messages TO unread")
+        found = await store.completions("ann", after="a", limit=1, newest_first=False)
+        assert found == [("b", b"b")]
+        with pytest.raises(BadRequest):
+            await store.completions("ann", after="x", limit=1, newest_first=False)
 
     play(url, scenario)
 

@@ -21,7 +21,7 @@ from sqlalchemy import create_engine, inspect
 from dragoman.errors import Unavailable
 from dragoman.store import migrations
 from dragoman.store.database import Database
-from dragoman.store.rows import Conversation, Stored, StoreError, Swept
+from dragoman.store.rows import ROW, Conversation, Entry, Stored, StoreError, Swept
 from dragoman.store.store import Store
 from dragoman.store.tables import METADATA
 from tests import postgres
@@ -355,11 +355,37 @@ def test_an_old_database_is_brought_up_with_all_it_holds(url: str) -> None:
         assert await store.frames("ann", "a", 0) == [(7, b"seven")]
         assert await store.secret("seal") == b"kept"
         sizes = poke(url, "SELECT size FROM responses ORDER BY id")
-        assert [size for (size,) in sizes] == [12, 13]
-        assert await store.sweep() == Swept(expired=2)
+        assert [size for (size,) in sizes] == [3 * ROW + 12, 3 * ROW + 13]  # with body and event
+        assert await store.sweep() == Swept(expired=1)  # the other one ended just now
 
     play(url, scenario)
     assert poke(url, "SELECT version FROM dragoman") == [(migrations.NEWEST,)]
+
+
+def test_old_rows_are_counted_as_new_ones_are(url: str) -> None:
+    at_version(url, 3)
+    for statement in (
+        "INSERT INTO responses (id, owner, status, created, ended, server, background, hidden,"
+        " cancel, size) VALUES ('r', 'ann', 'completed', 10, 11.0, 'old', false, false, false, 9)",
+        "INSERT INTO bodies VALUES ('r', :blob, :blob)",
+        "INSERT INTO frames VALUES ('r', 0, :blob)",
+        "INSERT INTO holders VALUES ('ann', 'i', 'r')",
+        "INSERT INTO conversations VALUES ('c', 'ann', 10, 10.0, 6, :blob)",
+        "INSERT INTO items VALUES ('c', 1, 'i', :blob)",
+        "INSERT INTO completions VALUES ('k', 'ann', 10, 3, :blob, :blob)",  # was changed
+        "INSERT INTO memories VALUES ('ann', 'key', 'm', 10.0, 3, :blob)",
+    ):
+        poke(url, statement, **({"blob": b"123"} if ":blob" in statement else {}))
+
+    async def scenario(store: Store) -> None:
+        await store.add_items("ann", "c", [Entry("j", b"1234")])
+        tables = ("responses", "conversations", "completions", "memories")
+        sizes = [poke(url, f"SELECT size FROM {table}")[0][0] for table in tables]  # noqa: S608
+        assert sizes == [4 * ROW + 9, 3 * ROW + 10, ROW + 6, ROW + 3]
+        assert [row.source for row in await store.recall("ann", ["key"])] == [None]
+        assert (await store.sweep()).expired == 3  # by the age that they had
+
+    play(url, scenario)
 
 
 def test_the_steps_make_the_tables_that_queries_use(url: str) -> None:

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from dragoman import assembly, pipeline
-from dragoman.errors import BadRequest, TooLarge, Unavailable
+from dragoman.errors import BadRequest, EngineFailed, TooLarge, Unavailable
 from dragoman.events import Delta
 from dragoman.http.app import App
 from dragoman.protocols import responses
-from dragoman.store.rows import Limits
+from dragoman.protocols.responses.nouns import Names
+from dragoman.store.rows import Conversation, Limits
 from dragoman.store.store import Store
 from dragoman.testing import Reply, Scripted
-from dragoman.turns.remote import Names, approved
+from dragoman.turns.remote import approved
 from dragoman.turns.state import State
 from dragoman.turns.work import Outlet
 from dragoman.types import Chat, Request
@@ -182,6 +183,31 @@ def test_a_store_that_fails_at_the_end_is_made_up_for(
     play(scene)
 
 
+@pytest.mark.parametrize("text", ["hello", "break"])
+def test_what_could_not_be_kept_says_so(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    async def failing(*_: Any, **__: Any) -> None:
+        raise Unavailable("It is down.")
+
+    async def scene(app: App) -> None:
+        await app.state.store()
+        monkeypatch.setattr(Store, "add", failing)
+        turn: Any = await app.desk.begin(asked(text), "")
+        frames = turn.start()
+        try:
+            await turn.run(Outlet(ignored, frames.extend))
+        except EngineFailed as error:
+            frames += await turn.fail(error)
+        turn.close()
+        events = [json.loads(responses.unframed(frame)) for frame in frames]
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        assert [responses.is_last(frame) for frame in frames].count(True) == 1
+        assert responses.is_last(frames[-1])
+        assert events[-1]["response"]["store"] is False
+        assert json.loads(turn.whole())["store"] is False
+
+    play(scene)
+
+
 def test_naming_many_items_costs_little() -> None:
     async def scene(app: App) -> None:
         turn: Any = await app.desk.begin(asked("hello"), "")
@@ -202,11 +228,11 @@ def test_a_long_conversation_is_shortened_in_few_tries(monkeypatch: pytest.Monke
     tries: list[int] = []
     real = pipeline.prepare
 
-    async def counted(request: Request, models: Any) -> pipeline.Plan:
+    async def counted(request: Request, models: Any, again: bool = False) -> pipeline.Plan:
         chat = request.prompts[0]
         assert isinstance(chat, Chat)
         tries.append(len(chat.messages))
-        return await real(request, models)
+        return await real(request, models, again)
 
     monkeypatch.setattr(pipeline, "prepare", counted)
 
@@ -220,6 +246,30 @@ def test_a_long_conversation_is_shortened_in_few_tries(monkeypatch: pytest.Monke
     assert tries[0] == 5000
     assert 0 < tries[-1] < 100
     assert len(tries) < 20
+
+
+@pytest.mark.parametrize("kind", ["previous_response_id", "conversation"])
+def test_what_a_response_follows_has_a_bound(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr("dragoman.turns.history.MOST", 5)
+    monkeypatch.setattr("dragoman.turns.history.PAGE", 2)
+
+    async def scene(app: App) -> None:
+        store = await app.state.store()
+        await store.add_conversation(Conversation(id="conv_1", owner="", created=1), [])
+        named = "conv_1"
+        for number in range(3):
+            more = {kind: named} if number or kind == "conversation" else {}
+            turn = await app.desk.begin(asked("and?", **more), "")
+            await turn.run(Outlet(ignored))
+            turn.close()
+            if kind == "previous_response_id":
+                named = json.loads(turn.whole())["id"]
+        with pytest.raises(BadRequest) as refused:
+            await app.desk.begin(asked("and?", **{kind: named}), "")
+        assert refused.value.param == kind
+        assert "at most 5 items" in refused.value.message
+
+    play(scene)
 
 
 def test_names_that_collide_are_told_apart_at_once() -> None:

@@ -80,12 +80,15 @@ class Gate:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def enter(self, choices: int) -> Ticket:
-        """A ticket for a request of so many choices, or `Overloaded`."""
+    def enter(self, choices: int, again: bool = False) -> Ticket:
+        """A ticket for a request of so many choices, or `Overloaded`.
+
+        One that comes `again` has been let in before, and is not turned away half done.
+        """
         ticket = Ticket(self, min(choices, self.slots) if self.slots else 0)
         if not self._waiting and self._fits(ticket):
             self._start(ticket)
-        elif len(self._waiting) >= self._queue:
+        elif len(self._waiting) >= self._queue and not again:
             raise Overloaded(
                 "Too many requests are waiting for this model. Try again in a moment.",
                 retry_after=self.retry_after(),

@@ -47,7 +47,7 @@ FLAGS: list[tuple[str, str, Any, str]] = [
     ("--admin-key", "admin_key", "list", "a key for loading and unloading; may be repeated"),
     ("--allow-open", "allow_open", bool, "listen beyond this machine without a key"),
     ("--allowed-host", "allowed_host", "list", "a further Host to answer to; may be repeated"),
-    ("--strict-params", "strict_params", bool, "refuse unknown request fields"),
+    ("--strict-params", "strict_params", bool, "refuse unknown fields at the top of a request"),
     ("--mcp", "mcp", "list", "LABEL=URL of a server of remote tools; may be repeated"),
     ("--mcp-hosts", "mcp_hosts", "list", "HOST[:PORT] requests may name; may be repeated"),
     ("--mcp-rounds", "mcp_rounds", int, "times an answer may call remote tools and go on (16)"),

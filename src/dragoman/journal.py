@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import threading
 from queue import SimpleQueue
 
@@ -51,6 +52,14 @@ class Journal(logging.Handler):
             left = f"{line}\n".encode(errors="backslashreplace")
             try:
                 while left:
-                    left = left[os.write(self._descriptor, left) :]
+                    left = self._some(left)
             except OSError:  # nobody will read it
                 continue
+
+    def _some(self, left: bytes) -> bytes:
+        """Write what there is room for; what is left then."""
+        try:
+            return left[os.write(self._descriptor, left) :]
+        except BlockingIOError:  # a terminal that another program has set so
+            select.select((), (self._descriptor,), ())
+            return left

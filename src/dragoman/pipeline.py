@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeAlias, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.admission import Ticket
 from dragoman.constraint.order import Made
@@ -108,13 +109,16 @@ class Plan(Struct):
         self.lease.release()
 
 
-async def prepare(request: Request, models: Models) -> Plan:
-    """Do all that can be the client's fault, before any header is sent."""
+async def prepare(request: Request, models: Models, again: bool = False) -> Plan:
+    """Do all that can be the client's fault, before any header is sent.
+
+    What goes on with an answer that has begun comes `again`: no queue is too long for it.
+    """
     lease = await models.acquire(request.model)
     try:
         model = lease.model
         check(request, model)
-        ticket = model.gate.enter(choices(request) * len(request.prompts))
+        ticket = model.gate.enter(choices(request) * len(request.prompts), again)
     except BaseException:
         lease.release()
         raise
@@ -205,6 +209,8 @@ def make_job(request: Request, ready: Ready, model: Model, room: int | None) -> 
         wanted = sampling.max_tokens
         longest = room if wanted is None else min(wanted, room)
         sampling = Sampling(max_tokens=longest).over(sampling)
+    if request.reads_only:
+        sampling = Sampling(max_tokens=1).over(sampling)
     n = choices(request)
     cached = request.cache_prompt
     if cached is None:  # numbers differ in their last bits when part of a prompt was read before
@@ -228,8 +234,12 @@ def make_job(request: Request, ready: Ready, model: Model, room: int | None) -> 
 async def generate(plan: Plan, deliver: Deliver) -> None:
     """Run the answer and hand out what it gains. Cancelling this cancels the engine at once."""
     with blaming(plan.request):
-        if (plan.request.best_of or 0) > plan.request.n:
-            whole = Completion()
+        whole = Completion()
+        if plan.request.reads_only:
+            await run(plan, whole.add)
+            spent = replace(whole.usage, completion=0, reasoning=0)
+            await done(deliver(Delta(finish="length", usage=spent)))
+        elif (plan.request.best_of or 0) > plan.request.n:
             await run(plan, whole.add)
             told = plan.request.logprobs is not None
             for delta in likeliest(whole, plan.jobs[0].n, plan.request.n, told):
@@ -278,9 +288,10 @@ def start(plan: Plan, readers: list[Reader]) -> AsyncGenerator[Step, None]:
 def make_notes(plan: Plan) -> Notes | None:
     """What listens to the answer of a chat for the memory; the best of many is not kept."""
     memory, request = plan.memory, plan.request
-    if memory is None or plan.reuse is None or (request.best_of or 0) > request.n:
+    unheard = request.reads_only or (request.best_of or 0) > request.n
+    if memory is None or plan.reuse is None or unheard:
         return None
-    notes, first = Notes(memory, voice_of(plan.model, request), request.keep), 0
+    notes, first = Notes(memory, voice_of(plan.model, request), request.keep, request.source), 0
     for job, ready in zip(plan.jobs, plan.prompts, strict=True):
         if ready.reuse is not None:
             notes.ask(range(first, first + job.n), ready.reuse, ready.opened)

@@ -150,8 +150,10 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
         """The tools that the answer may call."""
         if self.tool_choice == "none":
             return ()
-        some = self.callable
-        return self.tools if some is None else tuple(t for t in self.tools if t.name in some)
+        if self.callable is None:
+            return self.tools
+        some = set(self.callable)
+        return tuple(tool for tool in self.tools if tool.name in some)
 
     def name(self, field: str) -> str:
         """What the client called a field, to be refused by."""
@@ -187,9 +189,11 @@ class Request(Struct, frozen=True, kw_only=True):
     seal_reasoning: bool = False  # thoughts are told in a form that only this server reads
     stream: bool = False
     include_usage: bool = False
+    reads_only: bool = False  # nothing is answered: the prompt is there for a later request
     obfuscate: bool = False  # pad the frames of a stream so that their sizes tell nothing
     keep: bool = False  # the client wants it to be kept
     owner: str = ""  # whose it is; what is kept of it is for nobody else
+    source: str | None = None  # what the answer is called, where it can be deleted by that
     warnings: tuple[str, ...] = ()  # what was said and is not kept to, a sentence each
 
 

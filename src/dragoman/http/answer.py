@@ -9,8 +9,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from itertools import islice
 
 from dragoman.errors import DragomanError, Draining, EngineFailed
@@ -60,15 +60,21 @@ class Answering:
     def timing(self) -> Timing:
         return Timing(self._metrics)
 
-    async def answer(self, exchange: Exchange, prepare: Callable[[], Awaitable[Work]]) -> None:
-        """Prepare a piece of work, which may fail with a status, and tell what comes of it."""
+    @asynccontextmanager
+    async def watching(self, gone: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
+        """While this is open the client's leaving ends the work; a server that stops takes none."""
         if self.drain is not None:
             raise self.stopping()
+        async with self.watches.watch(gone()):
+            yield
+
+    async def answer(self, exchange: Exchange, prepare: Callable[[], Awaitable[Work]]) -> None:
+        """Prepare a piece of work, which may fail with a status, and tell what comes of it."""
         timing = self.timing()
         stream: Stream | None = None
         work: Work | None = None
         try:
-            async with self.watches.watch(exchange.gone()):
+            async with self.watching(exchange.gone):
                 work = await prepare()
                 exchange.headers += warnings(work.warnings) + prompted(work.reuse)
                 if work.streamed:
@@ -83,7 +89,7 @@ class Answering:
     async def _run(
         self, exchange: Exchange, work: Work, stream: Stream | None, timing: Timing
     ) -> None:
-        try:
+        with closing(work), unbroken(f"request {exchange.request_id}"):
             if stream is None:
                 await work.run(Outlet(timing.note))
                 await exchange.answer(200, work.whole())
@@ -91,13 +97,18 @@ class Answering:
                 with self._clock.watching(stream):
                     # a task of its own is not resumed through all the layers, token by token
                     await asyncio.create_task(send_stream(stream, work, timing))
-        except (DragomanError, Disconnected):
-            raise
-        except Exception as error:
-            log.exception("request %s: the engine broke", exchange.request_id)
-            raise EngineFailed("The engine failed while it worked on this request.") from error
-        finally:
-            work.close()
+
+
+@contextmanager
+def unbroken(work: str) -> Iterator[None]:
+    """What breaks in here and is no error of ours is the engine's; the log has the rest."""
+    try:
+        yield
+    except (DragomanError, Disconnected):
+        raise
+    except Exception as error:
+        log.exception("%s: the engine broke", work)
+        raise EngineFailed("The engine failed while it worked on this request.") from error
 
 
 def warnings(said: Iterable[str]) -> list[Header]:
@@ -122,7 +133,7 @@ async def send_stream(stream: Stream, work: Work, timing: Timing) -> None:
 
 async def last_words(stream: Stream, events: list[bytes]) -> None:
     """Tell the client that its stream broke, if it still listens."""
-    with suppress(TimeoutError, OSError, RuntimeError):
+    with suppress(TimeoutError, Disconnected, RuntimeError):
         async with asyncio.timeout(LAST_WORDS):
             await stream.start()
             await stream.events(events)

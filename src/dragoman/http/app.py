@@ -64,7 +64,9 @@ class App:
         if models.memory is not None:
             models.memory.keep_in(self.state)
         background = Background(
-            lambda: self.answering.watches.watch(None), lambda: self.answering.timing().note
+            lambda: self.answering.watches.watch(None),
+            lambda: self.answering.timing().note,
+            self.metrics.fail,
         )
         self.desk = Desk(models, self.state, background, elsewhere)
         self.routes = Routes(self._table())
@@ -203,9 +205,12 @@ class App:
         def get(path: str, handler: Handler, summary: str, **more: Any) -> Route:
             return Route(path=path, method="GET", handler=handler, summary=summary, **more)
 
+        def listed(path: str, handler: Handler, summary: str, answer: Any) -> Route:
+            return get(path, handler, summary, answer=answer, other_error=messages.error)
+
         return [
-            get("/v1/models", do.list_models, "All models.", answer=models.ModelList),
-            get("/v1/models/{model...}", do.one_model, "One model.", answer=models.ModelCard),
+            listed("/v1/models", do.list_models, "All models.", models.ModelList),
+            listed("/v1/models/{model...}", do.one_model, "One model.", models.ModelCard),
             Route(
                 path="/tokenize",
                 method="POST",

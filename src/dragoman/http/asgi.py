@@ -129,11 +129,17 @@ class Exchange:
     async def _say(self, message: Message) -> None:
         """Send a part of an answer, also where a WebSocket was asked for."""
         if not self.upgrading:
-            await self.send(message)
+            told = message
         elif _REFUSAL in (self.scope.get("extensions") or {}):
-            await self.send({**message, "type": f"websocket.{message['type']}"})
+            told = {**message, "type": f"websocket.{message['type']}"}
         elif message["type"] == "http.response.start":  # such a server has one refusal only
-            await self.send({"type": "websocket.close", "code": 1008})
+            told = {"type": "websocket.close", "code": 1008}
+        else:
+            return
+        try:
+            await self.send(told)
+        except OSError:  # what servers say when the client has left
+            raise Disconnected from None
 
     async def answer(
         self, status: int, body: bytes, kind: bytes = JSON, headers: Iterable[Header] = ()

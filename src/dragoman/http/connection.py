@@ -212,6 +212,10 @@ class Connection(HttpToolsProtocol):
         super().pause_writing()
         self._stall.watch()
 
+    def resume_writing(self) -> None:
+        self._stall.took(more=self._answering)
+        super().resume_writing()
+
     def _refuse(self, error: DragomanError) -> None:
         """Answer with an error, unless an answer is under way, and close."""
         self._disarm()

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, NotFound
+from dragoman.http.answer import warnings
 from dragoman.http.asgi import Exchange
 from dragoman.http.paging import paging
 from dragoman.http.routes import Route
 from dragoman.protocols import chat, chat_answer, chat_kept
+from dragoman.protocols.openai import new_name
 from dragoman.store.rows import Kept
 from dragoman.turns.work import Answer
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dragoman.http")
 _FILTER = re.compile(r"metadata\[(.*)\]")
+_SOME = 100  # completions that are looked through at once
 
 
 class Chats:
@@ -37,25 +40,25 @@ class Chats:
     async def complete(self, exchange: Exchange) -> None:
         body = await self._app.body(exchange)
         said = chat.decode(body, self._app.settings.strict_params)
-        request = replace(said, owner=exchange.owner)
+        request = replace(said, owner=exchange.owner, source=new_name("chatcmpl"))
 
         async def prepare() -> Answer:
             store = await self._store() if request.keep else None
             answer = await Answer.prepared(chat, request, self._app.models)
             if store is not None:
-                answer.keep = lambda whole: self._keep(exchange.owner, body, whole, store)
+                answer.keep = lambda whole: self._keep(exchange, body, whole, store)
             return answer
 
         await self._app.answering.answer(exchange, prepare)
 
     @staticmethod
-    async def _keep(owner: str, body: bytes, whole: bytes, store: Store) -> None:
-        """An answer is told even if it cannot be kept."""
+    async def _keep(exchange: Exchange, body: bytes, whole: bytes, store: Store) -> None:
+        """An answer is told even if it cannot be kept; a whole one says so."""
         messages, metadata = chat_kept.asked(body)
         kept = chat_kept.noted(whole, metadata)
         row = Kept(
             id=chat_kept.name_of(kept),
-            owner=owner,
+            owner=exchange.owner,
             created=int(time.time()),
             body=kept,
             messages=messages,
@@ -64,6 +67,7 @@ class Chats:
             await store.add_completion(row)
         except DragomanError as error:
             log.error("chat completion %s could not be kept: %s", row.id, error.message)
+            exchange.headers += warnings(["`store`: the answer could not be kept."])
 
     async def _found(self, exchange: Exchange) -> Kept:
         row = await (await self._store()).get_completion(exchange.owner, exchange.params["id"])
@@ -84,8 +88,9 @@ class Chats:
         await exchange.answer(200, changed)
 
     async def delete(self, exchange: Exchange) -> None:
-        name = exchange.params["id"]
-        if not await (await self._store()).delete_completion(exchange.owner, name):
+        owner, name = exchange.owner, exchange.params["id"]
+        gone = (await self._store()).delete_completion
+        if not await self._app.desk.forget(owner, [name], lambda: gone(owner, name)):
             raise _nothing(exchange)
         await exchange.answer(200, chat_kept.deleted(name))
 
@@ -104,14 +109,16 @@ class Chats:
         }
         store = await self._store()
         found: list[bytes] = []
+        # of those that are all wanted, one more than are shown says that there are more
+        some = _SOME if wanted or model is not None else limit + 1
         while len(found) <= limit:
             page = await store.completions(
-                exchange.owner, after=after, limit=100, newest_first=newest
+                exchange.owner, after=after, limit=some, newest_first=newest
             )
-            found += [row.body for row in page if chat_kept.fits(row.body, model, wanted)]
-            if len(page) < 100:
+            found += [body for _, body in page if chat_kept.fits(body, model, wanted)]
+            if len(page) < some:
                 break
-            after = page[-1].id
+            after = page[-1][0]
         await exchange.answer(200, chat_kept.listed(found[:limit], len(found) > limit))
 
     def routes(self) -> list[Route]:

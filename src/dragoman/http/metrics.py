@@ -21,6 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from dragoman.constraint.workshop import Stats
+from dragoman.errors import DragomanError
 from dragoman.events import Usage
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -91,6 +92,10 @@ class Metrics(Collector):
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
+
+    def fail(self, error: DragomanError) -> None:
+        """Count an error that no request ends with: over a socket, or in the background."""
+        self.errors[error.code or error.type] += 1
 
     def page(self) -> bytes:
         return generate_latest(self._registry)

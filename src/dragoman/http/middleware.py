@@ -78,9 +78,11 @@ class Outermost:
         if exchange.status is not None:
             return
         status = exchange.status_of(error)
-        await exchange.answer(
-            status, exchange.write_error(error, exchange.request_id), headers=retry(error)
-        )
+        body = exchange.write_error(error, exchange.request_id)
+        try:
+            await exchange.answer(status, body, headers=retry(error))
+        except Disconnected:
+            exchange.code = "client_disconnected"
 
     def _count(self, exchange: Exchange, seconds: float) -> None:
         metrics = self._metrics

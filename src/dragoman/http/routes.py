@@ -42,6 +42,8 @@ class Route(Struct, frozen=True, kw_only=True):
     answer: Any = None
     streams: bool = False
     error: Callable[[DragomanError, str], bytes] = openai.error  # in the dialect of the path
+    # for clients of Messages, where they come to the same path
+    other_error: Callable[[DragomanError, str], bytes] | None = None
     status: Callable[[DragomanError], int] = own_status  # what the dialect makes of a status
 
     @property
@@ -141,7 +143,8 @@ class Routes:
         exchange.match = match = self.find(exchange.path)
         route = match.route(exchange.method) or match.nearest
         if route is not None:
-            exchange.write_error = route.error
+            other = route.other_error if exchange.messages else None
+            exchange.write_error = other or route.error
             exchange.status_of = route.status
 
     @staticmethod

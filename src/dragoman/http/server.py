@@ -25,6 +25,7 @@ from dragoman.http.connection import guarded
 log = logging.getLogger("dragoman.server")
 Ready = Callable[[str], None]
 FAREWELL = 2.0  # seconds for the last words of what was interrupted
+LAST_TEXTS = 1.0  # of them, for those over sockets
 
 
 class Server(uvicorn.Server):
@@ -71,7 +72,7 @@ class Server(uvicorn.Server):
         try:
             async with asyncio.timeout(FAREWELL):
                 await watches.idle()
-                await self._app.sockets.close()
+                await self._app.sockets.close(LAST_TEXTS)
         except TimeoutError:
             log.warning("%d requests did not end in time", len(watches))
 

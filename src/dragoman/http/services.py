@@ -16,7 +16,7 @@ from dragoman.http.asgi import Exchange
 from dragoman.http.metrics import CONTENT_TYPE
 from dragoman.models.registry import Entry, Model
 from dragoman.pipeline import count
-from dragoman.protocols import embeddings, messages, models, openai, tokens
+from dragoman.protocols import embeddings, models, openai, tokens
 from dragoman.protocols.messages import Count, Messages, listing
 from dragoman.protocols.wire import read
 from dragoman.tokens.tokenizer import AnyTokenizer
@@ -61,9 +61,7 @@ class Services:
 
     async def embed(self, exchange: Exchange) -> None:
         request = embeddings.decode(await self._app.body(exchange), self._strict)
-        if self._app.answering.drain is not None:
-            raise self._app.answering.stopping()
-        async with self._app.answering.watches.watch(exchange.gone()):
+        async with self._app.answering.watching(exchange.gone):
             model, vectors, spent = await embed(request.model, request.inputs, self._models)
         self._app.metrics.spent += spent
         body = embeddings.whole(request, model, vectors, spent.prompt)
@@ -108,14 +106,11 @@ class Services:
     async def list_models(self, exchange: Exchange) -> None:
         cards = [card(entry) for entry in self._models.list()]
         if exchange.messages:
-            exchange.write_error = messages.error
             await exchange.answer(200, listing.page(cards, exchange.query))
         else:
             await exchange.answer(200, models.whole(cards))
 
     async def one_model(self, exchange: Exchange) -> None:
-        if exchange.messages:
-            exchange.write_error = messages.error
         found = card(self._models.get(exchange.params["model"]))
         await exchange.answer(200, (listing if exchange.messages else models).one(found))
 

@@ -202,8 +202,14 @@ class Sockets:
         for socket in self._open:
             socket.wake()
 
-    async def close(self) -> None:
-        """Close all that are open, whatever they do, and wait until their handlers have ended."""
+    async def close(self, patience: float = 0.0) -> None:
+        """Close all that are open, whatever they do, and wait until their handlers have ended.
+
+        Those that have a last word to say get so many seconds for it.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._none.wait()
         await asyncio.gather(*(socket.close(RESTART, STOPPING) for socket in self._open))
         await self._none.wait()
 

@@ -5,7 +5,6 @@ Handlers read what is asked, go to the desk or to the store in the name of whoev
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -13,27 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dragoman.errors import BadRequest, DragomanError, EngineFailed, NotFound
-from dragoman.http.answer import warnings
+from dragoman.errors import BadRequest, DragomanError, NotFound
+from dragoman.http.answer import unbroken, warnings
 from dragoman.http.asgi import WEBSOCKET, Exchange
 from dragoman.http.paging import number, paging
 from dragoman.http.routes import Handler, Route
 from dragoman.http.socket import Socket
-from dragoman.http.watching import Disconnected
 from dragoman.pipeline import done
 from dragoman.protocols import conversations, responses
 from dragoman.protocols.responses.nouns import Item
 from dragoman.store.rows import Conversation, Entry
 from dragoman.turns.compacting import compact
-from dragoman.turns.history import Local
+from dragoman.turns.history import Local, taken
 from dragoman.turns.turn import Turn
-from dragoman.turns.work import Outlet, Push
+from dragoman.turns.work import Outlet
 
 if TYPE_CHECKING:
     from dragoman.http.app import App
     from dragoman.store.store import Store
 
-log = logging.getLogger("dragoman.http")
 encode = msgspec.json.Encoder().encode
 
 
@@ -90,7 +87,7 @@ class Stateful:
 
         async def work() -> bytes:
             scene = await self._desk.scene(asked, exchange.owner, {})
-            body, unkept = await compact(*scene)
+            body, unkept = await compact(*scene, self._app.answering.timing().note)
             exchange.headers += warnings(unkept)
             return body
 
@@ -107,10 +104,7 @@ class Stateful:
 
     async def _watched(self, exchange: Exchange, work: Callable[[], Awaitable[bytes]]) -> None:
         """Answer with what a work that takes its time gives."""
-        answering = self._app.answering
-        if answering.drain is not None:
-            raise answering.stopping()
-        async with answering.watches.watch(exchange.gone()):
+        async with self._app.answering.watching(exchange.gone):
             body = await work()
         await exchange.answer(200, body)
 
@@ -129,41 +123,39 @@ class Stateful:
         self, exchange: Exchange, socket: Socket, text: bytes, local: Local
     ) -> None:
         """One response; whatever becomes of it, the socket stays open."""
+        stream = responses.stream_of(text)
 
         def push(frames: list[bytes]) -> Awaitable[None] | None:
-            return socket.push([responses.unframed(frame) for frame in frames])
+            return socket.push([responses.unframed(frame, stream) for frame in frames])
 
         turn: Turn | None = None
         previous: str | None = None
         try:
             asked = responses.decode_frame(text, self._app.settings.strict_params)
             previous = asked.said.previous_response_id
-            async with self._app.answering.watches.watch(socket.gone()):
+            async with self._app.answering.watching(socket.gone):
                 work = await self._desk.begin(asked, exchange.owner, local)
                 assert isinstance(work, Turn)  # noqa: S101  # nothing runs in the background here
                 turn = work
+                if turn.warnings:
+                    await socket.send(responses.warning(turn.warnings, stream))
                 await done(push(turn.start()))
-                await self._speak(turn, push)
+                with unbroken(f"response {turn.id}"):
+                    await turn.run(Outlet(self._app.answering.timing().note, push))
             local.clear()
             local[turn.id] = turn.items
         except DragomanError as error:
             local.pop(previous or "", None)  # what could not be gone on from is not tried again
+            if turn is None or not turn.writer.over:
+                self._app.metrics.fail(error)
             if turn is None:
-                await socket.send(responses.socket_error(error, exchange.status_of(error)))
+                status = exchange.status_of(error)
+                await socket.send(responses.socket_error(error, status, stream))
             else:
                 await done(push(await turn.fail(error)))
         finally:
             if turn is not None:
                 turn.close()
-
-    async def _speak(self, turn: Turn, push: Push) -> None:
-        try:
-            await turn.run(Outlet(self._app.answering.timing().note, push))
-        except (DragomanError, Disconnected):
-            raise
-        except Exception as error:
-            log.exception("response %s: the engine broke", turn.id)
-            raise EngineFailed("The engine failed while it worked on this request.") from error
 
     # conversations
 
@@ -193,8 +185,10 @@ class Stateful:
         await exchange.answer(200, conversations.shown(row.id, row.created, row.metadata))
 
     async def forget(self, exchange: Exchange) -> None:
-        name = exchange.params["id"]
-        if not await (await self._store()).delete_conversation(exchange.owner, name):
+        owner, name, store = exchange.owner, exchange.params["id"], await self._store()
+        said = await store.responses_of(owner, name)
+        gone = store.delete_conversation
+        if not await self._desk.forget(owner, said, lambda: gone(owner, name)):
             raise _no_conversation(exchange)
         await exchange.answer(200, conversations.deleted(name))
 
@@ -215,7 +209,12 @@ class Stateful:
     async def add_items(self, exchange: Exchange) -> None:
         items = conversations.decode_items(*await self._body(exchange))
         store, name = await self._store(), exchange.params["id"]
-        if not await store.add_items(exchange.owner, name, _entries(items)):
+        entries = _entries(items)
+        there = await store.items_named(exchange.owner, name, [entry.id for entry in entries])
+        for at, entry in enumerate(entries):
+            if there.get(entry.id, entry.body) != entry.body:
+                raise taken(entry.id, f"items[{at}].id")
+        if not await store.add_items(exchange.owner, name, entries):
             raise _no_conversation(exchange)
         await exchange.answer(200, conversations.listed(items, more=False))
 

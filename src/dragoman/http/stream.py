@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from time import perf_counter as now
 
 from dragoman.http.asgi import STREAM_HEADERS, WRITER, Exchange
+from dragoman.http.watching import Disconnected
 
 
 class Stream:
@@ -75,17 +76,20 @@ class Stream:
         self._rest()
 
     async def finish(self) -> None:
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._write(b"", more=False)
 
-    async def _write(self, event: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": event, "more_body": True})
+    async def _write(self, event: bytes, more: bool = True) -> None:
+        try:
+            await self._send({"type": "http.response.body", "body": event, "more_body": more})
+        except OSError:  # what servers say when the client has left
+            raise Disconnected from None
 
     def _rest(self) -> None:
         self._sending = False
         self._since = now()
 
     async def ping(self) -> None:
-        with suppress(OSError, RuntimeError):  # the client left meanwhile
+        with suppress(Disconnected, RuntimeError):  # the client left meanwhile
             await self.events([self._exchange.ping])
 
     def tick(self, at: float, patience: float, ping: float) -> None:
@@ -101,7 +105,7 @@ class Stream:
             self._pinging = self._loop.create_task(self.ping())
 
     async def _begin(self) -> None:
-        with suppress(OSError, RuntimeError):
+        with suppress(Disconnected, RuntimeError):
             await self._open()
 
 

@@ -47,8 +47,10 @@ class Stall:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
+        """From now on; what was left before says nothing of what is left now."""
+        self.stop()
         self._left = self._transport.get_write_buffer_size()
-        if self._left and self._timer is None:
+        if self._left:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._seconds, self._check)
 
@@ -57,6 +59,13 @@ class Stall:
         left, before = self._transport.get_write_buffer_size(), self._left
         if left and left >= before:
             self._transport.abort()
+        else:
+            self.watch()
+
+    def took(self, more: bool) -> None:
+        """The client has taken nearly all; if `more` follows, the next pause is looked at."""
+        if more:
+            self.stop()
         else:
             self.watch()
 
@@ -325,6 +334,7 @@ class Upgraded(asyncio.Protocol):
         self._stall.watch()
 
     def resume_writing(self) -> None:
+        self._stall.took(more=self._code is None)
         self._writable.set()
         self._flow()
 

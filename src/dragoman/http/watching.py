@@ -33,6 +33,10 @@ class Watch:
             self.reason = reason
             self._task.cancel()
 
+    def close(self) -> None:
+        """The task goes on with what is not ours."""
+        self._task = None
+
 
 class Watches:
     """All requests that are worked on."""
@@ -68,6 +72,7 @@ class Watches:
         except asyncio.CancelledError:
             raise self._why(watch) from None
         finally:
+            watch.close()
             if waiting is not None:
                 waiting.cancel()
             self._open.discard(watch)

@@ -172,10 +172,16 @@ class Memory:
 
     # After it was answered
 
-    def note(self, voice: Voice, rows: dict[str, Entry], lasting: bool) -> None:
-        self._shelf.put(voice.owner, rows)
+    def note(
+        self, voice: Voice, rows: dict[str, Entry], lasting: bool, source: str | None = None
+    ) -> None:
+        self._shelf.put(voice.owner, rows, source)
         if lasting:
-            self._shelf.write(voice.owner, voice.model.id, rows)
+            self._shelf.write(voice.owner, voice.model.id, rows, source)
+
+    async def forget(self, owner: str, sources: Collection[str]) -> None:
+        """Drop what these answers said. What is in a store goes with them there."""
+        await self._shelf.forget(owner, sources)
 
     def trail(self, voice: Voice) -> Trail:
         name = self.name(voice)
@@ -212,10 +218,13 @@ class Memory:
 class Notes:
     """Hears the answer to one request, and remembers what each choice of it said."""
 
-    def __init__(self, memory: Memory, voice: Voice, lasting: bool = False) -> None:
+    def __init__(
+        self, memory: Memory, voice: Voice, lasting: bool = False, source: str | None = None
+    ) -> None:
         self._memory = memory
         self._voice = voice
         self._lasting = lasting
+        self._source = source
         self._heard: defaultdict[int, list[Delta]] = defaultdict(list)
         self._asked: dict[int, tuple[Reuse, int | None]] = {}
 
@@ -243,7 +252,7 @@ class Notes:
         name = self._memory.name(self._voice)
         keys = [_call_key(name, call.id) for call in choice.calls if call.id in own]
         keys.append(_turn_key(name, reuse.place, said))
-        self._memory.note(self._voice, dict.fromkeys(keys, entry), self._lasting)
+        self._memory.note(self._voice, dict.fromkeys(keys, entry), self._lasting, self._source)
 
 
 def added(deltas: Sequence[Delta]) -> Completion:

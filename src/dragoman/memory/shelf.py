@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -38,32 +38,38 @@ class Shelf:
 
     def __init__(self, most: int, backing: Backing | None = None) -> None:
         self._most = most
-        self._entries: OrderedDict[tuple[str, str], Entry] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str], tuple[Entry, str | None]] = OrderedDict()
+        self._said: defaultdict[tuple[str, str | None], set[str]] = defaultdict(set)  # by sources
         self._queue: deque[tuple[str, list[Row]]] = deque()
         self._writer: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
         self.backing = backing
         self.size = 0
         self.dropped = 0  # entries that were not written
 
     def get(self, owner: str, key: str) -> Entry | None:
         found = self._entries.get((owner, key))
-        if found is not None:
-            self._entries.move_to_end((owner, key))
-        return found
+        if found is None:
+            return None
+        self._entries.move_to_end((owner, key))
+        return found[0]
 
-    def put(self, owner: str, rows: dict[str, Entry]) -> None:
+    def put(self, owner: str, rows: dict[str, Entry], source: str | None = None) -> None:
+        """Keep what was said; `source` is the answer that it can be deleted with."""
         for key, entry in rows.items():
-            self._keep(owner, key, entry)
+            self._keep(owner, key, entry, source)
 
-    def write(self, owner: str, model: str, rows: dict[str, Entry]) -> None:
+    def write(
+        self, owner: str, model: str, rows: dict[str, Entry], source: str | None = None
+    ) -> None:
         """Put them into the store, too."""
         if self.backing is None:
             return
         if len(self._queue) >= WAITING:
             self.dropped += 1
             return
-        packed = [Row(key, model, msgspec.msgpack.encode(entry)) for key, entry in rows.items()]
-        self._queue.append((owner, packed))
+        packed = {key: msgspec.msgpack.encode(entry) for key, entry in rows.items()}
+        self._queue.append((owner, [Row(key, model, packed[key], source) for key in rows]))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
 
@@ -76,9 +82,24 @@ class Shelf:
             async with asyncio.timeout(PATIENCE):
                 rows = await self.backing.recall(owner, missing)
             for row in rows:
-                self._keep(owner, row.key, msgspec.msgpack.decode(row.data, type=Entry))
+                entry = msgspec.msgpack.decode(row.data, type=Entry)
+                self._keep(owner, row.key, entry, row.source)
         except Exception as error:  # whatever it is, the answer can do without
             log.warning("what was said before could not be read: %s", error or type(error).__name__)
+
+    async def forget(self, owner: str, sources: Collection[str]) -> None:
+        """Drop what these said; none of it is on its way to the store when this returns."""
+        gone = frozenset(sources)
+        for source in gone:
+            for key in self._said.pop((owner, source), ()):
+                self.size -= _weight(self._entries.pop((owner, key))[0])
+        waiting = [
+            (who, [row for row in rows if who != owner or row.source not in gone])
+            for who, rows in self._queue
+        ]
+        self._queue = deque((who, rows) for who, rows in waiting if rows)
+        async with self._writing:
+            pass
 
     async def aclose(self) -> None:
         """Write what waits, if that can be done soon."""
@@ -86,12 +107,22 @@ class Shelf:
             await asyncio.wait([self._writer], timeout=LAST)
             self._writer.cancel()
 
-    def _keep(self, owner: str, key: str, entry: Entry) -> None:
-        old = self._entries.pop((owner, key), None)
-        self.size += _weight(entry) - (0 if old is None else _weight(old))
-        self._entries[owner, key] = entry
+    def _keep(self, owner: str, key: str, entry: Entry, source: str | None) -> None:
+        if (owner, key) in self._entries:
+            self._drop(owner, key)
+        self._entries[owner, key] = entry, source
+        self._said[owner, source].add(key)
+        self.size += _weight(entry)
         while self.size > self._most:
-            self.size -= _weight(self._entries.popitem(last=False)[1])
+            self._drop(*next(iter(self._entries)))
+
+    def _drop(self, owner: str, key: str) -> None:
+        entry, source = self._entries.pop((owner, key))
+        self.size -= _weight(entry)
+        said = self._said[owner, source]
+        said.discard(key)
+        if not said:
+            del self._said[owner, source]
 
     async def _write(self) -> None:
         while self._queue and self.backing is not None:
@@ -99,7 +130,8 @@ class Shelf:
             while self._queue and self._queue[0][0] == owner and len(rows) < WAITING:
                 rows += self._queue.popleft()[1]
             try:
-                await self.backing.remember(owner, rows)
+                async with self._writing:
+                    await self.backing.remember(owner, rows)
             except Exception as error:  # the answer is told; what was said is not kept
                 self.dropped += len(rows)
                 log.warning("what was said could not be kept: %s", error or type(error).__name__)

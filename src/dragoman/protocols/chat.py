@@ -14,6 +14,7 @@ from dragoman.types import Chat, Message, Request, Role, ToolCall
 error = openai.error
 writer = chat_answer.Writer
 ROLES = get_args(Role)
+MEDIA = ("image_url", "input_image", "input_audio", "video_url", "file")
 T = TypeVar("T")
 
 
@@ -112,11 +113,24 @@ def decode(body: bytes, strict: bool = False) -> Request:
         said.max_tokens if longest is None else longest,
         prompts=(chat,),
         shape=shape,
-        warnings=warnings,
+        warnings=(*warnings, *_unkept(said)),
         logprobs=_logprobs(said),
         include_reasoning=_told(said),
         keep=bool(said.store),
     )
+
+
+def _unkept(said: ChatRequest) -> list[str]:
+    """What is known and has no effect, though it would change the answer."""
+    found = []
+    if said.verbosity not in (None, "medium"):
+        found.append("`verbosity` has no effect: ask for it in words.")
+    if said.moderation:
+        found.append("`moderation` has no effect: nothing is moderated here.")
+    results = [one.content for one in said.messages if one.role == "tool"]
+    parts = (part for content in results if isinstance(content, list) for part in content)
+    kinds = dict.fromkeys(part.type for part in parts if part.type in MEDIA)
+    return [*found, *(f"What a tool gave back as `{k}` is not shown to the model." for k in kinds)]
 
 
 def conversation(said: ChatRequest) -> Chat:
@@ -218,7 +232,7 @@ def _message(said: ChatMessage, at: str) -> Message:
     if said.role not in ROLES:
         known = ", ".join(f"`{role}`" for role in ROLES)
         raise BadRequest(f"`{at}.role` must be one of {known}.", param=f"{at}.role")
-    content = _content(said.content, f"{at}.content")
+    content = _content(said.content, f"{at}.content", heard=said.role == "tool")
     if content is None:
         content = said.refusal
     if content is None and said.role != "assistant":
@@ -239,10 +253,14 @@ def _message(said: ChatMessage, at: str) -> Message:
     )
 
 
-def _content(said: str | list[Part] | None, at: str) -> str | None:
+def _content(said: str | list[Part] | None, at: str, *, heard: bool = False) -> str | None:
+    """The text of a content; of one `heard` from a tool, what is no text is named in its place."""
     if said is None or isinstance(said, str):
         return said
-    return "".join(_part(part, f"{at}[{i}]") for i, part in enumerate(said))
+    return "".join(
+        openai.unshown(part.type) if heard and part.type in MEDIA else _part(part, f"{at}[{i}]")
+        for i, part in enumerate(said)
+    )
 
 
 def _part(said: Part, at: str) -> str:
@@ -251,6 +269,6 @@ def _part(said: Part, at: str) -> str:
         if text is None:
             raise BadRequest(f"`{at}.text` is required.", param=f"{at}.text")
         return text
-    if said.type in ("image_url", "input_image", "input_audio", "video_url", "file"):
+    if said.type in MEDIA:
         raise Unsupported(f"This model reads text only, not `{said.type}`.", param=at)
     raise BadRequest(f"`{at}.type` is not a kind of content: `{said.type[:64]}`.", param=at)

@@ -34,6 +34,14 @@ Metadata: TypeAlias = Annotated[
 ]
 
 
+def unshown(kind: str) -> str:
+    """What a model reads in place of what only others could see, in what a tool gave back.
+
+    An agent sends its whole history every time and could never go on if that were refused.
+    """
+    return f"[{kind}: cannot be shown, only text can]"
+
+
 class StreamOptions(Struct):
     """What a stream carries besides the answer."""
 
@@ -251,8 +259,8 @@ def error(failure: DragomanError, request_id: str | None = None) -> bytes:
 class Envelope:
     """What all chunks of one answer have in common: id, time, model, and the ends of a frame."""
 
-    def __init__(self, prefix: str, kind: str, model: str, options: StreamOptions) -> None:
-        self.id = f"{prefix}-{uuid.uuid4().hex}"
+    def __init__(self, name: str, kind: str, model: str, options: StreamOptions) -> None:
+        self.id = name
         self.created = int(time.time())
         self.model = model
         self.kind = kind
@@ -331,4 +339,8 @@ class ChunkWriter:
 
 def envelope_of(request: Request, prefix: str, kind: str, model: str) -> Envelope:
     options = StreamOptions(request.include_usage, request.obfuscate)
-    return Envelope(prefix, kind, model, options)
+    return Envelope(request.source or new_name(prefix), kind, model, options)
+
+
+def new_name(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex}"

@@ -5,7 +5,8 @@ so that what is checked is also what the OpenAPI document says. What the decoder
 put into plain words, with `param` as a path like `messages[2].role`.
 
 Decoding holds up the event loop, and a schema is many small things, so the sizes of all fields are
-looked at first. Only what is mostly text may be as large as the body.
+looked at first. Only what is mostly text may be as large as the body, and not even that may be
+lists of lists throughout.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ T = TypeVar("T", bound=Struct)
 Fields: TypeAlias = dict[str, msgspec.Raw]
 
 LARGEST = 1 << 19  # bytes of a field
+MOST = 500_000  # lists and objects of a body, those in texts counted too
 DEEPEST = 256  # of what is kept as it came: it is written out again, from deeper in the program
 TEXTS = frozenset({"messages", "prompt", "input", "instructions", "items", "system", "tokens"})
 _EXPECTED = re.compile(r"^Expected `(?P<want>[^`]+)`, got `(?P<got>[^`]+)`")
@@ -46,6 +48,8 @@ _SIZES = {"str": "characters", "array": "entries", "object": "entries"}
 def read(body: bytes, kind: type[T], strict: bool = False) -> T:
     """Decode a body. Fields the Struct does not have are logged, or refused if `strict`."""
     try:
+        if not body.isascii():
+            body.decode()  # what is skipped or kept as it came is not looked at otherwise
         fields = msgspec.json.decode(body, type=Fields)
         known = set(kind.__struct_encode_fields__)
         if len(body) > LARGEST:
@@ -71,6 +75,8 @@ def _measure(body: bytes, fields: Fields, small: set[str]) -> None:
             raise BadRequest(
                 f"`{name}` is larger than {LARGEST:,} bytes.", param=name, code="invalid_value"
             )
+    if body.count(b"[") + body.count(b"{") > MOST:
+        raise BadRequest(f"The body has more than {MOST:,} lists and objects.")
     if len(body) - sum(map(len, fields.values())) > LARGEST:
         raise BadRequest("The body says a field more than once.", code="invalid_value")
 

@@ -1,7 +1,7 @@
 """What a store does by itself: say that this server lives, and sweep.
 
 A heartbeat goes out every few seconds. Once a minute, or earlier when a lot has come, what dead
-servers left running is failed, and what is hidden and over, too old or too much is deleted.
+servers left running is failed, and what is too old or too much is deleted.
 """
 
 from __future__ import annotations
@@ -71,7 +71,6 @@ class Chores:
         limits = self._limits
         swept = Swept(
             failed=await self._bury_dead(),
-            hidden=await self._all(lambda desk: desk.sweeping.hidden()),
             expired=await self._all(lambda desk: desk.sweeping.expired(limits.ttl)),
             evicted=await self._all(lambda desk: desk.sweeping.evicted(limits.size)),
         )
@@ -112,7 +111,8 @@ async def _repeat(chore: Callable[[], Awaitable[None]], every: float, early: asy
     """Do a chore for ever. What goes wrong with it once may go well the next time."""
     while True:
         with suppress(TimeoutError):
-            await asyncio.wait_for(early.wait(), every * random.uniform(0.8, 1.2))
+            async with asyncio.timeout(every * random.uniform(0.8, 1.2)):
+                await early.wait()
         try:
             await chore()
         except Unavailable:

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, insert, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    delete,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
 
 from dragoman.errors import BadRequest
-from dragoman.store.rows import Kept
+from dragoman.store.rows import ROW, Kept
 from dragoman.store.tables import completions
 
 
@@ -21,7 +31,7 @@ class Completions:
                 id=row.id,
                 owner=row.owner,
                 created=row.created,
-                size=len(row.body) + len(row.messages),
+                size=ROW + len(row.body) + len(row.messages),
                 body=row.body,
                 messages=row.messages,
             )
@@ -29,10 +39,14 @@ class Completions:
 
     def get(self, owner: str, completion: str) -> Kept | None:
         row = self._connection.execute(select(completions).where(_own(owner, completion))).first()
-        return None if row is None else _kept(row)
+        if row is None:
+            return None
+        texts = {"body": bytes(row.body), "messages": bytes(row.messages)}
+        return Kept(id=row.id, owner=row.owner, created=row.created, **texts)
 
     def change(self, owner: str, completion: str, body: bytes) -> bool:
-        new = {"body": body, "size": len(body)}
+        grown = len(body) - func.length(completions.c.body)
+        new = {"body": body, "size": completions.c.size + grown}
         done = update(completions).where(_own(owner, completion)).values(new)
         return self._connection.execute(done).rowcount > 0
 
@@ -40,30 +54,24 @@ class Completions:
         done = self._connection.execute(delete(completions).where(_own(owner, completion)))
         return done.rowcount > 0
 
-    def page(self, owner: str, after: str | None, limit: int, newest_first: bool) -> list[Kept]:
-        """Some of them by age; `after` is the last one of the page before."""
+    def page(
+        self, owner: str, after: str | None, limit: int, newest_first: bool
+    ) -> list[tuple[str, bytes]]:
+        """Some of them by age, id and body; `after` is the last one of the page before."""
         age = tuple_(completions.c.created, completions.c.id)
-        asked = select(completions).where(completions.c.owner == owner)
+        asked = select(completions.c.id, completions.c.body).where(completions.c.owner == owner)
         if after is not None:
-            last = self.get(owner, after)
-            if last is None:
+            made = select(completions.c.created).where(_own(owner, after))
+            created = self._connection.execute(made).scalar()
+            if created is None:
                 raise BadRequest("There is no such chat completion.", param="after")
-            place = tuple_(last.created, last.id)
+            place = tuple_(created, after)
             asked = asked.where(age < place if newest_first else age > place)
         order = [completions.c.created, completions.c.id]
         asked = asked.order_by(*(column.desc() if newest_first else column for column in order))
-        return [_kept(row) for row in self._connection.execute(asked.limit(limit))]
+        found = self._connection.execute(asked.limit(limit))
+        return [(row.id, bytes(row.body)) for row in found]
 
 
 def _own(owner: str, completion: str) -> ColumnElement[bool]:
     return and_(completions.c.id == completion, completions.c.owner == owner)
-
-
-def _kept(row: Row[tuple[object, ...]]) -> Kept:
-    return Kept(
-        id=row.id,
-        owner=row.owner,
-        created=row.created,
-        body=bytes(row.body),
-        messages=bytes(row.messages),
-    )

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
 from dragoman.errors import BadRequest
-from dragoman.store.rows import Conversation, Entry
+from dragoman.store.rows import ROW, Conversation, Entry
 from dragoman.store.tables import clock, conversations, items
 
 CHUNK = 500  # names in one question
@@ -31,7 +31,7 @@ class Conversations:
                 owner=row.owner,
                 created=row.created,
                 touched=clock(self._connection),
-                size=len(row.metadata),
+                size=ROW + len(row.metadata),
                 metadata=row.metadata,
             )
         )
@@ -60,7 +60,7 @@ class Conversations:
     def add_items(self, owner: str, conversation: str, entries: Sequence[Entry]) -> bool:
         if not self._touch(owner, conversation, {}):
             return False
-        known = self._known(conversation, [entry.id for entry in entries])
+        known = self.named(owner, conversation, [entry.id for entry in entries])
         unique = {entry.id: entry for entry in reversed(entries)}  # the first of two stays
         new = [entry for entry in entries if unique.get(entry.id) is entry]
         new = [entry for entry in new if entry.id not in known]
@@ -74,7 +74,7 @@ class Conversations:
             for place, entry in enumerate(new, start)
         ]
         self._connection.execute(insert(items), rows)
-        grown = sum(len(entry.body) for entry in new)
+        grown = sum(ROW + len(entry.body) for entry in new)
         self._touch(owner, conversation, {"size": conversations.c.size + grown})
         return True
 
@@ -104,7 +104,7 @@ class Conversations:
         entry = self.item(owner, conversation, item)
         if entry is None:
             return False
-        shrunk = {"size": conversations.c.size - len(entry.body)}
+        shrunk = {"size": conversations.c.size - ROW - len(entry.body)}
         if not self._touch(owner, conversation, shrunk):
             return False
         gone = delete(items).where(items.c.conversation == conversation, items.c.id == item)
@@ -116,12 +116,15 @@ class Conversations:
         done = update(conversations).where(_own(owner, conversation)).values(values)
         return self._connection.execute(done).rowcount > 0
 
-    def _known(self, conversation: str, names: Sequence[str]) -> set[str]:
-        found: set[str] = set()
+    def named(self, owner: str, conversation: str, names: Sequence[str]) -> dict[str, bytes]:
+        """The items among these that are there, by their ids."""
+        owned = items.join(conversations, conversations.c.id == items.c.conversation)
+        asked = select(items.c.id, items.c.body).select_from(owned)
+        found: dict[str, bytes] = {}
         for start in range(0, len(names), CHUNK):
             some = items.c.id.in_(names[start : start + CHUNK])
-            asked = select(items.c.id).where(items.c.conversation == conversation, some)
-            found.update(self._connection.execute(asked).scalars())
+            rows = self._connection.execute(asked.where(_own(owner, conversation), some))
+            found |= {row.id: bytes(row.body) for row in rows}
         return found
 
     def _place(self, conversation: str, item: str) -> int:

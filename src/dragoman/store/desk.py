@@ -46,6 +46,19 @@ class Desk:
         self._gain(owner, response, items)
         return True
 
+    def delete(self, owner: str, response: str) -> bool:
+        self.notes.forget(owner, [response])
+        return self.responses.delete(owner, response)
+
+    def delete_completion(self, owner: str, completion: str) -> bool:
+        self.notes.forget(owner, [completion])
+        return self.completions.delete(owner, completion)
+
+    def delete_conversation(self, owner: str, conversation: str) -> bool:
+        """Its responses stay, but what models said in it is not remembered."""
+        self.notes.forget(owner, self.responses.of(owner, conversation))
+        return self.conversations.delete(owner, conversation)
+
     def _gain(self, owner: str, response: str, items: Sequence[Entry]) -> None:
         self.responses.hold(owner, response, [item.id for item in items if item.answered])
         conversation = self.responses.conversation(owner, response) if items else None

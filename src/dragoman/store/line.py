@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dragoman.errors import Unavailable
@@ -36,6 +36,7 @@ class Line:
         self._threads = threads
         self._together = together
         self._waiting: deque[tuple[Work[Any], Future[Any]]] = deque()
+        self._begun: set[Future[Any]] = set()
         self._closed = False
 
     @classmethod
@@ -60,11 +61,15 @@ class Line:
         self._check()
         promise: Future[T] = Future()
         self._waiting.append((work, promise))
-        self._threads.submit(self._write_waiting)
+        self._submit(self._write_waiting)
         return await asyncio.wrap_future(promise)
 
     async def shrink(self) -> None:
         await self._run(self._database.shrink)
+
+    async def settle(self) -> None:
+        """Until all is done that has begun by now, whoever stopped waiting for it."""
+        await asyncio.to_thread(wait, list(self._begun))
 
     async def aclose(self) -> None:
         """Let what has begun come to its end, and close."""
@@ -78,7 +83,13 @@ class Line:
 
     async def _run(self, work: Callable[[], T]) -> T:
         self._check()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await asyncio.wrap_future(self._submit(work))
+
+    def _submit(self, work: Callable[[], T]) -> Future[T]:
+        begun = self._threads.submit(work)
+        self._begun.add(begun)
+        begun.add_done_callback(self._begun.discard)
+        return begun
 
     def _check(self) -> None:
         if self._closed:

@@ -68,6 +68,25 @@ STEPS: tuple[tuple[str, ...], ...] = (
         """CREATE INDEX completions_by_age ON completions (created, size)""",
         """CREATE INDEX completions_by_owner ON completions (owner, created, id)""",
     ),
+    (
+        """ALTER TABLE memories ADD COLUMN source TEXT""",
+        """CREATE INDEX memories_by_source ON memories (source) WHERE source IS NOT NULL""",
+        """ALTER TABLE responses ADD COLUMN touched {real} NOT NULL DEFAULT 0""",
+        """UPDATE responses SET touched = created, size = 600 +
+            (SELECT length(body) + length(input) FROM bodies WHERE response = responses.id) +
+            (SELECT coalesce(sum(length(data) + 300), 0) FROM frames
+                WHERE response = responses.id) +
+            300 * (SELECT count(*) FROM holders WHERE response = responses.id)""",
+        """DROP INDEX hidden""",
+        """DROP INDEX responses_by_age""",
+        """CREATE INDEX responses_by_age ON responses (touched, size) WHERE ended IS NOT NULL""",
+        """CREATE INDEX responses_by_conversation ON responses (conversation)
+            WHERE conversation IS NOT NULL""",
+        """UPDATE conversations SET size = size + 300 +
+            300 * (SELECT count(*) FROM items WHERE conversation = conversations.id)""",
+        """UPDATE memories SET size = size + 300""",
+        """UPDATE completions SET size = 300 + length(body) + length(messages)""",
+    ),
 )
 NEWEST = len(STEPS)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets as chance
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, delete, select
 
-from dragoman.store.rows import Memory
+from dragoman.store.rows import ROW, Memory
 from dragoman.store.tables import clock, memories, secrets, upsert
 
 CHUNK = 500  # keys in one question
@@ -33,12 +33,13 @@ class Notes:
         if not newest:
             return
         statement = upsert(self._connection, memories).values(touched=clock(self._connection))
-        fresh = {name: statement.excluded[name] for name in ("model", "touched", "size", "data")}
+        columns = ("model", "source", "touched", "size", "data")
+        fresh = {name: statement.excluded[name] for name in columns}
         self._connection.execute(
             statement.on_conflict_do_update(index_elements=["owner", "key"], set_=fresh),
             [  # in one order, so that two that remember the same do not wait for each other
                 {"owner": owner, "key": key, "model": row.model, "data": row.data}
-                | {"size": len(row.data)}
+                | {"source": row.source, "size": ROW + len(row.data)}
                 for key, row in sorted(newest.items())
             ],
         )
@@ -47,9 +48,15 @@ class Notes:
         found: dict[str, Memory] = {}
         for start in range(0, len(keys), CHUNK):
             some = memories.c.key.in_(keys[start : start + CHUNK])
-            columns = memories.c.key, memories.c.model, memories.c.data
+            columns = memories.c.key, memories.c.model, memories.c.data, memories.c.source
             for row in self._connection.execute(
                 select(*columns).where(memories.c.owner == owner, some)
             ):
-                found[row.key] = Memory(row.key, row.model, bytes(row.data))
+                found[row.key] = Memory(row.key, row.model, bytes(row.data), row.source)
         return [found[key] for key in dict.fromkeys(keys) if key in found]
+
+    def forget(self, owner: str, sources: Sequence[str]) -> None:
+        """Delete what these responses or chat completions said."""
+        for start in range(0, len(sources), CHUNK):
+            some = memories.c.source.in_(sources[start : start + CHUNK])
+            self._connection.execute(delete(memories).where(memories.c.owner == owner, some))

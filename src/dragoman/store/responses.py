@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import (
+    CTE,
     ColumnElement,
     Connection,
     Integer,
@@ -23,7 +24,8 @@ from sqlalchemy import (
     update,
 )
 
-from dragoman.store.rows import RUNNING, Status, Stored
+from dragoman.errors import BadRequest
+from dragoman.store.rows import ROW, RUNNING, Status, Stored
 from dragoman.store.tables import bodies, clock, frames, holders, responses, upsert
 
 LONGEST = 10_000  # responses in one chain
@@ -46,18 +48,21 @@ class Responses:
                 owner=row.owner,
                 status=row.status,
                 created=row.created,
+                touched=clock(self._connection),
                 ended=None if row.status in RUNNING else clock(self._connection),
                 server=self._server,
                 previous=row.previous,
                 conversation=row.conversation,
                 background=row.background,
-                hidden=row.hidden,
+                hidden=False,
                 cancel=False,
-                size=len(row.body) + len(row.input),
+                size=2 * ROW + len(row.body) + len(row.input),
             )
         )
         texts = insert(bodies).values(response=row.id, body=row.body, input=row.input)
         self._connection.execute(texts)
+        if row.previous is not None:
+            self._touch(row.owner, row.previous)
 
     def get(self, owner: str, response: str) -> Stored | None:
         found = self._connection.execute(_whole().where(_own(owner, response))).first()
@@ -67,42 +72,57 @@ class Responses:
         asked = select(responses.c.conversation).where(_own(owner, response))
         return self._connection.execute(asked).scalar()
 
+    def of(self, owner: str, conversation: str) -> list[str]:
+        """The responses of a conversation."""
+        theirs = and_(responses.c.conversation == conversation, responses.c.owner == owner)
+        return list(self._connection.execute(select(responses.c.id).where(theirs)).scalars())
+
     def history(self, owner: str, response: str) -> list[Stored] | None:
-        """The chain that ends with this response, oldest first; None if a link is missing."""
-        start = select(responses.c.id, responses.c.previous, literal(0, Integer).label("depth"))
-        chain = start.where(_own(owner, response)).cte("chain", recursive=True)
-        link = and_(responses.c.id == chain.c.previous, responses.c.owner == owner)
-        further = select(responses.c.id, responses.c.previous, chain.c.depth + 1)
-        chain = chain.union_all(
-            further.join_from(chain, responses, link).where(chain.c.depth < LONGEST)
-        )
+        """The chain that ends with this response, oldest first; None if there is no such one."""
+        chain = _chain(owner, response)
         whole = _whole().join(chain, chain.c.id == responses.c.id).order_by(chain.c.depth.desc())
         found = [_stored(row) for row in self._connection.execute(whole)]
-        return found if found and found[0].previous is None else None
+        if found and found[0].previous is not None:
+            raise _broken(response, len(found))
+        return found or None
+
+    def _touch(self, owner: str, response: str) -> None:
+        """A chain is in use; what another transaction has in its hands is so anyway."""
+        link = responses.alias("link")
+        links = select(link.c.id).where(link.c.id.in_(select(_chain(owner, response).c.id)))
+        free = links.with_for_update(key_share=True, skip_locked=True)
+        used = update(responses).where(responses.c.id.in_(free))
+        self._connection.execute(used.values(touched=clock(self._connection)))
 
     def update(
         self, owner: str, response: str, status: Status, body: bytes, new: Numbered = ()
     ) -> bool:
         """Change it and keep its newest events; False if it is gone or has ended."""
-        ending = status not in RUNNING
-        values = {"status": status, **({"ended": clock(self._connection)} if ending else {})}
+        was = select(func.length(bodies.c.body)).where(bodies.c.response == response)
+        grown = len(body) - was.scalar_subquery()
+        now = clock(self._connection)
+        values = {"status": status, "size": responses.c.size + grown}
+        if status not in RUNNING:
+            values |= {"ended": now, "touched": now}
         running = and_(_own(owner, response), responses.c.ended.is_(None))
         if not self._connection.execute(update(responses).where(running).values(values)).rowcount:
             return False
         texts = update(bodies).where(bodies.c.response == response).values(body=body)
         self._connection.execute(texts)
         self._write(response, new)
-        if ending:
-            self._measure(response)
         return True
 
     def hold(self, owner: str, response: str, items: Sequence[str]) -> None:
         """Note what a response answered with, so that it is found by that."""
-        if items:
-            self._connection.execute(
-                upsert(self._connection, holders).on_conflict_do_nothing(),
-                [{"owner": owner, "item": item, "response": response} for item in sorted(items)],
-            )
+        if not items:
+            return
+        asked = select(func.count()).where(holders.c.response == response)
+        before = self._connection.execute(asked).scalar_one()
+        self._connection.execute(
+            upsert(self._connection, holders).on_conflict_do_nothing(),
+            [{"owner": owner, "item": item, "response": response} for item in sorted(items)],
+        )
+        self._grow(response, ROW * (self._connection.execute(asked).scalar_one() - before))
 
     def holders(self, owner: str, items: Sequence[str]) -> list[Stored]:
         names: set[str] = set()
@@ -120,18 +140,37 @@ class Responses:
     def append(self, response: str, new: Numbered) -> bool:
         """False if it is gone or has ended. A number that is there already keeps its event."""
         running = and_(responses.c.id == response, responses.c.ended.is_(None))
-        asked = select(responses.c.id).where(running).with_for_update(read=True)
+        asked = select(responses.c.id).where(running).with_for_update(key_share=True)
         if self._connection.execute(asked).first() is None:
             return False
         self._write(response, new)
         return True
 
     def _write(self, response: str, new: Numbered) -> None:
-        if new:
-            self._connection.execute(
-                upsert(self._connection, frames).on_conflict_do_nothing(),
-                [{"response": response, "number": number, "data": data} for number, data in new],
-            )
+        """Keep events that are not there yet, of a response that is locked."""
+        fresh = dict(reversed(new))  # the first of two stays
+        for number in self._numbers(response, list(fresh)):
+            del fresh[number]
+        if fresh:
+            rows = [
+                {"response": response, "number": number, "data": data}
+                for number, data in sorted(fresh.items())
+            ]
+            self._connection.execute(insert(frames), rows)
+            self._grow(response, sum(ROW + len(data) for data in fresh.values()))
+
+    def _numbers(self, response: str, numbers: Sequence[int]) -> list[int]:
+        """Those of these numbers that events of a response have."""
+        found: list[int] = []
+        for start in range(0, len(numbers), CHUNK):
+            some = frames.c.number.in_(numbers[start : start + CHUNK])
+            asked = select(frames.c.number).where(frames.c.response == response, some)
+            found += self._connection.execute(asked).scalars()
+        return found
+
+    def _grow(self, response: str, size: int) -> None:
+        grown = {"size": responses.c.size + size}
+        self._connection.execute(update(responses).where(responses.c.id == response).values(grown))
 
     def frames(self, owner: str, response: str, after: int, limit: int) -> list[tuple[int, bytes]]:
         asked = (
@@ -173,26 +212,35 @@ class Responses:
         asked = theirs.limit(limit).with_for_update(of=responses)
         return [_stored(row) for row in self._connection.execute(asked)]
 
-    def _measure(self, response: str) -> None:
-        """Count what an ended response takes. Events are not counted one by one as they come."""
-        events = select(func.coalesce(func.sum(func.length(frames.c.data)), 0))
-        texts = select(func.length(bodies.c.body) + func.length(bodies.c.input))
-        size = (
-            events.where(frames.c.response == response).scalar_subquery()
-            + texts.where(bodies.c.response == response).scalar_subquery()
-        )
-        counted = update(responses).where(responses.c.id == response).values(size=size)
-        self._connection.execute(counted)
-
 
 def _own(owner: str, response: str) -> ColumnElement[bool]:
     return and_(responses.c.id == response, responses.c.owner == owner)
 
 
 def _whole() -> Select[Row[tuple[object, ...]]]:
-    columns = (column for column in responses.c if column.name not in ("server", "cancel", "size"))
-    texts = bodies.c.body, bodies.c.input
-    return select(*columns, *texts).join(bodies, bodies.c.response == responses.c.id)
+    mine = [*Stored.__struct_fields__]
+    columns = [column for table in (responses, bodies) for column in table.c if column.name in mine]
+    return select(*columns).join_from(responses, bodies, bodies.c.response == responses.c.id)
+
+
+def _chain(owner: str, response: str) -> CTE:
+    """A response and those that it follows, each with how far away it is."""
+    start = select(responses.c.id, responses.c.previous, literal(0, Integer).label("depth"))
+    chain = start.where(_own(owner, response)).cte("chain", recursive=True)
+    link = and_(responses.c.id == chain.c.previous, responses.c.owner == owner)
+    further = select(responses.c.id, responses.c.previous, chain.c.depth + 1)
+    return chain.union_all(further.join_from(chain, responses, link).where(chain.c.depth < LONGEST))
+
+
+def _broken(response: str, length: int) -> BadRequest:
+    why = "the beginning of its chain has expired or was deleted"
+    if length > LONGEST:
+        why = f"its chain has more than {LONGEST:,} responses"
+    return BadRequest(
+        f"The response `{response[:80]}` cannot be gone on from: {why}.",
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )
 
 
 def _stored(row: Row[tuple[object, ...]]) -> Stored:
@@ -206,5 +254,4 @@ def _stored(row: Row[tuple[object, ...]]) -> Stored:
         previous=row.previous,
         conversation=row.conversation,
         background=row.background,
-        hidden=row.hidden,
     )

@@ -14,6 +14,7 @@ Status: TypeAlias = Literal[
     "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
 ]
 RUNNING: tuple[Status, ...] = ("queued", "in_progress")  # every other state is the last one
+ROW = 300  # bytes that a row of any table is counted as, besides its texts
 
 
 class StoreError(Exception):
@@ -32,7 +33,6 @@ class Stored(Struct, kw_only=True):
     previous: str | None = None
     conversation: str | None = None
     background: bool = False
-    hidden: bool = False  # kept only while it runs, and a little longer
 
 
 class Conversation(Struct, kw_only=True):
@@ -66,6 +66,7 @@ class Memory(Struct, frozen=True):
     key: str
     model: str
     data: bytes
+    source: str | None = None  # the response or chat completion that said it, and takes it along
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -80,6 +81,5 @@ class Swept(Struct, frozen=True, kw_only=True):
     """How many rows a sweep changed."""
 
     failed: int = 0  # their server is dead
-    hidden: int = 0  # ended, and were kept only while they ran
     expired: int = 0
     evicted: int = 0  # the oldest, when there was too much

@@ -15,7 +15,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dragoman.errors import TooLarge
 from dragoman.store.chores import Chores
 from dragoman.store.line import Line
-from dragoman.store.rows import Conversation, Entry, Kept, Limits, Memory, Status, Stored, Swept
+from dragoman.store.rows import (
+    ROW,
+    Conversation,
+    Entry,
+    Kept,
+    Limits,
+    Memory,
+    Status,
+    Stored,
+    Swept,
+)
 
 Numbered = Sequence[tuple[int, bytes]]
 
@@ -50,6 +60,7 @@ class Store:
 
     async def aclose(self) -> None:
         """Close it. What this server still ran has failed."""
+        await self._line.settle()
         await self._chores.stop()
         await self._line.aclose()
 
@@ -92,11 +103,14 @@ class Store:
         return await self._line.read(lambda desk: desk.responses.holders(owner, items))
 
     async def delete(self, owner: str, response: str) -> bool:
-        """Delete it with its events, whether it runs or not."""
-        return await self._line.write(lambda desk: desk.responses.delete(owner, response))
+        """Delete it with its events and what it said, whether it runs or not."""
+        return await self._line.write(lambda desk: desk.delete(owner, response))
 
     async def history(self, owner: str, response: str) -> list[Stored] | None:
-        """The chain that ends with this response, oldest first; None if a link is missing."""
+        """The chain that ends with this response, oldest first; None if it is not there.
+
+        A chain that has lost a link is the client's error, which says so.
+        """
         return await self._line.read(lambda desk: desk.responses.history(owner, response))
 
     async def append(self, response: str, frames: Numbered) -> bool:
@@ -141,13 +155,25 @@ class Store:
         )
 
     async def delete_conversation(self, owner: str, conversation: str) -> bool:
-        return await self._line.write(lambda desk: desk.conversations.delete(owner, conversation))
+        return await self._line.write(lambda desk: desk.delete_conversation(owner, conversation))
+
+    async def responses_of(self, owner: str, conversation: str) -> list[str]:
+        """The ids of a conversation's responses."""
+        return await self._line.read(lambda desk: desk.responses.of(owner, conversation))
 
     async def add_items(self, owner: str, conversation: str, items: Sequence[Entry]) -> bool:
         """Add items at the end; one whose id is there already stays as it is."""
         self._check([item.id for item in items], [len(item.body) for item in items])
         return await self._line.write(
             lambda desk: desk.conversations.add_items(owner, conversation, items)
+        )
+
+    async def items_named(
+        self, owner: str, conversation: str, names: Sequence[str]
+    ) -> dict[str, bytes]:
+        """The items among these that a conversation has, by their ids."""
+        return await self._line.read(
+            lambda desk: desk.conversations.named(owner, conversation, names)
         )
 
     async def items(
@@ -182,12 +208,12 @@ class Store:
         return await self._line.write(lambda desk: desk.completions.change(owner, completion, body))
 
     async def delete_completion(self, owner: str, completion: str) -> bool:
-        return await self._line.write(lambda desk: desk.completions.delete(owner, completion))
+        return await self._line.write(lambda desk: desk.delete_completion(owner, completion))
 
     async def completions(
         self, owner: str, *, after: str | None, limit: int, newest_first: bool
-    ) -> list[Kept]:
-        """A page of them by age. `after` is the id of the last one of the page before it."""
+    ) -> list[tuple[str, bytes]]:
+        """A page of ids and bodies by age. `after` is the id of the last one of the page before."""
         return await self._line.read(
             lambda desk: desk.completions.page(owner, after, limit, newest_first)
         )
@@ -208,7 +234,7 @@ class Store:
         return await self._line.read(lambda desk: desk.notes.recall(owner, keys))
 
     async def sweep(self) -> Swept:
-        """Fail what dead servers left, delete what is hidden and over, too old, or too much."""
+        """Fail what dead servers left, delete what is too old or too much."""
         return await self._chores.sweep()
 
     def _check(self, names: Iterable[str], sizes: Iterable[int]) -> None:
@@ -219,4 +245,4 @@ class Store:
             if size > self._limits.row:
                 most = self._limits.row
                 raise TooLarge(f"This is too large to be kept: the limit is {most} bytes.")
-            self._chores.count(size)
+            self._chores.count(ROW + size)

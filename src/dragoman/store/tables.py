@@ -56,14 +56,15 @@ responses = Table(
     Column("owner", Name),
     Column("status", Text),
     Column("created", BigInteger),
+    Column("touched", Float),  # when it was written, or gone on from
     Column("ended", Float),  # null while it runs
     Column("server", Text),  # who runs it
     Column("previous", Name),
     Column("conversation", Name),
     Column("background", Boolean),
-    Column("hidden", Boolean),
+    Column("hidden", Boolean),  # of no use any more
     Column("cancel", Boolean),  # somebody asked for it to end
-    Column("size", BigInteger),  # with its texts, and with its events when it has ended
+    Column("size", BigInteger),  # with its texts, its events and what it is held by
 )
 bodies = Table(
     "bodies",
@@ -120,6 +121,7 @@ memories = Table(
     Column("owner", Name, primary_key=True),
     Column("key", Name, primary_key=True),
     Column("model", Name),
+    Column("source", Name),  # null where an older server wrote it
     Column("touched", Float),
     Column("size", BigInteger),
     Column("data", LargeBinary),

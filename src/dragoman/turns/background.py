@@ -78,9 +78,15 @@ class Ending(Struct, frozen=True):
 class Background:
     """All responses of this process that run on by themselves."""
 
-    def __init__(self, watching: Watching, note: Callable[[], Callable[[Delta], None]]) -> None:
+    def __init__(
+        self,
+        watching: Watching,
+        note: Callable[[], Callable[[Delta], None]],
+        failed: Callable[[DragomanError], None],
+    ) -> None:
         self._watching = watching
         self._note = note
+        self._failed = failed  # is told of what nobody else hears of
         self._running: dict[str, Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._tending: asyncio.Task[None] | None = None
@@ -140,8 +146,9 @@ class Background:
             feed.close()
             self._running.pop(turn.id, None)
 
-    @staticmethod
-    async def _fail(running: Running, error: DragomanError) -> None:
+    async def _fail(self, running: Running, error: DragomanError) -> None:
+        if not running.turn.writer.over and not isinstance(error, Cancelled):
+            self._failed(error)
         try:
             running.feed.push(await running.turn.fail(error))
         except DragomanError as lost:

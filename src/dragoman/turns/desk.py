@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,7 +23,7 @@ from dragoman.protocols.responses.nouns import Item
 from dragoman.store.rows import RUNNING, Stored
 from dragoman.tools.nouns import Server, Toolbox
 from dragoman.turns.background import Background
-from dragoman.turns.history import Local, before, resolved
+from dragoman.turns.history import Local, before, resolved, unrepeated
 from dragoman.turns.listening import Fed, Kept, Launched
 from dragoman.turns.remote import NOTHING, SERVERS, Bounds, Remote, approved, attach
 from dragoman.turns.state import State
@@ -73,7 +73,7 @@ class Desk:
         """What came before a request, with the items that it only names put in."""
         sealing = (await self._state.seal()).of(owner)
         history = await before(asked, owner, self._state, local)
-        asked = await resolved(asked, history, owner, self._state)
+        asked = await resolved(unrepeated(asked, history), history, owner, self._state)
         return asked, Scene(self._models, owner, sealing, history)
 
     async def _turn(self, asked: Asked, owner: str, local: Local) -> Turn:
@@ -128,6 +128,7 @@ class Desk:
             await store.add(turn.row(), turn.added)
         except DragomanError as error:
             log.error("response %s could not be kept: %s", turn.id, error.message)
+            turn.unkept()
 
     # Those that were kept
 
@@ -166,8 +167,21 @@ class Desk:
         row = await self._row(owner, name)
         if row.status in RUNNING:
             await self.cancel(owner, name)
-        if not await (await self._state.store()).delete(owner, name):
+        gone = (await self._state.store()).delete
+        if not await self.forget(owner, [name], lambda: gone(owner, name)):
             raise NotFound(f"There is no response `{name[:80]}`.", param="response_id")
+
+    async def forget(
+        self, owner: str, sources: Sequence[str], delete: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """Delete something; what these answers said is not remembered here any more."""
+        memory = self._models.memory
+        if memory is None:
+            return await delete()
+        await memory.forget(owner, sources)
+        gone = await delete()
+        await memory.forget(owner, sources)  # it may have been read again meanwhile
+        return gone
 
     async def cancel(self, owner: str, name: str) -> bytes:
         """End a response in the background; one that has ended stays as it is."""

@@ -22,35 +22,45 @@ if TYPE_CHECKING:
 ANSWER = 1024  # tokens that an answer should have room for, if nothing else is said
 
 
-async def fitting(request: Request, models: Models) -> pipeline.Plan:
+async def fitting(request: Request, models: Models, again: bool = False) -> pipeline.Plan:
     """A plan for as much of the conversation as fits."""
+    starts = _starts(request)
     try:
-        return await pipeline.prepare(request, models)
+        plan = await pipeline.prepare(request, models, again)
     except ContextOverflow:
-        starts = _starts(request)
         if not starts:
             raise
+    else:
+        if _roomy(plan) or not starts:
+            return plan
+        plan.close()
     low, high = 0, len(starts) - 1  # the least that must go lies between them
     while low < high:
         middle = (low + high) // 2
-        if await _fits(_from(request, starts[middle]), models):
+        if await _fits(_from(request, starts[middle]), models, again):
             high = middle
         else:
             low = middle + 1
-    return await pipeline.prepare(_from(request, starts[low]), models)
+    return await pipeline.prepare(_from(request, starts[low]), models, again)
 
 
-async def _fits(request: Request, models: Models) -> bool:
+async def _fits(request: Request, models: Models, again: bool) -> bool:
     """Whether there is room for a request and for an answer to it."""
     try:
-        plan = await pipeline.prepare(request, models)
+        plan = await pipeline.prepare(request, models, again)
     except ContextOverflow:
         return False
     with closing(plan):
-        room, context = plan.jobs[0].sampling.max_tokens, plan.model.capabilities.context
-        if room is None or context is None:
-            return True
-        return room >= min(request.sampling.max_tokens or ANSWER, context // 4)
+        return _roomy(plan)
+
+
+def _roomy(plan: pipeline.Plan) -> bool:
+    """Whether there is room for an answer."""
+    prompt, context = plan.jobs[0].prompt, plan.model.capabilities.context
+    if context is None or isinstance(prompt, str):
+        return True
+    wanted = plan.request.sampling.max_tokens or plan.model.defaults.max_tokens or ANSWER
+    return context - len(prompt) >= min(wanted, context // 4)
 
 
 def _head(chat: Chat) -> int:

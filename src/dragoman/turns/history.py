@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, NotFound
 from dragoman.protocols.responses import Asked, references
 from dragoman.protocols.responses.nouns import Item
-from dragoman.store.rows import RUNNING, Stored
+from dragoman.store.rows import RUNNING, Entry, Stored
 
 if TYPE_CHECKING:
     from dragoman.turns.state import State
@@ -35,22 +35,34 @@ async def before(asked: Asked, owner: str, state: State, local: Local) -> list[I
         chain = await (await state.store()).history(owner, previous)
         if not chain:
             raise _lost(previous)
-        return [item for row in chain for item in _both(row)]
+        for row in chain:
+            _check_ended(row)
+        return await asyncio.to_thread(_items, chain)
     if conversation is not None:
         return await _conversation(conversation, owner, state)
     return []
 
 
-def _both(row: Stored) -> list[Item]:
-    """What went into a response and what came out of it."""
+def _items(chain: list[Stored]) -> list[Item]:
+    """What went into each response and what came out of it."""
+    found: list[Item] = []
+    for row in chain:
+        found += msgspec.json.decode(row.input)
+        found += _answered(row)
+        if len(found) > MOST:
+            raise BadRequest(
+                f"A response can follow at most {MOST:,} items.", param="previous_response_id"
+            )
+    return found
+
+
+def _check_ended(row: Stored) -> None:
     if row.status in RUNNING or row.status == "failed":
         raise BadRequest(
             f"The response `{row.id}` has no answer to go on from.",
             param="previous_response_id",
             code="previous_response_not_finished",
         )
-    said: list[Item] = msgspec.json.decode(row.input)
-    return said + _answered(row)
 
 
 def _answered(row: Stored) -> list[Item]:
@@ -82,7 +94,7 @@ async def _conversation(name: str, owner: str, state: State) -> list[Item]:
                 param="conversation",
                 code="conversation_not_found",
             )
-        found += [msgspec.json.decode(entry.body) for entry in page]
+        found += await asyncio.to_thread(_decoded, page)
         if len(found) > MOST:
             raise BadRequest(
                 f"A conversation can have at most {MOST:,} items.", param="conversation"
@@ -92,6 +104,10 @@ async def _conversation(name: str, owner: str, state: State) -> list[Item]:
         after = page[-1].id
 
 
+def _decoded(entries: list[Entry]) -> list[Item]:
+    return [msgspec.json.decode(entry.body) for entry in entries]
+
+
 async def _found(names: list[str], owner: str, state: State) -> dict[str, Item]:
     """Items that earlier responses answered with, by their ids."""
     if len(names) > NAMED:
@@ -99,6 +115,29 @@ async def _found(names: list[str], owner: str, state: State) -> dict[str, Item]:
     rows = await (await state.store()).holders(owner, names)
     found = await asyncio.to_thread(lambda: [_answered(row) for row in rows])
     return {item["id"]: item for items in found for item in items}
+
+
+def unrepeated(asked: Asked, history: list[Item]) -> Asked:
+    """The same without items that its conversation has; the id of another one is an error."""
+    if asked.conversation is None:
+        return asked
+    known = {item["id"]: item for item in history}
+    new: list[Item] = []
+    for at, item in enumerate(asked.items):
+        there = known.get(item["id"])
+        if there is None or item["type"] == "item_reference":
+            new.append(item)
+        elif there != item:
+            raise taken(item["id"], f"input[{at}].id")
+    return replace(asked, items=new)
+
+
+def taken(name: str, at: str) -> BadRequest:
+    return BadRequest(
+        f"The conversation has another item `{name[:80]}`: leave the id out, or give a new one.",
+        param=at,
+        code="duplicate_item",
+    )
 
 
 async def resolved(asked: Asked, history: list[Item], owner: str, state: State) -> Asked:

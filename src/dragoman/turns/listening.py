@@ -6,9 +6,10 @@ All of them are pieces of work that only tell. Closing one ends nothing but the 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dragoman.errors import DragomanError
+from dragoman.errors import DragomanError, Draining
 from dragoman.memory import Reuse
 from dragoman.pipeline import done
 from dragoman.protocols import responses
@@ -20,6 +21,7 @@ from dragoman.turns.work import Outlet
 if TYPE_CHECKING:
     from dragoman.store.store import Store
 
+ENDING = 2.0  # seconds for a response that is stopped, until its listeners hear of it
 LOOK = 0.2  # seconds between two looks at a response that another process runs
 
 
@@ -51,12 +53,23 @@ class Fed(Telling):
 
     def __init__(self, feed: Feed, after: int = -1) -> None:
         self._feed = feed
-        self._after = after
+        self._at = after  # the frame that was told last
 
     async def run(self, outlet: Outlet) -> None:
-        if outlet.push is not None:
-            async for frames in self._feed.listen(self._after):
-                await done(outlet.push(frames))
+        if outlet.push is None:
+            return
+        async for frames in self._feed.listen(self._at):
+            for frame in frames:  # one by one, to know which were told when this is interrupted
+                await done(outlet.push([frame]))
+                self._at += 1
+
+    async def fail(self, error: DragomanError) -> list[bytes]:
+        """The rest. A server that stops ends the response as well, which is told."""
+        if isinstance(error, Draining):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ENDING):
+                    await self._feed.wait()
+        return self._feed.frames[self._at + 1 :]
 
 
 class Launched(Fed):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -19,7 +18,7 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest
 from dragoman.pipeline import done
 from dragoman.protocols.responses import McpTool, Writer, remote_name
-from dragoman.protocols.responses.nouns import Item, Known, RemoteCall
+from dragoman.protocols.responses.nouns import Item, Known, Names, RemoteCall
 from dragoman.tools.nouns import Listed, Outcome, Server, Toolbox, ToolsUnavailable
 from dragoman.turns.work import Push
 from dragoman.types import Tool
@@ -125,6 +124,11 @@ class Remote:
             await done(push(writer.listing(label)))
             await done(push(writer.listed(label, tools, one.error)))
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there are calls that were approved."""
+        return bool(self._approved)
+
     async def resume(self, writer: Writer, push: Push, context: int | None) -> bool:
         """Make the calls that were approved; whether there were any."""
         for item in self._approved:
@@ -199,22 +203,6 @@ async def attach(
                 asks=said.asks(tool.name, tool.read_only),
             )
     return Remote(toolbox, attached, known, bounds)
-
-
-class Names:
-    """Gives names that are not taken."""
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        self._taken = set(taken)
-        self._times: Counter[str] = Counter()
-
-    def unused(self, name: str) -> str:
-        tried = name
-        while tried in self._taken:
-            self._times[name] += 1
-            tried = f"{name}_{self._times[name]}"
-        self._taken.add(tried)
-        return tried
 
 
 async def _listed(toolbox: Toolbox, server: Server, history: Sequence[Item]) -> Attached:

@@ -55,6 +55,7 @@ class Scene:
         self.sealing = sealing
         self.history = list(history)
         self.remote = remote
+        self.name = f"resp_{uuid.uuid4().hex}"  # of the response
 
 
 class Turn:
@@ -62,7 +63,7 @@ class Turn:
 
     def __init__(self, asked: Asked, scene: Scene, plan: pipeline.Plan) -> None:
         self.asked = asked
-        self.id = f"resp_{uuid.uuid4().hex}"
+        self.id = scene.name
         self.created = int(time.time())
         self.streamed = bool(asked.said.stream)
         self.keep: Callable[[list[bytes]], Awaitable[None]] | None = None  # before the last frames
@@ -77,7 +78,7 @@ class Turn:
             id=self.id,
             created=self.created,
             model=plan.name,
-            echo=responses.echo(asked, plan.name),
+            echo=responses.echo(asked, plan.name, plan.jobs[0].sampling),
             tools=responses.known(asked, scene.history) | scene.remote.known,
             include=asked.include,
             summary=bool(asked.summary),
@@ -133,6 +134,8 @@ class Turn:
                 return
             remote, context = self._scene.remote, self._plan.model.capabilities.context
             await remote.tell(self.writer, push)
+            if remote.waiting:
+                self._plan.ticket.release()  # while others are asked, the engine is for all
             if await remote.resume(self.writer, push, context):
                 await self._go_on()
             await self._round(outlet.note, push)
@@ -145,9 +148,6 @@ class Turn:
 
     async def _read(self, note: Callable[[Delta], None]) -> None:
         """Have the model read the prompt, so that what follows on it comes faster."""
-        (job,) = self._plan.jobs
-        brief = replace(job, sampling=replace(job.sampling, max_tokens=1))
-        self._plan.jobs[:] = [brief]
 
         def deliver(delta: Delta) -> None:
             note(delta)
@@ -157,7 +157,7 @@ class Turn:
         await pipeline.generate(self._plan, deliver)
 
     async def _go_on(self) -> None:
-        """The same conversation with what was answered so far."""
+        """The same conversation with what was answered so far, after another wait for a place."""
         self._plan.close()
         self._plan = await _plan(self.asked, self._scene, self.writer.items, self.usage)
 
@@ -171,6 +171,7 @@ class Turn:
             return push(write(delta))
 
         await pipeline.generate(self._plan, deliver)
+        self._plan.ticket.release()
 
     async def _end(self, push: Push) -> None:
         self._last = self.writer.end(self.usage)
@@ -186,6 +187,10 @@ class Turn:
         await self._kept()
         frames, self._last = self._last, []
         return frames
+
+    def unkept(self) -> None:
+        """It could not be kept, and says so: its last frame is told anew."""
+        self._last[-1:] = [self.writer.unkept()]
 
     async def _kept(self) -> None:
         """Keep it, once. Whoever is interrupted here does not interrupt that."""
@@ -235,11 +240,12 @@ async def _plan(
             sealing=scene.sealing,
             remote=scene.remote.tools,
         )
-        request = replace(request, warnings=(*request.warnings, *scene.remote.warnings))
+        warnings = (*request.warnings, *scene.remote.warnings)
+        request = replace(request, source=scene.name, warnings=warnings)
         if spent is not None:
             request = _shorter(request, spent)
         try:
-            return await prepare(request, scene.models)
+            return await prepare(request, scene.models, again=bool(output))
         except BadRequest as error:
             if not scene.remote.loosen(error):
                 raise

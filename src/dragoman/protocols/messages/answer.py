@@ -90,6 +90,13 @@ def stopped(finish: Finish | None, stop: str | int | None) -> Stopped:
     return Stopped(REASONS.get(finish, "end_turn"))
 
 
+def cut(why: Stopped, spent: Spent, most: int | None) -> Stopped:
+    """The same, told apart by which end was reached: the client's own limit, or the model's."""
+    if why.stop_reason == "max_tokens" and spent.completion < (most or 0):
+        return Stopped("model_context_window_exceeded")
+    return why
+
+
 def grown(spent: Spent) -> Grown:
     return Grown(
         spent.prompt - spent.cached,
@@ -264,6 +271,7 @@ class Writer:
         self._signed = lambda said: thoughts.signature(said, signing, left_out=sealed)
         self._frames = Frames(self._signed, sealed)
         self._stopped = Stopped()
+        self._most = request.sampling.max_tokens
 
     def start(self) -> list[bytes]:
         """What is known of the prompt; clients want it to be something."""
@@ -283,8 +291,9 @@ class Writer:
         return frames.taken()
 
     def end(self, spent: Spent) -> list[bytes]:
+        why = cut(self._stopped, spent, self._most)
         return [
-            event("message_delta", delta=self._stopped, usage=grown(spent)),
+            event("message_delta", delta=why, usage=grown(spent)),
             event("message_stop"),
         ]
 
@@ -298,7 +307,7 @@ class Writer:
             name = choice.calls[part.call].id if part.channel == "tool_name" else ""
             content.take(part.channel, part.text, name)
         content.close()
-        why = stopped(choice.finish, choice.stop)
+        why = cut(stopped(choice.finish, choice.stop), completion.usage, self._most)
         spent = usage(completion.usage)
         return encode(self._message(content.blocks, why.stop_reason, why.stop_sequence, spent))
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import BadRequest, Unsupported
+from dragoman.protocols import openai
 from dragoman.protocols.messages import thoughts
 from dragoman.protocols.messages.thoughts import Signing
 from dragoman.protocols.wire import convert
@@ -162,7 +163,7 @@ class Conversation:
             return self._text(block, at)
         except Unsupported as error:
             self.warnings.append(f"`{at}` is not shown to the model: {error.message}")
-            return f"[{block.type}: cannot be shown, only text can]"
+            return openai.unshown(block.type)
 
     # The assistant's turns
 

@@ -9,7 +9,7 @@ for the text.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -21,7 +21,6 @@ from dragoman.protocols.messages.tools import ToolChoice, ToolParam, chosen, off
 from dragoman.protocols.wire import read
 from dragoman.types import Chat, Request, Sampling, Shape
 
-Most: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 SINGLE = "tool_choice.disable_parallel_tool_use"
 WISHES = ("reasoning_effort", "thinking_budget")
 
@@ -51,7 +50,7 @@ class Asked(Struct, kw_only=True):
 
     model: Annotated[str, Meta(max_length=512)]
     messages: Annotated[list[Turn], Meta(max_length=100_000)]
-    max_tokens: Most | None = None
+    max_tokens: openai.Count | None = None
     system: str | list[Block] | None = None
     tools: Annotated[list[ToolParam], Meta(max_length=1024)] | None = None
     tool_choice: ToolChoice | None = None
@@ -81,7 +80,7 @@ class Asked(Struct, kw_only=True):
 class MessagesRequest(Asked, kw_only=True):
     """A conversation to go on with."""
 
-    max_tokens: Most
+    max_tokens: openai.Count  # 0: the prompt is only read, for a later request
 
 
 class Effort(Struct, frozen=True):
@@ -115,13 +114,14 @@ def _request(said: Asked, signing: Signing) -> Request:
             temperature=said.temperature,
             top_p=said.top_p,
             top_k=0 if said.top_k == -1 else said.top_k,
-            max_tokens=said.max_tokens,
+            max_tokens=said.max_tokens or None,
         ),
         stop=tuple(stop for stop in said.stop_sequences or () if stop),
         shape=shape,
         include_reasoning=thinking.told,
         seal_reasoning=thinking.sealed,
         stream=bool(said.stream),
+        reads_only=said.max_tokens == 0,
         warnings=(*warnings, *thinking.warnings, *_not_here(said)),
     )
 

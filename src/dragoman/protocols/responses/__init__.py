@@ -14,6 +14,7 @@ from dragoman.protocols.responses.endings import compacted as compacted
 from dragoman.protocols.responses.endings import ending as ending
 from dragoman.protocols.responses.endings import is_last as is_last
 from dragoman.protocols.responses.endings import socket_error as socket_error
+from dragoman.protocols.responses.endings import warning as warning
 from dragoman.protocols.responses.fields import Asked as Asked
 from dragoman.protocols.responses.fields import ResponseRequest as ResponseRequest
 from dragoman.protocols.responses.frames import unframed as unframed
@@ -32,6 +33,7 @@ from dragoman.protocols.responses.request import known as known
 from dragoman.protocols.responses.request import mcp_tools as mcp_tools
 from dragoman.protocols.responses.request import onward as onward
 from dragoman.protocols.responses.request import references as references
+from dragoman.protocols.responses.request import stream_of as stream_of
 from dragoman.protocols.responses.request import to_request as to_request
 from dragoman.protocols.responses.resource import cancelled as cancelled
 from dragoman.protocols.responses.resource import failed as failed

@@ -8,6 +8,7 @@ from msgspec.structs import asdict
 
 from dragoman.protocols.responses.fields import Asked, TextFormat, TextOptions, ThinkingOptions
 from dragoman.protocols.responses.secrets import without_secrets
+from dragoman.types import Sampling
 
 OPTIONAL = {
     "function": ("description", "parameters", "strict"),
@@ -18,8 +19,8 @@ OPTIONAL = {
 USUAL = (("custom", "format", {"type": "text"}), ("mcp", "require_approval", "always"))
 
 
-def echo(asked: Asked, model: str) -> dict[str, Any]:
-    """The fields of a response that are settled by its request; `model` is the one that answers."""
+def echo(asked: Asked, model: str, sampling: Sampling) -> dict[str, Any]:
+    """The fields of a response that are settled before it: by its request and the model's usual."""
     said = asked.said
     thinking = said.reasoning or ThinkingOptions()
     conversation = asked.conversation
@@ -35,10 +36,10 @@ def echo(asked: Asked, model: str) -> dict[str, Any]:
         "max_output_tokens": said.max_output_tokens,
         "text": _text(said.text or TextOptions()),
         "reasoning": {"effort": thinking.effort, "summary": thinking.summarised},
-        "temperature": _or(said.temperature, 1.0),
-        "top_p": _or(said.top_p, 1.0),
-        "presence_penalty": _or(said.presence_penalty, 0.0),
-        "frequency_penalty": _or(said.frequency_penalty, 0.0),
+        "temperature": _or(sampling.temperature, 1.0),
+        "top_p": _or(sampling.top_p, 1.0),
+        "presence_penalty": _or(sampling.presence_penalty, 0.0),
+        "frequency_penalty": _or(sampling.frequency_penalty, 0.0),
         "top_logprobs": said.top_logprobs or 0,
         "truncation": said.truncation or "disabled",
         "store": asked.stored,
@@ -57,7 +58,9 @@ def shown(tool: dict[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = without_secrets(tool)
     whole = plain | {name: plain.get(name) for name in OPTIONAL.get(str(plain.get("type")), ())}
     if whole.get("type") == "namespace":
-        whole["tools"] = [shown(inner) for inner in whole["tools"]]
+        inside = whole.get("tools")  # of one that was left out it may be anything
+        tools = inside if isinstance(inside, list) else []
+        whole["tools"] = [shown(tool) for tool in tools if isinstance(tool, dict)]
     for kind, name, usual in USUAL:
         if whole.get("type") == kind and whole.get(name) is None:
             whole[name] = usual

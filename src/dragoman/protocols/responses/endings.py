@@ -1,4 +1,4 @@
-"""The ends of things: last events, errors of a socket, and what is left of a long conversation."""
+"""The ends of things: last events, what a socket is told besides, a conversation made short."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from dragoman.errors import DragomanError
 from dragoman.events import Usage
-from dragoman.protocols.responses.frames import encode
+from dragoman.protocols.responses.frames import encode, of_stream
 from dragoman.protocols.responses.nouns import Item
 from dragoman.protocols.responses.resource import ENDS, usage_of
 
@@ -30,10 +30,17 @@ def ending(body: bytes, number: int) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), event)
 
 
-def socket_error(error: DragomanError, status: int) -> bytes:
+def socket_error(error: DragomanError, status: int, stream: str | None = None) -> bytes:
     """An error as a text of a socket, which stays open."""
     what = {"code": error.code, "message": error.message, "param": error.param}
-    return encode({"type": "error", "status": status, "error": {"type": error.type, **what}})
+    text = encode({"type": "error", "status": status, "error": {"type": error.type, **what}})
+    return of_stream(text, stream)
+
+
+def warning(said: Sequence[str], stream: str | None = None) -> bytes:
+    """What is not kept to, as a text of a socket. Clients pass over kinds they do not know."""
+    text = encode({"type": "dragoman.warning", "warnings": list(dict.fromkeys(said))})
+    return of_stream(text, stream)
 
 
 def compacted(name: str, created: int, output: Sequence[Item], spent: Usage) -> bytes:

@@ -48,6 +48,12 @@ class TextOptions(Struct):
     verbosity: Word | None = None
 
 
+class CacheOptions(Struct):
+    """How the prompt is cached: always. It can be read ahead of the request that needs it."""
+
+    prewarm: bool | None = None
+
+
 class ResponseRequest(demands.DemandingFields, kw_only=True):
     """A conversation to answer, and what is to be done with the answer."""
 
@@ -73,14 +79,14 @@ class ResponseRequest(demands.DemandingFields, kw_only=True):
     chat_template: Any = None
     prompt: Any = None
     context_management: Any = None
+    prompt_cache_options: CacheOptions | None = None
+    moderation: Any = None
     # Accepted and without effect here, as documented for clients that always send them.
     safety_identifier: Text | None = None
     prompt_cache_key: Text | None = None
     prompt_cache_retention: Word | None = None
-    prompt_cache_options: Any = None
     service_tier: Word | None = None
     client_metadata: Any = None
-    moderation: Any = None
     access_programs: Any = None
     image: Any = None
 
@@ -97,7 +103,13 @@ class FrameRequest(ResponseRequest, kw_only=True):
 
     type: str
     generate: bool | None = None  # false: only read the prompt
-    stream_id: Any = None
+    stream_id: Text | None = None  # goes back with every event
+
+
+class FrameStream(Struct):
+    """What an error goes back with, whatever else is wrong with a frame."""
+
+    stream_id: Text | None = None
 
 
 class Asked(Struct, frozen=True):
@@ -119,6 +131,9 @@ class Asked(Struct, frozen=True):
     @property
     def generates(self) -> bool:
         """Whether an answer is wanted; if not, the prompt is read for a later request."""
+        options = self.said.prompt_cache_options
+        if options is not None and options.prewarm:
+            return False
         return not isinstance(self.said, FrameRequest) or self.said.generate is not False
 
     @property

@@ -61,6 +61,10 @@ def framed(text: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), text)
 
 
-def unframed(frame: bytes) -> bytes:
-    """The JSON of a frame."""
-    return frame.partition(b"\ndata: ")[2][:-2]
+def unframed(frame: bytes, stream: str | None = None) -> bytes:
+    """The JSON of a frame, as an event of one of a socket's streams if it has several."""
+    return of_stream(frame.partition(b"\ndata: ")[2][:-2], stream)
+
+
+def of_stream(text: bytes, stream: str | None) -> bytes:
+    return text if stream is None else b'%b,"stream_id":%b}' % (text[:-1], encode(stream))

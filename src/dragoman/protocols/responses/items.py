@@ -188,7 +188,7 @@ def _whole(item: Item, at: str) -> Item:
                 raise _missing(f"{at}.content")
             whole["content"] = _parts(read.role, item.get("content"))
         case CallOutput():
-            text(read.output, f"{at}.output")
+            heard(read.output, f"{at}.output")
         case AdditionalTools():
             _check_size(read.tools, f"{at}.tools")
             whole["tools"] = [without_secrets(tool) for tool in read.tools]
@@ -246,6 +246,18 @@ def text(said: str | Sequence[Part] | None, at: str = "") -> str:
     if said is None or isinstance(said, str):
         return said or ""
     return "".join(_text(part, f"{at}[{i}]") for i, part in enumerate(said))
+
+
+def heard(said: str | Sequence[Part], at: str = "") -> tuple[str, list[str]]:
+    """The text of what a tool gave back, and which kinds of its parts are not in it."""
+    if isinstance(said, str):
+        return said, []
+    kinds = [part.type for part in said if part.type in MEDIA]
+    texts = [
+        openai.unshown(part.type) if part.type in MEDIA else _text(part, f"{at}[{i}]")
+        for i, part in enumerate(said)
+    ]
+    return "".join(texts), kinds
 
 
 def _text(part: Part, at: str) -> str:

@@ -75,7 +75,10 @@ class Telling:
                 name = self._flat(read.namespace, read.name)
                 self._call(read.call_id, name, _as_json({"input": read.input}))
             case "function_call_output" | "custom_tool_call_output":
-                self._heard(_result(read.call_id, items.text(read.output)))
+                text, unshown = items.heard(read.output)
+                for part in unshown:
+                    self._warn(f"What a tool gave back as `{part}` is not shown to the model.")
+                self._heard(_result(read.call_id, text))
             case "mcp_call":
                 self._remote(item["id"], read, _outcome(read))
             case "mcp_approval_request":

@@ -7,6 +7,8 @@ a remote server, calls it.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -22,6 +24,22 @@ class Known(Struct, frozen=True, kw_only=True):
     namespace: str | None = None  # of a tool that came in one
     label: str = ""  # of the remote server that has it
     asks: bool = False  # the client must approve each call
+
+
+class Names:
+    """Gives names that are not taken."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._taken = set(taken)
+        self._times: Counter[str] = Counter()
+
+    def unused(self, name: str) -> str:
+        tried = name
+        while tried in self._taken:
+            self._times[name] += 1
+            tried = f"{name}_{self._times[name] + 1}"
+        self._taken.add(tried)
+        return tried
 
 
 class Sealing(Protocol):

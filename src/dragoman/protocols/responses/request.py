@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from msgspec import DecodeError, json
 from msgspec.structs import asdict, replace
 
 from dragoman.errors import BadRequest
@@ -19,9 +20,11 @@ from dragoman.protocols.responses.fields import (
     Asked,
     CountRequest,
     FrameRequest,
+    FrameStream,
     ResponseRequest,
     TextFormat,
     TextOptions,
+    ThinkingOptions,
 )
 from dragoman.protocols.responses.messages import Telling
 from dragoman.protocols.responses.nouns import Item, Known, Sealing
@@ -63,6 +66,14 @@ def decode_frame(body: bytes | str, strict: bool = False) -> Asked:
     if said.stream is False:
         raise BadRequest("A socket only streams: leave `stream` out.", param="stream")
     return _asked(replace(said, stream=True), strict)
+
+
+def stream_of(body: bytes) -> str | None:
+    """Which stream of a socket a frame is for, if it says so."""
+    try:
+        return json.decode(body, type=FrameStream).stream_id
+    except (DecodeError, RecursionError):
+        return None
 
 
 def decode_compact(body: bytes, strict: bool = False) -> Asked:
@@ -204,7 +215,7 @@ def to_request(
     if not messages:
         raise BadRequest("`input` is required.", param="input", code="missing_required_parameter")
     request = _request(asked, offered, remote, messages, telling.warnings)
-    return replace(request, owner=owner, keep=asked.stored)
+    return replace(request, owner=owner, keep=asked.stored, reads_only=not asked.generates)
 
 
 def _request(
@@ -256,6 +267,15 @@ def _unkept(asked: Asked) -> list[str]:
         found.append(f"`top_logprobs` has no effect without `include: {LOGPROBS}`.")
     if said.context_management:
         found.append("`context_management` has no effect: nothing is made shorter by itself here.")
+    if said.moderation:
+        found.append("`moderation` has no effect: nothing is moderated here.")
+    thinking, wording = said.reasoning or ThinkingOptions(), said.text or TextOptions()
+    if thinking.mode not in (None, "standard"):
+        found.append("`reasoning.mode` has no effect here.")
+    if thinking.context not in (None, "auto"):
+        found.append("`reasoning.context` has no effect: all thoughts that are sent are read.")
+    if wording.verbosity not in (None, "medium"):
+        found.append("`text.verbosity` has no effect: ask for it in words.")
     return found
 
 

@@ -20,7 +20,7 @@ from dragoman.protocols import openai
 from dragoman.protocols.choosing import Chosen, by_word, one, some, undeclared, unreadable
 from dragoman.protocols.demands import Source
 from dragoman.protocols.responses.items import RawTools
-from dragoman.protocols.responses.nouns import Known
+from dragoman.protocols.responses.nouns import Known, Names
 from dragoman.protocols.wire import check_depth, convert
 from dragoman.types import Shape, Tool
 
@@ -77,6 +77,7 @@ class Offered(Struct):
     labels: list[str] = field(default_factory=list)  # of servers that have more
     left_out: list[str] = field(default_factory=list)  # kinds that cannot be run here
     lists: int = 0  # how many lists of tools there were
+    _names: Names = field(default_factory=Names)
     _flats: dict[tuple[str | None, str], str] = field(default_factory=dict)
     _alone: dict[str, str | None] = field(default_factory=dict)  # None: in several namespaces
     _list: dict[str, int] = field(default_factory=dict)  # in which a tool was declared last
@@ -103,7 +104,7 @@ class Offered(Struct):
         if flat is None:
             if len(self.tools) == MOST:
                 raise BadRequest(f"There are more than {MOST:,} tools.", param="tools")
-            flat = self._flats[key] = _unused(joined(*key), self.tools)
+            flat = self._flats[key] = self._names.unused(joined(*key))
             self._alone[known.name] = None if known.name in self._alone else flat
         self.tools[flat] = replace(tool, name=flat)
         self.known[flat] = known
@@ -179,14 +180,6 @@ def _unfold(found: Offered, said: Namespace, at: str) -> None:
         found.tools[first] = replace(tool, description=text)
 
 
-def _unused(name: str, taken: Iterable[str]) -> str:
-    tried, number = name, 1
-    while tried in taken:
-        number += 1
-        tried = f"{name}_{number}"
-    return tried
-
-
 def _function(said: FunctionTool, at: str) -> Tool:
     return Tool(
         name=said.name,
@@ -254,7 +247,7 @@ def chosen(
     choice: ToolChoice = convert(said, ToolChoice, "tool_choice")
     if choice.type == "allowed_tools":
         return _allowed(choice, declared, remote)
-    names = _named(choice, declared, remote, "tool_choice")
+    names = Choosable(declared, remote).named(choice, "tool_choice")
     if not names:
         return Chosen("auto"), [NOTHING_LEFT]
     if len(names) == 1 and choice.name is not None and choice.type != "namespace":
@@ -269,43 +262,58 @@ def _allowed(
     if not said.tools:
         raise BadRequest(f"`{at}.tools` must list a tool.", param=f"{at}.tools")
     names: set[str] = set()
+    choosable, seen = Choosable(declared, remote), set[tuple[str | None, ...]]()
     for i, tool in enumerate(said.tools):
-        names.update(_named(tool, declared, remote, f"{at}.tools[{i}]"))
+        key = (tool.type, tool.namespace, tool.name, tool.server_label)
+        if key not in seen:  # one that is listed again may stand for thousands of tools
+            names.update(choosable.named(tool, f"{at}.tools[{i}]"))
+            seen.add(key)
     found = some(said.mode, names, (*declared.tools.values(), *remote), at)
     if names or found.mode == "auto":
         return found, []
     return Chosen("auto", ()), [NOTHING_LEFT]
 
 
-def _named(said: ToolName, declared: Offered, remote: Sequence[Tool], at: str) -> list[str]:
-    """The tools that are meant; none where only another server could run them."""
-    match said.type:
-        case "function" | "custom" | "namespace":
-            if said.name is None:
-                raise BadRequest(f"`{at}` must name a tool.", param=at)
-            if said.type == "namespace":
-                known = declared.known.items()
-                names = [flat for flat, tool in known if tool.namespace == said.name]
-            else:
-                flat = declared.flat(said.namespace, said.name)
-                names = [flat] if flat in declared.known else []
-            if not names:
-                raise undeclared(at)
-            return names
-        case "mcp":
-            if said.server_label not in declared.labels:
-                raise undeclared(at)
-            label, labels = said.server_label, declared.labels
-            theirs = [tool.name for tool in remote if _label(tool.name, labels) == label]
-            if said.name is None:
-                return theirs
-            return [name for name in theirs if name == remote_name(label, said.name)]
-        case "allowed_tools":
-            raise unreadable()
-    return []
+class Choosable:
+    """The tools that a choice may mean, found once for all that it lists."""
 
+    def __init__(self, declared: Offered, remote: Sequence[Tool]) -> None:
+        self._declared = declared
+        self._spaces: dict[str | None, list[str]] = {}  # by namespace
+        for flat, known in declared.known.items():
+            self._spaces.setdefault(known.namespace, []).append(flat)
+        self._theirs: dict[str | None, dict[str, None]] = {one: {} for one in declared.labels}
+        # where several servers may be meant, the longest name tells
+        longest = sorted(declared.labels, key=len, reverse=True) if remote else []
+        starts = [(joined(label, ""), label) for label in longest]
+        for tool in remote:
+            fit = (label for start, label in starts if tool.name.startswith(start))
+            self._theirs.get(next(fit, None), {})[tool.name] = None
 
-def _label(flat: str, labels: Iterable[str]) -> str | None:
-    """The server that a tool is of; where several may be meant, the longest name tells."""
-    fit = [label for label in labels if flat.startswith(joined(label, ""))]
-    return max(fit, key=len, default=None)
+    def named(self, said: ToolName, at: str) -> list[str]:
+        """The tools that are meant; none where only another server could run them."""
+        match said.type:
+            case "function" | "custom" | "namespace":
+                if said.name is None:
+                    raise BadRequest(f"`{at}` must name a tool.", param=at)
+                names = self._own(said.type, said.namespace, said.name)
+                if not names:
+                    raise undeclared(at)
+                return names
+            case "mcp":
+                theirs = self._theirs.get(said.server_label)
+                if theirs is None:
+                    raise undeclared(at)
+                if said.name is None:
+                    return list(theirs)
+                name = remote_name(said.server_label or "", said.name)
+                return [name] if name in theirs else []
+            case "allowed_tools":
+                raise unreadable()
+        return []
+
+    def _own(self, kind: str, namespace: str | None, name: str) -> list[str]:
+        if kind == "namespace":
+            return self._spaces.get(name, [])
+        flat = self._declared.flat(namespace, name)
+        return [flat] if flat in self._declared.known else []

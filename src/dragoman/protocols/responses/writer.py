@@ -115,6 +115,12 @@ class Writer:
             return []
         return self._begun() + self._shut(cut=True) + self._last("cancelled")
 
+    def unkept(self) -> bytes:
+        """The last event once more: what was to be kept could not be."""
+        self._resource["store"] = False
+        self._events.count -= 1
+        return self._told(ENDS[self._resource["status"]])
+
     def whole(self, completion: Completion | None = None) -> bytes:
         return encode(self.resource())
 
