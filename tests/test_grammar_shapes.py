@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from dragoman.errors import BadRequest
 from dragoman.formats import tool_formats
 from dragoman.testing.grammars import accepted
 from dragoman.types import Shape
@@ -191,6 +192,16 @@ CONTENTS: list[tuple[Any, list[str], list[str]]] = [
     ),
     (members(), ["{}", "{ }"], ['{"a": 1}', "[]"]),
     (members("a", others=NUMBER, a=TEXT), ['{"a": "", "b": 1, "c": 2}'], ['{"a": "", "b": ""}']),
+    (
+        members(others={"type": "boolean"}, a=NUMBER) | {"patternProperties": {"^b": TEXT}},
+        ["{}", '{"a": 1, "b": "", "b1": "x", "c": true}', '{"ab": true}'],
+        ['{"a": 1, "\\u0061": true}', '{"b": true}', '{"\\u0062": true}', '{"ab": ""}'],
+    ),
+    (
+        members("b1") | {"patternProperties": {r"^b\d$": TEXT, "1": {"maxLength": 2}}},
+        ['{"b1": "xy"}', '{"b1": "", "b2": "xyz", "a1": "xy"}'],
+        ["{}", '{"b1": "xyz"}', '{"b1": "", "a1": "xyz"}', '{"b1": "", "b\u0661": ""}'],
+    ),
 ]
 
 
@@ -270,3 +281,52 @@ def test_content_holds_no_marks(
     for frame in ('{{"s": "{}"}}', '{{"s": "", "t": "{}"}}'):
         texts = [frame.format(f"a {text} b") for text in right]
         means(source, texts, [frame.format(f"a {text} b") for text in wrong])
+
+
+ANY_TEXT = {"type": "string", "pattern": "^.{1,40}$"}
+FEW = {"type": "object", "maxProperties": 2, "additionalProperties": TEXT}
+# what `{}` stands for is written in both ways: as it is, which nothing allows, and escaped
+HOLDING: list[tuple[Any, str]] = [
+    (ANY_TEXT, '"a {} b"'),
+    ({"type": "string", "pattern": "<", "minLength": 5}, '"a {} <b\\n"'),
+    ({"enum": ["a {} b", "c"]}, '"a {} b"'),
+    ({"const": {"{}": ["{}"]}}, '{{"{}": ["{}"]}}'),
+    (members("{}", **{"{}": NUMBER}), '{{"{}": 1}}'),
+    ({"type": "array", "items": [{"const": "{}"}]}, '["{}"]'),
+]
+# the same, of which nothing that holds a mark is left
+WITHOUT: list[tuple[Any, str]] = [
+    ({"type": "string", "allOf": [{"pattern": "a"}, {"pattern": "b"}]}, '"a {} b"'),
+    (FEW, '{{"a": "{}"}}'),
+    (FEW, '{{"a {}": ""}}'),
+    ({"type": "object", "maxProperties": 1}, '{{"a": [{{"b": "{}"}}]}}'),
+    ({"type": "object", "patternProperties": {"^a": TEXT}}, '{{"a {}": ""}}'),
+]
+
+
+def filled(value: Any, mark: str) -> Any:
+    """A schema with a mark in its texts."""
+    return json.loads(json.dumps(value).replace("{}", mark))
+
+
+@pytest.mark.parametrize("mark", ["<think>", "</think>", "<tool_call>"])
+@pytest.mark.parametrize(("schema", "frame"), HOLDING, ids=lambda one: repr(one)[:40])
+def test_a_mark_in_content_is_an_escape(schema: Any, frame: str, mark: str) -> None:
+    source = Pair("hermes_json", TOOLS, "think").grammar(shape=shape(filled(schema, mark), True))
+    escape = rf"\u{ord(mark[0]):04x}{mark[1:]}"
+    texts = [frame.format(*[one] * frame.count("{}")) for one in (escape, mark)]
+    means(source, texts[:1], texts[1:])
+    assert Pair("hermes_json", TOOLS, "think").said(texts[0]).text == texts[0]
+
+
+@pytest.mark.parametrize(("schema", "frame"), WITHOUT, ids=lambda one: repr(one)[:40])
+def test_what_the_engine_writes_holds_no_marks(schema: Any, frame: str) -> None:
+    source = Pair("hermes_json", TOOLS, "think").grammar(shape=shape(schema, True))
+    means(source, [frame.format("x < y")], [frame.format("<think>"), frame.format("</think>")])
+
+
+def test_what_cannot_be_written_without_a_mark_is_refused() -> None:
+    both = {"type": "string", "allOf": [{"pattern": "<think>"}, {"pattern": "b"}]}
+    with pytest.raises(BadRequest) as caught:
+        Pair("hermes_json", TOOLS, "think").grammar(shape=shape(both, True))
+    assert "cannot be enforced here" in caught.value.message

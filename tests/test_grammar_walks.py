@@ -67,11 +67,18 @@ SCHEMAS: list[dict[str, Any]] = [
         b={"type": "string", "maxLength": 5000},
         e={"type": "array", "items": {"type": "string", "maxLength": 5000}},
     ),
+    {"type": "object", "additionalProperties": TEXT},
+    members(
+        "t",
+        t={"type": "array", "prefixItems": [NUMBER], "items": TEXT, "minItems": 2, "maxItems": 3},
+        p={"type": "array", "items": {"type": "string", "pattern": "^.{1,9}$"}},
+        z={"type": "array", "maxItems": 0},
+    ),
 ]
 
 
 # the first letter of a name decides, so that chance takes them all alike
-TOOLS = {f"{letter}_x": schema for letter, schema in zip("abcdefghijklm", SCHEMAS, strict=True)}
+TOOLS = {f"{letter}_x": schema for letter, schema in zip("abcdefghijklmno", SCHEMAS, strict=True)}
 
 
 def wrong(name: str, chance: random.Random, count: int) -> list[str]:

@@ -6,6 +6,7 @@ who keeps to its format; those that only a forgiving reader understands say so t
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -128,6 +129,102 @@ def test_a_call_that_is_wrong_in_one_thing_is_not_allowed(name: str) -> None:
             assert not accepted(free, text)[0], f"{what}: {text}"
         elif accepted(free, text)[0]:
             assert strict.wrong(text, forced=False) is None, f"{what}: {text}"
+
+
+# values that could be read as something else
+
+FRAMES = {
+    "qwen3_coder": "<tool_call>\n<function=f>\n<parameter=v>\n{}\n</parameter>\n</function>\n"
+    "</tool_call>",
+    "minimax_m3": ']~<tool_call>]~<invoke name="f">]~<v>{}]~</v>]~</invoke>]~</tool_call>',
+    "gemma4": "<|tool_call>call:f{{{}}}<tool_call|>",
+    "functiongemma": "<start_function_call>call:f{{{}}}<end_function_call>",
+}
+ITEM = "]~<item>{}]~</item>"
+PAIRED = {"type": "array", "prefixItems": [ANY_NUMBER, ANY_TEXT]}
+SHORT = {"type": "string", "pattern": "^.{1,40}$"}
+NAMED = {"type": "object", "patternProperties": {"^a": ANY_TEXT}, "additionalProperties": False}
+# a format, what `v` may be, and texts with what is read in them; None is not allowed
+READ: list[tuple[str, Any, dict[str, Any]]] = [
+    (
+        "qwen3_coder",
+        {"type": "array", "items": SHORT},
+        {'["a</parameter>b"]': None, r'["a\u003c/parameter>b"]': ["a</parameter>b"]},
+    ),
+    (
+        "qwen3_coder",
+        {"type": "array", "items": {"enum": ["</parameter>"]}},
+        {"['</parameter>']": None, r"['\u003c/parameter>']": ["</parameter>"]},
+    ),
+    ("qwen3_coder", NAMED, {'{"a</parameter>": ""}': None, "{'ab': 'c'}": {"ab": "c"}}),
+    ("minimax_m3", NAMED, {'{"a": "]~</v>"}': None, '{"ab": "c"}': {"ab": "c"}}),
+    (
+        "minimax_m3",
+        PAIRED | {"minItems": 2, "maxItems": 3},
+        {"": None, "[]": None, ITEM.format(3): None}
+        | {ITEM.format(3) + ITEM.format(4): [3, "4"]}
+        | {ITEM.format(3) + ITEM.format(4) * 2: [3, "4", 4]}
+        | {ITEM.format(3) + ITEM.format(4) * 3: None},
+    ),
+    (
+        "minimax_m3",
+        PAIRED | {"items": False},
+        {"": None, "[]": [], ITEM.format(3): [3]} | {ITEM.format(3) * 2: [3, "3"]},
+    ),
+    ("minimax_m3", {"type": "array", "maxItems": 0}, {"": None, "[]": [], ITEM.format(3): None}),
+    ("minimax_m3", {"type": "array", "items": False}, {"": None, "[]": []}),
+    (
+        "minimax_m3",
+        {"type": "object", "additionalProperties": ANY_TEXT},
+        {"{}": {}, "]~<x>1]~</x>": {"x": "1"}, '{"x": "1"}': {"x": "1"}},
+    ),
+]
+
+
+def read_back(name: str, schema: Any, text: str) -> Any:
+    """What is read in the only call of a text, if the grammar allows that; else nothing."""
+    pair = Pair(name, {"f": schema}, "none")
+    if not accepted(pair.grammar(choice="required"), text)[0]:
+        return None
+    [(_, arguments)] = pair.said(text).written
+    return json.loads(arguments)
+
+
+@pytest.mark.parametrize(("name", "schema", "said"), READ, ids=lambda one: repr(one)[:40])
+def test_what_is_allowed_is_read_as_it_was_meant(
+    name: str, schema: Any, said: dict[str, Any]
+) -> None:
+    for text, value in said.items():
+        whole = FRAMES[name].format(text).replace("]~", "]<]minimax[>[")
+        found = read_back(name, members("v", v=schema), whole)
+        assert found == (None if value is None else {"v": value}), text
+
+
+def test_elements_of_any_name_hold_text() -> None:
+    schema = {"type": "object", "additionalProperties": ANY_TEXT}
+    frame = FRAMES["minimax_m3"].replace("]~<v>{}]~</v>", "{}").replace("]~", "]<]minimax[>[")
+    one = "]<]minimax[>[<x>1]<]minimax[>[</x>"
+    assert read_back("minimax_m3", schema, frame.format(one)) == {"x": "1"}
+    assert read_back("minimax_m3", schema, frame.format("")) == {}
+
+
+@pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
+@pytest.mark.parametrize(
+    "key", ["first name", "xml:lang", "a[]", "a,b", "(x)", "{x", "", '"q"', "'", "a=b", ";x", "<x>"]
+)
+def test_a_key_that_is_no_word_is_in_quotes(name: str, key: str) -> None:
+    schema = members(key, **{key: ANY_NUMBER}) | {"required": [key]}
+    for way, value in ((json.dumps(key), {key: 1}), (key, None)):
+        assert read_back(name, schema, FRAMES[name].format(f"{way}:1")) == value
+
+
+@pytest.mark.parametrize(("name", "mark"), [("gemma4", '<|"|>'), ("functiongemma", "<escape>")])
+def test_a_text_that_holds_its_own_quotes_is_in_others(name: str, mark: str) -> None:
+    schema = members("v", v={"enum": [f"a{mark}b", "c"]})
+    said = {f"v:{mark}a{mark}b{mark}": None, f"v:{mark}c{mark}": {"v": "c"}}
+    way = json.dumps(f"a{mark}b").replace(mark, "\\u003c" + mark[1:])
+    for text, value in (said | {f"v:{way}": {"v": f"a{mark}b"}}).items():
+        assert read_back(name, schema, FRAMES[name].format(text)) == value
 
 
 # our own cases

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from dragoman.constraint.dialects import PYTHON
 from dragoman.constraint.free import arguments
 from dragoman.constraint.inputs.spelling import Between, Quotes
 from dragoman.constraint.inputs.worded import Worded, written
 from dragoman.constraint.lark import HEADER, Lark, quoted
-from dragoman.constraint.values import PYTHON
 from dragoman.testing.grammars import accepted
 from dragoman.types import Shape
 from tests.grammars import Walk

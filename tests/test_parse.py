@@ -223,6 +223,83 @@ def test_schemas_that_refer_to_themselves_are_walked_once() -> None:
     assert schema_of({"properties": {"a": nested}}).member("a").types == {"string"}
 
 
+DEFINED = {"a b": {"type": "integer"}, "a/b": {"type": "boolean"}, "a~b": {"type": "null"}}
+EITHER = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({"$ref": "#"}, "object"),
+        ({"$ref": "#/$defs/a%20b"}, "integer"),
+        ({"$ref": "#/$defs/a~1b"}, "boolean"),
+        ({"$ref": "#/$defs/a~0b"}, "null"),
+        ({"$ref": "#/oneOf/0/items"}, "number"),
+        ({"$ref": "#/oneOf/7"}, ""),
+        ({"$ref": "http://x"}, ""),
+        ({"$ref": "#/$defs/a%20b", "type": ["integer", "null"]}, "integer"),
+        ({"enum": [1, 2], "allOf": [{"title": "x"}]}, "integer"),
+        ({"enum": [1, "a"], "type": "string"}, "string"),
+        ({"enum": [1.0, 2], "type": "integer"}, "integer"),
+        ({"type": ["string", "integer"], "allOf": [{"type": "string"}]}, "string"),
+        ({"type": "number", "anyOf": [{"type": "integer"}, {"type": "string"}]}, "integer"),
+        ({"allOf": [EITHER, {"type": ["integer", "null"]}]}, "integer"),
+        ({"anyOf": [{"type": "integer"}, {}]}, ""),
+        ({"anyOf": [{"type": "integer"}, False]}, "integer"),
+        ({"anyOf": [{"allOf": [{"type": "string"}, {"type": "null"}]}, {"const": 1}]}, "integer"),
+        ({"minimum": 3}, "number"),
+        ({"minimum": 3, "enum": ["a"]}, "string"),
+        ({"minimum": 3, "allOf": [{"minLength": 3}]}, "number string"),
+        ({"anyOf": [{"minItems": 1}, {"type": "null"}]}, "array null"),
+        ({"required": True}, ""),
+        ({"type": [], "$ref": 7, "allOf": 7, "anyOf": {}, "enum": 7}, ""),
+    ],
+    ids=repr,
+)
+def test_what_a_schema_says_of_a_parameter(schema: dict[str, Any], types: str) -> None:
+    root: dict[str, Any] = {"type": "object", "properties": {"a": schema}, "$defs": DEFINED}
+    root["oneOf"] = [{"items": {"type": "number"}}]
+    assert schema_of(root).member("a").types == set(types.split())
+
+
+def having(**members: Any) -> dict[str, Any]:
+    return {"properties": members}
+
+
+@pytest.mark.parametrize(
+    ("root", "types"),
+    [
+        ({"anyOf": [having(a={"type": "string"}), having(a={"const": 1})]}, "integer string"),
+        ({"anyOf": [having(a={"const": 1}), having(b={"const": 1})]}, "integer"),
+        ({"anyOf": [having(a={"const": 1}), having(a={})]}, "integer"),
+        ({"allOf": [having(a={"type": "string"}), having(a={"maxLength": 5})]}, "string"),
+        ({"allOf": [having(a=EITHER), having(a={"type": "integer"})]}, "integer"),
+        (having(a=EITHER) | {"anyOf": [having(a={"type": "string"}), {}]}, "string"),
+        ({"additionalProperties": {"type": "integer"}}, "integer"),
+        (having(a={}) | {"additionalProperties": {"type": "integer"}}, ""),
+        (
+            {"patternProperties": {"^b": {"const": 1}}, "additionalProperties": EITHER},
+            "integer string",
+        ),
+        ({"anyOf": [{"additionalProperties": False}, having(a={"const": 1})]}, "integer"),
+    ],
+    ids=repr,
+)
+def test_what_a_schema_made_of_others_says_of_a_parameter(root: Any, types: str) -> None:
+    assert schema_of(root).member("a").types == set(types.split())
+
+
+def test_schemas_are_walked_only_so_far() -> None:
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(5000):
+        deep = {"allOf": [deep], "properties": {"a": {"type": "string"}}}
+    place = schema_of({"properties": {"a": deep}}).member("a")
+    assert place.member("a").types == {"string"}
+    wide = {"anyOf": [having(**{f"a{number}": {"const": number}}) for number in range(5000)]}
+    assert len(schema_of(wide).names()) < 5000
+    assert schema_of(wide).member("a9").types == {"integer"}
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -23,6 +23,7 @@ from dragoman.constraint.schemas.nodes import (
     Either,
     Exactly,
     Foreign,
+    Keys,
     Named,
     Node,
     Nothing,
@@ -559,12 +560,35 @@ LOOSE: dict[str, tuple[Any, str, Node]] = {
         "/oneOf",
         Either((Text(format="date"), Text(format="time"))),
     ),
-    "names that overlap": (
-        an_object(patternProperties={"^a": A, "^ab": {"type": "null"}}, additionalProperties=False),
+    "names that overlap in too many ways": (
+        an_object(patternProperties=dict.fromkeys("abcde", A), additionalProperties=False),
         "/patternProperties",
-        Object(others=Either((Text(), NULL))),
+        Object(others=Text()),
+    ),
+    "names by a pattern that cannot be read": (
+        an_object(patternProperties={"a(?=b)": A}, additionalProperties=False),
+        "/patternProperties",
+        Object(others=Text()),
     ),
     "many members of any name": (an_object(minProperties=3), "/minProperties", Object()),
+    "one more than must be there, which an escape could disguise": (
+        an_object(required=["a"], minProperties=2),
+        "/minProperties",
+        Object((("a", Anything()),), frozenset("a")),
+    ),
+    "a member that an escape could disguise": (
+        an_object(properties={"a": A}, required=["a"], maxProperties=2),
+        "/maxProperties",
+        Object((("a", Text()),), frozenset("a")),
+    ),
+    "patterns of names that would have to be merged": (
+        {"allOf": [an_object(patternProperties={one: A}) for one in ("^a", "^b")]},
+        "/allOf/1",
+        Foreign(
+            json.dumps({"type": ["object"]}),
+            Object(patterns=("^a",), keyed=((Keys(("^a",)), Text()),)),
+        ),
+    ),
     "a circle through a merge": (
         an_object(properties={"a": {"$ref": "#", "required": ["b"]}}),
         "/properties/a/$ref",
@@ -599,8 +623,9 @@ def test_formats(name: str) -> None:
 
 
 FOREIGN: dict[str, Any] = {
-    "names by pattern": an_object(patternProperties={"^x": A}, additionalProperties=False),
-    "names by pattern, of no type": {"patternProperties": {"^x": A}},
+    "at most so many by pattern": an_object(
+        patternProperties={"^x": A}, additionalProperties=False, maxProperties=2
+    ),
     "at most so many": an_object(maxProperties=3),
     "at least one": an_object(minProperties=1, additionalProperties=A),
     "two patterns": {"type": "string", "pattern": "^a", "allOf": [{"pattern": "b$"}]},
@@ -609,12 +634,18 @@ FOREIGN: dict[str, Any] = {
         "$defs": {"a": {"type": "string", "pattern": "^a"}},
     },
     "a circle": an_object(
-        patternProperties={"^x": {"$ref": "#/$defs/n"}},
-        **{"$defs": {"n": an_object(properties={"n": {"$ref": "#/$defs/n"}})}},
+        additionalProperties={"$ref": "#/$defs/n"},
+        maxProperties=2,
+        **{"$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}},
     ),
     "old words": an_object(
-        patternProperties={"^x": {"type": "number", "minimum": 1, "exclusiveMinimum": True}},
-        properties={"y": {"type": "array", "items": [A], "additionalItems": False}},
+        additionalProperties={
+            "anyOf": [
+                {"type": "number", "minimum": 1, "exclusiveMinimum": True},
+                {"type": "array", "items": [A], "additionalItems": False},
+            ]
+        },
+        maxProperties=2,
     ),
 }
 
@@ -632,10 +663,87 @@ def test_what_only_the_engine_can_put_together(name: str) -> None:
 
 def test_what_is_left_out_is_left_out_for_the_engine_too() -> None:
     inner = {"type": "string", "not": A, "uniqueItems": True}
-    found = reading(an_object(patternProperties={"^x": inner}), strict=False)
+    found = reading(an_object(additionalProperties=inner, maxProperties=2), strict=False)
     assert isinstance(found.root, Foreign)
     assert "not" not in found.root.schema
-    assert found.loose == (f"`{AT}`: `/patternProperties/^x/not` is not enforced.",)
+    assert found.loose == (f"`{AT}`: `/additionalProperties/not` is not enforced.",)
+
+
+def test_bounds_are_drawn_inwards_for_the_engine_too() -> None:
+    far = {"type": "integer", "minimum": 2**53 + 1, "maximum": 10**20}
+    long = {"type": "array", "items": far, "maxItems": 10**9}
+    found = reading(an_object(additionalProperties=long, maxProperties=2))
+    assert isinstance(found.root, Foreign)
+    drawn = json.loads(found.root.schema)["additionalProperties"]
+    assert drawn["maxItems"] == limits.ITEMS
+    bounds = {"minimum": 2**53 + 2, "maximum": keywords.FAR}
+    assert drawn["items"] == {"type": ["integer"]} | bounds
+
+
+# names by patterns
+
+PATTERNED: dict[str, tuple[Any, Object]] = {
+    "no others": (
+        an_object(patternProperties={"^x": A}, additionalProperties=False),
+        Object(others=NO, patterns=("^x",), keyed=((Keys(("^x",)), Text()),)),
+    ),
+    "no type": (
+        {"patternProperties": {"^x": A}},
+        Object(patterns=("^x",), keyed=((Keys(("^x",)), Text()),)),
+    ),
+    "one that no member may match": (
+        an_object(patternProperties={"^x": False}),
+        Object(patterns=("^x",)),
+    ),
+    "patterns that exclude each other": (
+        an_object(patternProperties={"^x": A, "^y": {"type": "null"}}),
+        Object(
+            patterns=("^x", "^y"),
+            keyed=((Keys(("^x",), ("^y",)), Text()), (Keys(("^y",), ("^x",)), NULL)),
+        ),
+    ),
+    "patterns that do not": (
+        an_object(patternProperties={"x": {"type": ["string", "null"]}, "y": A}),
+        Object(
+            patterns=("x", "y"),
+            keyed=(
+                (Keys(("x",), ("y",)), Either((Text(), NULL))),
+                (Keys(("y",), ("x",)), Text()),
+                (Keys(("x", "y")), Text()),
+            ),
+        ),
+    ),
+    "members that match one": (
+        an_object(
+            properties={"x1": {"minLength": 2}, "z": A},
+            patternProperties={"^x": A},
+            additionalProperties={"type": "null"},
+            required=["x2", "y"],
+        ),
+        Object(
+            (("x1", Text(least=2)), ("z", Text()), ("x2", Text()), ("y", NULL)),
+            frozenset({"x2", "y"}),
+            NULL,
+            ("^x",),
+            ((Keys(("^x",)), Text()),),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PATTERNED)
+def test_names_by_patterns(name: str) -> None:
+    schema, node = PATTERNED[name]
+    found = reading(schema)
+    assert found == Checked(Foreign(json.dumps({"type": ["object"]}), node))
+
+
+def test_circles_through_names_by_patterns() -> None:
+    node = an_object(patternProperties={"^x": {"$ref": "#"}}, additionalProperties=False)
+    found = reading(node).root
+    assert isinstance(found, Foreign)
+    assert found.own is not None
+    assert found.own.keyed == ((Keys(("^x",)), Named("")),)
 
 
 def test_the_engine_takes_a_part_and_the_rest_stays_plain() -> None:
@@ -1215,6 +1323,8 @@ def test_what_is_left_to_the_engine_the_schema_allows(
     whole = words if isinstance(schema, bool) else schema | words
     found = outcome(whole, strict=True)
     if isinstance(found, BadRequest) or not isinstance(found.root, Foreign):
+        return
+    if found.root.own is not None:
         return
     random = Random(seed)
     for _ in range(3):

@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from dragoman.constraint.lark import ANY, EMPTY, either, escaped, quoted, times
+from dragoman.constraint.lark import ANY, EMPTY, either, escaped, quoted
 from dragoman.constraint.schemas.nodes import (
     Anything,
     Array,
@@ -15,8 +15,9 @@ from dragoman.constraint.schemas.nodes import (
     Nothing,
     Number,
     Object,
+    Text,
 )
-from dragoman.constraint.sequences import sequence
+from dragoman.constraint.sequences import items, sequence
 from dragoman.constraint.texts import Tags, ended_by
 from dragoman.constraint.values import Writer, allows
 from dragoman.constraint.wording import Offer, objects_of, worded
@@ -135,8 +136,8 @@ class _Elements:
     """Values as elements; an element is written once for each place and kind of value.
 
     A grammar cannot hold the closing tag of an element to a name that it does not know. Where any
-    value will do, elements of any name are left to the model; where a schema is to be kept to, an
-    object with such members is written as JSON, which the reader takes as well.
+    value will do, or any text, elements of any name are left to the model; where a schema is to be
+    kept to, an object with such members is written as JSON, which the reader takes as well.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class _Elements:
     ) -> None:
         tags = [mark.removeprefix(f"{body.prefix}</").removesuffix(">") for mark in after]
         self._taken = list(dict.fromkeys((*taken, *tags)))  # what an element of any name is not
-        self._any: str | None = None
+        self._any: dict[bool, str] = {}  # rules for elements of any name, by whether they are text
         self._writer = writer
         self._lark = writer.lark
         self._body = body
@@ -183,32 +184,30 @@ class _Elements:
 
     def _items(self, node: Array) -> str:
         space = self._lark.gap()
-        if node.first or isinstance(node.rest, Nothing):
-            parts = [self.element(self._body.item, one) for one in node.first]
-            return " ".join(f"{space} {part}" for part in parts) + f" {space}"
-        item = self.element(self._body.item, node.rest)
-        some = f"({space} {item}){times(max(1, node.least), node.most)} {space}"
-        if node.most == 0:
-            return '"[]"'
-        return some if node.least else f'("[]" | {some})'  # no elements at all would be a text
+        inner = items(node, lambda one: self.element(self._body.item, one), space)
+        if not inner:
+            return '"[]"'  # no elements at all would be a text
+        some = f"{space} {inner} {space}"
+        return some if node.least else f'("[]" | {some})'
 
     def _inner_object(self, node: Object) -> str:
         if node.required:
             return self.members(node)
         return f'("{{}}" | {self.members(node, some=True)})'
 
-    def _loose(self) -> str:
-        """An element of any name, with anything in it."""
-        if self._any is None:
+    def _loose(self, *, text: bool = False) -> str:
+        """An element of any name, with anything in it, or with text."""
+        if text not in self._any:
             lark, prefix = self._lark, self._body.prefix
-            self._any = lark.reserve("loose")
+            name = self._any[text] = lark.reserve("loose")
             taken = "|".join(map(escaped, self._taken))
             key = lark.terminal(ANY_KEY + (f" & ~/(?:{taken})/" if taken else ""), "KEY")
             close = f"{prefix}</"
-            text = ended_by(lark, ANY, (close,), (f"{prefix}<",))
-            inner = either([text, f"{self._some_loose()} {lark.mark(close)}"])
-            lark.define(self._any, f'{lark.mark(f"{prefix}<")} {key} ">" {inner} {key} ">"')
-        return self._any
+            inner = ended_by(lark, ANY, (close,), (f"{prefix}<",))
+            if not text:
+                inner = either([inner, f"{self._some_loose()} {lark.mark(close)}"])
+            lark.define(name, f'{lark.mark(f"{prefix}<")} {key} ">" {inner} {key} ">"')
+        return self._any[text]
 
     def _some_loose(self) -> str:
         gap = self._lark.gap()
@@ -219,10 +218,11 @@ class _Elements:
         space = self._lark.gap()
         parts = {key: self.element(key, one) for key, one in node.members if allows(one)}
         # a closing tag with another name would hide what follows it, and that may be required
-        free = isinstance(node.others, Anything) and not node.required
+        free = node.others in (Anything(), Text()) and not node.required
         if not parts and not free:
             return '"{}"' if some else space
-        inner = sequence(self._lark, parts, node.required, self._loose() if free else None, space)
+        other = self._loose(text=node.others == Text()) if free else None
+        inner = sequence(self._lark, parts, node.required, other, space)
         surely = some or node.required
         return f"{space} {inner} {space}" if surely else f"({space} {inner})? {space}"
 

@@ -26,7 +26,9 @@ def avoiding(marks: Iterable[str], *, counted: bool) -> str:
     every = [one for one in said if not any(mark in one for mark in said if mark != one)]
     if not every:
         return ""
-    return _outright(every) if counted else _complement(every)
+    if not counted:
+        return _complement(every)
+    return "".join(f" & /{one}/" for one in outright(every))
 
 
 def unbegun(marks: Iterable[str]) -> str:
@@ -42,7 +44,8 @@ def _complement(marks: Sequence[str]) -> str:
     return rf" & /(?s:.*)/ & ~/(?s:.*)(?:{'|'.join(map(pattern, marks))})(?s:.*)/"
 
 
-def _outright(marks: Sequence[str]) -> str:
+def outright(marks: Iterable[str]) -> list[str]:
+    """Regular expressions; a text that matches all of them holds none of these marks."""
     trees: dict[str, Tree] = {}
     for mark in marks:
         first, enough = mark[0], WORDS if mark[0].isalpha() else ENOUGH
@@ -51,7 +54,7 @@ def _outright(marks: Sequence[str]) -> str:
         for letter in rest:
             tree = tree.setdefault(letter, {})
         tree[END] = {}
-    return "".join(f" & /{_pieces(first, tree)}/" for first, tree in trees.items())
+    return [_pieces(first, tree) for first, tree in trees.items()]
 
 
 def _pieces(first: str, tree: Tree) -> str:

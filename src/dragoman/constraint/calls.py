@@ -15,10 +15,11 @@ from functools import cached_property
 from typing import cast
 
 from dragoman.constraint.arguments import elements, keywords, parameters
+from dragoman.constraint.dialects import BareWriter, PythonWriter
 from dragoman.constraint.lark import SPACES, Lark, either, escaped, pattern, quoted
 from dragoman.constraint.schemas.nodes import Object
 from dragoman.constraint.sequences import sequence
-from dragoman.constraint.values import BareWriter, PythonWriter, Writer
+from dragoman.constraint.values import Writer
 from dragoman.constraint.wording import Offer, check_name, objects_of, worded
 from dragoman.errors import Unsupported
 from dragoman.parse.spec import GAP, Body, Named, Nested, Objects, Pythonic, Tagged, Tools
@@ -234,14 +235,15 @@ class Calls:
         return self._writers[key]
 
     def _new_writer(self, body: Body, offer: Offer) -> Writer:
+        lark, known, at = self.lark, offer.definitions, offer.at
         match body:
             case Named(bare=True):
-                return BareWriter(self.lark, offer.definitions, body.quotes)
+                return BareWriter(lark, known, body.quotes, at)
             case Pythonic() | Objects(python=True):
-                return PythonWriter(self.lark, offer.definitions)
+                return PythonWriter(lark, known, at=at)
             case Tagged() | Nested():
-                return PythonWriter(self.lark, offer.definitions, banned=self._inner_marks(body))
-        return Writer(self.lark, offer.definitions)
+                return PythonWriter(lark, known, banned=self._inner_marks(body), at=at)
+        return Writer(lark, known, at=at)
 
     def _inner_marks(self, body: Tagged | Nested) -> tuple[str, ...]:
         """Marks that end a value between tags, wherever in it they stand."""

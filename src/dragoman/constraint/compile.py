@@ -13,10 +13,11 @@ from dragoman.constraint.lark import Lark
 from dragoman.constraint.messages import Heads, Messages
 from dragoman.constraint.order import Made, Order
 from dragoman.constraint.proof import Verdict, verdict
+from dragoman.constraint.reading import fitted
 from dragoman.constraint.schemas import schema
 from dragoman.constraint.schemas.nodes import Object
 from dragoman.constraint.values import Writer
-from dragoman.constraint.wording import Offer, loosened
+from dragoman.constraint.wording import Offer
 from dragoman.errors import BadRequest
 from dragoman.formats import find_tools
 from dragoman.output import rules
@@ -54,8 +55,12 @@ def _offer(tool: Tool, written: str | None, warnings: list[str]) -> Offer:
     checked = schema.read(tool.parameters, at=tool.param, strict=strict, tool=True)
     warnings += checked.loose
     offer = Offer(tool.name, checked.root, dict(checked.definitions), tool.param, strict)
-    if written is not None and loosened(find_tools(written), offer):
-        why = f"`{tool.param}` cannot be enforced as a whole in this model's format"
+    if written is None:
+        return offer
+    offer, loose = fitted(find_tools(written), offer, tool.parameters)
+    for where in loose:
+        place = f"`{tool.param}`: `{where}`" if where else f"`{tool.param}`"
+        why = f"{place} cannot be enforced as a whole in this model's format"
         if strict:
             raise BadRequest(f"{why}.", param=tool.param, code="unsupported_keyword")
         warnings.append(f"{why}: parts of it are not.")
@@ -70,10 +75,11 @@ def _content(lark: Lark, shape: Shape, both: Rules, warnings: list[str]) -> str:
         mark for mark, what in both.text.meanings.items() if what != "first" and len(mark) > 3
     ]
     if shape.value is None:
-        return Writer(lark, {}, banned=banned).value(Object())
+        return Writer(lark, {}, banned=banned, at=shape.param).value(Object())
     checked = schema.read(shape.value, at=shape.param, strict=bool(shape.strict))
     warnings += checked.loose
-    writer = Writer(lark, dict(checked.definitions), ordered=True, banned=banned)
+    definitions = dict(checked.definitions)
+    writer = Writer(lark, definitions, ordered=True, banned=banned, at=shape.param)
     return writer.value(checked.root)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dragoman.constraint.lark import Lark, quoted
 from dragoman.constraint.proof import costly
 from dragoman.constraint.schemas import schema
-from dragoman.constraint.texts import searched
+from dragoman.constraint.searching import searched
 from dragoman.constraint.values import Writer
 from dragoman.errors import BadRequest
 from dragoman.types import Shape

@@ -15,6 +15,7 @@ from dragoman.constraint.inputs.grammars import Grammar
 from dragoman.constraint.inputs.patterns import TooComplex
 from dragoman.constraint.inputs.worded import Worded, too_complex
 from dragoman.constraint.schemas.nodes import Exactly, Node, Nothing, Object, Text
+from dragoman.constraint.searching import UNICODE, respelt, searchable
 from dragoman.errors import BadRequest
 from dragoman.types import Shape
 
@@ -51,7 +52,9 @@ def _text(shape: Shape) -> Node:
 def _patterned(shape: Shape) -> Node:
     """A pattern; what is too much for us may still be none for the reader of schemas."""
     found = matched(shape)
-    pattern = f"^(?:{found})$"
+    pattern = f"^(?:{respelt(found, UNICODE)})$"
+    if not searchable(pattern):
+        raise too_complex(shape.param)
     try:
         return _worded(f"start: /{found}/", shape, pattern)
     except (NotRewritten, TooComplex, RecursionError):

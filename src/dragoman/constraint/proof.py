@@ -44,7 +44,10 @@ def _judged(grammar: str) -> Verdict:
     plain = _TOKEN.sub(f"<[{CONTROL}]>", grammar)
     matcher = LLMatcher(_tokenizer(), plain, log_level=0, limits=_limits())
     if matcher.is_error():
-        return "costly" if costly(matcher.get_error()) else "fine"  # it may name other tokens
+        said = matcher.get_error().partition("\n")[0]
+        if costly(said):
+            return "costly"
+        return "fine" if "token" in said.lower() else "wrong"  # it may name those of a model
     return _followed(matcher)
 
 

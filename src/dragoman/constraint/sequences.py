@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from dragoman.constraint.lark import EMPTY, Lark
+from dragoman.constraint.lark import EMPTY, Lark, times
+from dragoman.constraint.schemas.nodes import Array, Node, Nothing
 
 MOST_BITS = 60  # members that may come in any order: a rule's parameter has 64 bits
 
@@ -68,3 +69,27 @@ def _in_any_order(
         first.append(f"{other} {more}::0")
     lark.define(f"{more}::_", "\n  | ".join(lines))
     return lark.rule("\n  | ".join(first), "members")
+
+
+def items(node: Array, write: Callable[[Node], str], lead: str) -> str:
+    """The items of a list that has one at least, `lead` between two; empty if it can have none."""
+    most = node.most
+    if most is None and isinstance(node.rest, Nothing):
+        most = len(node.first)
+    first = node.first if most is None else node.first[:most]
+    if most == 0:
+        return ""
+    if not first:
+        more = None if most is None else most - 1
+        following = f"({lead} {write(node.rest)}){times(max(1, node.least) - 1, more)}"
+        return write(node.rest) if more == 0 else f"{write(node.rest)} {following}"
+    left = None if most is None else most - len(first)
+    tail = ""
+    if left != 0 and not isinstance(node.rest, Nothing):
+        least = max(0, node.least - len(first))
+        tail = f"({lead} {write(node.rest)}){times(least, left)}"
+    for at in range(len(first) - 1, 0, -1):
+        tail = f"{lead} {write(first[at])} {tail}"
+        if at >= max(1, node.least):
+            tail = f"({tail})?"
+    return f"{write(first[0])} {tail}"

@@ -10,15 +10,16 @@ can be read as something else is: such a text must then fit the other schema, so
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from dragoman.constraint.avoiding import avoiding
 from dragoman.constraint.inputs.spelling import Between
 from dragoman.constraint.inputs.worded import Worded, written
-from dragoman.constraint.lark import ANY, Lark, either, pattern, quoted
+from dragoman.constraint.lark import ANY, Lark, either, escaped, pattern, quoted
 from dragoman.constraint.schemas.nodes import (
+    BOOLEAN,
     NULL,
     Anything,
     Array,
@@ -30,7 +31,11 @@ from dragoman.constraint.schemas.nodes import (
     Object,
     Text,
 )
+from dragoman.constraint.searching import searchable, searched
 from dragoman.constraint.values import Writer
+from dragoman.parse.cast import KINDS
+from dragoman.parse.kinds import ANY as ANY_KIND
+from dragoman.parse.kinds import STRING, Types, kind_of, schema_of
 from dragoman.parse.tags import CDATA
 
 DAY = r"(?:0[1-9]|[12][0-9]|3[01])"
@@ -56,52 +61,70 @@ FORMATS = {
     "uri": r"[a-z][a-z0-9+.\-]{1,15}:\/\/[a-zA-Z0-9.\-]{1,253}(?:\/[a-zA-Z0-9._~\-]{0,64}){0,16}",
 }
 Words: TypeAlias = Text | Exactly | Worded
-# a text that begins with one of these letters may be read as a value of this kind
-LOOKS = {"object": r"\{", "array": r"\[(", "number": r"\-+.0-9", "boolean": "tTfF"}
+EVERY: Types = frozenset(KINDS) | STRING
+# texts that are read as a value of this kind where a text is allowed too, and how they begin
+BLANK = r"\s\x1c-\x1f"
+NUMERAL = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][\-+]?[0-9]{1,3})?"
+LOOKS = {
+    "integer": (NUMERAL, r"\-0-9"),
+    "number": (NUMERAL, r"\-0-9"),
+    "boolean": ("[tT][rR][uU][eE]|[fF][aA][lL][sS][eE]", "tTfF"),
+    "null": ("null|None|NULL|nil", "nN"),
+}
+BEGINS = {"object": r"\{", "array": r"\[("}  # all that begins so is taken for one of these
+
+
+@dataclass(frozen=True)
+class Told(Text):
+    """A text that is none of those which are read as a value of these kinds."""
+
+    taken: Types = ANY_KIND
 
 
 def body_of(node: Text) -> str:
-    """The regular expression of a text."""
+    """The regular expression of a text that stands between marks of its own."""
+    return bare_body(node) + (unlike(node.taken) if isinstance(node, Told) else "")
+
+
+def bare_body(node: Text) -> str:
+    """The same of any, whatever it may be read as."""
     parts = []
     if node.least or node.most is not None:
         most = "" if node.most is None else node.most
         parts.append(f"/(?s:.{{{node.least},{most}}})/")
-    if node.pattern is not None:
+    if node.pattern is not None and searchable(node.pattern):
         parts.append(f"/{searched(node.pattern)}/")
     if node.format is not None:
         parts.append(f"/{FORMATS[node.format]}/")
     return " & ".join(parts) or ANY
 
 
+def unlike(kinds: Types, ends: str | None = None) -> str:
+    """What to add to the regular expression of a text that is not read as one of these kinds.
+
+    A lexer takes all it can get. Where values of these kinds may stand in the place of the text, up
+    to a mark that begins with one of `ends`, it must be none as soon as it can be a value.
+    """
+    begins = "".join(BEGINS[kind] for kind in sorted(kinds & BEGINS.keys()))
+    looks = [LOOKS[kind] for kind in sorted(kinds & LOOKS.keys())]
+    words = "|".join(dict.fromkeys(word for word, _ in looks))
+    firsts = begins + "".join(
+        dict.fromkeys(first for _, first in looks) if ends is not None else ()
+    )
+    found = ""
+    if firsts:
+        own = f"[^{BLANK}{begins}](?s:.*)"
+        found = f" & /(?:{own}|[{BLANK}]+(?:[^{BLANK}{firsts}](?s:.*))?)?/"
+    if words and ends is not None:
+        found += f" & ~/(?:{words})(?:[{BLANK}{ends}](?s:.*))?/"
+    elif words:
+        found += f" & ~/[{BLANK}]*(?:{words})[{BLANK}]*/"
+    return found
+
+
 def filled(node: Text) -> bool:
     """Whether a text cannot be empty; what only a pattern could tell is taken for it."""
     return bool(node.least) or node.pattern is not None or node.format is not None
-
-
-def searched(said: str, *, whole: bool = False) -> str:
-    """A pattern that is searched for, as one that matches the whole text; `whole` if it does."""
-    options = []
-    for option in _options(said):
-        front = back = "" if whole else r"(?s:.*)"
-        if option.startswith("^"):
-            option, front = option[1:], ""
-        if re.search(r"(?<!\\)(?:\\\\)*\$$", option):
-            option, back = option[:-1], ""
-        options.append(f"{front}(?:{option}){back}")
-    slashed = re.sub(r"(?s)(\\.)|/", lambda found: found[1] or r"\/", "|".join(options))
-    return slashed.replace("\n", r"\n")
-
-
-def _options(said: str) -> list[str]:
-    """The parts of a pattern between bars that stand in no bracket."""
-    found, depth, start = [], 0, 0
-    for match in re.finditer(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]", said, re.DOTALL):
-        letter = match.group()
-        depth += (letter == "(") - (letter == ")")
-        if letter == "|" and depth == 0:
-            found.append(said[start : match.start()])
-            start = match.end()
-    return [*found, said[start:]]
 
 
 def ended_by(
@@ -168,7 +191,7 @@ class Tags:
                     rest = tuple(value for value in one.values if not value.startswith('"'))
                     texts += [Exactly(said)] if said else []
                     others += [Exactly(rest)] if rest else []
-                case Foreign() if _may_be_text(one):
+                case Foreign() if "string" in kinds_of(one):
                     texts.append(Text())
                 case _:
                     others.append(one)
@@ -179,7 +202,7 @@ class Tags:
         texts, others = self.split(node)
         found = [self.text(one, closes, others) for one in texts]
         if self._cdata:
-            found += [self._in_cdata(one, closes) for one in texts]
+            found += [self._in_cdata(one, closes, others) for one in texts]
         if others:
             found.append(self.other(others, closes))
         return either(found)
@@ -188,17 +211,29 @@ class Tags:
         if isinstance(node, Worded):
             return self._worded(node, closes)
         if isinstance(node, Exactly):
-            said = either(quoted(json.loads(value)) for value in node.values)
-            line = '"\\n"? ' if self._newlines else ""
-            return f"{line}{said} {line}{self._lark.marks(closes)}"
-        body, taken = body_of(node), "".join(looks(others))
-        body += rf" & /\s*(?:[^\s{taken}](?s:.*))?/" if taken else ""
+            said = either(self._listed(json.loads(value)) for value in node.values)
+            return f"{said} {self._lark.marks(closes)}"
+        body = bare_body(node) + self._unlike(node, others, closes)
         if not self._newlines or body == ANY:
             return ended_by(self._lark, body, closes, self._banned, some=filled(node))
         body += r" & /(?:[^\n](?:(?s:.*)[^\n])?)?/"
         every = [f"\n{mark}" for mark in closes] + list(closes)
         inner = ended_by(self._lark, body, every, self._banned, some=filled(node))
         return f'"\\n"? {inner}'
+
+    def _listed(self, value: str) -> str:
+        """A text that is known, with the lines around it: one is left out, so it must be there."""
+        if not self._newlines:
+            return quoted(value)
+        before = '"\\n"' if value.startswith("\n") else '"\\n"?'
+        after = '"\\n"' if value.endswith("\n") else '"\\n"?'
+        return f"({before} {quoted(value)} {after})"
+
+    def _unlike(self, node: Text, others: Sequence[Node], closes: Sequence[str] = ()) -> str:
+        """What sees to it that a text is not read as something else."""
+        taken = node.taken if isinstance(node, Told) else ANY_KIND
+        firsts = dict.fromkeys(escaped(one[0]) for one in closes if self._lark.in_letters(one))
+        return unlike(bound(others) | taken, "".join(firsts) if closes else None)
 
     def _worded(self, node: Worded, closes: Sequence[str]) -> str:
         """A text that keeps to a grammar."""
@@ -207,7 +242,7 @@ class Tags:
         said = written(self._lark, node, Between(tuple(dict.fromkeys(marks)), breaks))
         return f"{said} {self._lark.marks(closes)}"
 
-    def _in_cdata(self, node: Words, closes: Sequence[str]) -> str:
+    def _in_cdata(self, node: Words, closes: Sequence[str], others: Sequence[Node]) -> str:
         """A text in a section of its own, which may hold every mark but the section's end."""
         start, end = CDATA
         if isinstance(node, Exactly):
@@ -216,7 +251,8 @@ class Tags:
         elif isinstance(node, Worded):
             inner = f"{written(self._lark, node, Between((end,)))} {quoted(end)}"
         else:
-            inner = ended_by(self._lark, body_of(node), (end,), some=filled(node))
+            body = bare_body(node) + self._unlike(node, others)
+            inner = ended_by(self._lark, body, (end,), some=filled(node))
         line = '"\\n"?' if self._newlines else ""
         return f"{line} {quoted(start)} {inner} {self._lark.marks(closes)}"
 
@@ -227,39 +263,42 @@ class Tags:
         return f"{space} {said} {space} {self._lark.marks(closes)}"
 
 
-def looks(others: Sequence[Node]) -> list[str]:
-    """How a text may not begin beside these: so that it is not taken for one of them.
+def kinds_of(node: Node) -> Types:
+    """The kinds that a value may be of; of a node with options, see each."""
+    match node:
+        case Text() | Worded():
+            return STRING
+        case Number():
+            return frozenset({"integer" if node.integer else "number"})
+        case Object():
+            return frozenset({"object"})
+        case Array():
+            return frozenset({"array"})
+        case Exactly():
+            return frozenset(kind_of(json.loads(value)) for value in node.values)
+        case Foreign():
+            return schema_of(json.loads(node.schema)).types or EVERY
+    return EVERY
 
-    Where any value of the kind is allowed, it does not matter which of the two a text is taken for.
+
+def bound(nodes: Sequence[Node]) -> Types:
+    """The kinds of which not every value will do: no text beside them may be read as one.
+
+    Where any value of a kind is allowed, it does not matter what a text is taken for.
     """
-    found = []
-    for node in others:
-        match node:
-            case Object() if node != Object():
-                found.append(LOOKS["object"])
-            case Array() if node != Array():
-                found.append(LOOKS["array"])
-            case Number() if node != Number():
-                found.append(LOOKS["number"])
-            case Foreign():
-                found += [LOOKS["object"], LOOKS["array"], LOOKS["number"]]
-            case Exactly() if node != NULL:
-                found += _looks_of(node.values)
-    return list(dict.fromkeys(found))
+    kinds = frozenset[str]().union(*map(kinds_of, nodes))
+    return kinds - frozenset[str]().union(*map(_free, nodes)) - STRING
 
 
-def _looks_of(values: Sequence[str]) -> list[str]:
-    found = []
-    for value in values:
-        if value in ("true", "false") and not {"true", "false"} <= set(values):
-            found.append(LOOKS["boolean"])
-        elif value[0] in "{[":
-            found.append(LOOKS["object" if value[0] == "{" else "array"])
-        elif value[0] in "-0123456789":
-            found.append(LOOKS["number"])
-    return found
-
-
-def _may_be_text(node: Foreign) -> bool:
-    kinds = json.loads(node.schema).get("type", ["string"])
-    return "string" in ([kinds] if isinstance(kinds, str) else kinds)
+def _free(node: Node) -> Types:
+    match node:
+        case Number() if node == Number(integer=node.integer):
+            return kinds_of(node) | {"integer"}
+        case Object() | Array() if node in (Object(), Array()):
+            return kinds_of(node)
+        case Exactly():
+            whole = (NULL, BOOLEAN)
+            return frozenset().union(
+                *(kinds_of(one) for one in whole if set(one.values) <= set(node.values))
+            )
+    return ANY_KIND

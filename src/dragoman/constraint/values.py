@@ -1,4 +1,4 @@
-"""Values as rules of a grammar: in JSON, in Python, and with bare keys.
+"""Values as rules of a grammar, written as JSON.
 
 A writer is made for one schema. White space may stand where JSON lets it stand, but only so much of
 it, and numbers have only so many digits: a small model that has lost its way shall come to an end.
@@ -9,11 +9,12 @@ once. What only the engine's own reader of schemas can put together is left to i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.constraint.avoiding import avoiding
-from dragoman.constraint.inputs.spelling import Between, Quotes
+from dragoman.constraint.guarded import guarded
+from dragoman.constraint.inputs.spelling import Quotes
 from dragoman.constraint.inputs.worded import Worded, written
 from dragoman.constraint.lark import Lark, either, escaped, quoted, times
 from dragoman.constraint.schemas.nodes import (
@@ -22,6 +23,7 @@ from dragoman.constraint.schemas.nodes import (
     Either,
     Exactly,
     Foreign,
+    Keys,
     Named,
     Node,
     Nothing,
@@ -29,7 +31,10 @@ from dragoman.constraint.schemas.nodes import (
     Object,
     Text,
 )
-from dragoman.constraint.sequences import sequence
+from dragoman.constraint.searching import searched
+from dragoman.constraint.sequences import items, sequence
+from dragoman.constraint.unmarked import may_hold, patterned, unmarked
+from dragoman.errors import Unsupported
 
 ESCAPE = (
     r"\\(?:[\"\\\/bfnrt]|u(?:[0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
@@ -37,6 +42,7 @@ ESCAPE = (
 )
 CHARACTER = rf"(?:[^\"\\\x00-\x1f]|{ESCAPE})"
 INTEGER = r"/-?(?:0|[1-9][0-9]{0,29})/"
+ANY_KEYS = Keys(())
 NUMBER = r"/-?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,2})?/"
 
 
@@ -74,12 +80,14 @@ class Writer:
         *,
         ordered: bool = False,
         banned: Sequence[str] = (),
+        at: str | None = None,
     ) -> None:
         self.lark = lark
         self.comma, self.colon = lark.sign(","), lark.sign(":")
         self._definitions = definitions
         self._ordered = ordered
         self._banned = banned
+        self._at = at  # what the client calls the schema
         self._names: dict[str, str] = {}
         self._done: dict[Node, str] = {}
 
@@ -140,13 +148,43 @@ class Writer:
         return self.one_of((*values, *plain))
 
     def one_of(self, ways: Sequence[str]) -> str:
-        return self.lark.terminal(" | ".join(map(quoted, dict.fromkeys(ways))), "ONE_OF")
+        every = self._unmarked(ways)
+        return self.lark.terminal(" | ".join(map(quoted, every)), "ONE_OF")
+
+    def _unmarked(self, ways: Sequence[str]) -> list[str]:
+        """Literals as they can be written without a mark in them."""
+        found = [unmarked(way, self._banned) for way in dict.fromkeys(ways)]
+        every = [way for way in found if way is not None]
+        if not every:
+            raise self._unwritten(ways[0])
+        return every
+
+    def _unwritten(self, what: str) -> Unsupported:
+        return Unsupported(
+            f"`{what[:64]}` cannot be enforced here: it allows what this model's format takes for "
+            f"a mark of its own.",
+            param=self._at,
+        )
 
     def text(self, node: Text) -> str:
         if node.pattern is not None or node.format is not None:
-            return self.lark.json(text_schema(node))
+            return self._patterned(node)
         body = rf"/\"{CHARACTER}{times(node.least, node.most)}\"/"
         return self._string(body, "STRING", counted=node != Text())
+
+    def _patterned(self, node: Text) -> str:
+        schema = text_schema(node)
+        if not may_hold(schema, self._banned):
+            return self.lark.json(schema)
+        found = patterned(node, self._banned, CHARACTER)
+        return self._guarded(schema) if found is None else self.lark.terminal(found, "STRING")
+
+    def _guarded(self, schema: dict[str, Any]) -> str:
+        """What the engine's own reader makes of a schema, without marks."""
+        found = guarded(schema, self._banned) if self._banned else schema
+        if found is None:
+            raise self._unwritten(json.dumps(schema))
+        return self.lark.json(found)
 
     def _string(self, body: str, hint: str, *, counted: bool) -> str:
         """A terminal for texts that hold no mark."""
@@ -166,7 +204,9 @@ class Writer:
         return self.lark.json(number_schema(node))
 
     def foreign(self, node: Foreign) -> str:
-        return self.lark.json(json.loads(node.schema))
+        if node.own is not None:
+            return self.value(node.own)
+        return self._guarded(json.loads(node.schema))
 
     def words(self) -> str:
         return self.literals(("true", "false", "null"))
@@ -178,38 +218,10 @@ class Writer:
     # lists and objects
 
     def array(self, node: Array) -> str:
-        most = node.most
-        if most is None and isinstance(node.rest, Nothing):
-            most = len(node.first)
-        inner = self._items(node, most)
+        inner = items(node, self.value, self.comma)
         if inner:
             inner = inner if node.least else f"({inner})?"
         return f"{self.lark.opened('[')} {inner} {self.lark.closed(']')}"
-
-    def _items(self, node: Array, most: int | None) -> str:
-        """The items of a list that has one at least; empty if it can have none."""
-        first = node.first if most is None else node.first[:most]
-        if not first:
-            return "" if most == 0 else self._listed(node.rest, max(1, node.least), most)
-        left = None if most is None else most - len(first)
-        tail = ""
-        if left != 0 and not isinstance(node.rest, Nothing):
-            least = max(0, node.least - len(first))
-            tail = f"({self._next(node.rest)}){times(least, left)}"
-        for at in range(len(first) - 1, 0, -1):
-            tail = f"{self.comma} {self.value(first[at])} {tail}"
-            if at >= max(1, node.least):
-                tail = f"({tail})?"
-        return f"{self.value(first[0])} {tail}"
-
-    def _listed(self, item: Node, least: int, most: int | None) -> str:
-        if most == 1:
-            return self.value(item)
-        more = None if most is None else most - 1
-        return f"{self.value(item)} ({self._next(item)}){times(least - 1, more)}"
-
-    def _next(self, item: Node) -> str:
-        return f"{self.comma} {self.value(item)}"
 
     def object(self, node: Object) -> str:
         return f"{self.lark.opened('{')} {self.rest_of(node)}"
@@ -221,9 +233,13 @@ class Writer:
     def members(self, node: Object) -> str:
         """All that stands between the braces."""
         parts = {name: self.member(name, one) for name, one in node.members if allows(one)}
-        other = None
-        if allows(node.others):
-            other = self.member_of(self.other_key(node.names), node.others)
+        others = [(Keys((), node.patterns), node.others), *node.keyed]
+        free = [
+            self.member_of(self.other_key(node.names, keys), one)
+            for keys, one in others
+            if allows(one)
+        ]
+        other = either(free) if free else None
         ordered = self._ordered
         inner = sequence(self.lark, parts, node.required, other, self.comma, ordered=ordered)
         return inner if node.required else f"({inner})?"
@@ -236,107 +252,22 @@ class Writer:
 
     def key(self, name: str) -> str:
         written = (json.dumps(name), json.dumps(name, ensure_ascii=False))
-        return either(map(quoted, dict.fromkeys(written)))
+        return either(map(quoted, self._unmarked(written)))
 
-    def other_key(self, names: Sequence[str]) -> str:
+    def other_key(self, names: Sequence[str], keys: Keys = ANY_KEYS) -> str:
         """A key that is none of these. It has no escapes, so it cannot be one in disguise."""
-        taken = "|".join(map(escaped, names))
-        body = r"/\"[^\"\\\x00-\x1f]{1,64}\"/" + (rf" & ~/\"(?:{taken})\"/" if taken else "")
-        return self._string(body, "KEY", counted=True)
+        count = keys.count
+        body = rf"/\"[^\"\\\x00-\x1f]{count}\"/" + told(names, keys, r"\"")
+        return self._string(body, "KEY", counted=count != "+")
+
+
+def told(names: Sequence[str], keys: Keys, quote: str) -> str:
+    """What to add to the expression of a key so that it is none of these, and of these kinds."""
+    taken = "|".join(map(escaped, names))
+    found = rf" & ~/{quote}(?:{taken}){quote}/" if taken else ""
+    found += "".join(rf" & /{quote}(?:{searched(one)}){quote}/" for one in keys.has)
+    return found + "".join(rf" & ~/{quote}(?:{searched(one)}){quote}/" for one in keys.lacks)
 
 
 def allows(node: Node) -> bool:
     return not isinstance(node, Nothing)
-
-
-# Other ways to write
-
-LINES = ((9, 10), (13, 13))  # may stand in Python's texts as they are
-PYTHON = (Quotes('"', LINES), Quotes("'", LINES, pairs=False, either='"'))
-
-
-class PythonWriter(Writer):
-    """Values as Python writes them; JSON's words and strings do as well."""
-
-    DOUBLE = CHARACTER.replace(r"\x00-\x1f", r"\x00-\x08\x0b\x0c\x0e-\x1f")
-    SINGLE = (
-        r"(?:[^'\\\x00-\x08\x0b\x0c\x0e-\x1f]|\\(?:['\"\\\/bfnrt]|u[0-9a-cA-CefEF][0-9a-fA-F]{3}))"
-    )
-
-    def text(self, node: Text) -> str:
-        if node.pattern is not None or node.format is not None:
-            return super().text(node)
-        count = times(node.least, node.most)
-        body = rf"/\"{self.DOUBLE}{count}\"|'{self.SINGLE}{count}'/"
-        return self._string(body, "STRING", counted=node != Text())
-
-    def worded(self, node: Worded) -> str:
-        return either(self._quoted(node, quotes) for quotes in PYTHON)
-
-    def literals(self, values: Sequence[str]) -> str:
-        return self.one_of([way for value in values for way in python_ways(value)])
-
-    def key(self, name: str) -> str:
-        return either(map(quoted, dict.fromkeys(python_ways(json.dumps(name)))))
-
-    def other_key(self, names: Sequence[str]) -> str:
-        taken = "|".join(map(escaped, names))
-        body = r"/\"[^\"\\\x00-\x1f]{1,64}\"|'[^'\\\x00-\x1f]{1,64}'/"
-        body += rf" & ~/[\"'](?:{taken})[\"']/" if taken else ""
-        return self._string(body, "KEY", counted=True)
-
-
-def python_ways(value: str) -> list[str]:
-    """A value of JSON as JSON and as Python write it."""
-    read = json.loads(value)
-    return list(dict.fromkeys((value, json.dumps(read, ensure_ascii=False), repr(read))))
-
-
-class BareWriter(Writer):
-    """Values with bare keys, and strings between marks of their own."""
-
-    def __init__(self, lark: Lark, definitions: Mapping[str, Node], quotes: Sequence[str]) -> None:
-        super().__init__(lark, definitions)
-        self._quotes = quotes
-
-    def text(self, node: Text) -> str:
-        return either(self._between(mark, node) for mark in self._quotes)
-
-    def _between(self, mark: str, node: Text) -> str:
-        from dragoman.constraint.texts import body_of, ended_by, filled
-
-        inner = ended_by(self.lark, body_of(node), (mark,), some=filled(node))
-        return f"{self.lark.mark(mark)} {inner}"
-
-    def worded(self, node: Worded) -> str:
-        if node.pattern is not None:
-            return self.text(Text(pattern=node.pattern))
-        found = []
-        for mark in self._quotes:
-            letters = (mark,) if self.lark.in_letters(mark) else ()
-            said = self.lark.mark(mark)
-            found.append(f"{said} {written(self.lark, node, Between(letters))} {said}")
-        return either(found)
-
-    def literals(self, values: Sequence[str]) -> str:
-        texts = [read for value in values if isinstance(read := json.loads(value), str)]
-        plain = [way for value in values if value[0] != '"' for way in python_ways(value)]
-        found = [self.one_of(plain)] if plain else []
-        for mark in self._quotes if texts else ():
-            written = self.lark.mark(mark)
-            found.append(f"{written} {either(map(quoted, texts))} {written}")
-        return either(found)
-
-    def key(self, name: str) -> str:
-        return quoted(name)
-
-    def other_key(self, names: Sequence[str]) -> str:
-        taken = "|".join(map(escaped, names))
-        body = r"/[A-Za-z_][A-Za-z0-9_.\-]{0,63}/" + (f" & ~/(?:{taken})/" if taken else "")
-        return self.lark.terminal(body, "KEY")
-
-    def foreign(self, node: Foreign) -> str:
-        return self.anything()
-
-
-WriterOf = Callable[[Lark, Mapping[str, Node]], Writer]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dragoman.constraint.lark import Lark, quoted
-from dragoman.constraint.schemas.nodes import Anything, Array, Either, Foreign, Named, Node, Object
+from dragoman.constraint.schemas.nodes import Anything, Either, Foreign, Named, Node, Object
 from dragoman.errors import Unsupported
 from dragoman.parse import spec
 
@@ -47,41 +47,6 @@ class Offer:
                 case Object() | Foreign():
                     found.append(node)
         return tuple(found)
-
-
-def loosened(tools: spec.Tools, offer: Offer) -> bool:
-    """Whether the format cannot write all that a tool's schema demands.
-
-    What only the engine's own reader of schemas can put together is written as JSON.
-    """
-    one_by_one = any(
-        isinstance(body, spec.Tagged | spec.Nested | spec.Pythonic) for body in tools.bodies
-    )
-    bare = any(isinstance(body, spec.Named) and body.bare for body in tools.bodies)
-    at_root = any(isinstance(node, Foreign) for node in offer.options)
-    return (one_by_one and at_root) or (bare and any(map(_foreign, _every(offer))))
-
-
-def _foreign(node: Node) -> bool:
-    return isinstance(node, Foreign)
-
-
-def _every(offer: Offer) -> Iterator[Node]:
-    """All nodes of a tool's schema, each once."""
-    queue, seen = [offer.root, *offer.definitions.values()], set[Node]()
-    while queue:
-        node = queue.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        yield node
-        match node:
-            case Either():
-                queue += node.options
-            case Array():
-                queue += [*node.first, node.rest]
-            case Object():
-                queue += [*(one for _, one in node.members), node.others]
 
 
 def objects_of(offer: Offer) -> list[Object]:

@@ -64,6 +64,11 @@ class Judge:
         return None if said == "refused" else said == "fine"
 
 
+def asked(schema: Json) -> Verdict:
+    """A question without a budget: of what has been through one."""
+    return _asked(json.dumps(schema))
+
+
 def _asked(text: str) -> Verdict:
     from llguidance import LLMatcher
 
@@ -136,10 +141,12 @@ class Whole:
             raise TooLarge
         if keywords.never(schema):
             return False
+        schema = limits.drawn_in(schema)
         found: dict[str, Json] = {}
         for word, value in schema.items():
             found |= self._word(schema, word, value, where, depth)
-        found |= {word: value for word, (_, value) in keywords.bounds(schema).items()}
+        ends = keywords.bounds(schema).items()
+        found |= {word: keywords.drawn(word, value) for word, (_, value) in ends}
         for place in [word for word in found if f"{where}/{word}" in self._loose]:
             del found[place]
         return found
@@ -190,6 +197,71 @@ class Whole:
         pointer, target = self._find(reference, where)
         self._targets.setdefault(pointer, target)
         return self._name(pointer)
+
+
+def disguised(schema: dict[str, Json]) -> bool:
+    """Whether an object may have a member it knows under another name.
+
+    The engine's reader takes a name with escapes for one that it does not know.
+    """
+    return _Names(schema.get("$defs", {})).disguised(schema)
+
+
+class _Names:
+    """Looks for objects that know some names and allow others. `defined` is what is referred to."""
+
+    def __init__(self, defined: Mapping[str, Json]) -> None:
+        self._defined = defined
+
+    def disguised(self, schema: Json) -> bool:
+        waiting: list[Json] = [schema, *self._defined.values()]
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, dict):
+                if self._known(one, set()) and not self._closed(one, set()):
+                    return True
+                waiting += _within(one)
+        return False
+
+    def _here(self, schema: Mapping[str, Json], seen: set[str]) -> dict[str, list[Json]]:
+        """The schemas that are about the same value, by the word that says so."""
+        found = {word: schema[word] for word in _LISTS if word in schema}
+        name = schema.get("$ref", "").removeprefix("#/$defs/")
+        if name and name not in seen:
+            seen.add(name)
+            found["$ref"] = [self._defined.get(name, True)]
+        return found
+
+    def _known(self, schema: Json, seen: set[str]) -> bool:
+        """Whether some names of members mean more than others."""
+        if not isinstance(schema, dict):
+            return False
+        others = schema.get("additionalProperties", True)
+        told = [one for word in _TABLES for one in schema.get(word, {}).values()]
+        plain = (others, {}) if others is True else (others,)
+        return any(one not in plain for one in told) or any(
+            self._known(one, seen) for some in self._here(schema, seen).values() for one in some
+        )
+
+    def _closed(self, schema: Json, seen: set[str]) -> bool:
+        """Whether it allows no objects with names that it does not know."""
+        if not isinstance(schema, dict):
+            return schema is False
+        if "enum" in schema or "const" in schema or "object" not in schema.get("type", "object"):
+            return True
+        if schema.get("additionalProperties") is False:
+            return True
+        return any(
+            (all if word in ("anyOf", "oneOf") else any)(self._closed(one, seen) for one in some)
+            for word, some in self._here(schema, seen).items()
+        )
+
+
+def _within(schema: dict[str, Json]) -> list[Json]:
+    """The schemas right below one."""
+    found = [one for word in _TABLES for one in schema.get(word, {}).values()]
+    found += [one for word in (*_LISTS, "prefixItems") for one in schema.get(word, ())]
+    return [*found, schema.get("items"), schema.get("additionalProperties")]
 
 
 def _weigh(schema: Json, defined: Mapping[str, Json]) -> None:

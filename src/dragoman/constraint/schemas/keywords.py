@@ -10,22 +10,13 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dragoman.parse.kinds import WORDS
 from dragoman.types import Json
 
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname"})
 FORMATS |= {"ipv4", "ipv6", "uuid", "uri"}
 
 KINDS = ("string", "number", "integer", "boolean", "null", "array", "object")
-# the words that tell the kind of value where no `type` does
-WORDS: dict[str, frozenset[str]] = {
-    "string": frozenset({"minLength", "maxLength", "pattern"}),
-    "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
-    | {"multipleOf"},
-    "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "uniqueItems"})
-    | {"contains"},
-    "object": frozenset({"properties", "required", "additionalProperties", "patternProperties"})
-    | {"minProperties", "maxProperties", "propertyNames"},
-}
 # words that no grammar here enforces, and the kind they are about
 UNENFORCED: dict[str, str | None] = {
     "not": None,
@@ -45,6 +36,7 @@ UNENFORCED: dict[str, str | None] = {
 APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "not"})
 ASSERTING = frozenset({"type", "enum", "const"}) | APPLICATORS | UNENFORCED.keys()
 ASSERTING |= frozenset().union(*WORDS.values())
+COUNTED = frozenset({"minProperties", "maxProperties", "propertyNames"})  # about all members
 FAR = 10**17  # where bounds stop
 
 

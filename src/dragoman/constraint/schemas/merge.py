@@ -72,7 +72,7 @@ class Merger:
         if isinstance(other, Named):
             return self._named(other, one)
         if isinstance(one, Foreign) or isinstance(other, Foreign):
-            return one if one == other else None
+            return _foreign(one, other)
         if isinstance(one, Either) or isinstance(other, Either):
             return self._options(one, other)
         if isinstance(one, Exactly):
@@ -327,6 +327,13 @@ class Merger:
         return any(
             self.apart(mine.get(name, one.others), theirs.get(name, other.others)) for name in names
         )
+
+
+def _foreign(one: Node, other: Node) -> Node | None:
+    for left, right in ((one, other), (other, one)):
+        if isinstance(left, Foreign) and (left == right or (left.own and right == Object())):
+            return left
+    return None
 
 
 def _any(found: Iterable[bool | None]) -> bool | None:

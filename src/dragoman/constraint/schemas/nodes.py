@@ -63,12 +63,30 @@ class Array:
 
 
 @dataclass(frozen=True)
+class Keys:
+    """Names of members by patterns that are found in them, and others that are not."""
+
+    has: tuple[str, ...]
+    lacks: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> str:
+        """How many letters: engines cannot both count them and look for patterns."""
+        return "+" if self.has or self.lacks else "{1,64}"
+
+
+@dataclass(frozen=True)
 class Object:
-    """An object: its known members in order, those that must be there, and what others may be."""
+    """An object: its known members in order, those that must be there, and what others may be.
+
+    Names that one of `patterns` is found in are no others: what those may be is in `keyed`.
+    """
 
     members: tuple[tuple[str, Node], ...] = ()
     required: frozenset[str] = frozenset()
     others: Node = Anything()  # `Nothing` where no others may be
+    patterns: tuple[str, ...] = ()  # none but in what a `Foreign` holds
+    keyed: tuple[tuple[Keys, Node], ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,10 +111,12 @@ class Named:
 class Foreign:
     """A schema that only the grammar engine's own reader can put together, as JSON text.
 
-    It is whole: what it refers to is in it.
+    It is whole: what it refers to is in it. `own` is what we write as JSON ourselves: an object
+    whose names are told by patterns, of which the text then names the kind only.
     """
 
     schema: str
+    own: Object | None = None
 
 
 Node: TypeAlias = (

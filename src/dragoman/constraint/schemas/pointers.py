@@ -1,42 +1,15 @@
-"""Places in a schema: JSON pointers, what they lead to, and a first look at what is there."""
+"""Places in a schema, and a first look at what is there."""
 
 from __future__ import annotations
 
 import json
-import re
-from urllib.parse import unquote
 
 from dragoman.constraint.schemas.nodes import Exactly, Node, Object
 from dragoman.constraint.schemas.simple import ANYTHING, EVERY, NOTHING, either
+from dragoman.parse.pointers import Lost, find, token
 from dragoman.types import Json
 
-_INDEX = re.compile("0|[1-9][0-9]{0,5}")
-
-
-class Lost(Exception):
-    """A reference that leads nowhere; what it says is why."""
-
-
-def token(name: str) -> str:
-    """A name as a step of a pointer."""
-    return name.replace("~", "~0").replace("/", "~1")
-
-
-def find(root: Json, reference: str) -> tuple[str, Json]:
-    """The pointer and the schema that a reference leads to."""
-    if reference != "#" and not reference.startswith("#/"):
-        raise Lost("must lead to a place in this schema, like `#/$defs/name`")
-    target, pointer = root, ""
-    for step in unquote(reference[1:]).split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        pointer += f"/{token(name)}"
-        if isinstance(target, dict) and name in target:
-            target = target[name]
-        elif isinstance(target, list) and _INDEX.fullmatch(name) and int(name) < len(target):
-            target = target[int(name)]
-        else:
-            raise Lost("leads to nothing")
-    return pointer, target
+__all__ = ["Lost", "find", "glimpse", "token"]
 
 
 def glimpse(schema: Json, *, deep: bool = True) -> Node:

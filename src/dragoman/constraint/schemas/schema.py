@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from dragoman.constraint.schemas import keywords, limits, simple
-from dragoman.constraint.schemas.foreign import Judge, Whole
+from dragoman.constraint.schemas.foreign import Judge, Whole, disguised
 from dragoman.constraint.schemas.members import counted, exactly_one, only
 from dragoman.constraint.schemas.merge import Merger
 from dragoman.constraint.schemas.nodes import (
@@ -41,6 +41,7 @@ from dragoman.constraint.schemas.nodes import (
     Object,
     Text,
 )
+from dragoman.constraint.schemas.patterned import patterned
 from dragoman.constraint.schemas.pointers import Lost, find, glimpse, token
 from dragoman.constraint.schemas.settle import Endless, Knotted, settled
 from dragoman.constraint.schemas.simple import ANYTHING, NOTHING, either
@@ -263,7 +264,7 @@ class _Reader:
         if self._wholes > limits.WHOLES:
             return None
         made = Whole(self._read_target, self._loose, self._synonyms, self.budget).of(schema, where)
-        if made is None:
+        if made is None or disguised(made):
             return None
         merged = (keywords.APPLICATORS | {"enum", "const"}) & schema.keys()
         meant = [] if merged or "type" in made else keywords.implied(schema)
@@ -361,19 +362,24 @@ class _Reader:
         word = keywords.others(schema)
         others = ANYTHING if word is None else self._node(schema[word], f"{where}/{word}")
         patterns = [
-            self._node(inner, f"{where}/patternProperties/{token(name)}")
+            (name, self._node(inner, f"{where}/patternProperties/{token(name)}"))
             for name, inner in schema.get("patternProperties", {}).items()
         ]
-        if any(one != ANYTHING for one in (others, *patterns) if patterns):
-            wants.append(f"{where}/patternProperties")
-            others = either([others, *patterns])
         found = Object(tuple(members), frozenset(schema.get("required", ())), others)
+        nodes = [others, *(inner for _, inner in patterns)]
+        if patterns and any(one != ANYTHING for one in nodes):
+            own = patterned(found, patterns, self._judge, self._merger.meet)
+            if own is not None and not keywords.COUNTED & schema.keys():
+                return own
+            wants.append(f"{where}/patternProperties")
+            found = replace(found, others=either(nodes))
         if "propertyNames" in schema:
             found = self._named_members(found, schema["propertyNames"], f"{where}/propertyNames")
         least, most = int(schema.get("minProperties", 0)), schema.get("maxProperties")
         node, words = counted(found, least, most)
-        if "minProperties" in words and least > len(found.required) + 1:
-            # a name that comes twice counts twice for the engine's reader
+        sure = len(found.required) + 1 if isinstance(found.others, Nothing) else 1
+        if "minProperties" in words and least > sure:
+            # a name that comes twice, once with an escape, counts twice for the engine's reader
             words.remove("minProperties")
             self._unenforced(f"{where}/minProperties")
         wants += [f"{where}/{word}" for word in words]

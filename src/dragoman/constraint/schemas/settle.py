@@ -11,7 +11,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from dragoman.constraint.schemas.nodes import Array, Either, Named, Node, Nothing, Object
+from dragoman.constraint.schemas.nodes import (
+    Array,
+    Either,
+    Foreign,
+    Named,
+    Node,
+    Nothing,
+    Object,
+)
 from dragoman.constraint.schemas.simple import (
     NOTHING,
     Implied,
@@ -139,6 +147,8 @@ def _lives(node: Node, alive: set[str]) -> bool:
         case Object():
             members = dict(node.members)
             return all(_lives(members.get(name, node.others), alive) for name in node.required)
+        case Foreign() if node.own is not None:
+            return _lives(node.own, alive)
     return True
 
 
@@ -172,10 +182,15 @@ class _Tidy:
                 return array(replace(node, first=first, rest=self.of(node.rest)))
             case Object():
                 return self._object(node)
+            case Foreign() if node.own is not None:
+                own = self._object(node.own)
+                return replace(node, own=own) if isinstance(own, Object) else own
         return node
 
     def _object(self, node: Object) -> Node:
         others = self.of(node.others)
         members = [(name, self.of(inner)) for name, inner in node.members]
         members += [(name, others) for name in sorted(node.required - set(node.names))]
-        return object_(Object(tuple(members), node.required, others))
+        keyed = [(keys, self.of(inner)) for keys, inner in node.keyed]
+        found = replace(node, members=tuple(members), others=others, keyed=tuple(keyed))
+        return object_(found)

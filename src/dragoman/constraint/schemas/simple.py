@@ -21,6 +21,7 @@ from dragoman.constraint.schemas.nodes import (
     Array,
     Either,
     Exactly,
+    Foreign,
     Node,
     Nothing,
     Number,
@@ -96,7 +97,9 @@ def inside(node: Node) -> tuple[Node, ...]:
         case Array():
             return (*node.first, node.rest)
         case Object():
-            return (*(inner for _, inner in node.members), node.others)
+            return (*(inner for _, inner in (*node.members, *node.keyed)), node.others)
+        case Foreign() if node.own is not None:
+            return (node.own,)
     return ()
 
 
@@ -159,7 +162,7 @@ def object_(node: Object) -> Node:
     barred = {name for name, inner in node.members if isinstance(inner, Nothing)}
     if node.required & barred or (closed and node.required - set(node.names)):
         return NOTHING
-    if not closed or not barred:
+    if not closed or not barred or node.patterns:
         return node
     kept = tuple((name, inner) for name, inner in node.members if name not in barred)
     return replace(node, members=kept)
