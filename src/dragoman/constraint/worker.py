@@ -108,8 +108,6 @@ def _confine(memory: int) -> None:
     for name in ("SIGPROF", "SIGALRM"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
-    with contextlib.suppress(OSError, AttributeError):
-        os.nice(5)  # the engine comes first
     try:
         import resource
     except ImportError:

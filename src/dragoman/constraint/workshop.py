@@ -50,8 +50,12 @@ OVERHEAD = 400  # bytes of an entry besides its texts
 OVERRUN = -getattr(signal, "SIGPROF", 0)
 # ends that say nothing about the order
 OUTSIDE = {-getattr(signal, f"SIG{name}", 0) for name in ("KILL", "TERM", "HUP", "INT", "ALRM")}
-# the same modules are found there as here, from a checkout as from an installed package
-BOOT = "import sys; sys.path[:] = sys.argv[4:]; from dragoman.constraint.worker import main; main()"
+# the same modules are found there as here, from a checkout as from an installed package; to read
+# them takes a while, in which server and engine already come first
+BOOT = (
+    "import os, sys; getattr(os, 'nice', int)(5); sys.path[:] = sys.argv[4:]; "
+    "from dragoman.constraint.worker import main; main()"
+)
 
 Key: TypeAlias = bytes  # a digest
 Kept: TypeAlias = Made | ErrorNote

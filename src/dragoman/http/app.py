@@ -7,8 +7,9 @@ generated, else in `services`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -40,6 +41,9 @@ from dragoman.turns.background import Background
 from dragoman.turns.desk import Desk, Elsewhere
 from dragoman.turns.state import State
 from dragoman.turns.work import Answer
+
+LARGE = 1 << 20  # bytes of a body that takes its time to read
+T = TypeVar("T")
 
 
 class App:
@@ -137,9 +141,19 @@ class App:
             raise UnsupportedMedia("Send the body as plain `application/json`.")
         return await exchange.body(self.settings.body_limit, self.settings.receive_timeout)
 
+    async def read(self, exchange: Exchange, decode: Callable[[bytes, bool], T]) -> T:
+        """What a request says."""
+        return await self.decoded(await self.body(exchange), decode)
+
+    async def decoded(self, body: bytes, decode: Callable[[bytes, bool], T]) -> T:
+        """The same of its body; the event loop does not wait for a large one."""
+        if len(body) <= LARGE:
+            return decode(body, self.settings.strict_params)
+        return await asyncio.to_thread(decode, body, self.settings.strict_params)
+
     def _generating(self, dialect: Dialect) -> Handler:
         async def handler(exchange: Exchange) -> None:
-            said = dialect.decode(await self.body(exchange), self.settings.strict_params)
+            said = await self.read(exchange, dialect.decode)
             request = replace(said, owner=exchange.owner)
             await self.answering.answer(
                 exchange, lambda: Answer.prepared(dialect, request, self.models)

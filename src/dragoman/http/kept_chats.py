@@ -39,7 +39,7 @@ class Chats:
 
     async def complete(self, exchange: Exchange) -> None:
         body = await self._app.body(exchange)
-        said = chat.decode(body, self._app.settings.strict_params)
+        said = await self._app.decoded(body, chat.decode)
         request = replace(said, owner=exchange.owner, source=new_name("chatcmpl"))
 
         async def prepare() -> Answer:

@@ -40,7 +40,7 @@ class Services:
 
     async def message(self, exchange: Exchange) -> None:
         dialect = await self._speaking(exchange)
-        said = dialect.decode(await self._app.body(exchange), self._strict)
+        said = await self._app.read(exchange, dialect.decode)
         request = replace(said, owner=exchange.owner)
         await self._app.answering.answer(
             exchange, lambda: Answer.prepared(dialect, request, self._models)
@@ -48,7 +48,7 @@ class Services:
 
     async def count_tokens(self, exchange: Exchange) -> None:
         dialect = await self._speaking(exchange)
-        said = dialect.to_count(await self._app.body(exchange), self._strict)
+        said = await self._app.read(exchange, dialect.to_count)
         counted = Count(await count(replace(said, owner=exchange.owner), self._models))
         await exchange.answer(200, openai.encode(counted))
 
@@ -60,7 +60,7 @@ class Services:
         return dialect
 
     async def embed(self, exchange: Exchange) -> None:
-        request = embeddings.decode(await self._app.body(exchange), self._strict)
+        request = await self._app.read(exchange, embeddings.decode)
         async with self._app.answering.watching(exchange.gone):
             model, vectors, spent = await embed(request.model, request.inputs, self._models)
         self._app.metrics.spent += spent
@@ -68,7 +68,7 @@ class Services:
         await exchange.answer(200, body)
 
     async def tokenize(self, exchange: Exchange) -> None:
-        said, prompt = tokens.decode(await self._app.body(exchange), self._strict)
+        said, prompt = await self._app.read(exchange, tokens.decode)
         with await self._models.acquire(said.model or self._models.default) as model:
             vocabulary = vocabulary_of(model)
             if isinstance(prompt, Chat):
@@ -83,7 +83,7 @@ class Services:
         await exchange.answer(200, await asyncio.to_thread(openai.encode, answer))
 
     async def detokenize(self, exchange: Exchange) -> None:
-        said = tokens.decode_ids(await self._app.body(exchange), self._strict)
+        said = await self._app.read(exchange, tokens.decode_ids)
         with await self._models.acquire(said.model or self._models.default) as model:
             vocabulary = vocabulary_of(model)
             if any(token >= vocabulary.vocab_size for token in said.tokens):
@@ -145,10 +145,6 @@ class Services:
 
     async def docs(self, exchange: Exchange) -> None:
         await exchange.answer(200, PAGE.read_bytes(), HTML)
-
-    @property
-    def _strict(self) -> bool:
-        return self._app.settings.strict_params
 
 
 def vocabulary_of(model: Model) -> AnyTokenizer:

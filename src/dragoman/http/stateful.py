@@ -41,16 +41,13 @@ class Stateful:
         self._app = app
         self._desk = app.desk
 
-    async def _body(self, exchange: Exchange) -> tuple[bytes, bool]:
-        return await self._app.body(exchange), self._app.settings.strict_params
-
     async def _store(self) -> Store:
         return await self._app.state.store()
 
     # responses
 
     async def respond(self, exchange: Exchange) -> None:
-        asked = responses.decode(*await self._body(exchange))
+        asked = await self._app.read(exchange, responses.decode)
         await self._app.answering.answer(exchange, lambda: self._desk.begin(asked, exchange.owner))
 
     async def get(self, exchange: Exchange) -> None:
@@ -83,7 +80,7 @@ class Stateful:
         await exchange.answer(200, conversations.listed(page, more=len(items) > limit))
 
     async def compact(self, exchange: Exchange) -> None:
-        asked = responses.decode_compact(*await self._body(exchange))
+        asked = await self._app.read(exchange, responses.decode_compact)
 
         async def work() -> bytes:
             scene = await self._desk.scene(asked, exchange.owner, {})
@@ -94,7 +91,7 @@ class Stateful:
         await self._watched(exchange, work)
 
     async def count(self, exchange: Exchange) -> None:
-        asked = responses.decode_count(*await self._body(exchange))
+        asked = await self._app.read(exchange, responses.decode_count)
 
         async def work() -> bytes:
             found = await self._desk.count(asked, exchange.owner)
@@ -160,7 +157,7 @@ class Stateful:
     # conversations
 
     async def create(self, exchange: Exchange) -> None:
-        said = conversations.decode_new(*await self._body(exchange))
+        said = await self._app.read(exchange, conversations.decode_new)
         row = Conversation(
             id=f"conv_{uuid.uuid4().hex}",
             owner=exchange.owner,
@@ -175,7 +172,7 @@ class Stateful:
         await self._show(exchange, row)
 
     async def change(self, exchange: Exchange) -> None:
-        metadata = encode(conversations.decode_change(*await self._body(exchange)))
+        metadata = encode(await self._app.read(exchange, conversations.decode_change))
         store, name = await self._store(), exchange.params["id"]
         await self._show(exchange, await store.update_conversation(exchange.owner, name, metadata))
 
@@ -207,7 +204,7 @@ class Stateful:
         await exchange.answer(200, conversations.listed(items, more=len(found) > limit))
 
     async def add_items(self, exchange: Exchange) -> None:
-        items = conversations.decode_items(*await self._body(exchange))
+        items = await self._app.read(exchange, conversations.decode_items)
         store, name = await self._store(), exchange.params["id"]
         entries = _entries(items)
         there = await store.items_named(exchange.owner, name, [entry.id for entry in entries])
