@@ -872,6 +872,21 @@ def test_a_header_and_metrics_tell_how_much_was_there_before(stream: bool) -> No
         assert "x-dragoman-prompt" not in raw.headers
 
 
+def test_a_prompt_that_was_read_ahead_was_there_before() -> None:
+    engine = scripted(TAGGED, "Yes.", "Yes.")
+    with serving(engine, chat_template=OWN / "thinker.jinja") as server:
+        url = f"{server.url}/v1/responses"
+        body: dict[str, Any] = {"model": "scripted", "input": "Is it sunny?", "store": False}
+        ahead = httpx.post(url, json=body | {"prompt_cache_options": {"prewarm": True}})
+        assert ahead.json()["output"] == []
+        assert ahead.json()["usage"]["output_tokens"] == 0
+        then = httpx.post(url, json=body)
+        assert then.json()["output"][0]["content"][0]["text"] == "Yes."
+    found = header(then)
+    assert (found["known"], found["diverged"]) == (found["tokens"], "no")
+    assert found["tokens"] == str(len(engine.jobs[0].prompt))
+
+
 def test_it_can_be_turned_off() -> None:
     engine = scripted(TAGGED, TAGGED.said)
     with serving(engine, chat_template=OWN / "thinker.jinja", recall=False) as server:

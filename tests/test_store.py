@@ -286,14 +286,19 @@ BROKEN: dict[str, tuple[dict[str, str | None], str]] = {
 }
 
 
+async def link(store: Store, links: dict[str, str | None]) -> None:
+    """Responses, each with the one that it follows."""
+    for name, previous in links.items():
+        owner = "bob" if name == "other's" else "ann"
+        await store.add(response(name, owner=owner, previous=previous))
+
+
 @pytest.mark.parametrize("case", CHAINS)
 def test_history_is_the_whole_chain_or_nothing(url: str, case: str) -> None:
     links, expected = CHAINS[case]
 
     async def scenario(store: Store) -> None:
-        for name, previous in links.items():
-            owner = "bob" if name == "other's" else "ann"
-            await store.add(response(name, owner=owner, previous=previous))
+        await link(store, links)
         last = "nowhere" if case == "no such response" else list(links)[-1]
         found = await store.history("ann", last)
         assert (None if found is None else [row.id for row in found]) == expected
@@ -306,9 +311,7 @@ def test_a_chain_that_lost_a_link_is_no_missing_response(url: str, case: str) ->
     links, why = BROKEN[case]
 
     async def scenario(store: Store) -> None:
-        for name, previous in links.items():
-            owner = "bob" if name == "other's" else "ann"
-            await store.add(response(name, owner=owner, previous=previous))
+        await link(store, links)
         with pytest.raises(BadRequest, match=why) as caught:
             await store.history("ann", "c")
         assert caught.value.param == "previous_response_id"
@@ -579,6 +582,7 @@ def test_a_lot_at_once_is_swept_without_being_asked(url: str) -> None:
             return await store.get("ann", "r0") is None
 
         await until(swept)
+        assert await store.get("ann", "r29") is not None
 
     play(url, scenario, Limits(size=14_000, ttl=1e10))
 
@@ -638,6 +642,8 @@ def test_many_may_go_on_from_one_chain_at_once(url: str) -> None:
         await asyncio.gather(
             *(store.add(response(name, previous=f"r{n}")) for store, name, n in forks)
         )
+        for store, name, n in forks:
+            assert await chain(store, name) == [*(f"r{turn}" for turn in range(n + 1)), name]
 
     play(url, scenario, stores=3)
 

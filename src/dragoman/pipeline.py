@@ -288,15 +288,14 @@ def start(plan: Plan, readers: list[Reader]) -> AsyncGenerator[Step, None]:
 def make_notes(plan: Plan) -> Notes | None:
     """What listens to the answer of a chat for the memory; the best of many is not kept."""
     memory, request = plan.memory, plan.request
-    unheard = request.reads_only or (request.best_of or 0) > request.n
-    if memory is None or plan.reuse is None or unheard:
+    if memory is None or plan.reuse is None or (request.best_of or 0) > request.n:
         return None
     notes, first = Notes(memory, voice_of(plan.model, request), request.keep, request.source), 0
     for job, ready in zip(plan.jobs, plan.prompts, strict=True):
         if ready.reuse is not None:
             notes.ask(range(first, first + job.n), ready.reuse, ready.opened)
         first += job.n
-    return notes
+    return None if request.reads_only else notes  # the prompt is known then, and that is all
 
 
 def take_note(notes: Notes, delta: Delta, reader: Reader) -> None:

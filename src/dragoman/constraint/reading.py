@@ -18,7 +18,6 @@ from dragoman.constraint.schemas import keywords
 from dragoman.constraint.schemas.nodes import (
     Anything,
     Array,
-    Either,
     Exactly,
     Foreign,
     Named,
@@ -27,7 +26,7 @@ from dragoman.constraint.schemas.nodes import (
     Object,
     Text,
 )
-from dragoman.constraint.schemas.simple import either, inside, object_, same
+from dragoman.constraint.schemas.simple import either, inside, leaves, object_, same
 from dragoman.constraint.searching import searchable
 from dragoman.constraint.texts import EVERY, Told, bound, kinds_of
 from dragoman.constraint.wording import Offer
@@ -102,24 +101,7 @@ class _Fit:
                 yield None, node.others
 
     def _leaves(self, node: Node) -> list[Node]:
-        """What a value may be, without choices and names."""
-        found: dict[Node, None] = {}
-        queue, seen = [node], set[Node]()
-        while queue:
-            one = queue.pop(0)
-            if one in seen:
-                continue
-            seen.add(one)
-            match one:
-                case Named():
-                    queue.append(self._offer.definitions[one.name])
-                case Either():
-                    queue += one.options
-                case Nothing():
-                    pass
-                case _:
-                    found[one] = None
-        return list(found)
+        return leaves(node, self._offer.definitions)
 
     def _below(self, node: Node) -> Iterator[Node]:
         """A node and all that is in it."""

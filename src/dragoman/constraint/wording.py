@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dragoman.constraint.lark import Lark, quoted
-from dragoman.constraint.schemas.nodes import Anything, Either, Foreign, Named, Node, Object
+from dragoman.constraint.schemas.nodes import Anything, Foreign, Node, Object
+from dragoman.constraint.schemas.simple import leaves
 from dragoman.errors import Unsupported
 from dragoman.parse import spec
 
@@ -30,23 +31,9 @@ class Offer:
     @property
     def options(self) -> tuple[Node, ...]:
         """The objects that its arguments may be."""
-        found: list[Node] = []
-        queue, seen = [self.root], set[Node]()
-        while queue:
-            node = queue.pop(0)
-            if node in seen:
-                continue
-            seen.add(node)
-            match node:
-                case Named():
-                    queue.append(self.definitions[node.name])
-                case Either():
-                    queue += node.options
-                case Anything():
-                    found.append(Object())
-                case Object() | Foreign():
-                    found.append(node)
-        return tuple(found)
+        every = leaves(self.root, self.definitions)
+        plain = [Object() if isinstance(node, Anything) else node for node in every]
+        return tuple(node for node in plain if isinstance(node, Object | Foreign))
 
 
 def objects_of(offer: Offer) -> list[Object]:

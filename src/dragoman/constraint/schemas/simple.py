@@ -8,7 +8,7 @@ and at the end only what was meant is kept.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor, gcd, lcm
@@ -22,6 +22,7 @@ from dragoman.constraint.schemas.nodes import (
     Either,
     Exactly,
     Foreign,
+    Named,
     Node,
     Nothing,
     Number,
@@ -69,6 +70,27 @@ def either(options: Iterable[Node]) -> Node:
     if len(every) > 1:
         return Either(tuple(every))
     return every[0] if every else NOTHING
+
+
+def leaves(node: Node, definitions: Mapping[str, Node]) -> list[Node]:
+    """What a value may be, each once: choices and names are followed, what is empty is left out."""
+    found: dict[Node, None] = {}
+    queue, seen = [node], set[Node]()
+    while queue:
+        one = queue.pop(0)
+        if one in seen:
+            continue
+        seen.add(one)
+        match one:
+            case Named():
+                queue.append(definitions[one.name])
+            case Either():
+                queue += one.options
+            case Nothing():
+                pass
+            case _:
+                found[one] = None
+    return list(found)
 
 
 def implied(options: Iterable[Node], meant: Collection[str]) -> Node:
