@@ -16,11 +16,11 @@ from typing import Any
 
 from bench.measure import Report, ask, median, ratio
 from bench.parts import Plan, Table, body, in_turns, load, prompts, started
-from dragoman import gguf
-from dragoman.constraint.compile import compiled
-from dragoman.constraint.order import Order
-from dragoman.engines.masker import Masker
-from dragoman.tokens.from_gguf import pieces_from_gguf
+from dragoman.engines.llamacpp import gguf
+from dragoman.engines.token_mask import Masker
+from dragoman.grammar.compiler.compile import compiled
+from dragoman.grammar.spec import Order
+from dragoman.tokenizers.from_gguf import pieces_from_gguf
 from dragoman.types import Shape
 
 MANY = 64

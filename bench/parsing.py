@@ -22,8 +22,8 @@ from bench.measure import ROOT, median, ratio
 from bench.parts import Plan, Table
 from bench.speech import SPEECHES, TOOL, Said, Speech, Writer, many_values, one_string, plain_words
 from dragoman.formats import find_reasoning, find_tools, tool_formats
-from dragoman.output import OutputParser, markers
-from dragoman.parse.spec import GAP, Tools
+from dragoman.output.library import OutputParser, markers
+from dragoman.output.spec import GAP, Tools
 
 SHORT, LONG = 1000, 8000  # tokens
 PEERS = ROOT / "bench" / ".peers" / "bin" / "python"

@@ -20,10 +20,10 @@ from msgspec import Struct
 from tokenizers import Tokenizer as Backend
 
 from bench.turns import WORDS
-from dragoman import gguf
+from dragoman.engines.llamacpp import gguf
 from dragoman.formats import find_reasoning, find_tools
-from dragoman.output import markers
-from dragoman.tokens.from_gguf import backend_from_gguf
+from dragoman.output.library import markers
+from dragoman.tokenizers.from_gguf import backend_from_gguf
 
 TOOL = {
     "name": "write",

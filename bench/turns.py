@@ -18,10 +18,10 @@ from tokenizers import Tokenizer as Backend
 
 from bench.measure import median, ratio
 from bench.parts import Plan, Table
-from dragoman import gguf
+from dragoman.engines.llamacpp import gguf
 from dragoman.models.model import make_prompter
-from dragoman.tokens.from_gguf import backend_from_gguf
-from dragoman.tokens.tokenizer import from_gguf
+from dragoman.tokenizers.from_gguf import backend_from_gguf
+from dragoman.tokenizers.tokenizer import from_gguf
 from dragoman.types import Chat, Message
 
 TURNS = 41

@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import Any
 
-from dragoman.output import OutputParser
+from dragoman.output.library import OutputParser
 
 PARSERS = {
     "hermes_json": "hermes_tool_parser.Hermes2ProToolParser",

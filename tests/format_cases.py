@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.formats import reasoning_formats
-from dragoman.output import OutputParser, Policy
-from dragoman.parse.spec import Reasoning, Tools
+from dragoman.output.library import OutputParser, Policy
+from dragoman.output.spec import Reasoning, Tools
 
 
 def parse(case: dict[str, Any], chunks: list[str]) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import jsonschema
 
-from dragoman.constraint.compile import compiled
-from dragoman.constraint.order import Order
 from dragoman.errors import DragomanError
-from dragoman.output import rules
-from dragoman.testing.formats import fold, read
+from dragoman.grammar.compiler.compile import compiled
+from dragoman.grammar.spec import Order
+from dragoman.output.library import rules
+from dragoman.testing.format_checks import fold, read
 from dragoman.testing.grammars import accepted
 from tests.format_cases import make_parser
 from tests.grammars import Schemas, offered

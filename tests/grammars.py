@@ -16,13 +16,13 @@ from typing import Any
 import jsonschema
 import msgspec
 
-from dragoman.constraint.compile import compiled
-from dragoman.constraint.order import Order
-from dragoman.engines.masker import Masker
+from dragoman.engines.token_mask import Masker
 from dragoman.errors import BadRequest
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats
-from dragoman.output import OutputParser, markers
-from dragoman.testing.formats import Said, fold, read
+from dragoman.grammar.compiler.compile import compiled
+from dragoman.grammar.spec import Order
+from dragoman.output.library import OutputParser, markers
+from dragoman.testing.format_checks import Said, fold, read
 from dragoman.testing.grammars import BYTES
 from dragoman.types import Tool
 

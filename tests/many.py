@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dragoman.constraint.order import Order
-from dragoman.constraint.workshop import Workshop
 from dragoman.errors import BadRequest
+from dragoman.grammar.compiler.compiler_pool import Workshop
+from dragoman.grammar.spec import Order
 from dragoman.types import Shape, Tool
 
 TOGETHER = 32  # orders at once

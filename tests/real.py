@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import httpx
 from jsonschema import Draft202012Validator, FormatChecker
 
-from dragoman import assembly, config
+from dragoman import config, runtime
 from tests.serving import Running, events, running
 
 MODEL = "smollm2-135m"
@@ -27,8 +27,8 @@ ENDED = ("stop", "tool_calls")
 def serve(default_model: Path, **said: Any) -> Iterator[Running]:
     kept = {"port": 0, "store": "sqlite://", "models_dir": str(default_model.parent.parent)}
     settings = config.load(kept | said)
-    models = assembly.find_models(settings, MODEL)
-    with running(assembly.make_app(models, settings, local=True)) as made:
+    models = runtime.find_models(settings, MODEL)
+    with running(runtime.make_app(models, settings, local=True)) as made:
         made.on_loop(models.load(MODEL))
         yield made
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import uvloop
 
-from dragoman import assembly
+from dragoman import runtime
 from dragoman.http import server
 from dragoman.http.app import App
 from dragoman.testing import Scripted
@@ -77,7 +77,7 @@ def scripted_app(engine: Any = "Hello there!", **options: Any) -> App:
     if isinstance(engine, str):
         engine = Scripted(engine)
     options = {"name": "scripted", "port": 0} | options
-    return assembly.engine_app(engine, options, local=True)
+    return runtime.engine_app(engine, options, local=True)
 
 
 @contextmanager

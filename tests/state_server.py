@@ -14,7 +14,7 @@ from pathlib import Path
 
 from openai import OpenAI
 
-from dragoman import assembly
+from dragoman import runtime
 from dragoman.http import server
 from dragoman.testing import Reply, Scripted
 
@@ -71,9 +71,9 @@ class Spawned:
 def main(store: str, *keys: str) -> None:
     engine = Scripted(SCRIPT, tokens=True)
     options = {"name": "scripted", "port": 0, "chat_template": TEMPLATE, "store": store}
-    app = assembly.engine_app(engine, options | {"api_key": keys, "drain": 1.0}, local=True)
+    app = runtime.engine_app(engine, options | {"api_key": keys, "drain": 1.0}, local=True)
     running = server.make(app, app.settings, lambda url: print(url, flush=True))
-    assembly.run(running.serve())
+    runtime.run(running.serve())
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dragoman.engines import capabilities_of
-from dragoman.engines.adapted import NAMES, GenerateRequest, adapt, sampling_params
-from dragoman.engines.together import together
+from dragoman.engines.adapter import NAMES, GenerateRequest, adapt, sampling_params
+from dragoman.engines.merge import together
 from dragoman.errors import EngineFailed, Overloaded
 from dragoman.testing import Scripted, check_engine
 from dragoman.types import DEFAULT_SAMPLING, Capabilities, Engine, Job, Sampling, Step

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from dragoman.admission import Gate, Ticket
 from dragoman.errors import Overloaded
+from dragoman.pipeline.admission import Gate, Ticket
 
 
 def run(check: object) -> None:

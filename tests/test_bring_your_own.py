@@ -20,7 +20,7 @@ import uvicorn
 from openai import OpenAI
 
 import dragoman
-from dragoman import assembly
+from dragoman import runtime
 from dragoman.errors import ModelBroken
 from dragoman.testing import Scripted
 from dragoman.types import Job, Step
@@ -211,16 +211,16 @@ def test_d79_an_object_that_is_no_engine_is_refused_at_startup() -> None:
 
 def test_d86_listening_beyond_this_machine_without_a_key_is_refused() -> None:
     for host in ("0.0.0.0", "192.168.1.5", "::"):
-        with pytest.raises(assembly.StartupError, match="API key"):
+        with pytest.raises(runtime.StartupError, match="API key"):
             scripted_app(host=host)
-        with pytest.raises(assembly.StartupError, match="API key"):
+        with pytest.raises(runtime.StartupError, match="API key"):
             scripted_app(host=host, admin_key=("boss",))
         scripted_app(host=host, api_key=("secret",))
         scripted_app(host=host, allow_open=True)
 
 
 def test_a_key_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(assembly.StartupError, match="key file"):
+    with pytest.raises(runtime.StartupError, match="key file"):
         scripted_app(api_key_file=str(tmp_path / "missing"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dragoman.constraint.workshop import Workshop
+from dragoman.grammar.compiler.compiler_pool import Workshop
 from tests.many import make_all
 
 COUNT = 300

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dragoman.protocols import chat_tools
-from dragoman.protocols.responses import tools
-from dragoman.protocols.responses.nouns import Known
+from dragoman.protocols.chat import tools as chat_tools
+from dragoman.protocols.responses.decode import tools
+from dragoman.protocols.responses.types import Known
 from dragoman.types import Tool
 from tests.counting import lines
 

@@ -16,7 +16,8 @@ import httpx
 import pytest
 
 import dragoman
-from dragoman import assembly, cli, config
+from dragoman import config, runtime
+from dragoman.cli import main
 from dragoman.testing import Scripted
 from tests.spawning import DRAGOMAN, child_pids, listening, served, until
 
@@ -206,7 +207,7 @@ def test_chat_reads_a_pipe_to_its_end(default_model: Path) -> None:
 
 
 def test_the_parser_knows_its_commands() -> None:
-    known = cli.parser().parse_args(["serve", "m", "--lora", "a=b", "--lora", "c=d"])
+    known = main.parser().parse_args(["serve", "m", "--lora", "a=b", "--lora", "c=d"])
     assert known.lora == ["a=b", "c=d"]
     assert known.any_model is None
 
@@ -246,11 +247,11 @@ def test_what_the_system_refuses_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 def test_two_names_of_one_setting_must_agree() -> None:
-    with pytest.raises(assembly.StartupError, match="`format` and `tool_parser`"):
+    with pytest.raises(runtime.StartupError, match="`format` and `tool_parser`"):
         dragoman.app(Scripted("x"), format="hermes_json", tool_parser="glm45")
     assert dragoman.app(Scripted("x"), format="glm45", tool_parser="glm45", reasoning_parser=None)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_template_file(tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("{{ 1 }}", encoding="utf-8-sig")
-    assert assembly.template_source(tmp_path / "t.jinja") == "{{ 1 }}"
+    assert runtime.template_source(tmp_path / "t.jinja") == "{{ 1 }}"

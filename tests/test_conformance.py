@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from dragoman.testing import NotConformant, Reply, Result, Scripted, check_engine
-from dragoman.testing.checks import CHECKS
+from dragoman.testing.engine_checks import CHECKS
 from dragoman.types import Capabilities, Job, Step
 
 TEXT = "A reply that is long enough to be cut in half, with ünïcode in it."

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.constraint.lark import HEADER
+from dragoman.grammar.writer.lark import HEADER
 from dragoman.testing.grammars import accepted
 from tests.inputs import PATCH
 from tests.real import (

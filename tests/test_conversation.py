@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from dragoman.errors import TemplateRejected
-from dragoman.output import parse_tool_call_complete
-from dragoman.prompt import generic
-from dragoman.prompt.abilities import Abilities, Probe, abilities
+from dragoman.output.library import parse_tool_call_complete
+from dragoman.prompt import generic_tools
 from dragoman.prompt.conversation import parsed, prepare, prepare_tools
-from dragoman.prompt.template import Template, compile_template
+from dragoman.prompt.template.capabilities import Abilities, Probe, abilities
+from dragoman.prompt.template.template import Template, compile_template
 from dragoman.types import Message, Role, Tool, ToolCall
 
 HERE = Path(__file__).parent
@@ -364,8 +364,8 @@ def test_the_generic_form_is_the_format_that_answers_are_read_in() -> None:
     """What the model sees of its earlier calls is what the parser would make calls of."""
     arguments = ['{"city": "Zürich", "n": [1, null]}', "", " {} "]
     said = tuple(call(at, text) for at, text in enumerate(arguments))
-    turn = generic.called(say("assistant", "Let me see.", tool_calls=said))
-    read = parse_tool_call_complete(turn.content or "", generic.FORMAT)
+    turn = generic_tools.called(say("assistant", "Let me see.", tool_calls=said))
+    read = parse_tool_call_complete(turn.content or "", generic_tools.FORMAT)
     assert read["normal_text"].strip() == "Let me see."
     assert [one["name"] for one in read["tool_calls"]] == [one.name for one in said]
     made = [json.loads(one["arguments"]) for one in read["tool_calls"]]

@@ -9,7 +9,8 @@ import pytest
 
 from dragoman.errors import BadRequest
 from dragoman.events import Completion, Delta, Finish
-from dragoman.protocols import chat, completions
+from dragoman.protocols.chat import decode
+from dragoman.protocols.completions import completions
 from dragoman.types import Chat, Request, Shape
 
 SCHEMA = {"type": "object", "properties": {"é": {"$ref": "#/$defs/a"}}, "$defs": {"a": True}}
@@ -23,7 +24,7 @@ TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g",
 
 def ask(**fields: Any) -> Request:
     messages = [{"role": "user", "content": "hi"}]
-    return chat.decode(json.dumps({"model": "m", "messages": messages} | fields).encode())
+    return decode.decode(json.dumps({"model": "m", "messages": messages} | fields).encode())
 
 
 def complete(**fields: Any) -> Request:
@@ -391,13 +392,13 @@ def test_fact21_a_call_that_was_named_ends_with_stop(said: Any, finish: Finish, 
         Delta(choice=0, channel="tool_args", text="{}", call=0),
         Delta(choice=0, finish=finish),
     ]
-    writer = chat.writer(request, "m", 1)
+    writer = decode.writer(request, "m", 1)
     frames = [frame for delta in deltas for frame in writer.write(delta)]
     last = json.loads(frames[-1].removeprefix(b"data: "))
     assert last["choices"][0]["finish_reason"] == told
     whole = Completion()
     for delta in deltas:
         whole.add(delta)
-    (choice,) = json.loads(chat.writer(request, "m", 1).whole(whole))["choices"]
+    (choice,) = json.loads(decode.writer(request, "m", 1).whole(whole))["choices"]
     assert choice["finish_reason"] == told
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "g", "arguments": "{}"}

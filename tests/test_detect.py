@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from dragoman import cli
-from dragoman.detection import Detected, Switch, brought, detect, stage
-from dragoman.detection.proof import folded
+from dragoman.cli import main
+from dragoman.detection import Detected, Switch, brought, detect, render_probe
+from dragoman.detection.round_trip import folded
 from dragoman.errors import ModelBroken
 from dragoman.formats import tool_formats
-from dragoman.output import OutputParser
-from dragoman.prompt.template import compile_template
+from dragoman.output.library import OutputParser
+from dragoman.prompt.template.template import compile_template
 
 TEMPLATES = Path(__file__).parent / "templates"
 SPEAKING = tomllib.loads((TEMPLATES / "speaking.toml").read_text(encoding="utf-8"))
@@ -261,7 +261,7 @@ ENDLESS = {
 def test_detection_ends_in_time_whatever_the_template(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage, "PATIENCE", 0.5)
+    monkeypatch.setattr(render_probe, "PATIENCE", 0.5)
     compile_template(ENDLESS[name])
     started = time.thread_time()
     found = detect(ENDLESS[name])
@@ -367,7 +367,7 @@ def test_an_older_schema_is_read_for_its_marks() -> None:
 
 
 def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    cli.main(["explain", *arguments])
+    main.main(["explain", *arguments])
     return capsys.readouterr().out
 
 
@@ -418,7 +418,7 @@ def test_explain_names_what_it_cannot_read(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
     for name in (str(tmp_path / "tokenizer_config.json"), "no-such-model"):
         with pytest.raises(SystemExit, match="dragoman: "):
-            cli.main(["explain", name, "--models-dir", str(tmp_path / "models")])
+            main.main(["explain", name, "--models-dir", str(tmp_path / "models")])
 
 
 @pytest.mark.parametrize("source", ["{{ raise_exception('No.') }}", BOMBS["nested_loops"]])
@@ -444,7 +444,7 @@ def test_explain_says_that_a_template_renders_nothing(
 def test_explain_says_what_is_missing(name: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(SystemExit, match=f"dragoman: {says}"):
-        cli.main(["explain", name.format(folder=tmp_path), "--models-dir", str(tmp_path / "m")])
+        main.main(["explain", name.format(folder=tmp_path), "--models-dir", str(tmp_path / "m")])
 
 
 def test_explain_takes_the_template_that_it_is_given(
@@ -477,7 +477,7 @@ def test_a_byte_order_mark_is_no_part_of_a_template(
 
 
 def test_formats_shows_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["formats"])
+    main.main(["formats"])
     shown = capsys.readouterr().out
     assert "hermes_json (also hermes" in shown
     assert "REASONING FORMATS" in shown

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.detokenize import Detokenizer, Released, Stops
 from dragoman.errors import EngineFailed
+from dragoman.pipeline.detokenize import Detokenizer, Released, Stops
 from dragoman.types import Logprob, Step
 
 BYTES = [bytes([value]) for value in range(256)]

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.http.upgraded import Stall
-from dragoman.http.watching import Watches
+from dragoman.http.cancellation import Watches
+from dragoman.http.websocket_connection import Stall
 from dragoman.testing import Reply, Scripted
 from dragoman.types import Job, Step
 from tests.serving import Running, chat, events, poll, scripted_app, serving

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from dragoman import cli
+from dragoman.cli import main
 from dragoman.config import Settings
 from tests.serving import scripted_app
 
@@ -55,7 +55,7 @@ def test_files_named_in_the_documents_exist() -> None:
 
 
 def test_every_setting_has_a_flag_or_a_reason_not_to() -> None:
-    flags = {field for _, field, _, _ in cli.FLAGS}
+    flags = {field for _, field, _, _ in main.FLAGS}
     timing = {"header_limit", "receive_timeout", "patience", "ping", "stall"}
     assert flags | timing == set(Settings.__struct_fields__)
 
@@ -67,5 +67,5 @@ def test_every_flag_is_in_the_help() -> None:
         text=True,
         check=True,
     )
-    for flag, *_ in cli.FLAGS:
+    for flag, *_ in main.FLAGS:
         assert flag in done.stdout

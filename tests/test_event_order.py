@@ -32,15 +32,15 @@ from dragoman.errors import (
     TemplateRejected,
 )
 from dragoman.events import Channel, Completion, Delta, Finish, Token, Usage
-from dragoman.protocols import chat_answer
-from dragoman.protocols.messages import answer as messages_answer
-from dragoman.protocols.messages import failures
-from dragoman.protocols.responses.frames import unframed
-from dragoman.protocols.responses.nouns import Frame, Known
-from dragoman.protocols.responses.replay import replay
-from dragoman.protocols.responses.resource import cancelled, failed
-from dragoman.protocols.responses.writer import Writer
-from dragoman.seal import Seal
+from dragoman.protocols.chat import encode
+from dragoman.protocols.messages import encode as messages_answer
+from dragoman.protocols.messages import errors
+from dragoman.protocols.responses.encode.encoder import Writer
+from dragoman.protocols.responses.encode.frames import unframed
+from dragoman.protocols.responses.encode.replay import replay
+from dragoman.protocols.responses.encode.resource import cancelled, failed
+from dragoman.protocols.responses.types import Frame, Known
+from dragoman.signing import Seal
 from dragoman.types import Chat, Message, Request
 from tests.order import check_chat, check_messages, check_responses
 
@@ -555,9 +555,9 @@ class Written(Struct):
 
 def write(seed: int, dialect: str) -> Written:
     run, dice = made_up(seed), random.Random(seed)
-    writer: Any = chat_answer.Writer(run.request, "m", 1)
+    writer: Any = encode.Writer(run.request, "m", 1)
     if dialect == "messages":
-        writer = messages_answer.Writer(run.request, "m", 3, Sealer(), failures.error)
+        writer = messages_answer.Writer(run.request, "m", 3, Sealer(), errors.error)
     frames, completion = writer.start(), Completion()
     heard = cut_round(dice, run, run.rounds[0], True)
     for delta in heard:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dragoman.constraint.compile import compiled
-from dragoman.constraint.explicit import LONGEST
-from dragoman.constraint.order import Made, Order
-from dragoman.constraint.proof import verdict
 from dragoman.errors import BadRequest
+from dragoman.grammar.client.constraint import LONGEST
+from dragoman.grammar.compiler.compile import compiled
+from dragoman.grammar.compiler.verify import verdict
+from dragoman.grammar.spec import Made, Order
 from dragoman.testing.grammars import accepted
 from dragoman.types import Shape
 

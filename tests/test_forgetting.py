@@ -12,9 +12,9 @@ import openai
 import pytest
 from openai import OpenAI
 
-from dragoman.memory import Memory
-from dragoman.memory.shelf import Shelf
-from dragoman.memory.told import Entry
+from dragoman.replay import Memory
+from dragoman.replay.cache import Shelf
+from dragoman.replay.digest import Entry
 from dragoman.store.rows import Memory as Row
 from dragoman.store.store import Store
 from dragoman.testing import Reply, Scripted

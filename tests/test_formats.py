@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.formats import reasoning_formats, tool_formats
-from dragoman.output import OutputParser, Policy
+from dragoman.output.library import OutputParser, Policy
 from dragoman.testing import check_format
-from dragoman.testing.formats import Said, fold, read
+from dragoman.testing.format_checks import Said, fold, read
 
 CASES = Path(__file__).parent / "formats"
 FILES = sorted(CASES.glob("*.yaml"))

@@ -16,13 +16,13 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from dragoman.constraint.compile import compiled
-from dragoman.constraint.lark import HEADER
-from dragoman.constraint.order import Made, Order
-from dragoman.constraint.workshop import Workshop
 from dragoman.errors import BadRequest
 from dragoman.formats import tool_formats
-from dragoman.parse.spec import Tagged
+from dragoman.grammar.compiler.compile import compiled
+from dragoman.grammar.compiler.compiler_pool import Workshop
+from dragoman.grammar.spec import Made, Order
+from dragoman.grammar.writer.lark import HEADER
+from dragoman.output.spec import Tagged
 from dragoman.testing import Scripted
 from dragoman.testing.grammars import accepted
 from dragoman.types import Shape, Tool

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.prompt.marks import Mixed, joined, ours
-from dragoman.prompt.prompter import Prompter
-from dragoman.testing.bytetokens import SPECIALS, ByteTokenizer
+from dragoman.prompt.renderer import Prompter
+from dragoman.prompt.special_tokens import Mixed, joined, ours
+from dragoman.testing.byte_tokenizer import SPECIALS, ByteTokenizer
 from dragoman.types import Chat, Message, Tool, ToolCall
 
 TEMPLATES = Path(__file__).parent / "templates"

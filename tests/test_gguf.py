@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman import gguf
+from dragoman.engines.llamacpp import gguf
 from dragoman.errors import ModelBroken
 
 MAGIC = b"GGUF"

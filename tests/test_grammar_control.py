@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engines.masker import Masker
+from dragoman.engines.token_mask import Masker
 from dragoman.errors import BadRequest
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.testing import ByteTokenizer

@@ -11,13 +11,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from dragoman.constraint.compile import compiled
-from dragoman.constraint.order import Made, Order
-from dragoman.constraint.searching import searchable, searched
 from dragoman.errors import BadRequest
 from dragoman.formats import find_tools
-from dragoman.output import OutputParser
-from dragoman.testing.formats import fold, read
+from dragoman.grammar.compiler.compile import compiled
+from dragoman.grammar.regex.search import searchable, searched
+from dragoman.grammar.spec import Made, Order
+from dragoman.output.library import OutputParser
+from dragoman.testing.format_checks import fold, read
 from dragoman.testing.grammars import accepted
 from dragoman.types import Shape, Tool
 from tests.test_grammar_shapes import members, shape

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman.formats import tool_formats
-from dragoman.output import rules
+from dragoman.output.library import rules
 from dragoman.testing.grammars import accepted
 from tests.grammars import Pair, Schemas, grammar
 from tests.test_formats import ALL, TOOLS, parser

@@ -12,15 +12,15 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman import assembly, config
+from dragoman import config, runtime
 from dragoman.errors import KINDS, DragomanError
-from dragoman.http.answer import warnings
 from dragoman.http.asgi import WEBSOCKET
-from dragoman.http.routes import Route, spellings
+from dragoman.http.respond import warnings
+from dragoman.http.router import Route, spellings
 from dragoman.models.catalog import Catalog
-from dragoman.models.loader import load
+from dragoman.models.loaders.gguf import load
 from dragoman.models.registry import Models
-from dragoman.protocols import openai
+from dragoman.protocols.shared import openai
 from dragoman.testing import Scripted
 from tests.serving import Running, chat, running, scripted_app, serving
 
@@ -71,7 +71,7 @@ def test_d69_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
 
 def test_d68_a_server_without_models_answers_404() -> None:
     models = Models(Catalog(), load)
-    app = assembly.make_app(models, config.load({"port": 0}), local=True)
+    app = runtime.make_app(models, config.load({"port": 0}), local=True)
     with running(app) as server:
         response = httpx.post(f"{server.url}/v1/chat/completions", json=chat())
         assert response.status_code == 404
@@ -422,7 +422,7 @@ def test_a_stray_line_does_not_keep_a_connection_for_ever() -> None:
 @pytest.mark.parametrize("key", ["", "  "])
 def test_an_empty_key_is_refused_at_startup(key: str) -> None:
     for option in ("api_key", "admin_key"):
-        with pytest.raises(assembly.StartupError, match="empty"):
+        with pytest.raises(runtime.StartupError, match="empty"):
             scripted_app(**{option: (key,)})
 
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dragoman.constraint.dialects import PYTHON
-from dragoman.constraint.free import arguments
-from dragoman.constraint.inputs.spelling import Between, Quotes
-from dragoman.constraint.inputs.worded import Worded, written
-from dragoman.constraint.lark import HEADER, Lark, quoted
+from dragoman.grammar.client.escaping import Between, Quotes
+from dragoman.grammar.client.text_node import Worded, written
+from dragoman.grammar.writer.free_text import arguments
+from dragoman.grammar.writer.lark import HEADER, Lark, quoted
+from dragoman.grammar.writer.python_values import PYTHON
 from dragoman.testing.grammars import accepted
 from dragoman.types import Shape
 from tests.grammars import Walk

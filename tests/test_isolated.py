@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dragoman.engines.isolated.parent import Isolated, Timing
+from dragoman.engines.subprocess.engine import Isolated, Timing
 from dragoman.errors import (
     ContextOverflow,
     EngineDown,
@@ -298,7 +298,7 @@ def test_closing_ends_a_child_that_does_not_want_to() -> None:
 
 PARENT = """
 import asyncio, sys
-from dragoman.engines.isolated.parent import Isolated
+from dragoman.engines.subprocess.engine import Isolated
 
 async def main():
     engine = Isolated("dragoman.testing.scripted:create", {"pace": None}, name="orphan")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dragoman.journal import Journal
+from dragoman.cli.log_handler import Journal
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from openai import OpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 import dragoman
-from dragoman import assembly, config
+from dragoman import config, runtime
 from dragoman.formats import reasoning_formats, tool_formats
-from dragoman.output import OutputParser
+from dragoman.output.library import OutputParser
 from dragoman.testing import ByteTokenizer, Reply, Scripted
 from tests.serving import Running, chat, events, serving
 
@@ -839,12 +839,12 @@ def test_formats_can_be_turned_off(by_bytes: Running) -> None:
 def test_d75_s5_31_an_unknown_format_is_refused_at_startup_with_the_choices(
     said: dict[str, str], choices: list[str]
 ) -> None:
-    with pytest.raises(assembly.StartupError) as refusal:
+    with pytest.raises(runtime.StartupError) as refusal:
         dragoman.app(Scripted("x"), **said)
     assert all(choice in str(refusal.value) for choice in choices)
     if "parser" not in next(iter(said)):
-        with pytest.raises(assembly.StartupError):
-            assembly.chosen(config.load(said))
+        with pytest.raises(runtime.StartupError):
+            runtime.chosen(config.load(said))
 
 
 # Every format there is

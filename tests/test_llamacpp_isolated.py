@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from gguf import GGUFWriter
 
-from dragoman.engines.isolated.parent import Isolated, Timing
 from dragoman.engines.llamacpp.server import PREFIX, cores, sweep
+from dragoman.engines.subprocess.engine import Isolated, Timing
 from dragoman.errors import BadRequest, EngineDown, ModelBroken
 from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
 from tests.llama_bench import job_of

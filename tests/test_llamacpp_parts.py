@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.engines.llamacpp.gaps import Pieces
-from dragoman.engines.llamacpp.http import Events, Reply
+from dragoman.engines.llamacpp.choice import Track
+from dragoman.engines.llamacpp.client import Events, Reply
 from dragoman.engines.llamacpp.params import (
     SEEDS,
     Ask,
@@ -20,8 +20,8 @@ from dragoman.engines.llamacpp.params import (
     mark,
     payload,
 )
+from dragoman.engines.llamacpp.partial_characters import Pieces
 from dragoman.engines.llamacpp.slots import Slots
-from dragoman.engines.llamacpp.track import Track
 from dragoman.errors import BadRequest, ContextOverflow, EngineFailed
 from dragoman.types import DEFAULT_SAMPLING, Adapter, Job, Logprob, Sampling, Step
 

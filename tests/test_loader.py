@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from dragoman import gguf
+from dragoman.engines.llamacpp import gguf
 from dragoman.errors import EngineDown, ModelBroken
-from dragoman.models import loader, speech
+from dragoman.models import output_format
 from dragoman.models.catalog import Catalog, Source
+from dragoman.models.loaders import gguf as loader
 from dragoman.models.mapping import Chosen
+from dragoman.models.output_format import Speech, listen
 from dragoman.models.registry import Models
-from dragoman.models.speech import Speech, listen
-from dragoman.tokens.tokenizer import PROBES, EngineTokenizer, Tokenizer, from_gguf
+from dragoman.tokenizers.tokenizer import PROBES, EngineTokenizer, Tokenizer, from_gguf
 from dragoman.types import Capabilities, Job, Sampling, Step
 from tests.files import put
 from tests.oracle import byte_level_vocabulary, tiny_model
@@ -209,7 +210,7 @@ def test_a_detection_that_fails_leaves_the_generic_form(
     def fail(*_: Any) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(speech, "detect", fail)
+    monkeypatch.setattr(output_format, "detect", fail)
     source = THINKER.with_name(file).read_text(encoding="utf-8")
     assert listen(source, None, (None, None), "m").speech.tools == wanted
     assert "could not be found" in caplog.text

@@ -19,7 +19,7 @@ import pytest
 
 from dragoman.engines.logits import LogitsEngine
 from dragoman.engines.logits.sampling import FEW, HONOURED, log_softmax, nucleus
-from dragoman.engines.masker import Following, Masker
+from dragoman.engines.token_mask import Following, Masker
 from dragoman.errors import (
     BadRequest,
     ContextOverflow,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.engines.isolated import wire
-from dragoman.engines.isolated.child import FULL, Outbox
-from dragoman.engines.mailbox import CROWDED, Mailbox, merge
+from dragoman.engines.step_queue import CROWDED, Mailbox, merge
+from dragoman.engines.subprocess import messages as wire
+from dragoman.engines.subprocess.child import FULL, Outbox
 from dragoman.errors import EngineFailed, ErrorNote
 from dragoman.types import Logprob, Step
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman import gguf
-from dragoman.prompt.marks import CUT, MARK, TURNING, Guard, clean, trie
-from dragoman.prompt.prompter import Prompter, Rendered
-from dragoman.tokens import tokenizer
+from dragoman.engines.llamacpp import gguf
+from dragoman.prompt.renderer import Prompter, Rendered
+from dragoman.prompt.special_tokens import CUT, MARK, TURNING, Guard, clean, trie
+from dragoman.tokenizers import tokenizer
 from dragoman.types import Chat, Message, Tool, ToolCall
 from tests.bytes_tokenizer import FIRST, Bytes
 

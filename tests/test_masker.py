@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dragoman.engines.llamacpp.grammar import keep_to
-from dragoman.engines.masker import DEEPEST, KEPT, LONGEST, Following, Masker
+from dragoman.engines.token_mask import DEEPEST, KEPT, LONGEST, Following, Masker
 from dragoman.errors import BadRequest
 from dragoman.testing import ByteTokenizer
 

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.tools.nouns import Listed, Outcome, Server, ToolsUnavailable
-from dragoman.tools.places import Places
-from dragoman.tools.remote import Tools, configured
+from dragoman.mcp.client import Tools, configured
+from dragoman.mcp.types import Listed, Outcome, Server, ToolsUnavailable
+from dragoman.mcp.url_guard import Places
 from tests.mcp_servers import Listening, by_hand, hello, listening, real
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -15,20 +15,20 @@ import httpx
 import msgspec
 import pytest
 
-from dragoman import pipeline
 from dragoman.errors import TemplateRejected
 from dragoman.events import Completion
-from dragoman.memory import Memory, Voice
-from dragoman.memory.shelf import Shelf
-from dragoman.memory.told import Entry, canonical, told
-from dragoman.memory.trail import Trail, packed
 from dragoman.models.registry import Models
-from dragoman.prompt.marks import PLACE
-from dragoman.prompt.prompter import Prompter, Rendered
-from dragoman.prompt.recalled import without
+from dragoman.pipeline import pipeline
+from dragoman.prompt.renderer import Prompter, Rendered
+from dragoman.prompt.special_tokens import PLACE
+from dragoman.replay import Memory, Voice
+from dragoman.replay.cache import Shelf
+from dragoman.replay.digest import Entry, canonical, told
+from dragoman.replay.prefix_index import Trail, packed
+from dragoman.replay.splice import without
 from dragoman.store.rows import Memory as Row
 from dragoman.testing import ByteTokenizer, Reply, Scripted
-from dragoman.tokens.vocabulary import endings
+from dragoman.tokenizers.vocabulary import endings
 from dragoman.types import Adapter, Chat, Job, Message, Request, Said, Sampling, Tool, ToolCall
 from tests.serving import chat as asking
 from tests.serving import serving

@@ -38,8 +38,8 @@ from dragoman.errors import (
 )
 from dragoman.events import Completion, Delta, Usage
 from dragoman.protocols import messages
-from dragoman.protocols.messages import Messages, partial, thoughts
-from dragoman.seal import Seal
+from dragoman.protocols.messages import Messages, partial_json, reasoning
+from dragoman.signing import Seal
 from dragoman.types import Chat, Request
 from dragoman.types import Message as Turn
 
@@ -148,7 +148,7 @@ def text(said: str) -> dict[str, Any]:
 
 
 def thought(said: str) -> dict[str, Any]:
-    signature = thoughts.signature(said, SIGNING, left_out=False)
+    signature = reasoning.signature(said, SIGNING, left_out=False)
     return {"type": "thinking", "thinking": said, "signature": signature}
 
 
@@ -214,7 +214,7 @@ def test_answers(name: str) -> None:
 def test_thoughts_that_are_left_out_come_back_in_their_signature() -> None:
     [block, _] = blocks([say("hm", "reasoning"), say("So."), finish()], seal_reasoning=True)
     assert block["thinking"] == ""
-    assert thoughts.recalled("", block["signature"], SIGNING) == "hm"
+    assert reasoning.recalled("", block["signature"], SIGNING) == "hm"
     events = frames([say("hm", "reasoning"), finish()], seal_reasoning=True)
     deltas = [data["delta"]["type"] for name, data in events if name == "content_block_delta"]
     assert deltas == ["signature_delta"]
@@ -222,7 +222,7 @@ def test_thoughts_that_are_left_out_come_back_in_their_signature() -> None:
 
 def test_a_signature_is_good_on_return() -> None:
     [block] = blocks([say("hm 雨", "reasoning"), finish()])
-    assert thoughts.recalled(block["thinking"], block["signature"], SIGNING) == "hm 雨"
+    assert reasoning.recalled(block["thinking"], block["signature"], SIGNING) == "hm 雨"
 
 
 @pytest.mark.parametrize(
@@ -324,14 +324,14 @@ def test_half_an_object_is_read_as_clients_read_it(value: Any, length: int) -> N
         expected = jiter.from_json(said.encode(), partial_mode=True)
     except ValueError:
         expected = {}
-    assert partial.read(said) == expected
+    assert partial_json.read(said) == expected
 
 
 @pytest.mark.parametrize(
     "said", ["", "  ", "nonsense", '"text', "[" * 5000, '{"a":' * 5000, "]", "}{", '{"a" 1', "-"]
 )
 def test_where_nothing_is_certain_there_is_an_empty_object(said: str) -> None:
-    assert partial.read(said) == {}
+    assert partial_json.read(said) == {}
 
 
 # Errors

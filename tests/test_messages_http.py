@@ -18,8 +18,8 @@ import pytest
 from anthropic import Anthropic
 from pydantic import BaseModel
 
-from dragoman.protocols.messages import listing
-from dragoman.protocols.models import ModelCard
+from dragoman.protocols.messages import model_list as listing
+from dragoman.protocols.models.models import ModelCard
 from dragoman.testing import Reply, Scripted
 from tests.serving import Running, serving
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest, Unsupported
-from dragoman.protocols.messages import Messages, thoughts
-from dragoman.seal import Seal
+from dragoman.protocols.messages import Messages, reasoning
+from dragoman.signing import Seal
 from dragoman.types import Chat, Message, Request, ToolCall
 
 SEAL = Seal(b"k" * 32)
@@ -66,7 +66,7 @@ def thought(said: str, signature: str) -> dict[str, Any]:
 
 
 def signed(said: str, left_out: bool = False) -> str:
-    return thoughts.signature(said, MINE, left_out=left_out)
+    return reasoning.signature(said, MINE, left_out=left_out)
 
 
 def told(content: Any) -> Message:
@@ -213,8 +213,8 @@ def test_blocks_of_the_vendors_servers_are_left_out(block: Any) -> None:
         (thought("", signed("hm", left_out=True)), "hm"),
         (thought("雨", signed("雨")), "雨"),
         (thought("hm!", signed("hm")), None),
-        (thought("hm", thoughts.signature("hm", THEIRS, left_out=False)), None),
-        (thought("", thoughts.signature("hm", THEIRS, left_out=True)), None),
+        (thought("hm", reasoning.signature("hm", THEIRS, left_out=False)), None),
+        (thought("", reasoning.signature("hm", THEIRS, left_out=True)), None),
         (thought("hm", signed("hm", left_out=True)), None),
         (thought("", signed("")), None),
         (thought("hm", ""), None),

@@ -19,7 +19,7 @@ from dragoman.errors import (
     Unsupported,
 )
 from dragoman.models.catalog import Catalog
-from dragoman.models.loader import load
+from dragoman.models.loaders.gguf import load
 from dragoman.models.mapping import Chosen
 from dragoman.models.registry import Entry, Lease, Models, Policy
 from tests.files import put

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
-from dragoman.output import (
+from dragoman.output.library import (
     OutputParser,
     Policy,
     list_formats,
@@ -19,7 +19,7 @@ from dragoman.output import (
     parse_reasoning_complete,
     parse_tool_call_complete,
 )
-from dragoman.testing.formats import fold, read
+from dragoman.testing.format_checks import fold, read
 
 WEATHER = {
     "type": "function",

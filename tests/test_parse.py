@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from dragoman.output import OutputParser, Policy
-from dragoman.parse.cast import cast, read
-from dragoman.parse.kinds import schema_of
-from dragoman.testing.formats import Said, check_format, fold
-from dragoman.testing.formats import read as read_spans
+from dragoman.output.arguments.cast import cast, read
+from dragoman.output.arguments.parameter_types import schema_of
+from dragoman.output.library import OutputParser, Policy
+from dragoman.testing.format_checks import Said, check_format, fold
+from dragoman.testing.format_checks import read as read_spans
 
 TOOLS = [
     {

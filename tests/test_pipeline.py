@@ -9,8 +9,8 @@ import httpx
 import msgspec
 import pytest
 
-from dragoman import pipeline
 from dragoman.events import Completion, Delta
+from dragoman.pipeline import pipeline
 from dragoman.testing import Scripted
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Message, Request, Sampling
 from tests.serving import Running, chat, serving

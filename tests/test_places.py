@@ -17,9 +17,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.tools.nouns import Server, ToolsUnavailable
-from dragoman.tools.places import Place, Places, Refused, allowed_place, place, public
-from dragoman.tools.remote import Tools
+from dragoman.mcp.client import Tools
+from dragoman.mcp.types import Server, ToolsUnavailable
+from dragoman.mcp.url_guard import Place, Places, Refused, allowed_place, place, public
 from tests.mcp_servers import by_hand, hello, listening
 
 # names that mean something else to whoever looks them up
@@ -236,7 +236,7 @@ def test_the_connection_goes_to_the_address_that_was_looked_at(
         assert len(asked) == 1, "it was looked up again"
         return ["127.0.0.1"]
 
-    monkeypatch.setattr("dragoman.tools.places.public", lambda address: True)
+    monkeypatch.setattr("dragoman.mcp.url_guard.public", lambda address: True)
     with listening(by_hand(hello)) as server:
         port = server.host.rpartition(":")[2]
         tools = Tools(Places(resolve=once), 20.0)
@@ -265,8 +265,8 @@ def test_a_certificate_is_held_against_the_name(
         return ["127.0.0.1"]
 
     trust = ssl.create_default_context(cafile=str(certificate))
-    monkeypatch.setattr("dragoman.tools.carrier._TRUST", trust)
-    monkeypatch.setattr("dragoman.tools.places.public", lambda address: True)
+    monkeypatch.setattr("dragoman.mcp.transport._TRUST", trust)
+    monkeypatch.setattr("dragoman.mcp.url_guard.public", lambda address: True)
     secure: dict[str, Any] = {"ssl_keyfile": str(key), "ssl_certfile": str(certificate)}
     with listening(by_hand(hello), **secure) as server:
         port = server.host.rpartition(":")[2]

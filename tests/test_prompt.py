@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman import gguf
+from dragoman.engines.llamacpp import gguf
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
 from dragoman.formats import find_reasoning
-from dragoman.models.speech import Speech
-from dragoman.prompt import prompter as prompt
-from dragoman.prompt.prompter import Prompter, Rendered
-from dragoman.prompt.segments import Segments
+from dragoman.models.output_format import Speech
+from dragoman.prompt import renderer as prompt
+from dragoman.prompt.renderer import Prompter, Rendered
+from dragoman.prompt.token_cache import Segments
 from dragoman.testing import ByteTokenizer
-from dragoman.tokens import tokenizer
+from dragoman.tokenizers import tokenizer
 from dragoman.types import Chat, Message, Prompt, Role, Tool, ToolCall
 from tests.bytes_tokenizer import FIRST, Bytes
 

@@ -10,7 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest, DragomanError, Unsupported
-from dragoman.protocols import chat, completions, embeddings, responses, tokens
+from dragoman.protocols import responses
+from dragoman.protocols.chat import decode as chat
+from dragoman.protocols.completions import completions
+from dragoman.protocols.embeddings import embeddings
+from dragoman.protocols.tokenize import tokenize
 from dragoman.types import Adapter, Chat, Prompt, Request, Sampling
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -327,7 +331,7 @@ def test_reasoning_of_the_past_arrives_under_both_names(field: str) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "decode", [chat.decode, completions.decode, embeddings.decode, tokens.decode]
+    "decode", [chat.decode, completions.decode, embeddings.decode, tokenize.decode]
 )
 def test_c2_a_body_that_is_not_valid_is_a_400(raw: bytes, decode: Any) -> None:
     with pytest.raises(BadRequest):

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.detokenize import Detokenizer
-from dragoman.engines.mailbox import merge
+from dragoman.engines.step_queue import merge
 from dragoman.events import Choice, Completion, Token
 from dragoman.formats import reasoning_formats, tool_formats
-from dragoman.models.speech import Speech
-from dragoman.output import OutputParser
-from dragoman.reader import ChatReader, Listening, Reader
-from dragoman.tally import Place, Tally
+from dragoman.models.output_format import Speech
+from dragoman.output.library import OutputParser
+from dragoman.pipeline.detokenize import Detokenizer
+from dragoman.pipeline.reader import ChatReader, Listening, Reader
+from dragoman.pipeline.usage import Place, Tally
 from dragoman.testing import ByteTokenizer
 from dragoman.types import Job, Logprob, Sampling, Step, Tool
 

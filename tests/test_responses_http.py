@@ -14,8 +14,8 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response, ResponseCreatedEvent
 
+from dragoman.responses.compaction import CUT
 from dragoman.testing import Reply, Scripted
-from dragoman.turns.compacting import CUT
 from tests.order import check_responses as check_frames
 from tests.serving import Running, serving
 

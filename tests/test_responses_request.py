@@ -17,7 +17,7 @@ from dragoman.errors import BadRequest, Unsupported
 from dragoman.events import Delta, Usage
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked, Known
-from dragoman.protocols.responses.nouns import Item
+from dragoman.protocols.responses.types import Item
 from dragoman.types import Adapter, Chat, Message, Request, Shape, Tool, ToolCall
 
 

@@ -20,13 +20,13 @@ from dragoman.errors import (
     Overloaded,
 )
 from dragoman.events import Delta, Finish, Token, Usage
-from dragoman.protocols.responses.frames import framed, unframed
-from dragoman.protocols.responses.free import FreeText
-from dragoman.protocols.responses.nouns import Frame, Known
-from dragoman.protocols.responses.replay import replay
-from dragoman.protocols.responses.resource import cancelled, failed
-from dragoman.protocols.responses.writer import Writer
-from dragoman.seal import Seal
+from dragoman.protocols.responses.encode.encoder import Writer
+from dragoman.protocols.responses.encode.frames import framed, unframed
+from dragoman.protocols.responses.encode.free_text import FreeText
+from dragoman.protocols.responses.encode.replay import replay
+from dragoman.protocols.responses.encode.resource import cancelled, failed
+from dragoman.protocols.responses.types import Frame, Known
+from dragoman.signing import Seal
 from dragoman.types import Chat, Request
 from tests.order import RESOURCE, check_responses, sse
 

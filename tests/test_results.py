@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.prompt import conversation
-from dragoman.prompt.abilities import Abilities
 from dragoman.prompt.conversation import arrange
-from dragoman.prompt.marks import joined, ours
-from dragoman.prompt.results import answered
+from dragoman.prompt.special_tokens import joined, ours
+from dragoman.prompt.template.capabilities import Abilities
+from dragoman.prompt.tool_results import answered
 from dragoman.types import Message, Role, Said, ToolCall
 from tests.counting import lines
 

@@ -12,8 +12,8 @@ import pytest
 
 from dragoman.errors import DragomanError, TooLarge
 from dragoman.http.asgi import WEBSOCKET, Exchange
-from dragoman.http.keys import Keys
-from dragoman.http.routes import Route, Routes
+from dragoman.http.auth import Keys
+from dragoman.http.router import Route, Routes
 from tests.serving import scripted_app
 
 

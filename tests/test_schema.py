@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from llguidance import LLMatcher, LLTokenizer
 
-from dragoman.constraint.schemas import keywords, limits
-from dragoman.constraint.schemas.nodes import (
+from dragoman.errors import BadRequest
+from dragoman.grammar.schema import keywords, limits
+from dragoman.grammar.schema.nodes import (
     BOOLEAN,
     NULL,
     Anything,
@@ -31,8 +32,7 @@ from dragoman.constraint.schemas.nodes import (
     Object,
     Text,
 )
-from dragoman.constraint.schemas.schema import read
-from dragoman.errors import BadRequest
+from dragoman.grammar.schema.parse import read
 
 AT = "response_format.json_schema.schema"
 NO = Nothing()

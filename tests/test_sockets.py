@@ -19,14 +19,14 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
-from dragoman import assembly
+from dragoman import runtime
 from dragoman.errors import BadRequest
 from dragoman.http.app import App
 from dragoman.http.asgi import WEBSOCKET, Exchange
 from dragoman.http.connection import Connection
-from dragoman.http.routes import Route
-from dragoman.http.socket import Socket
-from dragoman.http.upgraded import Upgraded
+from dragoman.http.router import Route
+from dragoman.http.websocket import Socket
+from dragoman.http.websocket_connection import Upgraded
 from dragoman.testing import Scripted
 from tests.serving import Running, poll, running, scripted_app
 
@@ -203,7 +203,7 @@ async def spoken(app: App, headers: list[Any], extensions: dict[str, Any]) -> li
 def test_a_server_for_others_gives_none_to_pages_from_elsewhere(
     origin: str, status: int | None
 ) -> None:
-    app = assembly.engine_app(Scripted("x"), {"port": 0, "name": "scripted"}, local=False)
+    app = runtime.engine_app(Scripted("x"), {"port": 0, "name": "scripted"}, local=False)
     inner = talking()
     for route in inner.routes.all:
         app.routes.add(route)

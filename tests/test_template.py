@@ -18,9 +18,9 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
-from dragoman.prompt.budget import Budget, Limits
-from dragoman.prompt.prompter import Prompter
-from dragoman.prompt.template import RESERVED, Generation, Template, compile_template
+from dragoman.prompt.renderer import Prompter
+from dragoman.prompt.template.budget import Budget, Limits
+from dragoman.prompt.template.template import RESERVED, Generation, Template, compile_template
 
 HERE = Path(__file__).parent
 DATA = HERE / "templates"
@@ -282,8 +282,8 @@ def test_cve_2026_5760_one_place_makes_environments() -> None:
 RUNNER = """
 import json, resource, sys, time, tomllib
 from dragoman.errors import DragomanError
-from dragoman.prompt.prompter import Prompter
-from dragoman.prompt.template import compile_template
+from dragoman.prompt.renderer import Prompter
+from dragoman.prompt.template.template import compile_template
 
 compile_template("{{ 1 }}").render({})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman import gguf
-from dragoman.tokens.from_gguf import vocabulary_from_gguf
-from dragoman.tokens.patterns import CUTS
-from dragoman.tokens.tokenizer import (
+from dragoman.engines.llamacpp import gguf
+from dragoman.tokenizers.from_gguf import vocabulary_from_gguf
+from dragoman.tokenizers.pretokenizers import CUTS
+from dragoman.tokenizers.tokenizer import (
     INLINE,
     PROBES,
     EngineTokenizer,
@@ -26,7 +26,7 @@ from dragoman.tokens.tokenizer import (
     prove,
     proved,
 )
-from dragoman.tokens.vocabulary import is_markup
+from dragoman.tokenizers.vocabulary import is_markup
 from tests.oracle import (
     Oracle,
     byte_level_vocabulary,

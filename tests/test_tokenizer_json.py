@@ -11,7 +11,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from dragoman.errors import ModelBroken
-from dragoman.tokens.tokenizer import PROBES, Tokenizer, from_directory
+from dragoman.tokenizers.tokenizer import PROBES, Tokenizer, from_directory
 
 
 def directory(path: Path, backend: Backend, **files: Any) -> Path:

@@ -14,18 +14,19 @@ from typing import Any
 
 import pytest
 
-from dragoman import assembly, pipeline
+from dragoman import runtime
 from dragoman.errors import BadRequest, EngineFailed, TooLarge, Unavailable
 from dragoman.events import Delta
 from dragoman.http.app import App
+from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
-from dragoman.protocols.responses.nouns import Names
+from dragoman.protocols.responses.types import Names
+from dragoman.responses.run import Outlet
+from dragoman.responses.state import State
+from dragoman.responses.tool_rounds import approved
 from dragoman.store.rows import Conversation, Limits
 from dragoman.store.store import Store
 from dragoman.testing import Reply, Scripted
-from dragoman.turns.remote import approved
-from dragoman.turns.state import State
-from dragoman.turns.work import Outlet
 from dragoman.types import Chat, Request
 from tests.state_server import TEMPLATE
 
@@ -40,7 +41,7 @@ SCRIPT = [
 async def desk(**options: Any) -> AsyncGenerator[App, None]:
     engine = Scripted(SCRIPT, tokens=True, context=options.pop("context", None))
     said = {"name": "scripted", "chat_template": TEMPLATE, "store": "sqlite://"} | options
-    app = assembly.engine_app(engine, said, local=True)
+    app = runtime.engine_app(engine, said, local=True)
     try:
         yield app
     finally:
@@ -250,8 +251,8 @@ def test_a_long_conversation_is_shortened_in_few_tries(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("kind", ["previous_response_id", "conversation"])
 def test_what_a_response_follows_has_a_bound(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr("dragoman.turns.history.MOST", 5)
-    monkeypatch.setattr("dragoman.turns.history.PAGE", 2)
+    monkeypatch.setattr("dragoman.responses.history.MOST", 5)
+    monkeypatch.setattr("dragoman.responses.history.PAGE", 2)
 
     async def scene(app: App) -> None:
         store = await app.state.store()
@@ -342,7 +343,7 @@ def test_a_call_that_was_cut_is_not_gone_on_from() -> None:
     async def scenario() -> None:
         engine = Scripted(call, tokens=True)
         said = {"name": "scripted", "store": "sqlite://"}
-        app = assembly.engine_app(engine, said, local=True)
+        app = runtime.engine_app(engine, said, local=True)
         tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
         turn: Any = await app.desk.begin(asked("hi", tools=[tool], max_output_tokens=60), "")
         await turn.run(Outlet(ignored))

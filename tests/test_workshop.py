@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from dragoman.constraint.order import Made, Order
-from dragoman.constraint.workshop import Cache, Workshop
 from dragoman.errors import BadRequest, DragomanError, Draining, ErrorNote, Overloaded, Unavailable
+from dragoman.grammar.compiler.compiler_pool import Cache, Workshop
+from dragoman.grammar.spec import Made, Order
 from dragoman.types import Shape, Tool
 from tests.registry import until
 
@@ -519,7 +519,7 @@ def test_closing_what_was_never_used() -> None:
 
 PARENT = """
 import asyncio
-from dragoman.constraint.workshop import Workshop
+from dragoman.grammar.compiler.compiler_pool import Workshop
 from tests.test_workshop import order
 
 async def main():
@@ -549,10 +549,10 @@ def test_workers_do_not_outlive_their_parent(do: str, seconds: float) -> None:
 
 def test_a_workshop_costs_nothing_until_it_is_used() -> None:
     code = (
-        "import sys, dragoman.constraint.workshop as w; shop = w.Workshop()\n"
+        "import sys, dragoman.grammar.compiler.compiler_pool as w; shop = w.Workshop()\n"
         "assert 1 <= shop.workers <= 2 and not shop.pids\n"
         "print(sorted(m for m in sys.modules if m.startswith(('llguidance', 'dragoman.'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "llguidance" not in done.stdout
-    assert "dragoman.constraint.compile" not in done.stdout
+    assert "dragoman.grammar.compiler.compile" not in done.stdout

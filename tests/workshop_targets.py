@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dragoman.constraint.order import Made, Order
 from dragoman.errors import BadRequest, EngineFailed, Unsupported
+from dragoman.grammar.spec import Made, Order
 
 
 class Panic(BaseException):

@@ -27,7 +27,7 @@ from dragoman._version import __version__
 if TYPE_CHECKING:
     from dragoman.detection import detect
     from dragoman.http.app import App
-    from dragoman.output import (
+    from dragoman.output.library import (
         OutputParser,
         list_formats,
         parse_reasoning_complete,
@@ -54,9 +54,9 @@ def __getattr__(name: str) -> Any:
 
         return detect
     if name in __all__:
-        from dragoman import output
+        from dragoman.output import library
 
-        return getattr(output, name)
+        return getattr(library, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -68,23 +68,23 @@ def app(engine: Any, **options: Any) -> App:
     `reasoning_parser` mean `format` and `reasoning_format`. An engine that has a `tokenizer` is
     given token ids, any other the rendered text.
     """
-    from dragoman import assembly
+    from dragoman import runtime
 
-    return assembly.engine_app(engine, options, local=False)
+    return runtime.engine_app(engine, options, local=False)
 
 
 def serve(engine: Any, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
     """Serve this engine until a signal says stop. Options as for `app`."""
-    from dragoman import assembly
+    from dragoman import runtime
 
-    assembly.run(serve_async(engine, host, port, **options))
+    runtime.run(serve_async(engine, host, port, **options))
 
 
 async def serve_async(
     engine: Any, host: str = "127.0.0.1", port: int = 8000, **options: Any
 ) -> None:
     """The same as `serve`, to be awaited."""
-    from dragoman import assembly
+    from dragoman import runtime
 
     options |= {"host": host, "port": port}
-    await assembly.serve(assembly.engine_app(engine, options, local=True))
+    await runtime.serve(runtime.engine_app(engine, options, local=True))

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dragoman.cli import main
+from dragoman.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -19,8 +19,8 @@ from dragoman.detection import Detected, Item, Said, detect
 from dragoman.detection.sources import Source, from_path, text_of
 from dragoman.errors import ModelBroken
 from dragoman.formats import reasoning_formats, tool_formats
-from dragoman.output import markers
-from dragoman.parse.spec import GAP, Reasoning, Tools
+from dragoman.output.library import markers
+from dragoman.output.spec import GAP, Reasoning, Tools
 
 BEGINS = {
     "inside": "inside thoughts, which the template opened",
@@ -75,10 +75,11 @@ def _replaced(source: Source | None, file: str) -> Source:
 
 
 def _of_model(name: str, settings: Settings) -> Source:
-    from dragoman import assembly, gguf
-    from dragoman.models.loader import template_of
+    from dragoman import runtime
+    from dragoman.engines.llamacpp import gguf
+    from dragoman.models.loaders.gguf import template_of
 
-    entry = assembly.catalog(settings, name).added[0]
+    entry = runtime.catalog(settings, name).added[0]
     if entry.kind != "gguf":
         found = from_path(entry.path)
         if entry.chosen.chat_template:

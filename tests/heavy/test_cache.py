@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from dragoman.constraint.workshop import Workshop
+from dragoman.grammar.compiler.compiler_pool import Workshop
 from tests.many import make_all, resident
 
 COUNT, STEP, WARM = 100_000, 5_000, 20_000

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from dragoman.tools.nouns import Listed, Server
-from dragoman.tools.places import Places, place
-from dragoman.tools.remote import Tools
+from dragoman.mcp.client import Tools
+from dragoman.mcp.types import Listed, Server
+from dragoman.mcp.url_guard import Places, place
 
 CONTEXT = "MCP_CONFORMANCE_CONTEXT"  # what the suite has to say to a client: calls to make
 EXAMPLES: dict[str, Any] = {

@@ -17,12 +17,12 @@ from collections.abc import Container, Mapping
 from functools import lru_cache
 from typing import Any
 
-from dragoman.detection.choose import Choice, Chooser, Thoughts
-from dragoman.detection.found import Call, Detected, Item, Said, Sure, Switch, Thinking
-from dragoman.detection.proof import CALL, Scene
+from dragoman.detection.match import Choice, Chooser, Thoughts
+from dragoman.detection.reasoning_switch import Positions
+from dragoman.detection.render_probe import Stage
 from dragoman.detection.response_template import Brought, brought
-from dragoman.detection.stage import Stage
-from dragoman.detection.thinking import Positions
+from dragoman.detection.result import Call, Detected, Item, Said, Sure, Switch, Thinking
+from dragoman.detection.round_trip import CALL, Scene
 from dragoman.formats import find_tools
 
 __all__ = ["Call", "Detected", "Item", "Said", "Switch", "Thinking", "brought", "detect"]

@@ -17,13 +17,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dragoman.detection.found import Said
-from dragoman.detection.marks import any_stands, coverage, openers, within
-from dragoman.detection.patterns import Capture, Pieces, Unsayable, literal, pieces
-from dragoman.detection.proof import folded
+from dragoman.detection.markers import any_stands, coverage, openers, within
+from dragoman.detection.regex_markers import Capture, Pieces, Unsayable, literal, pieces
+from dragoman.detection.result import Said
+from dragoman.detection.round_trip import folded
 from dragoman.formats import reasoning_formats, tool_formats
-from dragoman.output import OutputParser
-from dragoman.parse.spec import GAP, Body, Named, Objects, Pair, Reasoning, Tagged, Tools
+from dragoman.output.library import OutputParser
+from dragoman.output.spec import GAP, Body, Named, Objects, Pair, Reasoning, Tagged, Tools
 
 NAME = "response_template"
 MODELS = "a checkpoint with a response template"

@@ -10,7 +10,7 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 
-from dragoman.parse.spec import NO_REASONING, Reasoning, Tools
+from dragoman.output.spec import NO_REASONING, Reasoning, Tools
 
 
 @cache

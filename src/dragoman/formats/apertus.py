@@ -1,6 +1,6 @@
 """A list of objects in which the function's name is the key."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="apertus",

@@ -1,6 +1,6 @@
 """Thoughts between marks; calls may stand among them."""
 
-from dragoman.parse.spec import Reasoning
+from dragoman.output.spec import Reasoning
 
 REASONING = Reasoning(
     name="apertus_inner",

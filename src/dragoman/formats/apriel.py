@@ -1,6 +1,6 @@
 """Thoughts that the prompt opens in words, closed by a mark."""
 
-from dragoman.parse.spec import Pair, Reasoning
+from dragoman.output.spec import Pair, Reasoning
 
 REASONING = Reasoning(
     name="apriel",

@@ -1,6 +1,6 @@
 """A list of actions between marks; the answer has marks of its own."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="cohere_cmd3",

@@ -1,6 +1,6 @@
 """Thoughts between marks, and the answer between marks."""
 
-from dragoman.parse.spec import Pair, Reasoning
+from dragoman.output.spec import Pair, Reasoning
 
 REASONING = Reasoning(
     name="cohere_thinking",

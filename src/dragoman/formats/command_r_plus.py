@@ -1,6 +1,6 @@
 """A list of actions in a fence after the word `Action`."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="command_r_plus",

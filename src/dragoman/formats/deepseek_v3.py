@@ -1,6 +1,6 @@
 """A kind, a name, and the arguments in a fence."""
 
-from dragoman.parse.spec import Named, Pair, Tools
+from dragoman.output.spec import Named, Pair, Tools
 
 TOOLS = Tools(
     name="deepseek_v3",

@@ -1,6 +1,6 @@
 """A name, a mark, and the arguments."""
 
-from dragoman.parse.spec import Named, Pair, Tools
+from dragoman.output.spec import Named, Pair, Tools
 
 TOOLS = Tools(
     name="deepseek_v31",

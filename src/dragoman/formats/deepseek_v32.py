@@ -1,6 +1,6 @@
 """Elements that say of every argument whether it is a string."""
 
-from dragoman.parse.spec import Pair, Tagged, Tools
+from dragoman.output.spec import Pair, Tagged, Tools
 
 TOOLS = Tools(
     name="deepseek_v32",

@@ -1,6 +1,6 @@
 """As `minimax_m2`, in a wrapper of its own; the wrapper may also hold JSON."""
 
-from dragoman.parse.spec import Objects, Pair, Tagged, Tools
+from dragoman.output.spec import Objects, Pair, Tagged, Tools
 
 TOOLS = Tools(
     name="dots",

@@ -1,6 +1,6 @@
 """ERNIE 4.5: thoughts that the prompt opened, an answer between tags, calls as `hermes_json`."""
 
-from dragoman.parse.spec import Objects, Pair, Reasoning, Tools
+from dragoman.output.spec import Objects, Pair, Reasoning, Tools
 
 TOOLS = Tools(
     name="ernie45",

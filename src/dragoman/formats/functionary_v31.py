@@ -1,6 +1,6 @@
 """The name in a tag, then the arguments."""
 
-from dragoman.parse.spec import Named, Pair, Tools
+from dragoman.output.spec import Named, Pair, Tools
 
 TOOLS = Tools(
     name="functionary_v31",

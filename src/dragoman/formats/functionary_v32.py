@@ -1,6 +1,6 @@
 """Every part of an answer begins with the name of who it is for; `all` is the user."""
 
-from dragoman.parse.spec import Header, Named, Tools
+from dragoman.output.spec import Header, Named, Tools
 
 TOOLS = Tools(
     name="functionary_v32",

@@ -1,6 +1,6 @@
 """As `gemma4`, with other marks."""
 
-from dragoman.parse.spec import Named, Pair, Tools
+from dragoman.output.spec import Named, Pair, Tools
 
 TOOLS = Tools(
     name="functiongemma",

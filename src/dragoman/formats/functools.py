@@ -1,6 +1,6 @@
 """The word `functools` and a list of objects, in JSON or as Python writes them."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="functools",

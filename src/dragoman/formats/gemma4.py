@@ -1,6 +1,6 @@
 """A name, then arguments in braces, strings between marks of their own."""
 
-from dragoman.parse.spec import Named, Pair, Tools
+from dragoman.output.spec import Named, Pair, Tools
 
 TOOLS = Tools(
     name="gemma4",

@@ -1,6 +1,6 @@
 """Thoughts in a channel whose name is no part of them."""
 
-from dragoman.parse.spec import Reasoning
+from dragoman.output.spec import Reasoning
 
 REASONING = Reasoning(
     name="gemma4_channel",

@@ -1,6 +1,6 @@
 """A JSON object after a message of its own; nothing closes it."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="gigachat3",

@@ -1,6 +1,6 @@
 """A name, then keys and values in turn, each in a tag."""
 
-from dragoman.parse.spec import Objects, Pair, Tagged, Tools
+from dragoman.output.spec import Objects, Pair, Tagged, Tools
 
 TOOLS = Tools(
     name="glm47",

@@ -1,6 +1,6 @@
 """The answer is a name on a line of its own and the arguments below it."""
 
-from dragoman.parse.spec import Named, Tools
+from dragoman.output.spec import Named, Tools
 
 TOOLS = Tools(
     name="glm4_legacy",

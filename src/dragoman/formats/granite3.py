@@ -1,6 +1,6 @@
 """A JSON list after a mark that nothing closes."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="granite3",

@@ -1,6 +1,6 @@
 """Thoughts and answer, each between tags."""
 
-from dragoman.parse.spec import Pair, Reasoning
+from dragoman.output.spec import Pair, Reasoning
 
 REASONING = Reasoning(
     name="granite33_tags",

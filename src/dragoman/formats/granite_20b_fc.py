@@ -1,6 +1,6 @@
 """A mark before every JSON object; nothing closes them."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="granite_20b_fc",

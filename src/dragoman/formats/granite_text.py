@@ -1,6 +1,6 @@
 """Thoughts and answer are announced in words."""
 
-from dragoman.parse.spec import Reasoning
+from dragoman.output.spec import Reasoning
 
 REASONING = Reasoning(
     name="granite_text",

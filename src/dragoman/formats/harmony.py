@@ -1,6 +1,6 @@
 """Every message has a header with its channel and who it is for."""
 
-from dragoman.parse.spec import Header, Named, Pair, Reasoning, Tools
+from dragoman.output.spec import Header, Named, Pair, Reasoning, Tools
 
 HEADER = Header(
     open=("<|start|>", "<|channel|>"),

@@ -1,6 +1,6 @@
 """A JSON object between tags; the format of Qwen and Hermes, and the one for models without any."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="hermes_json",

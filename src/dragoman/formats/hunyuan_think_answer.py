@@ -1,6 +1,6 @@
 """Thoughts and answer, each between tags on lines of their own."""
 
-from dragoman.parse.spec import Pair, Reasoning
+from dragoman.output.spec import Pair, Reasoning
 
 REASONING = Reasoning(
     name="hunyuan_think_answer",

@@ -1,6 +1,6 @@
 """As `glm45`, in a list; every tag may carry the model's suffix."""
 
-from dragoman.parse.spec import Pair, Tagged, Tools
+from dragoman.output.spec import Pair, Tagged, Tools
 
 SUFFIXES = ("", ":opensource")
 

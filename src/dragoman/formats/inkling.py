@@ -1,6 +1,6 @@
 """Blocks that say what they hold, in any order."""
 
-from dragoman.parse.spec import Header, Objects, Pair, Reasoning, Tools
+from dragoman.output.spec import Header, Objects, Pair, Reasoning, Tools
 
 BLOCKS = ("<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>")
 PLAIN = ("<|content_text|>", "<|content_invoke_tool_text|>", "<|content_tool_error|>")

@@ -1,6 +1,6 @@
 """A JSON object between an action's marks."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="internlm2",

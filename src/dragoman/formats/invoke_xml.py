@@ -1,6 +1,6 @@
 """Invoke elements without a prefix, as models write them that learnt from other assistants."""
 
-from dragoman.parse.spec import Pair, Tagged, Tools
+from dragoman.output.spec import Pair, Tagged, Tools
 
 TOOLS = Tools(
     name="invoke_xml",

@@ -1,6 +1,6 @@
 """What a forced call is written as when the model has no say in it: a JSON list."""
 
-from dragoman.parse.spec import Objects, Tools
+from dragoman.output.spec import Objects, Tools
 
 TOOLS = Tools(
     name="json_array_constrained",

@@ -1,6 +1,6 @@
 """A JSON object or list anywhere in the answer."""
 
-from dragoman.parse.spec import Objects, Tools
+from dragoman.output.spec import Objects, Tools
 
 TOOLS = Tools(
     name="json_bare",

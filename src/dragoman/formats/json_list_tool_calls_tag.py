@@ -1,6 +1,6 @@
 """A JSON list between tags."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="json_list_tool_calls_tag",

@@ -1,6 +1,6 @@
 """Thoughts between `◁think▷` and `◁/think▷`."""
 
-from dragoman.parse.spec import Reasoning
+from dragoman.output.spec import Reasoning
 
 REASONING = Reasoning(
     name="kimi_dev_think",

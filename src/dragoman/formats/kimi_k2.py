@@ -1,6 +1,6 @@
 """The call's id, which holds its name, then the arguments."""
 
-from dragoman.parse.spec import Named, Pair, Tools
+from dragoman.output.spec import Named, Pair, Tools
 
 TOOLS = Tools(
     name="kimi_k2",

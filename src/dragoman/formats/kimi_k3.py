@@ -1,6 +1,6 @@
 """Elements whose tags are marks; every argument says its type."""
 
-from dragoman.parse.spec import GAP, Pair, Reasoning, Tagged, Tools
+from dragoman.output.spec import GAP, Pair, Reasoning, Tagged, Tools
 
 
 def opening(name: str) -> str:

@@ -1,6 +1,6 @@
 """As `pythonic`, between marks; the list may also be JSON."""
 
-from dragoman.parse.spec import Pair, Pythonic, Tools
+from dragoman.output.spec import Pair, Pythonic, Tools
 
 TOOLS = Tools(
     name="lfm2",

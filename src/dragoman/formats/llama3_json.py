@@ -1,6 +1,6 @@
 """The answer is a JSON object, or several with semicolons between them."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="llama3_json",

@@ -1,6 +1,6 @@
 """As `hermes_json`, between tags of its own."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="longcat",

@@ -1,6 +1,6 @@
 """An element for every call, without a wrapper; values may stand in CDATA."""
 
-from dragoman.parse.spec import GAP, Pair, Tagged, Tools
+from dragoman.output.spec import GAP, Pair, Tagged, Tools
 
 TOOLS = Tools(
     name="minicpm5",

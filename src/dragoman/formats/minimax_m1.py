@@ -1,6 +1,6 @@
 """JSON objects, one on a line, between tags."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="minimax_m1",

@@ -1,6 +1,6 @@
 """An element for every call, and in it one for every argument."""
 
-from dragoman.parse.spec import Pair, Tagged, Tools
+from dragoman.output.spec import Pair, Tagged, Tools
 
 TOOLS = Tools(
     name="minimax_m2",

@@ -1,6 +1,6 @@
 """Elements within elements; a mark stands before every tag."""
 
-from dragoman.parse.spec import Nested, Pair, Tools
+from dragoman.output.spec import Nested, Pair, Tools
 
 MARK = "]<]minimax[>["
 

@@ -1,6 +1,6 @@
 """A mark, then a name and its arguments; or, from older models, a JSON list."""
 
-from dragoman.parse.spec import Named, Objects, Pair, Tools
+from dragoman.output.spec import Named, Objects, Pair, Tools
 
 TOOLS = Tools(
     name="mistral",

@@ -1,6 +1,6 @@
 """Thoughts between `[THINK]` and `[/THINK]`."""
 
-from dragoman.parse.spec import Reasoning
+from dragoman.output.spec import Reasoning
 
 REASONING = Reasoning(
     name="mistral_think",

@@ -1,6 +1,6 @@
 """Thoughts between `<mm:think>` and `</mm:think>`."""
 
-from dragoman.parse.spec import Reasoning
+from dragoman.output.spec import Reasoning
 
 REASONING = Reasoning(
     name="mm_think",

@@ -1,6 +1,6 @@
 """Every message says who it is for; calls stand in elements."""
 
-from dragoman.parse.spec import Header, Pair, Reasoning, Tagged, Tools
+from dragoman.output.spec import Header, Pair, Reasoning, Tagged, Tools
 
 HEADER = Header(
     open=("<|start|>",),

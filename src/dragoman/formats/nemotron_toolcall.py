@@ -1,6 +1,6 @@
 """A JSON list between capital tags."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="nemotron_toolcall",

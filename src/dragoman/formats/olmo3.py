@@ -1,6 +1,6 @@
 """Calls as Python writes them, one on a line, between tags."""
 
-from dragoman.parse.spec import Pair, Pythonic, Tools
+from dragoman.output.spec import Pair, Pythonic, Tools
 
 TOOLS = Tools(
     name="olmo3",

@@ -1,6 +1,6 @@
 """The answer is a list of calls as Python writes them."""
 
-from dragoman.parse.spec import Pair, Pythonic, Tools
+from dragoman.output.spec import Pair, Pythonic, Tools
 
 TOOLS = Tools(
     name="pythonic",

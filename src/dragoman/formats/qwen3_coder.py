@@ -1,6 +1,6 @@
 """The name and every argument in a tag of its own; values are plain text."""
 
-from dragoman.parse.spec import Objects, Pair, Tagged, Tools
+from dragoman.output.spec import Objects, Pair, Tagged, Tools
 
 TOOLS = Tools(
     name="qwen3_coder",

@@ -1,6 +1,6 @@
 """A list as Python writes it, after a mark."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="sarashina",

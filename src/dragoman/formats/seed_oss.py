@@ -1,6 +1,6 @@
 """As `qwen3_coder`, in a wrapper of its own."""
 
-from dragoman.parse.spec import Pair, Tagged, Tools
+from dragoman.output.spec import Pair, Tagged, Tools
 
 TOOLS = Tools(
     name="seed_oss",

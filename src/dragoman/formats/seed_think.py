@@ -1,6 +1,6 @@
 """Thoughts between `<seed:think>` and `</seed:think>`."""
 
-from dragoman.parse.spec import Reasoning
+from dragoman.output.spec import Reasoning
 
 REASONING = Reasoning(
     name="seed_think",

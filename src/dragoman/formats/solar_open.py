@@ -1,6 +1,6 @@
 """An id, a name and the arguments, each after a mark of its own."""
 
-from dragoman.parse.spec import Named, Pair, Reasoning, Tools
+from dragoman.output.spec import Named, Pair, Reasoning, Tools
 
 TOOLS = Tools(
     name="solar_open",

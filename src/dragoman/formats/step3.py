@@ -1,6 +1,6 @@
 """An invoked element between marks."""
 
-from dragoman.parse.spec import Pair, Tagged, Tools
+from dragoman.output.spec import Pair, Tagged, Tools
 
 TOOLS = Tools(
     name="step3",

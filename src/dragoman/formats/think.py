@@ -1,6 +1,6 @@
 """Thoughts between `<think>` tags."""
 
-from dragoman.parse.spec import Reasoning
+from dragoman.output.spec import Reasoning
 
 REASONING = Reasoning(
     name="think",

@@ -1,6 +1,6 @@
 """As `think`, but the marks stay in the answer along with the thoughts."""
 
-from dragoman.parse.spec import Reasoning
+from dragoman.output.spec import Reasoning
 
 REASONING = Reasoning(
     name="think_append",

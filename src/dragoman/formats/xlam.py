@@ -1,6 +1,6 @@
 """A JSON list as the answer, bare, fenced, or after a mark."""
 
-from dragoman.parse.spec import Objects, Pair, Tools
+from dragoman.output.spec import Objects, Pair, Tools
 
 TOOLS = Tools(
     name="xlam",

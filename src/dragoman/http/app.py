@@ -15,32 +15,29 @@ from msgspec.structs import replace
 
 from dragoman.config import LOOPBACK, Settings
 from dragoman.errors import DragomanError, ModelLoading, Unavailable, UnsupportedMedia
-from dragoman.http.answer import Answering
 from dragoman.http.asgi import Exchange, Receive, Scope, Send
-from dragoman.http.kept_chats import Chats
-from dragoman.http.keys import Keys
+from dragoman.http.auth import Keys
 from dragoman.http.metrics import Metrics, ModelState, RecallState
 from dragoman.http.middleware import HostGuard, KeyGuard, Outermost, exchange_of, host_name
-from dragoman.http.routes import Handler, Route, Routes
-from dragoman.http.services import Services
-from dragoman.http.socket import Sockets
-from dragoman.http.stateful import Stateful
+from dragoman.http.respond import Answering
+from dragoman.http.router import Handler, Route, Routes
+from dragoman.http.routes.chat import Chats
+from dragoman.http.routes.responses import Stateful
+from dragoman.http.routes.services import Services
 from dragoman.http.stream import Clock
-from dragoman.memory import Memory
+from dragoman.http.websocket import Sockets
 from dragoman.models.registry import Models
-from dragoman.protocols import (
-    Dialect,
-    completions,
-    embeddings,
-    messages,
-    models,
-    tokens,
-)
+from dragoman.protocols import Dialect, messages
+from dragoman.protocols.completions import completions
+from dragoman.protocols.embeddings import embeddings
+from dragoman.protocols.models import models
+from dragoman.protocols.tokenize import tokenize
+from dragoman.replay import Memory
+from dragoman.responses.background import Background
+from dragoman.responses.run import Answer
+from dragoman.responses.service import Desk, Elsewhere
+from dragoman.responses.state import State
 from dragoman.store.rows import Limits
-from dragoman.turns.background import Background
-from dragoman.turns.desk import Desk, Elsewhere
-from dragoman.turns.state import State
-from dragoman.turns.work import Answer
 
 LARGE = 1 << 20  # bytes of a body that takes its time to read
 T = TypeVar("T")
@@ -230,22 +227,22 @@ class App:
                 method="POST",
                 handler=do.tokenize,
                 summary="Turn a text or a conversation into token ids.",
-                body=tokens.TokenizeRequest,
-                answer=tokens.TokenizeAnswer,
+                body=tokenize.TokenizeRequest,
+                answer=tokenize.TokenizeAnswer,
             ),
             Route(
                 path="/detokenize",
                 method="POST",
                 handler=do.detokenize,
                 summary="Turn token ids into text.",
-                body=tokens.DetokenizeRequest,
-                answer=tokens.DetokenizeAnswer,
+                body=tokenize.DetokenizeRequest,
+                answer=tokenize.DetokenizeAnswer,
             ),
             get(
                 "/tokenizer_info",
                 do.tokenizer_info,
                 "What the served model's tokenizer is.",
-                answer=tokens.TokenizerInfo,
+                answer=tokenize.TokenizerInfo,
             ),
             get("/metrics", do.metrics, "Measurements, for Prometheus."),
             get("/openapi.json", do.openapi, "This document."),

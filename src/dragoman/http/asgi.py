@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import parse_qsl
 
 from dragoman.errors import BadRequest, DragomanError, RequestTimeout, TooLarge
-from dragoman.http.watching import Disconnected
-from dragoman.protocols import openai
+from dragoman.http.cancellation import Disconnected
+from dragoman.protocols.shared import openai
 
 if TYPE_CHECKING:
-    from dragoman.http.routes import Match
+    from dragoman.http.router import Match
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]

@@ -22,9 +22,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from dragoman.config import Settings
 from dragoman.errors import BadRequest, DragomanError, HeadersTooLarge, RequestTimeout
 from dragoman.http.asgi import WRITER, Scope
-from dragoman.http.routes import Routes
-from dragoman.http.upgraded import Stall, Upgraded, handshake
-from dragoman.protocols import openai
+from dragoman.http.router import Routes
+from dragoman.http.websocket_connection import Stall, Upgraded, handshake
+from dragoman.protocols.shared import openai
 
 MOST_FIELDS = 100
 HOP = (b"upgrade", b"connection", b"http2-settings")

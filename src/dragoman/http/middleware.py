@@ -24,12 +24,12 @@ from dragoman.errors import (
     Forbidden,
     Unauthorized,
 )
-from dragoman.http import keys as keyring
+from dragoman.http import auth as keyring
 from dragoman.http.asgi import App, Exchange, Header, Receive, Scope, Send
-from dragoman.http.keys import Keys
+from dragoman.http.auth import Keys
+from dragoman.http.cancellation import Disconnected
 from dragoman.http.metrics import Metrics
-from dragoman.http.routes import Routes
-from dragoman.http.watching import Disconnected
+from dragoman.http.router import Routes
 
 log = logging.getLogger("dragoman.http")
 

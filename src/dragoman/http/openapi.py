@@ -9,8 +9,8 @@ import msgspec
 
 from dragoman._version import __version__
 from dragoman.http.asgi import WEBSOCKET
-from dragoman.http.routes import Route
-from dragoman.protocols.openai import ErrorAnswer
+from dragoman.http.router import Route
+from dragoman.protocols.shared.openai import ErrorAnswer
 
 _REFS = "#/components/schemas/{name}"
 

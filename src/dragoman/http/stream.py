@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from time import perf_counter as now
 
 from dragoman.http.asgi import STREAM_HEADERS, WRITER, Exchange
-from dragoman.http.watching import Disconnected
+from dragoman.http.cancellation import Disconnected
 
 
 class Stream:

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from dragoman import gguf
+from dragoman.engines.llamacpp import gguf
 from dragoman.errors import ModelBroken
 from dragoman.models.mapping import Chosen, read_mapping
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE

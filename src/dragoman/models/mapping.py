@@ -17,7 +17,7 @@ import msgspec
 import yaml
 from msgspec import Struct
 
-from dragoman.models.speech import check_names
+from dragoman.models.output_format import check_names
 from dragoman.types import Sampling
 
 log = logging.getLogger("dragoman.catalog")

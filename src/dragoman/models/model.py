@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.admission import Gate
 from dragoman.engines import capabilities_of
-from dragoman.models.speech import Formats, Speech, listen
-from dragoman.prompt.thinking import Knobs
-from dragoman.tokens.tokenizer import AnyTokenizer
+from dragoman.models.output_format import Formats, Speech, listen
+from dragoman.pipeline.admission import Gate
+from dragoman.prompt.reasoning_options import Knobs
+from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Capabilities, Engine, Sampling
 
 Progress = Callable[[str, float], None]  # what is being done, and how much of all is done
@@ -81,7 +81,7 @@ def make_prompter(
     template: str | None, tokenizer: AnyTokenizer | None, knobs: Knobs | None = None
 ) -> Any:
     """The prompt room for a model."""
-    from dragoman.prompt.prompter import Prompter
+    from dragoman.prompt.renderer import Prompter
 
     return Prompter(template, tokenizer, knobs=knobs)
 

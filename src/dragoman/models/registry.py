@@ -23,8 +23,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from dragoman.admission import Gate
-from dragoman.constraint.workshop import Workshop
 from dragoman.errors import (
     DragomanError,
     ModelBroken,
@@ -35,10 +33,12 @@ from dragoman.errors import (
     from_note,
     to_note,
 )
+from dragoman.grammar.compiler.compiler_pool import Workshop
 from dragoman.models.catalog import Catalog, Source
-from dragoman.models.keeping import Held, Keeper, Slot, State
 from dragoman.models.model import Model, ModelInfo, model_of_engine, report, reporting
-from dragoman.models.speech import Formats
+from dragoman.models.output_format import Formats
+from dragoman.models.residency import Held, Keeper, Slot, State
+from dragoman.pipeline.admission import Gate
 from dragoman.types import Engine
 
 __all__ = ["Entry", "Lease", "Model", "ModelInfo", "Models", "Policy", "report"]

@@ -25,10 +25,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.prompt import generic
-from dragoman.prompt.abilities import Abilities
-from dragoman.prompt.marks import joined
-from dragoman.prompt.results import answered
+from dragoman.prompt import generic_tools
+from dragoman.prompt.special_tokens import joined
+from dragoman.prompt.template.capabilities import Abilities
+from dragoman.prompt.tool_results import answered
 from dragoman.types import Message, Tool, ToolCall
 
 BETWEEN = "\n\n"
@@ -55,7 +55,7 @@ def arrange(
     turns = list(answered(turns))
     turns = list(_written_out(turns, abilities))
     if offer:
-        turns = generic.offered(turns, [_tool(tool, abilities) for tool in offer])
+        turns = generic_tools.offered(turns, [_tool(tool, abilities) for tool in offer])
     if not abilities.thoughts_with_both:
         turns = [_thought_aloud(turn) for turn in turns]
     if not abilities.content_with_calls:
@@ -110,12 +110,12 @@ def _written_out(turns: list[Message], abilities: Abilities) -> Iterator[Message
         run = list(group)
         if results:
             placed = abilities.tool_results_rendered and (called or abilities.lone_results)
-            yield from run if placed else [generic.answered(run)]
+            yield from run if placed else [generic_tools.answered(run)]
             continue
         for turn in run:
             called = bool(turn.tool_calls)
             written = called and not abilities.tool_calls_rendered
-            yield generic.called(turn) if written else turn
+            yield generic_tools.called(turn) if written else turn
 
 
 def _thought_aloud(turn: Message) -> Message:

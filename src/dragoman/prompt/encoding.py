@@ -9,8 +9,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from dragoman.prompt.bounds import Piece
-from dragoman.prompt.segments import Segments
+from dragoman.prompt.token_cache import Segments
+from dragoman.replay.turn_boundaries import Piece
 
 YIELD = 20_000  # characters that are cut into tokens before others get a turn
 

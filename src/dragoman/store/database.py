@@ -25,9 +25,9 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from dragoman.errors import Unavailable
 from dragoman.store import migrations
-from dragoman.store.desk import Desk
 from dragoman.store.rows import StoreError
 from dragoman.store.servers import this_server
+from dragoman.store.transaction import Desk
 
 log = logging.getLogger("dragoman.store")
 

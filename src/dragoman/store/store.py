@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from dragoman.errors import TooLarge
-from dragoman.store.chores import Chores
-from dragoman.store.line import Line
+from dragoman.store.executor import Line
+from dragoman.store.maintenance import Chores
 from dragoman.store.rows import (
     ROW,
     Conversation,

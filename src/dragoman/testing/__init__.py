@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-from dragoman.testing.bytetokens import ByteTokenizer
+from dragoman.testing.byte_tokenizer import ByteTokenizer
 from dragoman.testing.conformance import NotConformant, Result, check_engine
 from dragoman.testing.cuts import every_cut
-from dragoman.testing.formats import check_format
+from dragoman.testing.format_checks import check_format
 from dragoman.testing.replies import Reply
 from dragoman.testing.scripted import Scripted
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dragoman.testing.checks import BASIC, CHECKS, Check
+from dragoman.testing.engine_checks import BASIC, CHECKS, Check
 from dragoman.testing.subject import MakeJob, Skip, Subject
 from dragoman.types import Engine
 

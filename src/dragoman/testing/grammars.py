@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from dragoman.engines.masker import Masker
+from dragoman.engines.token_mask import Masker
 from dragoman.errors import BadRequest, EngineFailed
-from dragoman.testing.bytetokens import ByteTokenizer
+from dragoman.testing.byte_tokenizer import ByteTokenizer
 from dragoman.types import Job
 
 BYTES = tuple(bytes([byte]) for byte in range(256))

@@ -28,11 +28,11 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import BadRequest, ContextOverflow, EngineDown, EngineFailed, Unsupported
-from dragoman.testing.bytetokens import ByteTokenizer
+from dragoman.testing.byte_tokenizer import ByteTokenizer
+from dragoman.testing.choice_script import Voice, cut_ids, logprob_of, vector
 from dragoman.testing.grammars import check_script
 from dragoman.testing.pacing import Beat, Turn
 from dragoman.testing.replies import Casting, Reply, Script, cut
-from dragoman.testing.voice import Voice, cut_ids, logprob_of, vector
 from dragoman.types import Adapter, Capabilities, Job, Logprob, Sampling, Step
 
 log = logging.getLogger("dragoman.testing")

@@ -24,12 +24,11 @@ from typing import Any
 
 import msgspec
 
-from dragoman import gguf
-from dragoman.engines.llamacpp.checks import Grammars, check_job, check_tokens
-from dragoman.engines.llamacpp.gaps import Pieces
+from dragoman.engines.llamacpp import gguf
+from dragoman.engines.llamacpp.choice import Track, Vocabulary, stops_of
+from dragoman.engines.llamacpp.client import Client, Stream
 from dragoman.engines.llamacpp.grammar import endable, keep_to, readable
-from dragoman.engines.llamacpp.http import Client, Stream
-from dragoman.engines.llamacpp.marks import Marks
+from dragoman.engines.llamacpp.logprobs import Marks
 from dragoman.engines.llamacpp.params import (
     LEG,
     Ask,
@@ -41,6 +40,7 @@ from dragoman.engines.llamacpp.params import (
     overflow,
     payload,
 )
+from dragoman.engines.llamacpp.partial_characters import Pieces
 from dragoman.engines.llamacpp.server import (
     Native,
     Settings,
@@ -49,8 +49,8 @@ from dragoman.engines.llamacpp.server import (
     launch,
 )
 from dragoman.engines.llamacpp.slots import Slots
-from dragoman.engines.llamacpp.track import Track, Vocabulary, stops_of
-from dragoman.engines.masker import Masker
+from dragoman.engines.llamacpp.validate import Grammars, check_job, check_tokens
+from dragoman.engines.token_mask import Masker
 from dragoman.errors import BadRequest, DragomanError, EngineFailed, ModelBroken, Unsupported
 from dragoman.types import Adapter, Capabilities, Job, Logprob, Sampling, Step
 
@@ -77,7 +77,7 @@ def create(**settings: Any) -> LlamaCpp:
 
 def _vocabulary(header: gguf.Header) -> Vocabulary:
     """Bytes of the tokens, where they can be told, and a few tokens of use."""
-    from dragoman.tokens.from_gguf import pieces_from_gguf
+    from dragoman.tokenizers.from_gguf import pieces_from_gguf
 
     size = len(header.metadata.get("tokenizer.ggml.tokens", ()))
     types = header.metadata.get("tokenizer.ggml.token_type", ())

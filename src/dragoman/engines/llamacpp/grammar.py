@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from dragoman.engines.masker import Following, nowhere, refused, too_large, unreadable
+from dragoman.engines.token_mask import Following, nowhere, refused, too_large, unreadable
 
 HEADER = "%llguidance"
 WHOLE = "whole_answer"  # what `start` is called where ends may follow it

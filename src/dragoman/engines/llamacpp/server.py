@@ -23,9 +23,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from dragoman.engines.llamacpp.http import Client
+from dragoman.engines.llamacpp.client import Client
+from dragoman.engines.llamacpp.gguf import Header
 from dragoman.errors import ModelBroken
-from dragoman.gguf import Header
 
 log = logging.getLogger("dragoman.llamacpp")
 

@@ -18,7 +18,7 @@ event loop only hands out steps.
 
 from __future__ import annotations
 
+from dragoman.engines.logits.batches import LogitsModel
 from dragoman.engines.logits.engine import LogitsEngine
-from dragoman.engines.logits.rounds import LogitsModel
 
 __all__ = ["LogitsEngine", "LogitsModel"]

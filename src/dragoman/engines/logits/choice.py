@@ -14,8 +14,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from dragoman.engines.logits.sampling import Floats, Picker, mark
-from dragoman.engines.mailbox import Mailbox
-from dragoman.engines.masker import Following
+from dragoman.engines.step_queue import Mailbox
+from dragoman.engines.token_mask import Following
 from dragoman.errors import DragomanError, EngineFailed
 from dragoman.types import Job, Logprob, Step, StepFinish
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Protocol
 
+from dragoman.engines.logits.batches import LogitsModel, Rounds
 from dragoman.engines.logits.choice import Answer, Choice
-from dragoman.engines.logits.rounds import LogitsModel, Rounds
 from dragoman.engines.logits.sampling import HONOURED, Picker
-from dragoman.engines.masker import Following, Masker
+from dragoman.engines.token_mask import Following, Masker
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
 from dragoman.types import Capabilities, Job, Step
 

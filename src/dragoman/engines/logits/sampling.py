@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.engines.masker import Following, nowhere
+from dragoman.engines.token_mask import Following, nowhere
 from dragoman.types import DEFAULT_SAMPLING, Logprob, Sampling
 
 Floats: TypeAlias = NDArray[np.float64]

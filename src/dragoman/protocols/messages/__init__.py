@@ -14,10 +14,10 @@ A `Messages` is made for one exchange, because thoughts are signed for the one w
 from __future__ import annotations
 
 from dragoman.errors import DragomanError
-from dragoman.protocols.messages.answer import Count, Message, Writer, event
-from dragoman.protocols.messages.failures import error, status
-from dragoman.protocols.messages.request import Asked, MessagesRequest, decode, to_count
-from dragoman.protocols.messages.thoughts import Signing
+from dragoman.protocols.messages.decode import Asked, MessagesRequest, decode, to_count
+from dragoman.protocols.messages.encode import Count, Message, Writer, event
+from dragoman.protocols.messages.errors import error, status
+from dragoman.protocols.messages.reasoning import Signing
 from dragoman.types import Request
 
 __all__ = ["Asked", "Count", "Message", "Messages", "MessagesRequest", "error", "status"]

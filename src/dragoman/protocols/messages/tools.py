@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct
 
 from dragoman.errors import BadRequest
-from dragoman.protocols import openai
-from dragoman.protocols.choosing import Chosen, one, undeclared
+from dragoman.protocols.shared import openai
+from dragoman.protocols.shared.tool_choice import Chosen, one, undeclared
 from dragoman.types import Tool
 
 TEXT = {"type": "string"}

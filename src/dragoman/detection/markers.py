@@ -1,0 +1,104 @@
+"""The literal marks of a format, and how many of them stand in a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+
+from dragoman.output.spec import GAP, Body, Header, Named, Nested, Reasoning, Tagged, Tools
+
+Group = tuple[str, ...]  # spellings of one mark
+
+
+@lru_cache(maxsize=4096)
+def _pattern(mark: str) -> re.Pattern[str]:
+    return re.compile(r"\s*".join(map(re.escape, mark.split(GAP))))
+
+
+def stands(mark: str, text: str) -> bool:
+    """Whether the mark is in the text, whatever white space it allows."""
+    return _pattern(mark).search(text) is not None if GAP in mark else mark in text
+
+
+def last(marks: Iterable[str], text: str) -> int:
+    """Where the last of several marks stands; -1 if none does."""
+    starts = [found.start() for mark in marks for found in _pattern(mark).finditer(text)]
+    return max(starts, default=-1)
+
+
+def any_stands(marks: Iterable[str], text: str) -> bool:
+    return any(stands(mark, text) for mark in marks if mark.strip())
+
+
+def openers(tools: Tools) -> Group:
+    """The marks that a call may begin with."""
+    header = tools.header.open + tools.header.end if tools.header else ()
+    return tuple(mark for mark in (*tools.section.open, *tools.call.open, *header) if mark.strip())
+
+
+def markless(tools: Tools) -> bool:
+    """Whether a call may stand without any mark."""
+    return bool(tools.first) or tools.start or not openers(tools)
+
+
+def _body(body: Body) -> list[Group]:
+    if isinstance(body, Named):
+        return [body.ends, body.fence, body.quotes]
+    if isinstance(body, Tagged):
+        pairs = (body.key, body.value)
+        return [body.ends, *(group for pair in pairs for group in (pair.open, pair.close))]
+    return [(body.prefix,)] if isinstance(body, Nested) else []
+
+
+def _header(header: Header | None) -> list[Group]:
+    return [header.open, header.end, header.close] if header else []
+
+
+def _solid(groups: Iterable[Group]) -> tuple[Group, ...]:
+    """Without marks that are in every text anyway."""
+    kept = (tuple(mark for mark in group if len(mark.strip()) > 1) for group in groups)
+    return tuple(group for group in kept if group)
+
+
+def coverage(of: Tools | Reasoning, has: Callable[[str], bool]) -> tuple[int, int]:
+    """How many of a format's marks are missing somewhere, and how long those are that are not."""
+    found = [_covered(groups, has) for groups in _all_groups(of)]
+    ways = [(missing, length - at) for at, (missing, length) in enumerate(found)]
+    return min(ways, key=lambda way: (way[0], -way[1]), default=(0, 0))  # the usual body first
+
+
+def within(text: str) -> Callable[[str], bool]:
+    return lambda mark: stands(mark, text)
+
+
+def _all_groups(of: Tools | Reasoning) -> Sequence[tuple[Group, ...]]:
+    if isinstance(of, Reasoning):
+        return [
+            _solid([of.open, of.close, of.drop, of.wrap.open, of.wrap.close, *_header(of.header)])
+        ]
+    frame = [
+        of.section.open,
+        of.section.close,
+        of.call.open,
+        of.call.close,
+        of.drop,
+        *_header(of.header),
+    ]
+    return [_solid([*frame, *_body(body)]) for body in of.bodies]
+
+
+def _covered(groups: Iterable[Group], has: Callable[[str], bool]) -> tuple[int, int]:
+    missing = length = 0
+    for group in groups:
+        found = [2 * len(mark) - bool(at) for at, mark in enumerate(group) if has(mark)]
+        missing += not found
+        length += max(found, default=0)  # the usual spelling counts a little more
+    return missing, length
+
+
+def signs(of: Tools | Reasoning, text: str) -> int:
+    """Whether the text has what else gives this format away: 1 yes, -1 no, 0 there is nothing."""
+    if not of.signs:
+        return 0
+    return 1 if any_stands(of.signs, text) else -1

@@ -1,0 +1,352 @@
+"""What a template writes for a turn of the assistant's, found by rendering made-up conversations.
+
+A conversation is rendered with the turn and without it, up to the point where an answer begins.
+What the two share is the prompt; what only the first one has is the turn, as the model saw it in
+training. The end of it, which the model says with a token and not with text, is known from a plain
+turn: everything behind the words that it was made of.
+
+Templates are picky, so a turn of calls is put in several manners until its words arrive.
+
+A template is a stranger's program, so all of detection is bounded: the time of the renderings, the
+time of everything, and the length of what is looked at. What is not known by then stays unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from dragoman.detection.result import Call, Said
+from dragoman.errors import TemplateRejected
+from dragoman.prompt.special_tokens import Marked
+from dragoman.prompt.template.budget import Budget, Limits
+from dragoman.prompt.template.capabilities import (
+    ARGUMENTS,
+    CONTENTS,
+    TOKENS,
+    UNTOUCHED,
+    Arguments,
+    Content,
+    abilities,
+    tools_variable,
+)
+from dragoman.prompt.template.template import compile_template
+
+Switches: TypeAlias = Mapping[str, Any]
+Ids: TypeAlias = Literal["long", "short", "named"]
+Later: TypeAlias = Literal["nothing", "user"]
+LATER: tuple[Later, ...] = ("nothing", "user")
+Carrier: TypeAlias = Literal["fields", "parts"]
+CARRIERS: tuple[Carrier, ...] = ("fields", "parts")
+
+WORD = "zq"  # begins every word that is made up
+ASKED, AGAIN, OTHER = "zqasked", "zqagain", "zqother"
+ANSWER, THOUGHT, VALUE = "zqanswer", "zqthought", "zqvalue"
+LONGEST = 16_000  # letters of a turn that is looked at
+PIECES = 40
+TAIL = 400  # letters behind a turn
+# for all renderings of a template together; `least` is the most that one may write
+TRYING = Limits(seconds=1.0, steps=400_000, least=1 << 18)
+PATIENCE = 4.0  # seconds for all that is found out about a template; an honest one takes 0.3
+TYPED = re.compile(r"""["']type["']\s*:\s*["']thinking""")  # a list that is written as it is
+PIECE = re.compile(r"<[^<>\s][^<>\n]*>|\[[^\[\]\s]*\]|\s+|[^<\[\s]+|.")
+TAG = re.compile(r"<[^<>\s][^<>\n]*>|\[/?[A-Z_]+\]")
+
+_FIELDS = {
+    "zqplace": "string",
+    "zqnumber": "integer",
+    "zqflag": "boolean",
+    "zqtree": "object",
+    "zqlist": "array",
+}
+PROPERTIES: dict[str, Any] = {name: {"type": kind} for name, kind in _FIELDS.items()}
+LOOK, PING = "zqlook", "zqping"
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": LOOK,
+            "description": "Looks something up.",
+            "parameters": {"type": "object", "properties": PROPERTIES, "required": ["zqplace"]},
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": PING,
+            "description": "Does something.",
+            "parameters": {"type": "object", "properties": {}, "required": []},
+        },
+    },
+]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the template made of it."""
+
+    prompt: str  # how the template opens the turn
+    texts: tuple[str, ...]  # the turn up to where the model ends it, the likeliest reading first
+    ahead: str = ""  # what it writes to open an answer and did not write here
+
+    @property
+    def text(self) -> str:
+        return self.texts[0]
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a turn is put so that the template writes all of it."""
+
+    arguments: Arguments = "dict"
+    content: Content = "empty"  # of a turn of calls only
+    ids: Ids = "long"
+    tools: bool = False
+    later: Later = "nothing"
+    carrier: Carrier = "fields"
+    system: str = ""
+
+
+class Stage:
+    """Renders turns with one template."""
+
+    def __init__(self, source: str) -> None:
+        self.template = compile_template(source)
+        self.facts = self.template.facts
+        self.able = abilities(source)
+        self._limits = TRYING
+        self._ends = time.thread_time() + PATIENCE
+        self._seen: dict[Any, str | None] = {}
+        self.calling = self._manner_of_calls()  # None: calls are never written
+        self.thinking: tuple[Manner, Switches] | None = None  # None: thoughts never are
+
+    # Rendering
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no time left for anything."""
+        return time.thread_time() > self._ends
+
+    @property
+    def spent(self) -> bool:
+        """Whether something was not looked at for want of time."""
+        return self.over or self._limits.seconds <= 0
+
+    def render(
+        self, said: Said | None, manner: Manner, switches: Switches, opened: bool = False
+    ) -> str | None:
+        """The conversation up to a turn (or to the place of one), as text."""
+        key = (repr(said), manner, repr(sorted(switches.items())), opened)
+        if key not in self._seen:
+            turns = [self._say("user", ASKED)]
+            if manner.system or (self.able.tools_need_system and manner.tools):
+                turns.insert(0, self._say("system", manner.system))
+            if said is not None:
+                turns.append(self._turn(said, manner))
+                turns += [self._say("user", AGAIN)] if manner.later == "user" else []
+            self._seen[key] = self._rendered(turns, manner, switches, opened)
+        return self._seen[key]
+
+    def _rendered(
+        self, turns: list[dict[str, Any]], manner: Manner, switches: Switches, opened: bool
+    ) -> str | None:
+        if self.spent:  # a rendering of few steps never looks
+            return None
+        tools = TOOLS if manner.tools else None
+        given = Marked(UNTOUCHED)
+        variables = given.tree(
+            TOKENS
+            | {"messages": turns, "datetime": "zqdate", "add_generation_prompt": opened}
+            | tools_variable(tools, self.able.no_tools, self.facts)
+            | dict(switches)
+        )
+        started = time.thread_time()
+        try:
+            return self.template.render(variables, Budget(self._limits, known=given.known))
+        except TemplateRejected:
+            return None
+        finally:
+            left = self._limits.seconds - (time.thread_time() - started)
+            self._limits = msgspec.structs.replace(self._limits, seconds=left)
+
+    def opening(self, switches: Switches, manner: Manner | None = None) -> str | None:
+        """What the template writes to open an answer."""
+        manner = manner or Manner()
+        whole = self.render(None, manner, switches, opened=True)
+        bare = self.render(None, manner, switches)
+        if whole is None:
+            return None
+        if bare is not None and whole.startswith(bare) and len(whole) > len(bare):
+            return whole[len(bare) :][-LONGEST:]
+        return whole[max(whole.rfind(ASKED), 0) :].removeprefix(ASKED)[-LONGEST:]
+
+    def write(self, said: Said, manner: Manner, switches: Switches) -> Written | None:
+        """The turn that the template makes of this; None where it refuses."""
+        if self.over:
+            return None
+        whole = self.render(said, manner, switches)
+        before = self.render(None, manner, switches, opened=True)
+        if whole is None or before is None:
+            return None
+        asked = before.count(ASKED)
+        before = before.rpartition(ASKED)[2]
+        whole = whole.split(ASKED, asked)[-1]
+        if max(len(before), len(whole)) > LONGEST:
+            return None
+        shared, start = _parted(before, whole)
+        ahead = before[shared:].strip()
+        if ahead:  # nothing continues this prompt; then what every turn begins with is no turn
+            start = max(start, self._beginning(whole, manner, switches))
+        return Written(
+            prompt=whole[:start],
+            texts=_endings(whole[start:], self._tail(manner, switches)),
+            ahead=ahead,
+        )
+
+    def _beginning(self, whole: str, manner: Manner, switches: Switches) -> int:
+        """How much of a turn is as in a plain one."""
+        plain = self.render(Said(text=OTHER), manner, switches)
+        before, found, _ = (plain or "").rpartition(OTHER)
+        return _parted(before.rpartition(ASKED)[2][:LONGEST], whole)[1] if found else 0
+
+    def _tail(self, manner: Manner, switches: Switches) -> str:
+        """What stands behind the words of a plain turn."""
+        plain = self.render(Said(text=OTHER), manner, switches)
+        return plain.rpartition(OTHER)[2] if plain and OTHER in plain else ""
+
+    # Turns
+
+    def _say(self, role: str, word: str, **more: Any) -> dict[str, Any]:
+        content: Any = [{"type": "text", "text": word}] if role in self.able.parts else word
+        return {"role": role, "content": content, **more}
+
+    def _turn(self, said: Said, manner: Manner) -> dict[str, Any]:
+        turn = self._say("assistant", said.text)
+        if said.thoughts and manner.carrier == "fields":
+            turn |= dict.fromkeys(self.able.thoughts, said.thoughts)
+        elif said.thoughts:
+            thought = {"type": "thinking", "thinking": said.thoughts}
+            turn["content"] = [thought, {"type": "text", "text": said.text}]
+        if said.calls:
+            turn["tool_calls"] = [
+                _call(call, number, manner) for number, call in enumerate(said.calls)
+            ]
+            if not said.text and not (said.thoughts and manner.carrier == "parts"):
+                if manner.content == "absent":
+                    del turn["content"]
+                elif manner.content == "null":
+                    turn["content"] = None
+        return turn
+
+    # Manners
+
+    def _manner_of_calls(self) -> Manner | None:
+        """The first manner in which a call arrives, name and value."""
+        words = (VALUE, LOOK)
+        said = Said(calls=(Call(LOOK, {"zqplace": VALUE}),))
+        for manner in self._manners():
+            written = self.write(said, manner, {})
+            if written is not None and all(word in written.texts[-1] for word in words):
+                return manner
+        return None
+
+    def _manners(self) -> list[Manner]:
+        able = self.able
+        shapes: list[tuple[Arguments, Content]] = list(product(ARGUMENTS, CONTENTS))
+        ids: list[Ids] = ["long", "named", "short"]
+        if able.tool_calls_rendered:
+            shapes = [(able.arguments, able.call_content)]
+            ids = ["short"] if able.short_ids else ids
+        tools = (True, False) if able.tools_rendered or able.calls_need_tools else (False, True)
+        return [
+            Manner(arguments, content, names, declared, later)
+            for (arguments, content), names, declared, later in product(shapes, ids, tools, LATER)
+        ]
+
+    def find_thoughts(self, positions: Sequence[Switches]) -> None:
+        """Find the first manner and position in which thoughts arrive."""
+        plain = Said(text=ANSWER, thoughts=THOUGHT)
+        turns = [(plain, Manner(carrier=carrier)) for carrier in CARRIERS]
+        if self.calling is not None:
+            calls = Said(thoughts=THOUGHT, calls=(Call(LOOK, {"zqplace": VALUE}),))
+            turns += [(calls, replace(self.calling, carrier=carrier)) for carrier in CARRIERS]
+        turns += [(plain, Manner(carrier=carrier, later="user")) for carrier in CARRIERS]
+        for (said, manner), switches in product(turns, positions):
+            text = None if self.over else self.render(said, manner, switches)
+            if text is not None and THOUGHT in text and TYPED.search(text) is None:
+                self.thinking = (manner, switches)
+                return
+
+
+def _call(call: Call, number: int, manner: Manner) -> dict[str, Any]:
+    ids = {
+        "long": f"call_zq{number:09}",
+        "short": f"zqcall{number:03}",
+        "named": f"functions.{call.name}:{number}",
+    }
+    arguments: Any = call.arguments
+    if manner.arguments == "text":
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return {
+        "type": "function",
+        "id": ids[manner.ids],
+        "function": {"name": call.name, "arguments": arguments},
+    }
+
+
+def _parted(one: str, two: str) -> tuple[int, int]:
+    """Where two texts part: not in the middle of a tag, and not over white space."""
+    steps = [(0, 0)]
+    at, to = 0, 0
+    while at < len(one) and to < len(two):
+        if one[at] == two[to]:
+            at, to = at + 1, to + 1
+            steps.append((at, to))
+        elif one[at].isspace():
+            at += 1
+        elif two[to].isspace():
+            to += 1
+        else:
+            break
+    at, to = steps[-1]
+    if at < len(one):
+        first = next((tag.start() for tag in TAG.finditer(one) if tag.start() < at < tag.end()), at)
+        other = next((tag.start() for tag in TAG.finditer(two) if tag.start() < to < tag.end()), to)
+        at, to = max(step for step in steps if step[0] <= first and step[1] <= other)
+    return at, to
+
+
+def _suffix(text: str, tail: str) -> str:
+    """The end that two texts share, but no piece of a tag."""
+    start = len(tail)
+    for one, two in zip(reversed(text), reversed(tail), strict=False):
+        if one != two:
+            break
+        start -= 1
+    inside = (tag.end() for tag in TAG.finditer(tail) if tag.start() < start < tag.end())
+    return tail[next(inside, start) :]
+
+
+def _endings(text: str, tail: str) -> tuple[str, ...]:
+    """The turn without what ends it: there may be several ways to see that, likely ones first."""
+    shared = _suffix(text, tail)
+    whole = [text.removesuffix(shared)] if shared.strip() else []
+    pieces = PIECE.findall(tail[:TAIL])[:PIECES]
+    runs = {
+        "".join(pieces[at : at + length])
+        for length in range(1, len(pieces) + 1)
+        for at in range(len(pieces) - length + 1)
+    }
+    ends = sorted((run for run in runs if run.strip() and text.endswith(run)), key=len)
+    found = [text.removesuffix(end) for end in reversed(ends)]
+    last = text.rfind(WORD)
+    tags = [text.find(piece, last) for piece in pieces if TAG.fullmatch(piece)]
+    found += [text[:at] for at in tags if at > 0][:1]
+    return tuple(dict.fromkeys([*whole, *found[:3], text]))

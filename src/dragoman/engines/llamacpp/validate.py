@@ -1,0 +1,119 @@
+"""What can be wrong with a job, found before anything is generated."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dragoman.engines.llamacpp.choice import Vocabulary
+from dragoman.engines.llamacpp.params import Ask, overflow
+from dragoman.errors import BadRequest, Unsupported
+from dragoman.types import Job, Sampling
+
+if TYPE_CHECKING:
+    from dragoman.engines.llamacpp.engine import LlamaCpp
+
+MOST_CHOICES = 128
+REMEMBERED = 1024  # grammars that were found to be sound
+SURELY = 1e6
+
+
+def check_job(job: Job, ids: Sequence[int], engine: LlamaCpp) -> None:
+    """Refuse a job that cannot be done here, by name."""
+    if not ids:
+        raise BadRequest("The prompt is empty.", param="prompt")
+    check_tokens(ids, engine.vocabulary, "prompt")
+    if len(ids) >= engine.context:
+        raise overflow(engine.context, len(ids))
+    if not 1 <= job.n <= MOST_CHOICES:
+        raise BadRequest(f"`n` must be between 1 and {MOST_CHOICES}.", param="n")
+    _check_logprobs(job, engine.capabilities.logprobs)
+    _check_adapters(job, engine)
+    _check_sampling(job, engine.vocabulary)
+
+
+def check_tokens(ids: Sequence[int], vocabulary: Vocabulary, param: str) -> None:
+    for token in ids:
+        if not 0 <= token < vocabulary.size:
+            raise BadRequest(
+                f"{token} is not a token of this model: it has {vocabulary.size}.", param=param
+            )
+
+
+def _check_logprobs(job: Job, most: int) -> None:
+    asked = max(
+        -1 if job.logprobs is None else job.logprobs,
+        -1 if job.prompt_logprobs is None else job.prompt_logprobs,
+    )
+    if asked > most:
+        raise Unsupported(
+            "This model's engine cannot report logprobs."
+            if most < 0
+            else f"This model's engine reports at most {most} alternatives a token.",
+            param="logprobs",
+        )
+
+
+def _check_adapters(job: Job, engine: LlamaCpp) -> None:
+    for adapter in job.lora:
+        if adapter.name not in engine.adapters:
+            known = ", ".join(engine.adapters) or "none"
+            raise BadRequest(
+                f"There is no adapter `{adapter.name}` for this model. It has: {known}.",
+                param="lora",
+                code="adapter_not_found",
+            )
+
+
+def _check_sampling(job: Job, vocabulary: Vocabulary) -> None:
+    sampling = job.sampling
+    check_tokens(tuple(sampling.logit_bias or ()), vocabulary, "logit_bias")
+    check_tokens(sampling.stop_token_ids or (), vocabulary, "stop_token_ids")
+    if job.grammar is None:
+        return
+    # the server forgets where it was in a grammar, and ends the process when nothing is allowed
+    for name in ("min_tokens", "ignore_eos"):
+        if getattr(sampling, name):
+            raise Unsupported(f"`{name}` cannot be combined with a grammar.", param=name)
+
+
+class Grammars:
+    """Proves that the server will keep to a grammar.
+
+    One that it cannot read it silently forgets. So it is asked for a control token, which a grammar
+    never allows unless it names it: if the token comes, the grammar is not in force. A grammar is
+    proved once.
+    """
+
+    def __init__(self, engine: LlamaCpp) -> None:
+        self._engine = engine
+        self._sound: OrderedDict[bytes, None] = OrderedDict()
+
+    async def check(self, grammar: str) -> None:
+        name = hashlib.sha256(grammar.encode()).digest()
+        if name not in self._sound:
+            await self._prove(grammar)
+        self._sound[name] = None
+        self._sound.move_to_end(name)
+        if len(self._sound) > REMEMBERED:
+            self._sound.popitem(last=False)
+
+    async def _prove(self, grammar: str) -> None:
+        """Ask for each of a few control tokens; a grammar may name one of them, hardly all."""
+        vocabulary = self._engine.vocabulary
+        never = [token for token in vocabulary.controls if token not in vocabulary.ends][:2]
+        for token in never or [vocabulary.plain]:
+            if await self._first(grammar, token) != token:
+                return
+        if never:
+            raise BadRequest("The grammar cannot be read.", param="grammar", code="invalid_grammar")
+
+    async def _first(self, grammar: str, token: int) -> int | None:
+        """What comes first under the grammar when this token is asked for."""
+        job = Job(id="grammar", prompt=[], sampling=Sampling(temperature=0.0), grammar=grammar)
+        body = self._engine.body(job, Ask(prompt=[self._engine.vocabulary.plain], tokens=1, seed=0))
+        asked = body | {"stream": False, "logit_bias": [[token, SURELY]]}
+        tokens = (await self._engine.whole(asked)).tokens
+        return tokens[0] if tokens else None

@@ -1,0 +1,7 @@
+"""Any engine, in a process of its own."""
+
+from __future__ import annotations
+
+from dragoman.engines.subprocess.engine import Isolated, Timing
+
+__all__ = ["Isolated", "Timing"]

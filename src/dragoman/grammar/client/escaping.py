@@ -1,0 +1,160 @@
+r"""How the letters of a text are written: as they are, as escapes, or not at all.
+
+A lexer takes what it can get and never goes back. So what is written in more than one letter, or
+might be the beginning of something else, begins a piece of its own: a piece is a run of letters
+that stand for themselves, or one escape. Between quotes a backslash begins an escape. Between marks
+the first letter of a mark may begin it, so there a piece is the beginning of a mark and the letter
+by which it is none; where that letter might itself begin a mark, the piece ends before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from dragoman.grammar.regex.char_sets import (
+    EVERY,
+    NONE,
+    Letters,
+    holds,
+    joined,
+    met,
+    other,
+    these,
+    without,
+)
+from dragoman.grammar.writer.lark import escaped
+from dragoman.output.spec import GAP
+
+RANGES = 64  # of letters beyond ASCII that may be written as escapes: an expression has an end
+ENOUGH = 24  # letters of a mark
+CONTROL: Letters = ((0, 0x1F),)
+BEYOND: Letters = without(EVERY, ((0, 0x7E),))
+SHORT = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\\": "\\"}
+
+
+@dataclass(frozen=True)
+class Quotes:
+    """A text between quotation marks, with escapes as JSON has them."""
+
+    mark: str = '"'
+    bare: Letters = NONE  # control characters that stand for themselves
+    pairs: bool = True  # letters beyond the first plane may be escaped
+    either: str = ""  # letters that may be escaped, and need not be
+
+    @cached_property
+    def plain(self) -> Letters:
+        """Letters that stand for themselves."""
+        return joined((*self.bare, *other(joined((*CONTROL, *these((self.mark, "\\")))))))
+
+    @cached_property
+    def special(self) -> Letters:
+        """Letters that do not, or not always."""
+        return joined((*CONTROL, *these((self.mark, "\\", *self.either)), *BEYOND))
+
+    def escapes(self, letters: Letters) -> list[str]:
+        """Regular expressions of the escapes that stand for some letters."""
+        short = SHORT | {letter: letter for letter in self.mark + self.either}
+        said = [rf"\\{escaped(way)}" for one, way in short.items() if holds(letters, one)]
+        coded = [*met(letters, CONTROL), *met(letters, BEYOND)[:RANGES]]
+        first = [(low, min(high, 0xFFFF)) for low, high in coded if low <= 0xFFFF]
+        codes = [way for low, high in first for way in _hex(low, high)]
+        if self.pairs:
+            codes += [way for low, high in coded for way in _pairs(max(low, 0x10000), high)]
+        return said + ([rf"\\u(?:{'|'.join(codes)})"] if codes else [])
+
+
+@dataclass(frozen=True)
+class Between:
+    """A text up to a mark; it holds none of `marks`."""
+
+    marks: tuple[str, ...]
+    breaks: str = ""  # a letter that may stand around a text and is none of it: always a piece
+
+    @cached_property
+    def cut(self) -> tuple[str, ...]:
+        """As much of each mark as can be told from others, and which no text may hold then."""
+        every = [mark.split(GAP)[0] for mark in self.marks]
+        firsts = {mark[0] for mark in every} | set(self.breaks)
+        found = []
+        for mark in every:
+            inner = (at for at in range(1, len(mark)) if mark[at] in firsts)
+            found.append(mark[: next(inner, ENOUGH)][:ENOUGH])
+        return tuple(
+            one
+            for one in dict.fromkeys(found)
+            if not any(one != more and one.startswith(more) for more in found)
+        )
+
+    @cached_property
+    def firsts(self) -> Letters:
+        return these({mark[0] for mark in self.cut} | set(self.breaks))
+
+    @cached_property
+    def plain(self) -> Letters:
+        return other(self.firsts)
+
+    @property
+    def special(self) -> Letters:
+        return self.firsts
+
+    @cached_property
+    def begun(self) -> dict[str, Letters]:
+        """Beginnings of marks, each with the letters that go on with one."""
+        found: dict[str, set[str]] = {}
+        for mark in self.cut:
+            for size in range(1, len(mark)):
+                found.setdefault(mark[:size], set()).add(mark[size])
+        return {text: these(letters) for text, letters in found.items()}
+
+    def pending(self, text: str) -> str | None:
+        """The beginning of a mark that a text ends with, or nothing; None if it holds a mark."""
+        if any(mark in text for mark in self.cut):
+            return None
+        sizes = range(min(len(text), ENOUGH), 0, -1)
+        return next((text[-size:] for size in sizes if text[-size:] in self.begun), "")
+
+
+def _hex(low: int, high: int, digits: int = 4) -> list[str]:
+    """Regular expressions of all numbers in a range, in as many hexadecimal digits."""
+    if low > high:
+        return []
+    if digits == 0:
+        return [""]
+    size = 16 ** (digits - 1)
+    first, last = low // size, high // size
+    rest = "[0-9a-fA-F]" * (digits - 1)
+    if low % size == 0 and high % size == size - 1:
+        return [_digits(first, last) + rest]
+    if first == last:
+        return [_digits(first, first) + one for one in _hex(low % size, high % size, digits - 1)]
+    start = [_digits(first, first) + one for one in _hex(low % size, size - 1, digits - 1)]
+    end = [_digits(last, last) + one for one in _hex(0, high % size, digits - 1)]
+    middle = [_digits(first + 1, last - 1) + rest] if last - first > 1 else []
+    return [*start, *middle, *end]
+
+
+def _digits(first: int, last: int) -> str:
+    if first == last <= 9:
+        return str(first)
+    letters = "".join(f"{digit:x}" for digit in range(first, last + 1))
+    return f"[{''.join(dict.fromkeys(letters + letters.upper()))}]"
+
+
+def _pairs(low: int, high: int) -> list[str]:
+    """The same for letters beyond the first plane, which are two escapes."""
+    if low > high:
+        return []
+    low, high = low - 0x10000, high - 0x10000
+    first, last = low // 0x400, high // 0x400
+    if first == last:
+        return _pair(first, last, low % 0x400, high % 0x400)
+    start = _pair(first, first, low % 0x400, 0x3FF)
+    end = _pair(last, last, 0, high % 0x400)
+    return [*start, *(_pair(first + 1, last - 1, 0, 0x3FF) if last - first > 1 else []), *end]
+
+
+def _pair(first: int, last: int, low: int, high: int) -> list[str]:
+    before = "|".join(_hex(0xD800 + first, 0xD800 + last))
+    after = "|".join(_hex(0xDC00 + low, 0xDC00 + high))
+    return [rf"(?:{before})\\u(?:{after})"]

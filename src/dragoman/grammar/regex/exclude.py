@@ -1,0 +1,78 @@
+"""Texts that certain marks are not in.
+
+`llguidance` finds out that a complement has led nowhere only by trying all that may follow, and
+where letters are counted too (`maxLength`) that is more than it is willing to do: the answer would
+end in an error. So for such texts what is allowed is said outright: a text is pieces that begin
+with a mark's first letter, and each of them leaves the way of every mark before its end. Marks are
+cut short for that, or the expression grows too large; a few more texts than need be are forbidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from dragoman.grammar.writer.lark import beginnings, escaped, pattern
+from dragoman.output.spec import GAP
+
+Tree: TypeAlias = "dict[str, Tree]"  # what may follow; `END` where a mark is complete
+END = ""
+ENOUGH, WORDS = 8, 24  # letters of a mark, and of one that is made of words
+
+
+def avoiding(marks: Iterable[str], *, counted: bool) -> str:
+    """What to add to a regular expression so that none of these marks is in what it matches."""
+    said = dict.fromkeys(marks)
+    every = [one for one in said if not any(mark in one for mark in said if mark != one)]
+    if not every:
+        return ""
+    if not counted:
+        return _complement(every)
+    return "".join(f" & /{one}/" for one in outright(every))
+
+
+def unbegun(marks: Iterable[str]) -> str:
+    """The same where what follows could finish a mark that has begun: none may have."""
+    every = [mark.split(GAP)[0] for mark in marks]
+    if not every:
+        return ""
+    begun = "|".join(beginnings(mark[:-1]) for mark in every if mark[1:])
+    return _complement(every) + (f" & ~/(?s:.*)(?:{begun})/" if begun else "")
+
+
+def _complement(marks: Sequence[str]) -> str:
+    return rf" & /(?s:.*)/ & ~/(?s:.*)(?:{'|'.join(map(pattern, marks))})(?s:.*)/"
+
+
+def outright(marks: Iterable[str]) -> list[str]:
+    """Regular expressions; a text that matches all of them holds none of these marks."""
+    trees: dict[str, Tree] = {}
+    for mark in marks:
+        first, enough = mark[0], WORDS if mark[0].isalpha() else ENOUGH
+        rest = mark.split(GAP)[0][1:enough].split(first)[0]
+        tree = trees.setdefault(first, {})
+        for letter in rest:
+            tree = tree.setdefault(letter, {})
+        tree[END] = {}
+    return [_pieces(first, tree) for first, tree in trees.items()]
+
+
+def _pieces(first: str, tree: Tree) -> str:
+    free = f"[^{_in_class(first)}]*"
+    return free if END in tree else f"{free}(?:{escaped(first)}{_leaving(first, tree)})*"
+
+
+def _leaving(first: str, tree: Tree) -> str:
+    """The rest of a piece: it leaves the way of the marks, or the next piece begins already."""
+    letters = "".join(map(_in_class, (first, *tree)))
+    ways = [f"[^{letters}][^{_in_class(first)}]*"]
+    ways += [
+        f"{escaped(letter)}{_leaving(first, rest)}"
+        for letter, rest in tree.items()
+        if END not in rest
+    ]
+    return f"(?:{'|'.join(ways)})?"
+
+
+def _in_class(letter: str) -> str:
+    return r"\^" if letter == "^" else escaped(letter)

@@ -1,0 +1,66 @@
+"""Tools that take free text: what the client says of the text, as a node.
+
+A pattern is one as schemas have it. A grammar is rewritten for every way in which the model may
+write the text; what cannot be rewritten is refused, since a grammar is given to be kept to.
+"""
+
+from __future__ import annotations
+
+import json
+
+from dragoman.errors import BadRequest
+from dragoman.grammar.client.constraint import matched, readable
+from dragoman.grammar.client.follow import Follow
+from dragoman.grammar.client.lark_grammar import Grammar
+from dragoman.grammar.client.text_node import Worded, too_complex
+from dragoman.grammar.regex.automaton import TooComplex
+from dragoman.grammar.regex.parse import NotRewritten
+from dragoman.grammar.regex.search import UNICODE, respelt, searchable
+from dragoman.grammar.schema.nodes import Exactly, Node, Nothing, Object, Text
+from dragoman.types import Shape
+
+NAME = "input"
+
+
+def arguments(shape: Shape | None) -> Object:
+    """What a call of a tool has that takes free text."""
+    text = Text() if shape is None else _text(shape)
+    return Object(members=((NAME, text),), required=frozenset({NAME}), others=Nothing())
+
+
+def _text(shape: Shape) -> Node:
+    match shape.kind:
+        case "regex":
+            return _patterned(shape)
+        case "choice":
+            return Exactly(tuple(json.dumps(one) for one in shape.value))
+        case "grammar":
+            try:
+                return _worded(readable(shape), shape)
+            except NotRewritten as error:
+                raise BadRequest(
+                    f"`{shape.param}` cannot be enforced: {error.what} cannot be used in the "
+                    f"grammar of a tool's text.",
+                    param=shape.param,
+                    code="invalid_grammar",
+                ) from None
+            except (TooComplex, RecursionError):
+                raise too_complex(shape.param) from None
+    raise BadRequest(f"`{shape.param}` must be a grammar or a pattern.", param=shape.param)
+
+
+def _patterned(shape: Shape) -> Node:
+    """A pattern; what is too much for us may still be none for the reader of schemas."""
+    found = matched(shape)
+    pattern = f"^(?:{respelt(found, UNICODE)})$"
+    if not searchable(pattern):
+        raise too_complex(shape.param)
+    try:
+        return _worded(f"start: /{found}/", shape, pattern)
+    except (NotRewritten, TooComplex, RecursionError):
+        return Text(pattern=pattern)
+
+
+def _worded(said: str, shape: Shape, pattern: str | None = None) -> Worded:
+    grammar = Grammar(said)
+    return Worded(grammar, Follow(grammar), shape.param, pattern)

@@ -1,0 +1,304 @@
+"""Texts that are not in quotes: what stands between tags, or between marks of a model's own.
+
+Such a text ends where its closing mark begins, so it cannot hold that mark. A rule for it matches
+up to and with the mark. Patterns and formats become part of the regular expression.
+
+A value between tags is read by the tool's schema. Where that allows a text and something else, what
+can be read as something else is: such a text must then fit the other schema, so it is left to it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dragoman.grammar.client.escaping import Between
+from dragoman.grammar.client.text_node import Worded, written
+from dragoman.grammar.regex.exclude import avoiding
+from dragoman.grammar.regex.search import searchable, searched
+from dragoman.grammar.schema.nodes import (
+    BOOLEAN,
+    NULL,
+    Anything,
+    Array,
+    Either,
+    Exactly,
+    Foreign,
+    Node,
+    Number,
+    Object,
+    Text,
+)
+from dragoman.grammar.writer.json_values import Writer
+from dragoman.grammar.writer.lark import ANY, Lark, either, escaped, pattern, quoted
+from dragoman.output.arguments.cast import KINDS
+from dragoman.output.arguments.parameter_types import ANY as ANY_KIND
+from dragoman.output.arguments.parameter_types import STRING, Types, kind_of, schema_of
+from dragoman.output.arguments.tags import CDATA
+
+DAY = r"(?:0[1-9]|[12][0-9]|3[01])"
+MONTHS = (
+    rf"(?:(?:0[13578]|1[02])-{DAY}|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)"
+    r"|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+DATE = rf"[0-9]{{4}}-{MONTHS}"
+CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?"
+ZONE = r"(?:Z|[+\-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+BYTE = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+LABEL = r"[a-zA-Z0-9](?:[a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?"
+FORMATS = {
+    "date": DATE,
+    "time": CLOCK + ZONE,
+    "date-time": f"{DATE}T{CLOCK}{ZONE}",
+    "duration": r"P(?:[0-9]{1,9}W|[0-9]{1,9}D(?:T[0-9]{1,9}H)?|T[0-9]{1,9}[HMS]|[0-9]{1,9}[YM])",
+    "email": rf"[a-zA-Z0-9._%+\-]{{1,64}}@{LABEL}(?:\.{LABEL}){{1,8}}",
+    "hostname": rf"{LABEL}(?:\.{LABEL}){{0,3}}",
+    "ipv4": rf"{BYTE}(?:\.{BYTE}){{3}}",
+    "ipv6": r"(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}|::1",
+    "uuid": r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
+    "uri": r"[a-z][a-z0-9+.\-]{1,15}:\/\/[a-zA-Z0-9.\-]{1,253}(?:\/[a-zA-Z0-9._~\-]{0,64}){0,16}",
+}
+Words: TypeAlias = Text | Exactly | Worded
+EVERY: Types = frozenset(KINDS) | STRING
+# texts that are read as a value of this kind where a text is allowed too, and how they begin
+BLANK = r"\s\x1c-\x1f"
+NUMERAL = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][\-+]?[0-9]{1,3})?"
+LOOKS = {
+    "integer": (NUMERAL, r"\-0-9"),
+    "number": (NUMERAL, r"\-0-9"),
+    "boolean": ("[tT][rR][uU][eE]|[fF][aA][lL][sS][eE]", "tTfF"),
+    "null": ("null|None|NULL|nil", "nN"),
+}
+BEGINS = {"object": r"\{", "array": r"\[("}  # all that begins so is taken for one of these
+
+
+@dataclass(frozen=True)
+class Told(Text):
+    """A text that is none of those which are read as a value of these kinds."""
+
+    taken: Types = ANY_KIND
+
+
+def body_of(node: Text) -> str:
+    """The regular expression of a text that stands between marks of its own."""
+    return bare_body(node) + (unlike(node.taken) if isinstance(node, Told) else "")
+
+
+def bare_body(node: Text) -> str:
+    """The same of any, whatever it may be read as."""
+    parts = []
+    if node.least or node.most is not None:
+        most = "" if node.most is None else node.most
+        parts.append(f"/(?s:.{{{node.least},{most}}})/")
+    if node.pattern is not None and searchable(node.pattern):
+        parts.append(f"/{searched(node.pattern)}/")
+    if node.format is not None:
+        parts.append(f"/{FORMATS[node.format]}/")
+    return " & ".join(parts) or ANY
+
+
+def unlike(kinds: Types, ends: str | None = None) -> str:
+    """What to add to the regular expression of a text that is not read as one of these kinds.
+
+    A lexer takes all it can get. Where values of these kinds may stand in the place of the text, up
+    to a mark that begins with one of `ends`, it must be none as soon as it can be a value.
+    """
+    begins = "".join(BEGINS[kind] for kind in sorted(kinds & BEGINS.keys()))
+    looks = [LOOKS[kind] for kind in sorted(kinds & LOOKS.keys())]
+    words = "|".join(dict.fromkeys(word for word, _ in looks))
+    firsts = begins + "".join(
+        dict.fromkeys(first for _, first in looks) if ends is not None else ()
+    )
+    found = ""
+    if firsts:
+        own = f"[^{BLANK}{begins}](?s:.*)"
+        found = f" & /(?:{own}|[{BLANK}]+(?:[^{BLANK}{firsts}](?s:.*))?)?/"
+    if words and ends is not None:
+        found += f" & ~/(?:{words})(?:[{BLANK}{ends}](?s:.*))?/"
+    elif words:
+        found += f" & ~/[{BLANK}]*(?:{words})[{BLANK}]*/"
+    return found
+
+
+def filled(node: Text) -> bool:
+    """Whether a text cannot be empty; what only a pattern could tell is taken for it."""
+    return bool(node.least) or node.pattern is not None or node.format is not None
+
+
+def ended_by(
+    lark: Lark,
+    body: str,
+    closes: Sequence[str],
+    banned: Iterable[str] = (),
+    *,
+    some: bool = False,
+) -> str:
+    """A text up to the first of its closing marks, and the mark; none of `banned` is in it.
+
+    With `some` it is not empty.
+    """
+    letters = [mark for mark in closes if lark.in_letters(mark)]
+    tokens = [mark for mark in closes if not lark.in_letters(mark)]
+    counted = body != ANY
+    # a text ends at the first of its marks, even where it is too short then
+    body += avoiding((*banned, *tokens, *(letters if counted else ())), counted=counted)
+    found = []
+    if letters:
+        inner = lark.terminal(body, "TEXT")
+        found.append(lark.lazy(f"/(?:{'|'.join(map(pattern, letters))})/", inner))
+    if tokens:
+        body += "" if counted else avoiding(letters, counted=False)
+        inner = lark.terminal(f"{body} & /(?s:.+)/", "TEXT")
+        found.append(f"{inner}{'' if some else '?'} {lark.marks(tokens)}")
+    return either(found)
+
+
+class Tags:
+    """Values between tags, for one call."""
+
+    def __init__(
+        self, writer: Writer, trim: str, banned: Sequence[str], *, cdata: bool = False
+    ) -> None:
+        self._writer = writer
+        self._cdata = cdata
+        self._lark = writer.lark
+        self._newlines = trim == "newline"
+        self._banned = (*banned, CDATA[0]) if cdata else banned
+
+    def split(self, node: Node) -> tuple[list[Words], list[Node]]:
+        """What of a node is text, and what is not."""
+        texts: list[Words] = []
+        others: list[Node] = []
+        queue, seen = [node], set[Node]()
+        while queue:
+            one = self._writer.resolved(queue.pop(0))
+            if one in seen:
+                continue
+            seen.add(one)
+            match one:
+                case Either():
+                    queue += one.options
+                case Worded() if one.pattern is not None:
+                    texts.append(Text(pattern=one.pattern))
+                case Text() | Worded():
+                    texts.append(one)
+                case Anything():
+                    texts.append(Text())
+                case Exactly():
+                    said = tuple(value for value in one.values if value.startswith('"'))
+                    rest = tuple(value for value in one.values if not value.startswith('"'))
+                    texts += [Exactly(said)] if said else []
+                    others += [Exactly(rest)] if rest else []
+                case Foreign() if "string" in kinds_of(one):
+                    texts.append(Text())
+                case _:
+                    others.append(one)
+        return texts, others
+
+    def value(self, node: Node, closes: Sequence[str]) -> str:
+        """A value and what closes it."""
+        texts, others = self.split(node)
+        found = [self.text(one, closes, others) for one in texts]
+        if self._cdata:
+            found += [self._in_cdata(one, closes, others) for one in texts]
+        if others:
+            found.append(self.other(others, closes))
+        return either(found)
+
+    def text(self, node: Words, closes: Sequence[str], others: Sequence[Node] = ()) -> str:
+        if isinstance(node, Worded):
+            return self._worded(node, closes)
+        if isinstance(node, Exactly):
+            said = either(self._listed(json.loads(value)) for value in node.values)
+            return f"{said} {self._lark.marks(closes)}"
+        body = bare_body(node) + self._unlike(node, others, closes)
+        if not self._newlines or body == ANY:
+            return ended_by(self._lark, body, closes, self._banned, some=filled(node))
+        body += r" & /(?:[^\n](?:(?s:.*)[^\n])?)?/"
+        every = [f"\n{mark}" for mark in closes] + list(closes)
+        inner = ended_by(self._lark, body, every, self._banned, some=filled(node))
+        return f'"\\n"? {inner}'
+
+    def _listed(self, value: str) -> str:
+        """A text that is known, with the lines around it: one is left out, so it must be there."""
+        if not self._newlines:
+            return quoted(value)
+        before = '"\\n"' if value.startswith("\n") else '"\\n"?'
+        after = '"\\n"' if value.endswith("\n") else '"\\n"?'
+        return f"({before} {quoted(value)} {after})"
+
+    def _unlike(self, node: Text, others: Sequence[Node], closes: Sequence[str] = ()) -> str:
+        """What sees to it that a text is not read as something else."""
+        taken = node.taken if isinstance(node, Told) else ANY_KIND
+        firsts = dict.fromkeys(escaped(one[0]) for one in closes if self._lark.in_letters(one))
+        return unlike(bound(others) | taken, "".join(firsts) if closes else None)
+
+    def _worded(self, node: Worded, closes: Sequence[str]) -> str:
+        """A text that keeps to a grammar."""
+        marks = [mark for mark in (*closes, *self._banned) if self._lark.in_letters(mark)]
+        breaks = "\n" if self._newlines else ""
+        said = written(self._lark, node, Between(tuple(dict.fromkeys(marks)), breaks))
+        return f"{said} {self._lark.marks(closes)}"
+
+    def _in_cdata(self, node: Words, closes: Sequence[str], others: Sequence[Node]) -> str:
+        """A text in a section of its own, which may hold every mark but the section's end."""
+        start, end = CDATA
+        if isinstance(node, Exactly):
+            said = either(quoted(json.loads(value)) for value in node.values)
+            inner = f"{said} {quoted(end)}"
+        elif isinstance(node, Worded):
+            inner = f"{written(self._lark, node, Between((end,)))} {quoted(end)}"
+        else:
+            body = bare_body(node) + self._unlike(node, others)
+            inner = ended_by(self._lark, body, (end,), some=filled(node))
+        line = '"\\n"?' if self._newlines else ""
+        return f"{line} {quoted(start)} {inner} {self._lark.marks(closes)}"
+
+    def other(self, nodes: Sequence[Node], closes: Sequence[str]) -> str:
+        """A value that is written as JSON."""
+        space = self._lark.gap()
+        said = either(map(self._writer.value, nodes))
+        return f"{space} {said} {space} {self._lark.marks(closes)}"
+
+
+def kinds_of(node: Node) -> Types:
+    """The kinds that a value may be of; of a node with options, see each."""
+    match node:
+        case Text() | Worded():
+            return STRING
+        case Number():
+            return frozenset({"integer" if node.integer else "number"})
+        case Object():
+            return frozenset({"object"})
+        case Array():
+            return frozenset({"array"})
+        case Exactly():
+            return frozenset(kind_of(json.loads(value)) for value in node.values)
+        case Foreign():
+            return schema_of(json.loads(node.schema)).types or EVERY
+    return EVERY
+
+
+def bound(nodes: Sequence[Node]) -> Types:
+    """The kinds of which not every value will do: no text beside them may be read as one.
+
+    Where any value of a kind is allowed, it does not matter what a text is taken for.
+    """
+    kinds = frozenset[str]().union(*map(kinds_of, nodes))
+    return kinds - frozenset[str]().union(*map(_free, nodes)) - STRING
+
+
+def _free(node: Node) -> Types:
+    match node:
+        case Number() if node == Number(integer=node.integer):
+            return kinds_of(node) | {"integer"}
+        case Object() | Array() if node in (Object(), Array()):
+            return kinds_of(node)
+        case Exactly():
+            whole = (NULL, BOOLEAN)
+            return frozenset().union(
+                *(kinds_of(one) for one in whole if set(one.values) <= set(node.values))
+            )
+    return ANY_KIND

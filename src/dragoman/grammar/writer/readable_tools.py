@@ -1,0 +1,295 @@
+"""What a format's reader will make of a tool's arguments, before any of them is written.
+
+Between tags all is text, and the reader asks the tool's schema what it means: of one parameter,
+all that any option of the schema allows. So a tool's nodes are fitted to that. A text is none that
+would be read as something else, and of listed values those are left which come back as they are.
+What cannot be fitted, and what a format cannot write as a schema demands, is told by its place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from dragoman.errors import Unsupported
+from dragoman.grammar.client.text_node import Worded
+from dragoman.grammar.regex.search import searchable
+from dragoman.grammar.schema import keywords
+from dragoman.grammar.schema.nodes import (
+    Anything,
+    Array,
+    Exactly,
+    Foreign,
+    Named,
+    Node,
+    Nothing,
+    Object,
+    Text,
+)
+from dragoman.grammar.schema.simplify import either, inside, leaves, object_, same
+from dragoman.grammar.writer.raw_text import EVERY, Told, bound, kinds_of
+from dragoman.grammar.writer.tool_names import Offer
+from dragoman.output import spec
+from dragoman.output.arguments.cast import cast
+from dragoman.output.arguments.json_pointer import Lost, find, token
+from dragoman.output.arguments.parameter_types import STRING, Types, schema_of
+from dragoman.output.arguments.tags import CDATA
+from dragoman.types import Json
+
+UNKNOWN = "\0"  # a name that no schema knows
+WIDEST = 256  # places that are looked at for a name
+
+
+def fitted(tools: spec.Tools, offer: Offer, parameters: Json) -> tuple[Offer, list[str]]:
+    """The tool as this format can write it, and the pointers of what is not enforced then."""
+    found = offer
+    loose: list[str] = []
+    for body in tools.bodies:
+        fit = _Fit(tools, body, found, parameters)
+        loose += fit.unwritten()
+        found = fit.offer()
+        loose += fit.misread
+    return found, list(dict.fromkeys(loose))
+
+
+class _Fit:
+    """Fits a tool to one way of writing arguments."""
+
+    def __init__(self, tools: spec.Tools, body: spec.Body, offer: Offer, parameters: Json) -> None:
+        self._body = body
+        self._offer = offer
+        self._parameters = parameters
+        self._reader = schema_of(parameters)
+        self._deep = isinstance(body, spec.Nested)
+        # whether the format itself says what a value is, or at least what a text is
+        self._inline = _inline(body)
+        self._told = self._inline or (isinstance(body, spec.Named) and not body.casts)
+        self._unknown = _unknown(body)
+        self._marks = _marks(tools, body)
+        self._known: dict[str, Types] = {}
+        self._done: dict[tuple[Node, Types | None], Node] = {}
+        self._lost = ""  # the place of what no value is left of
+        self.misread: list[str] = []
+
+    # what is written otherwise than a schema demands
+
+    def unwritten(self) -> Iterator[str]:
+        """Places of what the format has no way to write."""
+        body = self._body
+        bare = isinstance(body, spec.Named) and body.bare
+        one_by_one = isinstance(body, spec.Tagged | spec.Nested | spec.Pythonic)
+        if not bare and not one_by_one:
+            return
+        if any(isinstance(one, Foreign) for one in self._offer.options):
+            yield ""
+        if isinstance(body, spec.Pythonic):
+            return
+        for key, node in self._members():
+            for one in self._below(node) if bare or self._deep else self._leaves(node):
+                if isinstance(one, Foreign) and (bare or "string" in kinds_of(one)):
+                    yield _place(self._parameters, key)
+                elif isinstance(one, Text) and one.pattern and not searchable(one.pattern):
+                    yield _pattern_place(self._parameters, one.pattern)
+
+    def _members(self) -> Iterator[tuple[str | None, Node]]:
+        """The members of all options; what others may be has no name."""
+        for node in self._offer.options:
+            if isinstance(node, Object):
+                yield from node.members
+                yield None, node.others
+
+    def _leaves(self, node: Node) -> list[Node]:
+        return leaves(node, self._offer.definitions)
+
+    def _below(self, node: Node) -> Iterator[Node]:
+        """A node and all that is in it."""
+        queue, seen = [node], set[Node]()
+        while queue:
+            one = queue.pop()
+            if one not in seen:
+                seen.add(one)
+                yield one
+                queue += [self._offer.definitions[one.name]] if isinstance(one, Named) else []
+                queue += inside(one)
+
+    # what is read otherwise than it was meant
+
+    def offer(self) -> Offer:
+        """The tool with nothing left in it that is read as something else."""
+        body, offer = self._body, self._offer
+        typed = isinstance(body, spec.Named) and body.schema
+        if not typed and not isinstance(body, spec.Tagged | spec.Nested):
+            return offer
+        made = [self._option(one) if isinstance(one, Object) else one for one in offer.options]
+        kept = [one for one in made if not isinstance(one, Nothing)]
+        if not kept:
+            raise Unsupported(
+                f"`{offer.at}`: no value that `{self._lost}` allows can be written in this model's "
+                f"format.",
+                param=offer.at,
+            )
+        if self._deep:
+            known = {name: self._value(node, None) for name, node in offer.definitions.items()}
+            return replace(offer, root=either(kept), definitions=known)
+        return offer if tuple(made) == offer.options else replace(offer, root=either(kept))
+
+    def _option(self, node: Object) -> Node:
+        members = tuple((key, self._argument(key, one, (key,))) for key, one in node.members)
+        strange = [name for name, _ in self._members() if name and name not in node.names]
+        others = self._argument(None, node.others, (*strange, UNKNOWN))
+        return object_(replace(node, members=members, others=others))
+
+    def _argument(self, key: str | None, node: Node, names: Sequence[str]) -> Node:
+        """A node of the root, which the reader reads by what it knows of these names."""
+        if isinstance(node, Anything | Nothing):
+            return node
+        types = [self._types(name) for name in dict.fromkeys(names)]
+        sure = frozenset[str]().union(*map(_sure, self._leaves(node)))
+        if any(not _covers(some, kind) for some in types for kind in sure):
+            self.misread.append(_place(self._parameters, key))
+        found = self._value(node, frozenset().union(*types))
+        if isinstance(found, Nothing):
+            self._lost = _place(self._parameters, key)
+        return found
+
+    def _types(self, name: str) -> Types:
+        """What the reader takes a value for."""
+        if self._inline:
+            return EVERY
+        if name not in self._known:
+            self._known[name] = self._reader.member(name).types
+        return self._known[name] or self._unknown
+
+    def _value(self, node: Node, types: Types | None) -> Node:
+        """A node where the reader knows these types; None where it knows those of the node."""
+        key = node, types
+        if key not in self._done:
+            self._done[key] = node  # for whatever refers back to it
+            self._done[key] = self._fitted(node, types)
+        return self._done[key]
+
+    def _fitted(self, node: Node, types: Types | None) -> Node:
+        leaves = self._leaves(node)
+        if any(isinstance(one, Anything | Worded) for one in leaves):
+            return node
+        own = frozenset[str]().union(*map(kinds_of, leaves))
+        read = own if types is None else types
+        kept = [self._kept(one, read) for one in leaves]
+        left = frozenset[str]().union(*map(kinds_of, kept))
+        taken = frozenset(kind for kind in read - STRING if not _covers(left, kind))
+        if isinstance(self._body, spec.Named):
+            taken |= bound(kept)  # beside tags that is done where they are written
+        if self._told:
+            taken = frozenset()
+        made = [self._leaf(one, taken, kept) for one in kept]
+        return node if made == leaves else either(made)
+
+    def _kept(self, node: Node, read: Types) -> Node:
+        """A node without the values that do not come back."""
+        if not isinstance(node, Exactly):
+            return node
+        return Exactly(tuple(one for one in node.values if self._comes_back(one, read)))
+
+    def _leaf(self, node: Node, taken: Types, leaves: Sequence[Node]) -> Node:
+        match node:
+            case Exactly(()):
+                return Nothing()
+            case Text() if taken:
+                return Told(node.least, node.most, node.pattern, node.format, taken)
+            case Object() if self._deep:
+                return self._object(node, [one for one in leaves if isinstance(one, Object)])
+            case Array() if self._deep:
+                first = tuple(self._value(one, None) for one in node.first)
+                return replace(node, first=first, rest=self._value(node.rest, None))
+        return node
+
+    def _object(self, node: Object, every: Sequence[Object]) -> Node:
+        """An object in another one; `every` are the objects that it may also be."""
+
+        def member(key: str, inner: Node) -> Node:
+            nodes = [dict(one.members).get(key, one.others) for one in every]
+            kinds = [kinds_of(leaf) for one in nodes for leaf in self._leaves(one)]
+            types = frozenset[str]().union(*(some for some in kinds if some != EVERY))
+            return self._value(inner, types if len(every) > 1 else None)
+
+        members = tuple((key, member(key, inner)) for key, inner in node.members)
+        return object_(replace(node, members=members))
+
+    def _comes_back(self, value: str, types: Types) -> bool:
+        """Whether the reader makes of a value what it is."""
+        meant = json.loads(value)
+        if isinstance(meant, str):
+            if any((meant + one).find(one) < len(meant) for one in self._marks):
+                return False
+            return self._told or json.loads(cast(meant, types)) == meant
+        return self._inline or same(json.loads(cast(value, types))) == same(meant)
+
+
+def _inline(body: spec.Body) -> bool:
+    return isinstance(body, spec.Tagged) and "{" in body.key_written.replace("{key}", "")
+
+
+def _unknown(body: spec.Body) -> Types:
+    """What a value is surely read as of which the reader's schema says nothing."""
+    if isinstance(body, spec.Tagged):
+        return STRING if body.untyped == "text" else frozenset()
+    return EVERY if isinstance(body, spec.Named) else frozenset()
+
+
+def _sure(node: Node) -> Types:
+    """The kinds that must be read as such; of listed values, those are left that are."""
+    return frozenset() if isinstance(node, Exactly) else kinds_of(node)
+
+
+def _covers(types: Types, kind: str) -> bool:
+    return kind in types or (kind == "integer" and "number" in types)
+
+
+def _marks(tools: spec.Tools, body: spec.Body) -> list[str]:
+    """What ends a value, wherever in it it stands."""
+    after = (*tools.call.close, *tools.section.close)
+    found: Iterable[str] = ()
+    if isinstance(body, spec.Tagged):
+        cdata = CDATA[:1] if body.cdata else ()
+        found = (*body.value.close, *((*body.key.open, *after) if body.inner else ()), *cdata)
+    elif isinstance(body, spec.Nested):
+        found = (f"{body.prefix}<", *after)
+    return [one for mark in found if (one := mark.split(spec.GAP)[0])]
+
+
+# places
+
+
+def _place(root: Json, key: str | None) -> str:
+    """Where a schema speaks of a parameter, or of those that it does not name."""
+    queue, seen = [("", root)], set[int]()
+    while queue and len(seen) < WIDEST:
+        where, node = queue.pop(0)
+        if not isinstance(node, dict) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if key is None and isinstance(node.get("additionalProperties"), dict):
+            return f"{where}/additionalProperties"
+        if key is not None and key in node.get("properties", ()):
+            return f"{where}/properties/{token(key)}"
+        for word in ("allOf", "anyOf", "oneOf"):
+            queue += [(f"{where}/{word}/{at}", one) for at, one in enumerate(node.get(word, ()))]
+        with suppress(Lost):
+            queue += [find(root, node["$ref"])] if "$ref" in node else []
+    return ""
+
+
+def _pattern_place(root: Json, pattern: str) -> str:
+    queue: list[tuple[str, Json]] = [("", root)]
+    while queue:
+        where, node = queue.pop()
+        if isinstance(node, list):
+            queue += [(f"{where}/{at}", one) for at, one in enumerate(node)]
+        elif isinstance(node, dict):
+            said = node.get("pattern")
+            if isinstance(said, str) and keywords.spelled(said) == pattern:
+                return f"{where}/pattern"
+            queue += [(f"{where}/{token(name)}", one) for name, one in node.items()]
+    return ""

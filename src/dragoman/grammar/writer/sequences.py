@@ -1,0 +1,95 @@
+"""Things that come after each other, in their order or in any, each of them once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dragoman.grammar.schema.nodes import Array, Node, Nothing
+from dragoman.grammar.writer.lark import EMPTY, Lark, times
+
+MOST_BITS = 60  # members that may come in any order: a rule's parameter has 64 bits
+
+
+def sequence(
+    lark: Lark,
+    parts: Mapping[str, str],
+    required: frozenset[str],
+    other: str | None,
+    lead: str,
+    *,
+    ordered: bool = False,
+) -> str:
+    """At least one of some parts, each once, those that are required surely; `lead` between two.
+
+    Any number of `other` may come too: in between, or at the end where there is an order.
+    """
+    if not parts:
+        return EMPTY if other is None else f"{other} ({lead} {other})*"
+    write = _in_order if ordered or len(parts) > MOST_BITS else _in_any_order
+    return write(lark, parts, required, other, lead)
+
+
+def _in_order(
+    lark: Lark, parts: Mapping[str, str], required: frozenset[str], other: str | None, lead: str
+) -> str:
+    """Two chains of rules: one for when something was written before, one for when not."""
+    parts = {name: lark.rule(part, "part") for name, part in parts.items()}
+    more = "" if other is None else f"({lead} {other})*"
+    begun = lark.rule(more or EMPTY, "rest")
+    fresh = None if other is None else lark.rule(f"{other} {more}", "rest")
+    for name, part in reversed(list(parts.items())):
+        options = [f"{part} {begun}"]
+        if name in required:
+            fresh = lark.rule(options[0], "rest")
+            begun = lark.rule(f"{lead} {part} {begun}", "rest")
+            continue
+        options += [] if fresh is None else [fresh]
+        fresh = lark.rule(" | ".join(options), "rest")
+        begun = lark.rule(f"{lead} {part} {begun} | {begun}", "rest")
+    return fresh or EMPTY
+
+
+def _in_any_order(
+    lark: Lark, parts: Mapping[str, str], required: frozenset[str], other: str | None, lead: str
+) -> str:
+    """A rule with a bit for each part, set when it was written; required ones have the first."""
+    parts = {name: lark.rule(part, "part") for name, part in parts.items()}
+    bits = sorted(parts, key=lambda name: name not in required)
+    needed = sum(name in required for name in bits)
+    more = lark.reserve("more")
+    done = f"{EMPTY} %if is_ones([0:{needed}])" if needed else EMPTY
+    lines = [done]
+    lines += [
+        f"{lead} {parts[name]} {more}::set_bit({bit}) %if bit_clear({bit})"
+        for bit, name in enumerate(bits)
+    ]
+    first = [f"{parts[name]} {more}::{1 << bit}" for bit, name in enumerate(bits)]
+    if other is not None:
+        lines.append(f"{lead} {other} {more}::_")
+        first.append(f"{other} {more}::0")
+    lark.define(f"{more}::_", "\n  | ".join(lines))
+    return lark.rule("\n  | ".join(first), "members")
+
+
+def items(node: Array, write: Callable[[Node], str], lead: str) -> str:
+    """The items of a list that has one at least, `lead` between two; empty if it can have none."""
+    most = node.most
+    if most is None and isinstance(node.rest, Nothing):
+        most = len(node.first)
+    first = node.first if most is None else node.first[:most]
+    if most == 0:
+        return ""
+    if not first:
+        more = None if most is None else most - 1
+        following = f"({lead} {write(node.rest)}){times(max(1, node.least) - 1, more)}"
+        return write(node.rest) if more == 0 else f"{write(node.rest)} {following}"
+    left = None if most is None else most - len(first)
+    tail = ""
+    if left != 0 and not isinstance(node.rest, Nothing):
+        least = max(0, node.least - len(first))
+        tail = f"({lead} {write(node.rest)}){times(least, left)}"
+    for at in range(len(first) - 1, 0, -1):
+        tail = f"{lead} {write(first[at])} {tail}"
+        if at >= max(1, node.least):
+            tail = f"({tail})?"
+    return f"{write(first[0])} {tail}"

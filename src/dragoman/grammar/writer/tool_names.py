@@ -1,0 +1,83 @@
+"""Names and keys as a format words them, and the tools that a grammar is written for."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dragoman.errors import Unsupported
+from dragoman.grammar.schema.nodes import Anything, Foreign, Node, Object
+from dragoman.grammar.schema.simplify import leaves
+from dragoman.grammar.writer.lark import Lark, quoted
+from dragoman.output import spec
+
+SLOT = re.compile(r"(\{\w+\})")
+FREE = {"{id}": r"/[A-Za-z0-9_.:\-]{1,64}/", "{number}": r"/[0-9]{1,4}/"}
+PYTHON_NAME = re.compile(r"[^\W\d][\w.\-]*")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A tool that may be called."""
+
+    name: str
+    root: Node
+    definitions: Mapping[str, Node]
+    at: str = "tools"  # what the client calls its place
+    strict: bool = False
+
+    @property
+    def options(self) -> tuple[Node, ...]:
+        """The objects that its arguments may be."""
+        every = leaves(self.root, self.definitions)
+        plain = [Object() if isinstance(node, Anything) else node for node in every]
+        return tuple(node for node in plain if isinstance(node, Object | Foreign))
+
+
+def objects_of(offer: Offer) -> list[Object]:
+    """The same where each member is written by itself."""
+    return [node if isinstance(node, Object) else Object() for node in offer.options]
+
+
+def worded(lark: Lark, way: str, name: str, body: spec.Body, **words: str) -> str:
+    """A name with what the format writes around it."""
+    if isinstance(body, spec.Tagged) and body.escaped:
+        name = html.escape(name)
+    found = []
+    for part in SLOT.split(way):
+        if part in FREE:
+            found.append(lark.terminal(FREE[part], "ID"))
+        elif part == "{name}":
+            found.append(quoted(name))
+        elif part[1:-1] in words:
+            found.append(words[part[1:-1]])
+        elif part:
+            found.append(lark.mark(part))
+    return " ".join(found)
+
+
+def check_name(tools: spec.Tools, offer: Offer) -> None:
+    """Refuse a name that the format's reader would not read back."""
+    for body in tools.bodies:
+        if _reads_back(body, offer.name):
+            return
+    raise Unsupported(
+        f"A tool called `{offer.name[:64]}` cannot be called in this model's format "
+        f"(`{tools.name}`). Use letters, digits, `_` and `-` only.",
+        param=offer.at,
+    )
+
+
+def _reads_back(body: spec.Body, name: str) -> bool:
+    match body:
+        case spec.Objects():
+            return True
+        case spec.Pythonic():
+            return PYTHON_NAME.fullmatch(name) is not None
+    escapes = isinstance(body, spec.Tagged) and body.escaped
+    said = html.escape(name) if escapes else name
+    way = SLOT.sub(lambda slot: {"{name}": said, "{id}": "a1"}.get(slot[0], "0"), body.written[0])
+    found = re.fullmatch(body.name, way.strip())
+    return found is not None and found["name"].strip() == said and name == name.strip()

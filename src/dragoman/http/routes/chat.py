@@ -1,0 +1,158 @@
+"""Chat completions, and the routes to those that a client wanted to be kept."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from dragoman.errors import DragomanError, NotFound
+from dragoman.http.asgi import Exchange
+from dragoman.http.paging import paging
+from dragoman.http.respond import warnings
+from dragoman.http.router import Route
+from dragoman.protocols.chat import decode, encode, stored
+from dragoman.protocols.shared.openai import new_name
+from dragoman.responses.run import Answer
+from dragoman.store.rows import Kept
+
+if TYPE_CHECKING:
+    from dragoman.http.app import App
+    from dragoman.store.store import Store
+
+log = logging.getLogger("dragoman.http")
+_FILTER = re.compile(r"metadata\[(.*)\]")
+_SOME = 100  # completions that are looked through at once
+
+
+class Chats:
+    """The handlers."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def _store(self) -> Store:
+        return await self._app.state.store()
+
+    async def complete(self, exchange: Exchange) -> None:
+        body = await self._app.body(exchange)
+        said = await self._app.decoded(body, decode.decode)
+        request = replace(said, owner=exchange.owner, source=new_name("chatcmpl"))
+
+        async def prepare() -> Answer:
+            store = await self._store() if request.keep else None
+            answer = await Answer.prepared(decode, request, self._app.models)
+            if store is not None:
+                answer.keep = lambda whole: self._keep(exchange, body, whole, store)
+            return answer
+
+        await self._app.answering.answer(exchange, prepare)
+
+    @staticmethod
+    async def _keep(exchange: Exchange, body: bytes, whole: bytes, store: Store) -> None:
+        """An answer is told even if it cannot be kept; a whole one says so."""
+        messages, metadata = stored.asked(body)
+        kept = stored.noted(whole, metadata)
+        row = Kept(
+            id=stored.name_of(kept),
+            owner=exchange.owner,
+            created=int(time.time()),
+            body=kept,
+            messages=messages,
+        )
+        try:
+            await store.add_completion(row)
+        except DragomanError as error:
+            log.error("chat completion %s could not be kept: %s", row.id, error.message)
+            exchange.headers += warnings(["`store`: the answer could not be kept."])
+
+    async def _found(self, exchange: Exchange) -> Kept:
+        row = await (await self._store()).get_completion(exchange.owner, exchange.params["id"])
+        if row is None:
+            raise _nothing(exchange)
+        return row
+
+    async def get(self, exchange: Exchange) -> None:
+        await exchange.answer(200, (await self._found(exchange)).body)
+
+    async def change(self, exchange: Exchange) -> None:
+        body = await self._app.body(exchange)
+        metadata = stored.decode_change(body, self._app.settings.strict_params)
+        row = await self._found(exchange)
+        changed = stored.noted(row.body, metadata)
+        if not await (await self._store()).change_completion(row.owner, row.id, changed):
+            raise _nothing(exchange)
+        await exchange.answer(200, changed)
+
+    async def delete(self, exchange: Exchange) -> None:
+        owner, name = exchange.owner, exchange.params["id"]
+        gone = (await self._store()).delete_completion
+        if not await self._app.desk.forget(owner, [name], lambda: gone(owner, name)):
+            raise _nothing(exchange)
+        await exchange.answer(200, stored.deleted(name))
+
+    async def messages(self, exchange: Exchange) -> None:
+        limit, newest = paging(exchange, "asc")
+        row = await self._found(exchange)
+        after = exchange.query.get("after")
+        page = stored.messages(row.id, row.messages, after, limit, newest)
+        await exchange.answer(200, page)
+
+    async def every(self, exchange: Exchange) -> None:
+        limit, newest = paging(exchange, "asc")
+        model, after = exchange.query.get("model"), exchange.query.get("after")
+        wanted = {
+            key[1]: value for name, value in exchange.query.items() if (key := _FILTER.match(name))
+        }
+        store = await self._store()
+        found: list[bytes] = []
+        # of those that are all wanted, one more than are shown says that there are more
+        some = _SOME if wanted or model is not None else limit + 1
+        while len(found) <= limit:
+            page = await store.completions(
+                exchange.owner, after=after, limit=some, newest_first=newest
+            )
+            found += [body for _, body in page if stored.fits(body, model, wanted)]
+            if len(page) < some:
+                break
+            after = page[-1][0]
+        await exchange.answer(200, stored.listed(found[:limit], len(found) > limit))
+
+    def routes(self) -> list[Route]:
+        path = "/v1/chat/completions"
+        one = f"{path}/{{id}}"
+        return [
+            Route(
+                path=path,
+                method="POST",
+                handler=self.complete,
+                summary="Go on with a conversation.",
+                body=decode.ChatRequest,
+                answer=encode.ChatCompletion,
+                streams=True,
+            ),
+            Route(path=path, method="GET", handler=self.every, summary="Those that were kept."),
+            Route(path=one, method="GET", handler=self.get, summary="One that was kept."),
+            Route(
+                path=one,
+                method="POST",
+                handler=self.change,
+                summary="Change what is noted of it.",
+                body=stored.ChangedCompletion,
+            ),
+            Route(path=one, method="DELETE", handler=self.delete, summary="Forget it."),
+            Route(
+                path=f"{one}/messages",
+                method="GET",
+                handler=self.messages,
+                summary="What it was asked.",
+            ),
+        ]
+
+
+def _nothing(exchange: Exchange) -> NotFound:
+    name = exchange.params["id"][:80]
+    return NotFound(f"There is no chat completion `{name}` that was kept.", param="completion_id")

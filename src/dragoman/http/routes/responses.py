@@ -1,0 +1,285 @@
+"""The routes of what lasts: responses and conversations.
+
+Handlers read what is asked, go to the desk or to the store in the name of whoever asks, and answer.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dragoman.errors import BadRequest, DragomanError, NotFound
+from dragoman.http.asgi import WEBSOCKET, Exchange
+from dragoman.http.paging import number, paging
+from dragoman.http.respond import unbroken, warnings
+from dragoman.http.router import Handler, Route
+from dragoman.http.websocket import Socket
+from dragoman.pipeline.pipeline import done
+from dragoman.protocols import responses
+from dragoman.protocols.conversations import conversations
+from dragoman.protocols.responses.types import Item
+from dragoman.responses.compaction import compact
+from dragoman.responses.history import Local, taken
+from dragoman.responses.response_run import Turn
+from dragoman.responses.run import Outlet
+from dragoman.store.rows import Conversation, Entry
+
+if TYPE_CHECKING:
+    from dragoman.http.app import App
+    from dragoman.store.store import Store
+
+encode = msgspec.json.Encoder().encode
+
+
+class Stateful:
+    """The handlers."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._desk = app.desk
+
+    async def _store(self) -> Store:
+        return await self._app.state.store()
+
+    # responses
+
+    async def respond(self, exchange: Exchange) -> None:
+        asked = await self._app.read(exchange, responses.decode)
+        await self._app.answering.answer(exchange, lambda: self._desk.begin(asked, exchange.owner))
+
+    async def get(self, exchange: Exchange) -> None:
+        name, owner = exchange.params["id"], exchange.owner
+        if exchange.query.get("stream", "").lower() in ("true", "1"):
+            after = max(-1, number(exchange, "starting_after", -1))
+            await self._app.answering.answer(
+                exchange, lambda: self._desk.listen(owner, name, after)
+            )
+        else:
+            await exchange.answer(200, await self._desk.get(owner, name))
+
+    async def delete(self, exchange: Exchange) -> None:
+        name = exchange.params["id"]
+        await self._desk.delete(exchange.owner, name)
+        await exchange.answer(200, encode({"id": name, "object": "response", "deleted": True}))
+
+    async def cancel(self, exchange: Exchange) -> None:
+        await exchange.answer(200, await self._desk.cancel(exchange.owner, exchange.params["id"]))
+
+    async def input_items(self, exchange: Exchange) -> None:
+        items = await self._desk.input_items(exchange.owner, exchange.params["id"])
+        limit, newest = paging(exchange)
+        if newest:
+            items.reverse()
+        after = exchange.query.get("after")
+        if after is not None:
+            items = _behind(items, after)
+        page = items[:limit]
+        await exchange.answer(200, conversations.listed(page, more=len(items) > limit))
+
+    async def compact(self, exchange: Exchange) -> None:
+        asked = await self._app.read(exchange, responses.decode_compact)
+
+        async def work() -> bytes:
+            scene = await self._desk.scene(asked, exchange.owner, {})
+            body, unkept = await compact(*scene, self._app.answering.timing().note)
+            exchange.headers += warnings(unkept)
+            return body
+
+        await self._watched(exchange, work)
+
+    async def count(self, exchange: Exchange) -> None:
+        asked = await self._app.read(exchange, responses.decode_count)
+
+        async def work() -> bytes:
+            found = await self._desk.count(asked, exchange.owner)
+            return encode({"object": "response.input_tokens", "input_tokens": found})
+
+        await self._watched(exchange, work)
+
+    async def _watched(self, exchange: Exchange, work: Callable[[], Awaitable[bytes]]) -> None:
+        """Answer with what a work that takes its time gives."""
+        async with self._app.answering.watching(exchange.gone):
+            body = await work()
+        await exchange.answer(200, body)
+
+    # a response for each text that comes over a socket
+
+    async def converse(self, exchange: Exchange) -> None:
+        async with self._app.sockets.of(exchange) as socket:
+            await socket.accept()
+            local: Local = {}
+            while True:
+                text = await socket.receive()
+                with socket.working():
+                    await self._converse(exchange, socket, text, local)
+
+    async def _converse(
+        self, exchange: Exchange, socket: Socket, text: bytes, local: Local
+    ) -> None:
+        """One response; whatever becomes of it, the socket stays open."""
+        stream = responses.stream_of(text)
+
+        def push(frames: list[bytes]) -> Awaitable[None] | None:
+            return socket.push([responses.unframed(frame, stream) for frame in frames])
+
+        turn: Turn | None = None
+        previous: str | None = None
+        try:
+            asked = responses.decode_frame(text, self._app.settings.strict_params)
+            previous = asked.said.previous_response_id
+            async with self._app.answering.watching(socket.gone):
+                work = await self._desk.begin(asked, exchange.owner, local)
+                assert isinstance(work, Turn)  # noqa: S101  # nothing runs in the background here
+                turn = work
+                if turn.warnings:
+                    await socket.send(responses.warning(turn.warnings, stream))
+                await done(push(turn.start()))
+                with unbroken(f"response {turn.id}"):
+                    await turn.run(Outlet(self._app.answering.timing().note, push))
+            local.clear()
+            local[turn.id] = turn.items
+        except DragomanError as error:
+            local.pop(previous or "", None)  # what could not be gone on from is not tried again
+            if turn is None or not turn.writer.over:
+                self._app.metrics.fail(error)
+            if turn is None:
+                status = exchange.status_of(error)
+                await socket.send(responses.socket_error(error, status, stream))
+            else:
+                await done(push(await turn.fail(error)))
+        finally:
+            if turn is not None:
+                turn.close()
+
+    # conversations
+
+    async def create(self, exchange: Exchange) -> None:
+        said = await self._app.read(exchange, conversations.decode_new)
+        row = Conversation(
+            id=f"conv_{uuid.uuid4().hex}",
+            owner=exchange.owner,
+            created=int(time.time()),
+            metadata=encode(said.metadata),
+        )
+        await (await self._store()).add_conversation(row, _entries(said.items))
+        await self._show(exchange, row)
+
+    async def find(self, exchange: Exchange) -> None:
+        row = await (await self._store()).get_conversation(exchange.owner, exchange.params["id"])
+        await self._show(exchange, row)
+
+    async def change(self, exchange: Exchange) -> None:
+        metadata = encode(await self._app.read(exchange, conversations.decode_change))
+        store, name = await self._store(), exchange.params["id"]
+        await self._show(exchange, await store.update_conversation(exchange.owner, name, metadata))
+
+    async def _show(self, exchange: Exchange, row: Conversation | None) -> None:
+        if row is None:
+            raise _no_conversation(exchange)
+        await exchange.answer(200, conversations.shown(row.id, row.created, row.metadata))
+
+    async def forget(self, exchange: Exchange) -> None:
+        owner, name, store = exchange.owner, exchange.params["id"], await self._store()
+        said = await store.responses_of(owner, name)
+        gone = store.delete_conversation
+        if not await self._desk.forget(owner, said, lambda: gone(owner, name)):
+            raise _no_conversation(exchange)
+        await exchange.answer(200, conversations.deleted(name))
+
+    async def items(self, exchange: Exchange) -> None:
+        limit, newest = paging(exchange)
+        found = await (await self._store()).items(
+            exchange.owner,
+            exchange.params["id"],
+            after=exchange.query.get("after"),
+            limit=limit + 1,
+            newest_first=newest,
+        )
+        if found is None:
+            raise _no_conversation(exchange)
+        items = [msgspec.json.decode(entry.body) for entry in found[:limit]]
+        await exchange.answer(200, conversations.listed(items, more=len(found) > limit))
+
+    async def add_items(self, exchange: Exchange) -> None:
+        items = await self._app.read(exchange, conversations.decode_items)
+        store, name = await self._store(), exchange.params["id"]
+        entries = _entries(items)
+        there = await store.items_named(exchange.owner, name, [entry.id for entry in entries])
+        for at, entry in enumerate(entries):
+            if there.get(entry.id, entry.body) != entry.body:
+                raise taken(entry.id, f"items[{at}].id")
+        if not await store.add_items(exchange.owner, name, entries):
+            raise _no_conversation(exchange)
+        await exchange.answer(200, conversations.listed(items, more=False))
+
+    async def item(self, exchange: Exchange) -> None:
+        where = exchange.params["id"], exchange.params["item"]
+        found = await (await self._store()).item(exchange.owner, *where)
+        if found is None:
+            raise NotFound("There is no such item in this conversation.", param="item_id")
+        await exchange.answer(200, found.body)
+
+    async def delete_item(self, exchange: Exchange) -> None:
+        store, where = await self._store(), (exchange.params["id"], exchange.params["item"])
+        if not await store.delete_item(exchange.owner, *where):
+            raise NotFound("There is no such item in this conversation.", param="item_id")
+        row = await store.get_conversation(exchange.owner, where[0])
+        await self._show(exchange, row)
+
+    def routes(self) -> list[Route]:
+        def at(method: str, path: str, handler: Handler, summary: str, **more: Any) -> Route:
+            return Route(path=path, method=method, handler=handler, summary=summary, **more)
+
+        one, talk = "/v1/responses/{id}", "/v1/conversations/{id}"
+        asked, spoken = responses.ResponseRequest, conversations
+        return [
+            at(
+                "POST",
+                "/v1/responses",
+                self.respond,
+                "Answer, and keep the answer to go on from.",
+                body=asked,
+                streams=True,
+            ),
+            at(WEBSOCKET, "/v1/responses", self.converse, "The same, a text for each event."),
+            at("POST", "/v1/responses/compact", self.compact, "Make a conversation short."),
+            at("POST", "/v1/responses/input_tokens", self.count, "Count what would be read."),
+            at("GET", one, self.get, "A response, or its events from some number on."),
+            at("DELETE", one, self.delete, "Forget a response."),
+            at("POST", f"{one}/cancel", self.cancel, "End a response in the background."),
+            at("GET", f"{one}/input_items", self.input_items, "What a response was asked."),
+            at(
+                "POST",
+                "/v1/conversations",
+                self.create,
+                "Begin a conversation.",
+                body=spoken.NewConversation,
+            ),
+            at("GET", talk, self.find, "A conversation."),
+            at("POST", talk, self.change, "Change what is noted of it."),
+            at("DELETE", talk, self.forget, "Forget a conversation."),
+            at("GET", f"{talk}/items", self.items, "What was said in it."),
+            at("POST", f"{talk}/items", self.add_items, "Say more in it."),
+            at("GET", f"{talk}/items/{{item}}", self.item, "One thing that was said."),
+            at("DELETE", f"{talk}/items/{{item}}", self.delete_item, "Forget one thing."),
+        ]
+
+
+def _entries(items: list[Item]) -> list[Entry]:
+    return [Entry(item["id"], encode(item)) for item in items]
+
+
+def _no_conversation(exchange: Exchange) -> NotFound:
+    name = exchange.params["id"][:80]
+    return NotFound(f"There is no conversation `{name}`.", code="conversation_not_found")
+
+
+def _behind(items: list[Item], after: str) -> list[Item]:
+    at = next((at for at, item in enumerate(items) if item["id"] == after), None)
+    if at is None:
+        raise BadRequest("There is no such item in this response.", param="after")
+    return items[at + 1 :]

@@ -1,0 +1,181 @@
+"""The small services beside the generating dialects: models, tokens, health, documents."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from dragoman.errors import BadRequest, Unsupported
+from dragoman.http import openapi
+from dragoman.http.asgi import Exchange
+from dragoman.http.metrics import CONTENT_TYPE
+from dragoman.models.registry import Entry, Model
+from dragoman.pipeline.embed import embed
+from dragoman.pipeline.pipeline import count
+from dragoman.protocols.embeddings import embeddings
+from dragoman.protocols.messages import Count, Messages, model_list
+from dragoman.protocols.models import models
+from dragoman.protocols.shared import openai
+from dragoman.protocols.shared.json_body import read
+from dragoman.protocols.tokenize import tokenize as tokens
+from dragoman.responses.run import Answer
+from dragoman.tokenizers.tokenizer import AnyTokenizer
+from dragoman.types import Chat
+
+if TYPE_CHECKING:
+    from dragoman.http.app import App
+
+T = TypeVar("T")
+HTML = b"text/html; charset=utf-8"
+PAGE = Path(__file__).with_name("docs_page.html")
+
+
+class Services:
+    """Handlers over one app."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._models = app.models
+
+    async def message(self, exchange: Exchange) -> None:
+        dialect = await self._speaking(exchange)
+        said = await self._app.read(exchange, dialect.decode)
+        request = replace(said, owner=exchange.owner)
+        await self._app.answering.answer(
+            exchange, lambda: Answer.prepared(dialect, request, self._models)
+        )
+
+    async def count_tokens(self, exchange: Exchange) -> None:
+        dialect = await self._speaking(exchange)
+        said = await self._app.read(exchange, dialect.to_count)
+        counted = Count(await count(replace(said, owner=exchange.owner), self._models))
+        await exchange.answer(200, openai.encode(counted))
+
+    async def _speaking(self, exchange: Exchange) -> Messages:
+        """The Messages dialect for one client, told by the errors and the pings as well."""
+        seal = await self._app.state.seal()
+        dialect = Messages(seal.of(exchange.owner), exchange.request_id)
+        exchange.ping = dialect.ping
+        return dialect
+
+    async def embed(self, exchange: Exchange) -> None:
+        request = await self._app.read(exchange, embeddings.decode)
+        async with self._app.answering.watching(exchange.gone):
+            model, vectors, spent = await embed(request.model, request.inputs, self._models)
+        self._app.metrics.spent += spent
+        body = embeddings.whole(request, model, vectors, spent.prompt)
+        await exchange.answer(200, body)
+
+    async def tokenize(self, exchange: Exchange) -> None:
+        said, prompt = await self._app.read(exchange, tokens.decode)
+        with await self._models.acquire(said.model or self._models.default) as model:
+            vocabulary = vocabulary_of(model)
+            if isinstance(prompt, Chat):
+                ids = (await model.prompt.render(prompt)).ids or []
+            else:
+                ids = list(await model.prompt.encode(prompt))
+            answer = tokens.TokenizeAnswer(len(ids), model.capabilities.context, ids)
+            if said.return_token_strs:
+                answer.token_strs = [
+                    vocabulary.pieces[token].decode(errors="replace") for token in ids
+                ]
+        await exchange.answer(200, await asyncio.to_thread(openai.encode, answer))
+
+    async def detokenize(self, exchange: Exchange) -> None:
+        said = await self._app.read(exchange, tokens.decode_ids)
+        with await self._models.acquire(said.model or self._models.default) as model:
+            vocabulary = vocabulary_of(model)
+            if any(token >= vocabulary.vocab_size for token in said.tokens):
+                raise BadRequest("A token is not in the model's vocabulary.", param="tokens")
+            text = await asyncio.to_thread(vocabulary.decode, said.tokens)
+        await exchange.answer(200, openai.encode(tokens.DetokenizeAnswer(text)))
+
+    async def tokenizer_info(self, exchange: Exchange) -> None:
+        with await self._models.acquire(self._models.default) as model:
+            vocabulary = vocabulary_of(model)
+            answer = tokens.TokenizerInfo(
+                vocabulary.vocab_size,
+                vocabulary.variables.get("bos_token"),
+                vocabulary.variables.get("eos_token"),
+                model.template_source,
+                vocabulary.add_bos,
+            )
+        await exchange.answer(200, openai.encode(answer))
+
+    async def list_models(self, exchange: Exchange) -> None:
+        cards = [card(entry) for entry in self._models.list()]
+        if exchange.messages:
+            await exchange.answer(200, model_list.page(cards, exchange.query))
+        else:
+            await exchange.answer(200, models.whole(cards))
+
+    async def one_model(self, exchange: Exchange) -> None:
+        found = card(self._models.get(exchange.params["model"]))
+        await exchange.answer(200, (model_list if exchange.messages else models).one(found))
+
+    async def load(self, exchange: Exchange) -> None:
+        said = read(await self._app.body(exchange), models.ModelName)
+        await self._models.load(said.model)
+        await exchange.answer(200, openai.encode(card(self._models.get(said.model))))
+
+    async def unload(self, exchange: Exchange) -> None:
+        said = read(await self._app.body(exchange), models.ModelName)
+        await self._models.unload(said.model)
+        await exchange.answer(200, openai.encode(card(self._models.get(said.model))))
+
+    async def live(self, exchange: Exchange) -> None:
+        await exchange.answer(200, b'{"status":"live"}')
+
+    async def ready(self, exchange: Exchange) -> None:
+        waiting = self._app.not_ready()
+        if waiting is None:
+            await exchange.answer(200, b'{"status":"ready"}')
+        else:
+            raise waiting
+
+    async def hello(self, exchange: Exchange) -> None:
+        await exchange.answer(200, b'{"object":"dragoman","docs":"/docs"}')
+
+    async def metrics(self, exchange: Exchange) -> None:
+        await exchange.answer(200, self._app.metrics.page(), CONTENT_TYPE)
+
+    async def openapi(self, exchange: Exchange) -> None:
+        await exchange.answer(200, openapi.document(self._app.routes.all))
+
+    async def docs(self, exchange: Exchange) -> None:
+        await exchange.answer(200, PAGE.read_bytes(), HTML)
+
+
+def vocabulary_of(model: Model) -> AnyTokenizer:
+    if model.tokenizer is None:
+        raise Unsupported("This model's engine has no tokenizer here.", param="model")
+    return model.tokenizer
+
+
+def known(value: T | None) -> T | UnsetType:
+    return UNSET if value is None else value
+
+
+def card(entry: Entry) -> models.ModelCard:
+    """A model as it is listed; what is known only once it is loaded is left out until then."""
+    info = entry.info
+    return models.ModelCard(
+        id=entry.id,
+        created=info.created,
+        status=entry.state,
+        context_length=known(info.context),
+        max_model_len=known(info.context),
+        architecture=known(info.architecture),
+        quantization=known(info.quantisation),
+        parameters=known(info.parameters),
+        size=info.size,
+        modalities=list(info.modalities),
+        capabilities=list(info.capabilities),
+        lora=list(info.lora),
+        aliases=list(entry.aliases),
+        error=known(entry.error),
+    )

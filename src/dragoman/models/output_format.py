@@ -1,0 +1,223 @@
+"""What a model's answers look like: how it writes its thoughts and its tool calls.
+
+Both are found from the model's own template when it is loaded (see `detection`), and an operator
+can say otherwise. Where the template has no place for tools they are put in the generic form, so
+there the answers are read as that. What was found is logged, with both sides of anything that did
+not come back from the round trip as it went in.
+
+Where an answer begins, in thoughts or not, is asked of each prompt. Only what the template itself
+wrote counts, so a user who mentions a mark changes nothing; of a message that the client wants to
+be continued, its own words count.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.detection import Detected, detect
+from dragoman.errors import DragomanError, TemplateRejected
+from dragoman.formats import find_reasoning, find_tools
+from dragoman.output.library import OutputParser, opens_inside, rules, shows
+from dragoman.output.spec import GAP, Reasoning
+from dragoman.output.text_buffer import last_of
+from dragoman.prompt import generic_tools
+from dragoman.prompt.reasoning_options import Knobs
+from dragoman.prompt.renderer import Prompter, Rendered
+from dragoman.prompt.template.capabilities import abilities
+from dragoman.types import Chat
+
+log = logging.getLogger("dragoman.models")
+
+NONE = "none"  # an operator's word for "leave it as it is"
+Formats: TypeAlias = tuple[str | None, str | None]  # what an operator says of tools and thoughts
+
+
+class Vocabulary(Protocol):
+    """What is needed of a tokenizer."""
+
+    specials: dict[str, int]
+    control: frozenset[int]
+
+
+class Beginning(Struct, frozen=True):
+    """Where an answer begins."""
+
+    inside: bool | None = None  # in the middle of a thought; None where no template says
+    opening: str | None = None  # what the template wrote, where that is an open header
+
+
+class Speech(Struct, frozen=True):
+    """The formats a model speaks, by name; None is "plain text"."""
+
+    tools: str | None = None
+    reasoning: str | None = None
+
+    def heard_in(self, chat: Chat) -> Speech:
+        """What is looked for in the answer: calls only where the request lets the model call."""
+        return self if chat.offered else Speech(None, self.reasoning)
+
+    def __bool__(self) -> bool:
+        return self.tools is not None or self.reasoning is not None
+
+    @property
+    def thoughts(self) -> Reasoning | None:
+        return None if self.reasoning is None else find_reasoning(self.reasoning)
+
+    def parser(self, chat: Chat, begins: Beginning) -> OutputParser:
+        """Reads one answer."""
+        return OutputParser(
+            self.tools,
+            self.reasoning,
+            tools=chat.offered,
+            prompt=begins.opening,
+            inside=begins.inside,
+        )
+
+    def shown(self, vocabulary: Vocabulary | None) -> frozenset[int]:
+        """Control tokens that are marks of these formats, or parts of one."""
+        if vocabulary is None or not self:
+            return frozenset()
+        tools = None if self.tools is None else find_tools(self.tools)
+        return frozenset(
+            token
+            for text, token in vocabulary.specials.items()
+            if token in vocabulary.control and shows(tools, self.thoughts, text)
+        )
+
+    def kept(self, vocabulary: Vocabulary | None) -> frozenset[int]:
+        """Those of them that are part of the answer."""
+        thoughts = self.thoughts
+        if vocabulary is None or thoughts is None or not thoughts.shown:
+            return frozenset()
+        known = vocabulary.specials
+        return frozenset(known[mark] for mark in (*thoughts.open, *thoughts.close) if mark in known)
+
+    @property
+    def closing(self) -> str | None:
+        """The mark that ends a thought, where we can write it in the model's stead."""
+        thoughts = self.thoughts
+        if thoughts is None or not thoughts.close or thoughts.shown:
+            return None
+        if thoughts.header is not None and thoughts.header.routes:
+            return None
+        return thoughts.close[0].replace(GAP, "")
+
+    @property
+    def ending(self) -> str:
+        """The same as it stands in a prompt, with what the answer follows on."""
+        thoughts, mark = self.thoughts, self.closing
+        return "" if thoughts is None or mark is None else f"\n{mark.lstrip()}{thoughts.answer}"
+
+    async def begins(self, chat: Chat, rendered: Rendered, by: Prompter) -> Beginning:
+        """Where the answer begins, by this prompt."""
+        if by.template_source is None:
+            return Beginning()
+        header = rules(self.tools, self.reasoning).header
+        opening = None
+        if header is not None and rendered.text.endswith(header.open):
+            opening = await self._opening(chat, by)
+        return Beginning(await self._inside(chat, rendered, by), opening)
+
+    async def _opening(self, chat: Chat, by: Prompter) -> str | None:
+        """What the template writes to open the answer; None if it takes the chat as it is only."""
+        try:
+            return await by.opening(chat)
+        except TemplateRejected:
+            return None
+
+    async def _inside(self, chat: Chat, rendered: Rendered, by: Prompter) -> bool | None:
+        thoughts = self.thoughts
+        if thoughts is None:
+            return None
+        if chat.continue_final_message:
+            own = (chat.messages[-1].content or "").strip()
+            closed = last_of(own, thoughts.close)
+            if own.startswith(tuple(mark.replace(GAP, "") for mark in thoughts.open)):
+                return last_of(own, thoughts.open) > closed
+            if closed[0] >= 0:
+                return False
+        elif not opens_inside(thoughts, rendered.text):
+            return False
+        if rendered.ending in thoughts.open:  # a special token, so nobody but the template wrote it
+            return True
+        opening = await self._opening(chat, by)
+        if opening is None:
+            return rendered.text.rstrip().endswith(thoughts.open)
+        return opens_inside(thoughts, opening)
+
+
+class Known(Struct, frozen=True):
+    """What was found out about a model's template."""
+
+    speech: Speech = Speech()
+    knobs: Knobs = Knobs()
+
+
+def check_names(tools: str | None, reasoning: str | None) -> None:
+    """A `ValueError` with the choices, for a format that does not exist."""
+    if tools and tools != NONE:
+        find_tools(tools)
+    if reasoning and reasoning != NONE:
+        find_reasoning(reasoning)
+
+
+def listen(template: str | None, vocabulary: Vocabulary | None, said: Formats, name: str) -> Known:
+    """What a model's template says of its answers, with what an operator said over it."""
+    tools, reasoning = said
+    check_names(tools, reasoning)
+    placed = template is not None and abilities(template).tools_rendered
+    if tools and not placed and (tools == NONE or find_tools(tools).name != generic_tools.FORMAT):
+        pair = generic_tools.FORMAT, tools
+        log.warning("%s: the prompt teaches %s, answers are read as %s", name, *pair)
+    if template is None:
+        speech = Speech(_either(tools, generic_tools.FORMAT), _either(reasoning, None))
+        return Known(speech, Knobs(thinks=speech.reasoning is not None))
+    try:
+        found = detect(template, () if vocabulary is None else vocabulary.specials)
+    except DragomanError:
+        raise
+    except Exception:
+        log.exception("%s: what its template says of its answers could not be found", name)
+        own = None if placed else generic_tools.FORMAT
+        return Known(Speech(_either(tools, own), _either(reasoning, None)), Knobs(thinks=True))
+    _tell(found, name)
+    own = found.tools if placed else generic_tools.FORMAT
+    speech = Speech(_either(tools, own), _either(reasoning, found.reasoning))
+    switch = found.thinking.switch
+    switched = None if switch is None else (switch.name, switch.on, switch.off)
+    thinks = (found.reasoning or speech.reasoning) is not None
+    knobs = Knobs(switched, found.thinking.budget, thinks=thinks)
+    if found.thinking.effort:
+        knobs = replace(knobs, effort=found.thinking.effort)
+    return Known(speech, knobs)
+
+
+def _either(said: str | None, found: str | None) -> str | None:
+    """The operator's word over what was found."""
+    if not said:
+        return found
+    return None if said == NONE else said
+
+
+def _tell(found: Detected, name: str) -> None:
+    log.info(
+        "%s: tool calls as %s, thoughts as %s (%s)",
+        name,
+        found.tools,
+        found.reasoning or NONE,
+        found.sure,
+    )
+    for item in found.failed:
+        log.warning(
+            "%s: its template's %s did not come back as it went in: %r was written as %r and "
+            "read as %r",
+            name,
+            item.name,
+            item.said,
+            item.text,
+            item.came,
+        )

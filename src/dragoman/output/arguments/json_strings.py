@@ -1,0 +1,95 @@
+"""Words and letters of literals, as JSON writes them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from json.encoder import encode_basestring
+
+from dragoman.output.text_buffer import Cut, Reading, Source
+
+# what a string cannot pass on as it is, by the quote it stands in
+PLAIN = {'"': re.compile(r'["\\\x00-\x1f]'), "'": re.compile(r"['\"\\\x00-\x1f]")}
+WORDS = {"true": "true", "false": "false", "null": "null"}
+WORDS |= {"True": "true", "False": "false", "None": "null"}
+_ESCAPE = re.compile(r"u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[^uUx]", re.DOTALL)
+_ESCAPES = {"u": 5, "U": 9, "x": 3}
+HALF = re.compile(r"[\ud800-\udfff]")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
+LONGEST_NUMBER = 1000  # digits; what is longer no reader of JSON takes for a number
+_LIKE_A_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?")
+
+
+def dumped(value: object) -> str:
+    """JSON that can be sent: half a character, which an escape may make, stays an escape."""
+    made = json.dumps(value, ensure_ascii=False)
+    return made if HALF.search(made) is None else json.dumps(value)
+
+
+def quoted(text: str) -> str:
+    """Text as a JSON string."""
+    made = encode_basestring(text)
+    return made if HALF.search(made) is None else json.dumps(text)
+
+
+def escaped(text: str) -> str:
+    """Text as it stands inside a JSON string."""
+    return quoted(text)[1:-1]
+
+
+def word_of(word: str) -> str:
+    """A bare word: a number or a constant if it is one, else a string."""
+    if word in WORDS:
+        return WORDS[word]
+    if len(word) <= LONGEST_NUMBER and _NUMBER.fullmatch(word):
+        return word
+    return _number(word) or quoted(word)
+
+
+def _number(word: str) -> str | None:
+    """A number that Python would read but JSON would not."""
+    if len(word) > 32 or not word.isascii() or "_" in word:
+        return None
+    try:
+        return str(int(word, 0))
+    except ValueError:
+        pass
+    if _LIKE_A_NUMBER.fullmatch(word) and math.isfinite(number := float(word)):
+        return json.dumps(int(number) if number.is_integer() and "." not in word else number)
+    return None
+
+
+def read_escape(src: Source) -> Reading[str]:
+    """An escape, from its backslash on, as JSON writes it."""
+    while True:
+        letter = src.text[src.at + 1 : src.at + 2]
+        need = _ESCAPES.get(letter, 1)
+        if letter and len(src.text) - src.at > need:
+            break
+        if src.ended:
+            src.at = len(src.text)
+            raise Cut
+        yield
+    found = _ESCAPE.match(src.text, src.at + 1)
+    if found is None:  # an escape of too few digits is no escape
+        src.at += 1
+        return "\\\\"
+    src.at = found.end()
+    return _escape_of(found.group())
+
+
+def _escape_of(said: str) -> str:
+    """An escape of JSON or Python, without its backslash, as JSON writes it."""
+    kind = said[0]
+    if kind == "u":
+        return "\\" + said
+    if kind in "Ux":
+        return escaped(chr(min(int(said[1:], 16), 0x10FFFF)))
+    if kind in '"\\/bfnrt':
+        return "\\" + kind
+    if kind == "'":
+        return "'"
+    if kind == "\n":
+        return ""
+    return "\\\\" + escaped(kind)

@@ -1,0 +1,233 @@
+"""Calls as Python writes them, and as templates that only mean to write Python do.
+
+Several templates forget the commas between arguments, the quotes around strings, or to escape the
+quotes inside them, and models imitate their template. Where the tool's parameters are known, the
+name of the next one tells where a value ends.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dragoman.output.arguments.call_body import letter_after_space, listed, marks, one_object
+from dragoman.output.arguments.cast import cast
+from dragoman.output.arguments.json_strings import PLAIN, escaped, quoted, read_escape
+from dragoman.output.arguments.literal import Out, Value
+from dragoman.output.arguments.parameter_types import STRING
+from dragoman.output.calls import Calls
+from dragoman.output.spec import GAP, Objects, Pythonic
+from dragoman.output.text_buffer import Cut, Reading, Refused, Source, skip, up_to
+
+_NAME = re.compile(r"[^\W\d][\w.\-]*")
+_KEY = re.compile(r"[^\W\d]\w*")
+_SPACES = re.compile(r"\s{0,64}")
+LONGEST = 256
+ENDS = (")]", "),", ")\n", ")<")
+
+
+def pythonic(src: Source, body: Pythonic, calls: Calls) -> Reading[None]:
+    """Calls in brackets, or on lines of their own."""
+    letter = yield from letter_after_space(src)
+    if letter == "{":
+        yield from one_object(src, Objects(complete=True), calls)
+        return
+    listing = letter == "["
+    if body.brackets and not listing:
+        raise Refused
+    if listing:
+        src.at += 1
+        letter = yield from letter_after_space(src)
+        if letter == "{":
+            yield from listed(src, Objects(complete=True), calls)
+            return
+    while True:
+        yield from python_call(src, calls)
+        letter = yield from letter_after_space(src)
+        if letter in (",", ";"):
+            src.at += 1
+            letter = yield from letter_after_space(src)
+        elif not listing and not (letter.isalpha() or letter == "_"):
+            return
+        if listing and letter == "]":
+            src.at += 1
+            return
+
+
+def python_call(src: Source, calls: Calls) -> Reading[None]:
+    name = yield from word(src, _NAME)
+    letter = yield from letter_after_space(src)
+    if letter != "(":
+        raise Refused
+    src.at += 1
+    calls.open(name)
+    arguments = Keywords(src, calls)
+    calls.closing = arguments.closing
+    yield from arguments.read()
+    calls.close()
+
+
+def word(src: Source, pattern: re.Pattern[str]) -> Reading[str]:
+    """A name, to its end."""
+    yield from skip(src)
+    start = ""  # what was there of it when the text ran out
+    while True:
+        text = start + src.text[src.at : src.at + LONGEST + 1]
+        found = pattern.match(text)
+        size = 0 if found is None else found.end()
+        if size > LONGEST or (not size and text):
+            raise Refused
+        src.at += size - len(start)
+        if src.more:
+            return text[:size]
+        if src.ended:
+            raise Cut
+        start = text[:size]
+        yield
+
+
+class Keywords:
+    """The arguments of a call, from its opening to its closing bracket."""
+
+    def __init__(self, src: Source, calls: Calls) -> None:
+        self._src = src
+        self._calls = calls
+        self._keys = tuple(calls.tools.types(calls.name))
+        self._value: Value | None = None
+        self._string = False
+        self._some = False
+        self._lead = "{"
+
+    def closing(self) -> str:
+        inner = self._value.closing() if self._value is not None else ""
+        return ('"' if self._string else inner) + "}"
+
+    def _out(self, text: str) -> None:
+        lead, self._lead = self._lead, ""
+        self._calls.args(lead + text)
+
+    def read(self) -> Reading[None]:
+        src = self._src
+        glued = ""
+        while True:
+            letter = yield from letter_after_space(src)
+            if letter == ")" and not glued:
+                src.at += 1
+                self._out("}")
+                return
+            if letter == "," and not glued:
+                src.at += 1
+                continue
+            key = glued or (yield from word(src, _KEY))
+            letter = yield from letter_after_space(src)
+            if letter not in ("=", ":"):
+                raise Refused
+            src.at += 1
+            yield from skip(src)
+            self._lead += f"{', ' if self._some else ''}{quoted(key)}: "
+            self._some = True
+            glued = yield from self._argument(key)
+
+    def _argument(self, key: str) -> Reading[str]:
+        """The value of an argument; the next key, if it is glued to the value's end."""
+        src = self._src
+        types = self._calls.types(key)
+        letter = src.text[src.at : src.at + 1]
+        if letter and letter in "\"'":
+            src.at += 1
+            if types and "string" not in types:
+                parts: list[str] = []
+                try:
+                    yield from self._letters(letter, parts.append)
+                except Cut:
+                    self._string = True
+                    self._out('"' + "".join(parts))
+                    raise
+                self._out(cast(_read("".join(parts)), types))
+            else:
+                self._string = True
+                self._out('"')
+                yield from self._letters(letter, self._out)
+                self._string = False
+                self._out('"')
+            return ""
+        if types == STRING and letter not in ("[", "{", "(", ""):
+            self._out((yield from self._bare()))
+            return ""
+        self._value = Value(src, self._out)
+        self._value.keys = self._keys
+        yield from self._value.read()
+        glued, self._value = self._value.glued, None
+        return glued
+
+    def _bare(self) -> Reading[str]:
+        """A string without quotes, to the next argument or the call's end."""
+        src = self._src
+        parts: list[str] = []
+        ends = marks(*(f",{GAP}{key}{GAP}=" for key in self._keys), *ENDS)
+        try:
+            yield from up_to(src, ends, parts.append)
+        except Cut:
+            text = "".join(parts)
+            if not src.text.endswith(")"):
+                self._string = True
+                self._out('"' + escaped(text.strip()))
+                raise
+            parts = [text[:-1]]
+            src.at -= 1
+        said = "".join(parts).strip()
+        return "null" if said in ("None", "null") else quoted(said)
+
+    def _letters(self, quote: str, out: Out) -> Reading[None]:
+        """A string up to the quote that closes it: one that something can follow."""
+        src = self._src
+        while True:
+            found = PLAIN[quote].search(src.text, src.at)
+            end = len(src.text) if found is None else found.start()
+            if end > src.at:
+                out(src.text[src.at : end])
+                src.at = end
+            if found is None:
+                if src.ended:
+                    raise Cut
+                yield
+                continue
+            letter = src.text[end]
+            if letter == "\\":
+                out((yield from read_escape(src)))
+            elif letter != quote:
+                src.at += 1
+                out(escaped(letter))
+            elif (yield from self._closes()):
+                src.at += 1
+                return
+            else:
+                src.at += 1
+                out(escaped(quote))
+
+    def _closes(self) -> Reading[bool]:
+        """Whether what comes after the quote can follow a string."""
+        src = self._src
+        while True:
+            found = _SPACES.match(src.text, src.at + 1)
+            assert found is not None  # noqa: S101
+            rest = src.text[found.end() : found.end() + LONGEST]
+            if rest[:1] in (",", ")", "]", "}", ";") and rest:
+                return True
+            key = _KEY.match(rest)
+            after = rest[key.end() :].lstrip() if key is not None else "?"
+            if key is not None and after[:1] == "=":
+                return not self._keys or key.group() in self._keys
+            waits = len(rest) < LONGEST and (not rest or not after)
+            if src.ended or not waits:
+                return src.ended and not rest
+            yield
+
+
+def _read(text: str) -> str:
+    """The text of what is written as the inside of a JSON string."""
+    import json
+
+    try:
+        return str(json.loads(f'"{text}"'))
+    except ValueError:
+        return text

@@ -1,0 +1,339 @@
+"""Readers of arguments that stand between tags.
+
+What is between the tags is text; the tool's schema says what it means. An argument that can only be
+a string flows out as it arrives, any other is held back until its end is seen.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from dragoman.output.arguments.call_body import letter_after_space, marks, read_value
+from dragoman.output.arguments.cast import cast, read
+from dragoman.output.arguments.json_strings import escaped, quoted
+from dragoman.output.arguments.parameter_types import STRING, Schema, Types
+from dragoman.output.calls import Calls
+from dragoman.output.spec import Nested, Tagged
+from dragoman.output.text_buffer import (
+    Cut,
+    Marks,
+    Reading,
+    Refused,
+    Source,
+    here,
+    peek,
+    skip,
+    until,
+    up_to,
+)
+
+# an element in a text: its name, what stands in it, and where it is
+Child = tuple[str, str, tuple[int, int]]
+CDATA = ("<![CDATA[", "]]>")
+JSON: Types = frozenset({"json"})  # a value that the format itself says is no text
+INLINE = {"true": STRING, "false": JSON}
+
+
+class Writing:
+    """Writes arguments down as one JSON object."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self.some = False
+        self._string = False
+        calls.closing = self.closing
+
+    def closing(self) -> str:
+        return '"}' if self._string else "}"
+
+    def key(self, key: str) -> str:
+        lead = ", " if self.some else "{"
+        self.some = True
+        return f"{lead}{quoted(key)}: "
+
+    def whole(self, key: str, value: str) -> None:
+        self._calls.args(self.key(key) + value)
+
+    def begin(self, key: str) -> None:
+        self._string = True
+        self._calls.args(self.key(key) + '"')
+
+    def go_on(self, text: str) -> None:
+        self._calls.args(escaped(text))
+
+    def end(self) -> None:
+        self._string = False
+        self._calls.args('"')
+
+    def close(self) -> None:
+        self._calls.args("}" if self.some else "{}")
+        self._calls.close()
+
+
+def tagged(src: Source, body: Tagged, calls: Calls, after: tuple[str, ...]) -> Reading[None]:
+    """A name, then keys and values. `after` are the marks that can follow the last of them."""
+    text, mark, end = yield from until(src, marks(*body.ends, *body.key.open, *after))
+    if mark in body.ends:
+        src.at = end
+    found = re.fullmatch(body.name, text.strip())
+    if found is None:
+        raise Refused
+    name = found["name"].strip()
+    calls.open(html.unescape(name) if body.escaped else name)
+    if body.json and (yield from letter_after_space(src)) == "{":
+        yield from read_value(src, calls)
+        calls.close()
+        return
+    yield from skip(src)
+    if body.block.open and (yield from here(src, marks(*body.block.open))) >= 0:
+        yield from block(src, body, calls)
+        return
+    out = Writing(calls)
+    if mark.startswith("/"):  # it closes itself
+        out.close()
+        return
+    opens = marks(*body.key.open)
+    while True:
+        yield from skip(src)
+        if src.ended and not src.more:
+            raise Cut
+        if (yield from here(src, opens)) < 0:
+            break
+        yield from argument(src, body, calls, out, after)
+        calls.settle()
+    if not out.some and after and not (yield from peek(src, marks(*after))):
+        raise Refused  # neither arguments nor an end
+    out.close()
+
+
+def block(src: Source, body: Tagged, calls: Calls) -> Reading[None]:
+    """All arguments as one JSON object between marks."""
+    _, _, src.at = yield from until(src, marks(*body.key.close))
+    if (yield from letter_after_space(src)) != "{":
+        raise Refused
+    yield from read_value(src, calls)
+    calls.close()
+    yield from skip(src)
+    yield from here(src, marks(*body.block.close))
+
+
+def argument(
+    src: Source, body: Tagged, calls: Calls, out: Writing, after: tuple[str, ...]
+) -> Reading[None]:
+    text, mark, end = yield from until(src, marks(*body.key.close, *body.value.open))
+    if mark in body.key.close:
+        src.at = end
+    found = re.fullmatch(body.keys, text.strip())
+    if found is None:
+        raise Refused
+    groups = found.groupdict()
+    key = html.unescape(groups["key"]) if body.escaped else groups["key"].strip()
+    if body.value.open:
+        yield from skip(src)
+        yield from here(src, marks(*body.value.open))
+    types = calls.types(key)
+    inline = groups.get("type")
+    if inline is not None:
+        types = _inline(inline, types)
+    closes = body.value.close
+    if body.inner:
+        closes += (*body.key.open, *after)
+    if body.trim == "newline":
+        closes += tuple("\n" + mark for mark in closes)
+    yield from value(src, Slot(body, key, types, marks(*closes)), out)
+
+
+class Slot:
+    """A value to be read."""
+
+    def __init__(self, body: Tagged, key: str, types: Types, closes: Marks) -> None:
+        self.key = key
+        self.types = types
+        self.closes = closes
+        self.body = body
+
+
+def value(src: Source, slot: Slot, out: Writing) -> Reading[None]:
+    """A value up to what closes it."""
+    body = slot.body
+    if body.trim == "newline":
+        yield from here(src, marks("\n"))
+    elif body.trim == "space":
+        yield from skip(src)
+    streams = slot.types == STRING or (not slot.types and body.untyped == "text")
+    parts: list[str] = []
+    write = out.go_on if streams else parts.append
+    if streams:
+        out.begin(slot.key)
+    try:
+        mark, end = yield from (sections if body.cdata else up_to)(src, slot.closes, write)
+    except Cut:
+        if not streams:
+            out.whole(slot.key, finished("".join(parts), slot))
+        raise
+    if streams:
+        out.end()
+    else:
+        out.whole(slot.key, finished("".join(parts), slot))
+    if mark.lstrip("\n") in body.value.close:
+        src.at = end
+
+
+def sections(
+    src: Source, closes: Marks, write: Callable[[str], object]
+) -> Reading[tuple[str, int]]:
+    """The same as `up_to`, for text that may have parts in CDATA; blank text beside one is none."""
+    every = marks(CDATA[0], *closes.marks)
+    seen = False
+    while True:
+        parts: list[str] = []
+        mark, end = yield from up_to(src, every, parts.append if seen else write)
+        if "".join(parts).strip():
+            write("".join(parts))
+        if mark != CDATA[0]:
+            return mark, end
+        src.at = end
+        _, src.at = yield from up_to(src, marks(CDATA[1]), write)
+        seen = True
+
+
+def finished(text: str, slot: Slot) -> str:
+    if not slot.types or slot.types == JSON:
+        return read(text) or quoted(text)
+    return cast(text, slot.types)
+
+
+def _inline(said: str, types: Types) -> Types:
+    if said in INLINE:
+        return INLINE[said]
+    return JSON if said != "string" else STRING
+
+
+# Nested
+
+
+def nested(src: Source, body: Nested, calls: Calls, after: tuple[str, ...]) -> Reading[None]:
+    """A name, then an element for each argument."""
+    text, mark, end = yield from until(src, marks(*body.ends, *after))
+    if mark in body.ends:
+        src.at = end
+    found = re.fullmatch(body.name, text.strip())
+    if found is None:
+        raise Refused
+    calls.open(found["name"].strip())
+    out = Writing(calls)
+    opens, ends = marks(body.prefix + "<"), marks(*after)
+    while True:
+        yield from skip(src)
+        at_end = yield from peek(src, ends)
+        if at_end or (yield from here(src, opens)) < 0:
+            break
+        key, _, src.at = yield from until(src, marks(">"))
+        yield from element(src, body, calls, out, Element(key, after))
+        calls.settle()
+    out.close()
+
+
+class Element:
+    """An element to be read, and the marks that end it though it was not closed."""
+
+    def __init__(self, key: str, after: tuple[str, ...]) -> None:
+        self.key = key
+        self.after = after
+
+
+def element(src: Source, body: Nested, calls: Calls, out: Writing, one: Element) -> Reading[None]:
+    key = one.key
+    if calls.types(key) == STRING:
+        out.begin(key)
+        yield from inside(src, body, one, out.go_on)
+        out.end()
+        return
+    parts: list[str] = []
+    schema = calls.tools.schema(calls.name, key)
+    try:
+        yield from inside(src, body, one, parts.append)
+    except Cut:
+        out.whole(key, tree(body, "".join(parts), schema))
+        raise
+    out.whole(key, tree(body, "".join(parts), schema))
+
+
+def inside(
+    src: Source, body: Nested, one: Element, write: Callable[[str], object]
+) -> Reading[None]:
+    """What stands in an element; others of its name may stand in it."""
+    opening, closing = f"{body.prefix}<{one.key}>", f"{body.prefix}</{one.key}>"
+    depth = 1
+    while True:
+        mark, end = yield from up_to(src, marks(opening, closing, *one.after), write)
+        depth += (mark == opening) - (mark == closing)
+        if mark in one.after:
+            return
+        if depth:
+            write(src.text[src.at : end])
+        src.at = end
+        if not depth:
+            return
+
+
+def tree(body: Nested, text: str, schema: Schema, depth: int = 0) -> str:
+    """The JSON of what stands inside an element. Text among elements makes all of it text."""
+    children = list(_children(body, text)) if depth < 32 else []
+    types = schema.types
+    rest = "".join(text[a:b] for a, b in _gaps(children, len(text)))
+    if not children or rest.strip():
+        return cast(text, types) if types else untyped(text)
+    items_only = all(key == body.item for key, _, _ in children)
+    if types == frozenset({"array"}) or (items_only and (not types or "array" in types)):
+        items = (
+            tree(body, inner, schema.item(at), depth + 1)
+            for at, (_, inner, _) in enumerate(children)
+        )
+        return f"[{', '.join(items)}]"
+    members = (
+        f"{quoted(key)}: {tree(body, inner, schema.member(key), depth + 1)}"
+        for key, inner, _ in children
+    )
+    return f"{{{', '.join(members)}}}"
+
+
+def _gaps(children: Sequence[Child], size: int) -> Iterator[tuple[int, int]]:
+    at = 0
+    for _, _, (start, end) in children:
+        yield at, start
+        at = end
+    yield at, size
+
+
+def untyped(text: str) -> str:
+    """What an element without a schema holds: a value if it reads as one, else text."""
+    if not text.strip():
+        return "null"
+    return read(text) or quoted(text)
+
+
+def _children(body: Nested, text: str) -> Iterator[Child]:
+    """The elements in a text, each up to the end of its own kind; elements of one name nest."""
+    at, opening = 0, body.prefix + "<"
+    while (start := text.find(opening, at)) >= 0:
+        end = text.find(">", start + len(opening))
+        if end < 0:
+            return
+        key = text[start + len(opening) : end]
+        if key.startswith("/"):
+            at = end + 1
+            continue
+        begun, depth, at = end + 1, 1, end + 1
+        pattern = re.compile(re.escape(opening) + "(/?)" + re.escape(key) + ">")
+        close = len(text)
+        for found in pattern.finditer(text, begun):
+            depth += -1 if found[1] else 1
+            if not depth:
+                close, at = found.start(), found.end()
+                break
+        else:
+            at = len(text)
+        yield key, text[begun:close], (start, at)

@@ -1,0 +1,179 @@
+"""Reads what a model says: as a library, for text from anywhere.
+
+    parser = OutputParser("hermes_json", "think", tools=tools, prompt=prompt)
+    for piece in pieces:
+        spans = parser.feed(piece)
+    spans = parser.close()
+
+A parser takes the text in any pieces and gives spans on four channels: `text`, `reasoning`,
+`tool_name` and `tool_args`. How the text was cut never changes what comes out. It raises on no text
+at all: what cannot be a call is text. `docs/formats.md` has the policies.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from typing import Any
+
+from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
+from dragoman.output.calls import Toolbox
+from dragoman.output.parser import Parser
+from dragoman.output.rules import DEFAULT, Policy, Rules
+from dragoman.output.span import Span
+from dragoman.output.spec import GAP, NO_REASONING, Header, Named, Nested, Reasoning, Tagged, Tools
+from dragoman.output.text_buffer import last_of
+from dragoman.types import Tool
+
+__all__ = [
+    "OutputParser",
+    "Policy",
+    "Span",
+    "list_formats",
+    "markers",
+    "opens_inside",
+    "parse_reasoning_complete",
+    "parse_tool_call_complete",
+]
+
+FAR = 2000  # characters; thoughts that a client wants continued may be as long
+TAG = re.compile(r"<[^\s<>]{1,30}>|\[/?[A-Z_]{1,30}\]")
+# fields of a format that hold no marks
+NO_MARKS = {"name", "keys", "models", "example", "aliases", "signs", "thoughts", "answer"}
+NO_MARKS |= {"trim", "untyped", "item", "id", "arguments", "routes"}
+NO_MARKS |= {"written", "key_written", "joint"}
+Declared = Sequence[Tool | Mapping[str, Any]]
+
+
+@lru_cache(maxsize=64)
+def _rules(tools: str | None, reasoning: str | None) -> Rules:
+    return Rules(
+        None if tools is None else find_tools(tools),
+        None if reasoning is None else find_reasoning(reasoning),
+    )
+
+
+def rules(tools: str | Tools | None, reasoning: str | Reasoning | None) -> Rules:
+    """Two formats put together; by name they are put together once."""
+    if isinstance(tools, Tools) or isinstance(reasoning, Reasoning):
+        return Rules(
+            find_tools(tools) if isinstance(tools, str) else tools,
+            find_reasoning(reasoning) if isinstance(reasoning, str) else reasoning,
+        )
+    return _rules(tools, reasoning)
+
+
+class OutputParser(Parser):
+    """Reads one answer of one model."""
+
+    def __init__(
+        self,
+        format: str | Tools | None = None,  # noqa: A002
+        reasoning: str | Reasoning | None = None,
+        *,
+        tools: Declared | None = None,
+        prompt: str | None = None,
+        inside: bool | None = None,
+        policy: Policy = DEFAULT,
+    ) -> None:
+        """`tools` None accepts every name; `prompt` or `inside` say where the answer begins."""
+        both = rules(format, reasoning)
+        if inside is None and prompt is not None:
+            inside = opens_inside(both.reasoning, prompt)
+        header = both.header
+        within = header is not None and prompt is not None and prompt.endswith(header.open)
+        declared = None if tools is None else dict(map(_declared, tools))
+        toolbox = Toolbox(declared, accept=policy.undeclared == "accept")
+        super().__init__(both, toolbox, inside, policy, header=within)
+
+
+def _declared(tool: Tool | Mapping[str, Any]) -> tuple[str, Any]:
+    if isinstance(tool, Tool):
+        return tool.name, tool.parameters
+    said = tool.get("function", tool)
+    if not isinstance(said, Mapping):
+        raise ValueError("a tool is declared with a name and parameters")
+    return str(said.get("name", "")), said.get("parameters")
+
+
+def opens_inside(reasoning: Reasoning, prompt: str) -> bool:
+    """Whether a prompt ends inside thoughts.
+
+    A mark that somebody only mentioned is followed by other marks, or by a lot of text.
+    """
+    header = reasoning.header
+    if header is not None and header.routes:
+        return _routed(header, prompt) == "reasoning"
+    opened, closed = last_of(prompt, reasoning.open), last_of(prompt, reasoning.close)
+    after = prompt[opened[1] :]
+    return opened > closed and len(after) <= FAR and TAG.search(after) is None
+
+
+def _routed(header: Header, prompt: str) -> str | None:
+    """Where a message goes whose header a prompt ends with; None if it does not end in one."""
+    start, end = last_of(prompt, header.open)[0], last_of(prompt, header.end)[0]
+    if not start < end or last_of(prompt, header.close)[0] > start:
+        return None
+    routes = (where for pattern, where in header.routes if re.search(pattern, prompt[start:end]))
+    return next(routes, None)
+
+
+def markers(tools: Tools | None, reasoning: Reasoning | None) -> frozenset[str]:
+    """The marks that two formats look for, around a call and inside it."""
+    found = {mark.replace(GAP, "") for one in (tools, reasoning) for mark in _texts(one)}
+    return frozenset(found - {""})
+
+
+def shows(tools: Tools | None, reasoning: Reasoning | None, token: str) -> bool:
+    """Whether a token is one of the marks, or a part of one, or of a pattern that is looked for."""
+    bodies = () if tools is None else tools.bodies
+    patterns = [one.name for one in bodies if isinstance(one, Named | Tagged | Nested)]
+    escaped = re.escape(token)
+    return any(token in mark for mark in markers(tools, reasoning)) or any(
+        token in pattern or escaped in pattern for pattern in patterns
+    )
+
+
+def _texts(data: object) -> Iterator[str]:
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, tuple):
+        for one in data:
+            yield from _texts(one)
+    elif is_dataclass(data):
+        for part in fields(data):
+            if part.name not in NO_MARKS:
+                yield from _texts(getattr(data, part.name))
+
+
+def parse_tool_call_complete(text: str, parser: str) -> dict[str, Any]:
+    """The text and the calls of a whole answer."""
+    spans = _whole(OutputParser(parser), text)
+    calls: list[dict[str, str]] = []
+    for span in spans:
+        if span.channel == "tool_name":
+            calls.append({"name": span.text, "arguments": ""})
+        elif span.channel == "tool_args":
+            calls[span.call]["arguments"] += span.text
+    return {"normal_text": _joined(spans, "text"), "tool_calls": calls}
+
+
+def parse_reasoning_complete(text: str, parser: str) -> dict[str, str]:
+    """The text and the thoughts of a whole answer."""
+    spans = _whole(OutputParser(reasoning=parser), text)
+    return {"normal_text": _joined(spans, "text"), "reasoning_text": _joined(spans, "reasoning")}
+
+
+def _whole(parser: OutputParser, text: str) -> list[Span]:
+    return [*parser.feed(text), *parser.close()]
+
+
+def _joined(spans: list[Span], channel: str) -> str:
+    return "".join(span.text for span in spans if span.channel == channel)
+
+
+def list_formats() -> dict[str, list[str]]:
+    """The names of all formats, by kind."""
+    return {"tools": list(tool_formats()), "reasoning": [NO_REASONING.name, *reasoning_formats()]}

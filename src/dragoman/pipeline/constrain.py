@@ -1,0 +1,150 @@
+"""From a request and a model to the grammar of the answer.
+
+What a request demands is either a guarantee or a help. A shape, a forced call, a strict tool, a
+single call: those are kept to, or the request is refused by name. Calls that a model makes of its
+own accord are held to their schemas too wherever that is possible, but nobody is refused an answer
+for it: where it is not possible, a warning says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.errors import BadRequest, Unsupported
+from dragoman.grammar.compiler.compiler_pool import Workshop
+from dragoman.grammar.spec import Made, Order
+from dragoman.models.model import Model
+from dragoman.models.output_format import Beginning, Speech
+from dragoman.types import Chat, Request, Sampling, Shape
+
+FREE = Made(None)
+UNBOUND = "Calls of tools are not held to their schemas"
+# what a request that only wants help can do without
+COSTLY = ("constraint_too_complex", "schema_too_complex", "unsupported_parameter")
+
+
+class Demand(Struct, frozen=True):
+    """What an answer must be, and by which field it is known to the client."""
+
+    order: Order
+    param: str = ""  # empty: only a help
+
+    @property
+    def firm(self) -> bool:
+        return bool(self.param)
+
+
+async def constrain(
+    prompt: Chat | None,
+    request: Request,
+    model: Model,
+    begins: Beginning,
+    shop: Workshop,
+    *,
+    silent: bool = False,
+) -> Made:
+    """The grammar of an answer; `prompt` is None for one that is no chat.
+
+    A `silent` answer has no thoughts in it.
+    """
+    demand = demanded(prompt, request.shape, model, begins)
+    if demand is None:
+        return FREE
+    if silent:
+        demand = replace(demand, order=replace(demand.order, silent=True))
+    hindrance = _hindrance(prompt, request.sampling, model)
+    if hindrance is not None:
+        if demand.firm:
+            raise _refused(demand.param, *hindrance)
+        return Made(None, (f"{UNBOUND}: {hindrance[0]}",))
+    try:
+        return await shop.make(demand.order)
+    except BadRequest as error:
+        if demand.firm or error.code not in COSTLY:
+            raise
+        return Made(None, (f"{UNBOUND}: {error.message}",))
+
+
+@contextmanager
+def blaming(request: Request) -> Generator[None, None, None]:
+    """An engine knows only the grammar; a client knows what it asked for."""
+    try:
+        yield
+    except BadRequest as error:
+        if error.param == "grammar":
+            error.param = "tools" if request.shape is None else request.shape.param
+        raise
+
+
+def demanded(
+    chat: Chat | None, shape: Shape | None, model: Model, begins: Beginning
+) -> Demand | None:
+    """What is demanded of an answer, if anything is."""
+    if chat is None:
+        return None if shape is None else Demand(Order(shape=shape), shape.param)
+    speech = model.speech.heard_in(chat)
+    tools = chat.offered if shape is None or shape.beside_calls else ()
+    if tools and speech.tools is None:
+        if chat.tool_choice == "required":
+            raise Unsupported("This model has no known way to call tools.", param="tool_choice")
+        tools = ()
+    if shape is None and not tools:
+        return None
+    order = Order(
+        shape=shape,
+        tools=tuple(replace(tool, description=None) for tool in tools),
+        choice="required" if chat.tool_choice == "required" and tools else "auto",
+        parallel=chat.parallel,
+        format=speech.tools if tools else None,
+        reasoning=speech.reasoning,
+        inside=begins.inside,
+        opening=begins.opening,
+        control=control_of(model, speech),
+    )
+    return Demand(order, _firm(chat, order))
+
+
+def _firm(chat: Chat, order: Order) -> str:
+    """The field that makes it a demand."""
+    if order.choice == "required":
+        return "tool_choice"
+    if order.shape is not None:
+        return order.shape.param
+    for tool in order.tools:
+        if tool.input is not None:
+            return tool.input.param
+        if tool.strict:
+            return tool.param
+    return "" if chat.parallel else chat.name("parallel_tool_calls")
+
+
+def control_of(model: Model, speech: Speech) -> dict[str, int]:
+    """Control tokens of a model that are marks of its formats, by what they look like."""
+    if model.tokenizer is None:
+        return {}
+    shown = model.control(speech).shown
+    return {text: token for text, token in model.tokenizer.specials.items() if token in shown}
+
+
+def _hindrance(
+    chat: Chat | None, sampling: Sampling, model: Model
+) -> tuple[str, str | None] | None:
+    """Why no grammar can be kept to, and the field that is in the way."""
+    if not model.capabilities.grammars:
+        return "This model's engine cannot keep to a grammar.", None
+    for name in ("min_tokens", "ignore_eos"):
+        if getattr(sampling, name):
+            return f"`{name}` does not go with a grammar.", name
+    if chat is not None and chat.continue_final_message:
+        return "an answer that goes on with a message has no grammar.", "continue_final_message"
+    return None
+
+
+def _refused(param: str, why: str, other: str | None) -> Unsupported:
+    if other is None:
+        return Unsupported(f"`{param}` cannot be enforced: {why}", param=param)
+    return Unsupported(f"`{param}` and `{other}` cannot be had together: {why}", param=other)

@@ -1,0 +1,354 @@
+"""Reads one choice: an engine's steps in, deltas out.
+
+`Reader` is for text as it is. `ChatReader` is for a model that has formats of its own: there the
+text goes through the output parser, and what comes out is on channels. Tokens are counted and
+logprobs kept beside the text in both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.events import Channel, Delta, Finish, Token, Usage
+from dragoman.output.library import OutputParser
+from dragoman.output.span import Span
+from dragoman.pipeline.detokenize import Detokenizer, Released
+from dragoman.pipeline.usage import Place, Tally
+from dragoman.types import Job, Logprob, Step
+
+FINISHES = ("stop", "length")
+HELD = 1000  # characters; more of a call that goes on are never given back as text
+TIMES = 3  # a model that thinks again each time it is interrupted is left to it after so many
+
+
+def one_by_one(step: Step) -> Iterator[Step]:
+    """A step of several tokens as steps of one: a stop is then met at the same token always."""
+    if step.spans or step.text is not None:
+        parts = list(_texts(step)) or [step]
+    elif step.tokens in (0, len(step.ids)):
+        marks = step.logprobs if len(step.logprobs) == len(step.ids) else None
+        parts = [
+            Step(ids=[token], tokens=1, logprobs=[marks[at]] if marks else [])
+            for at, token in enumerate(step.ids)
+        ]
+    else:
+        parts = [step]
+    yield from parts[:-1]
+    yield replace(parts[-1], finish=step.finish, stop_id=step.stop_id)
+
+
+def _texts(step: Step) -> Iterator[Step]:
+    text, ids, marks = step.text or "", step.ids, step.logprobs
+    at = count = 0
+    for characters, tokens in step.spans or _told(step):
+        yield Step(
+            text=text[at : at + characters],
+            ids=ids[count : count + tokens],
+            tokens=tokens,
+            logprobs=marks[count : count + tokens],
+        )
+        at, count = at + characters, count + tokens
+
+
+def _told(step: Step) -> list[tuple[int, int]]:
+    """The same of a step that came so, if its logprobs say it."""
+    texts = [mark.text or "" for mark in step.logprobs]
+    told = len(texts) == step.tokens and "".join(texts) == step.text
+    return [(len(text), 1) for text in texts] if told else []
+
+
+def _single(step: Step) -> bool:
+    return len(step.ids) < 2 and len(step.logprobs) < 2 and not step.spans
+
+
+class Reader:
+    """Reads the steps of choice `index`; `first` of its prompt also counts the prompt."""
+
+    def __init__(self, index: int, job: Job, text: Detokenizer, echo: str, *, first: bool) -> None:
+        self._index = index
+        self._done = False
+        self._prompt = job.prompt
+        self._first = first
+        self._echo = echo
+        self._marks: tuple[Token, ...] = ()  # logprobs of the prompt, for `echo`
+        self._text = text
+        self._plain = text.plain and not echo
+        self._limit = math.inf if job.sampling.max_tokens is None else job.sampling.max_tokens
+        self._completion = self._cached = 0
+        self._counted: int | None = None
+        self._ids: list[int] = []
+        self._exact = True  # those are all tokens of what was told, and no others
+        self.given: set[str] = set()  # ids that we gave to calls
+
+    def feed(self, step: Step) -> list[Delta]:
+        """What the choice gained, if anything; a choice that is done gains nothing."""
+        within = self._completion + (step.tokens or len(step.ids)) <= self._limit
+        if (self._plain and within) or _single(step):
+            delta = None if self._done else self._feed(step)
+            return [] if delta is None else [delta]
+        parts = one_by_one(step)
+        return [delta for part in parts if not self._done and (delta := self._feed(part))]
+
+    @property
+    def said(self) -> list[int] | None:
+        """The tokens of what was told, if all of them are known."""
+        return self._ids if self._exact else None
+
+    def _note(self, step: Step) -> int:
+        """Count the tokens of a step, and keep them."""
+        known = len(step.ids)
+        count = step.tokens or known
+        self._completion += count
+        self._ids += step.ids
+        ended = step.stop_id is not None  # that one is counted, but it is not among them
+        self._exact &= known <= count <= known + ended
+        return count
+
+    def _feed(self, step: Step) -> Delta | None:
+        self._note(step)
+        over = self._completion >= self._limit  # an engine that does not count is counted here
+        if self._plain and step.finish is None and not over:  # the usual case
+            text = self._text.read(step)
+            return Delta(self._index, text) if text else None
+        released = self._text.feed(step)
+        if self._echo:
+            released = self._with_prompt(released)
+        if released.stop is not None or step.finish is not None or over:
+            return self._finish(step, released)
+        if released.text or released.tokens:
+            return Delta(self._index, released.text, tokens=released.tokens)
+        return None
+
+    def echo(self, marks: list[Logprob]) -> None:
+        """Logprobs of the prompt, to be told with it."""
+        self._marks = tuple(map(self._text.token, marks))
+
+    def _finish(self, step: Step, released: Released) -> Delta:
+        """A stop string that was met wins over whatever else ended the choice."""
+        self._done = True
+        text, tokens = released.text, released.tokens
+        stop: str | int | None = released.stop
+        finish = step.finish if step.finish in FINISHES else "length"
+        if stop is None:
+            rest = self._text.close()
+            text, tokens, stop = text + rest.text, tokens + rest.tokens, step.stop_id
+        else:
+            finish = "stop"
+            self._exact = False
+        usage = self._usage()
+        return Delta(self._index, text, tokens=tokens, finish=finish, stop=stop, usage=usage)
+
+    def _with_prompt(self, released: Released) -> Released:
+        """Put the echoed prompt before the first text."""
+        echo, self._echo = self._echo, ""
+        return Released(echo + released.text, self._marks + released.tokens, released.stop)
+
+    def count_prompt(self, step: Step) -> None:
+        """The engine's own count of the prompt, whichever choice it came with."""
+        self._cached = step.cached_tokens or self._cached
+        self._counted = step.prompt_tokens or self._counted
+
+    def _usage(self) -> Usage:
+        """A prompt is counted once, with its first choice."""
+        if not self._first:
+            return Usage(completion=self._completion)
+        prompt = self._counted
+        if prompt is None:
+            prompt = len(self._prompt) if isinstance(self._prompt, list) else 0
+        return Usage(prompt, self._completion, min(self._cached, prompt))
+
+
+class Listening(Struct, frozen=True):
+    """How one choice of a chat is to be read."""
+
+    parser: OutputParser
+    tell: bool = True  # the client wants to see thoughts
+    shown: frozenset[int] = frozenset()  # control tokens that are there for the parser only
+    constrained: bool = False  # the engine keeps to a grammar
+    shaped: bool = False  # white space before the text is no part of it
+    budget: int | None = None  # most tokens of thoughts
+    closing: str = ""  # the mark that ends a thought that takes too long
+
+
+class ChatReader(Reader):
+    """Reads a choice of a chat: the parser says what of its text is what."""
+
+    def __init__(
+        self, index: int, job: Job, text: Detokenizer, how: Listening, *, first: bool
+    ) -> None:
+        super().__init__(index, job, text, "", first=first)
+        self._how = how
+        self._parser = how.parser
+        self._logprobs = job.logprobs is not None
+        self._marked = self._logprobs or bool(how.shown)
+        self._tally = Tally()
+        self._leading = how.shaped  # no text was told yet
+        self._job = job.id
+        self._calls = 0
+        self._own: set[str] = set()  # ids that the model gave its calls
+        self._arguments: list[str] = []  # of the last call
+        self._heard: list[Step] = []  # kept only where there is a budget
+        self._waits = False  # it is not certain yet what the last characters are
+        self._held = 0  # tokens since then
+        self._again = TIMES if how.budget is not None else 0  # interruptions that are left
+        self.interrupted = False  # it thought too long: what follows must come from another job
+
+    def feed(self, step: Step) -> list[Delta]:
+        if _single(step):
+            return [] if self._done else self._hear(step)
+        deltas: list[Delta] = []
+        for part in one_by_one(step):
+            if self._done or self.interrupted:
+                break
+            deltas += self._hear(part)
+        return joined(deltas)
+
+    def _hear(self, step: Step) -> list[Delta]:
+        count = self._note(step)
+        start, text, end = self._text.place(step)
+        if end > start:
+            self._tally.note(self._place(step, start, end, count))
+        if self._how.constrained and self._parser.calling:
+            text, met = self._text.uncut(text), None  # a call that is held to its schema is whole
+        else:
+            text, met = self._text.cut(text)
+        deltas = self._deltas(self._parser.feed(text)) if text else []
+        if deltas and deltas[-1].channel == "tool_args":
+            self._tally.forget(start - HELD)  # tokens of a call claim nothing
+        if met is not None or step.finish is not None or self._completion >= self._limit:
+            return [*deltas, *self._last_words(step, met)]
+        if self._again:
+            self._heard.append(step)
+            if self._too_long(count):
+                deltas += self._interrupt()
+        return deltas
+
+    def _place(self, step: Step, start: int, end: int, count: int) -> Place:
+        if not self._marked:
+            return Place(start, end, count)
+        single = step.text is None and len(step.ids) == 1
+        control = single and step.ids[0] in self._how.shown
+        marks = step.logprobs[:1] if single else step.logprobs
+        told = tuple(map(self._text.token, marks)) if self._logprobs else ()
+        return Place(start, end, count, told, control)
+
+    def _deltas(self, spans: Sequence[Span]) -> list[Delta]:
+        deltas = []
+        for channel, text, start, call, given in spans:
+            if channel == "text":
+                if self._leading:
+                    start, text = self._led(start, text)
+                text, marks = self._tally.said(start, text)
+                if text:
+                    deltas.append(Delta(self._index, text, tokens=marks))
+            elif channel == "reasoning":
+                text = self._tally.thought(start, text)
+                if text and self._how.tell:
+                    deltas.append(Delta(self._index, text, channel))
+            else:
+                self._count_call(channel, text)
+                name = self._call_id(given) if channel == "tool_name" else ""
+                deltas.append(Delta(self._index, text, channel, call, id=name))
+        return deltas
+
+    def _led(self, start: int, text: str) -> tuple[int, str]:
+        """Text without the white space that leads the answer."""
+        said = text.lstrip()
+        self._leading = not said
+        return start + len(text) - len(said), said
+
+    def _count_call(self, channel: Channel, text: str) -> None:
+        if channel == "tool_name":
+            self._calls += 1
+            self._arguments.clear()
+        elif self._text.stops:
+            self._arguments.append(text)
+
+    def _call_id(self, given: str) -> str:
+        """The model's own id, unless it gave that before; else one of ours."""
+        if not given or given in self._own:
+            which = f"{self._job}/{self._index}/{self._calls}"
+            given = "call_" + hashlib.blake2b(which.encode(), digest_size=12).hexdigest()
+            self.given.add(given)
+            return given
+        self._own.add(given)
+        return given
+
+    def _last_words(self, step: Step, met: str | None) -> list[Delta]:
+        """The end. A call counts as made if the model, and nobody else, ended it."""
+        self._done = True
+        self._exact &= met is None
+        deltas: list[Delta] = []
+        finish: Finish = "stop"
+        if met is None:
+            finish = step.finish if step.finish in FINISHES else "length"
+            deltas += self._deltas(self._parser.feed(self._text.close().text))
+        deltas += self._deltas(self._parser.close(cut=met is not None or finish == "length"))
+        if finish == "stop" and self._calls and (met is None or self._whole_call()):
+            finish = "tool_calls"
+        last = deltas.pop() if deltas and deltas[-1].channel == "text" else Delta(self._index)
+        stop = step.stop_id if met is None else met
+        deltas.append(replace(last, finish=finish, stop=stop, usage=self._usage()))
+        return deltas
+
+    def _whole_call(self) -> bool:
+        """Whether the last call was complete when a stop string was met."""
+        try:
+            msgspec.json.decode("".join(self._arguments))
+        except msgspec.DecodeError:
+            return False
+        return True
+
+    def _usage(self) -> Usage:
+        return replace(super()._usage(), reasoning=self._tally.thoughts)
+
+    # A budget for thoughts, see `thinking`
+
+    def _too_long(self, count: int) -> bool:
+        """Whether thoughts have used up the budget.
+
+        What may be the mark that ends them is waited for; no mark has more tokens than letters, so
+        what takes longer is a call that the model drafts.
+        """
+        waited, self._waits = self._waits, self._parser.waiting or self._text.holding
+        self._held = self._held + count if waited and self._waits else 0
+        spent = self._tally.thoughts + self._held >= (self._how.budget or 0)
+        sure = not self._waits or self._held >= len(self._how.closing)
+        return spent and sure and self._parser.inside
+
+    def _interrupt(self) -> list[Delta]:
+        self.interrupted = True
+        self._again -= 1
+        self._waits = False
+        return self._deltas(self._parser.feed(self._text.insert(self._how.closing)))
+
+    def resume(self) -> list[Step]:
+        """What was heard of the job that was interrupted; another one takes over."""
+        heard, self._heard = self._heard, []
+        self.interrupted = False
+        return heard
+
+    def go_on(self, prompt: list[int] | str) -> None:
+        """The job that takes over has this prompt: ours, what was said, and what ends thoughts."""
+        if isinstance(prompt, list) and isinstance(self._prompt, list):
+            self._ids = prompt[len(self._prompt) :]
+
+
+def joined(deltas: Sequence[Delta]) -> list[Delta]:
+    """Neighbours on one channel as one."""
+    if len(deltas) < 2:
+        return list(deltas)
+    made = []
+    for _, group in groupby(deltas, lambda delta: (delta.channel, delta.call)):
+        run = list(group)
+        text = "".join(delta.text for delta in run)
+        tokens = tuple(token for delta in run for token in delta.tokens)
+        made.append(run[0] if len(run) == 1 else replace(run[-1], text=text, tokens=tokens))
+    return made

@@ -1,0 +1,363 @@
+"""The filters, tests and functions that a chat template may use, all of them bounded.
+
+This is the whole list: what is not here is unknown to a template. It holds what chat templates in
+the field use and leaves out what only web pages need. Every filter takes the rendering's context
+first, which also keeps the compiler from running it while it compiles.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeAlias
+
+from jinja2 import filters as stock
+from jinja2 import pass_context
+from jinja2.exceptions import TemplateError, TemplateRuntimeError
+from jinja2.runtime import Context
+from jinja2.tests import TESTS as STOCK_TESTS
+from jinja2.utils import Namespace
+from markupsafe import Markup, escape
+
+from dragoman.prompt.template.budget import ITEM, Budget, OverBudget
+
+Call: TypeAlias = Callable[..., Any]
+
+LONGEST_RANGE = 100_000
+LONGEST_DATE = 200
+
+
+class Bound(Context):
+    """The context of one rendering, with what it may still cost."""
+
+    budget: Budget
+
+
+# Text
+
+
+def _text_filter(change: Callable[[str], str]) -> Call:
+    @pass_context
+    def apply(context: Bound, value: Any) -> str:
+        text = context.budget.text(value)
+        context.budget.spend(3 * len(text))
+        return change(text)
+
+    return apply
+
+
+@pass_context
+def trim(context: Bound, value: Any, chars: str | None = None) -> str:
+    text = value if type(value) is str else context.budget.text(value)
+    found = text.strip(chars)
+    if found is not text:
+        context.budget.spend(len(text) if text.isascii() else 4 * len(text))
+    return found
+
+
+@pass_context
+def string(context: Bound, value: Any) -> str:
+    return value if isinstance(value, Markup) else context.budget.text(value)
+
+
+@pass_context
+def safe(context: Bound, value: Any) -> Markup:
+    return Markup(context.budget.text(value))  # noqa: S704  (the prompt is no web page)
+
+
+@pass_context
+def escaped(context: Bound, value: Any) -> Markup:
+    text = context.budget.text(value)
+    context.budget.fits(5 * len(text))
+    context.budget.spend(5 * len(text))
+    return escape(text)
+
+
+@pass_context
+def replace(context: Bound, value: Any, old: Any, new: Any, count: int | None = None) -> str:
+    text = context.budget.text
+    times = -1 if count is None else count
+    return context.budget.replace(text(value), text(old), text(new), times)
+
+
+@pass_context
+def join(context: Bound, value: Any, d: Any = "", attribute: str | int | None = None) -> str:
+    budget = context.budget
+    items = budget.listed(value)
+    if attribute is not None:
+        items = list(map(stock.make_attrgetter(context.environment, attribute), items))
+    return budget.join(budget.text(d), items)
+
+
+@pass_context
+def format_(context: Bound, value: Any, *args: Any, **kwargs: Any) -> str:
+    return context.budget.percent(context.budget.text(value), kwargs or args)
+
+
+@pass_context
+def indent(
+    context: Bound, s: Any, width: int | str = 4, first: bool = False, blank: bool = False
+) -> str:
+    text = context.budget.text(s)
+    wide = len(width) if isinstance(width, str) else max(width, 0)
+    length = len(text) + (1 + len(text.splitlines())) * wide
+    context.budget.fits(length)
+    context.budget.spend(4 * length)
+    return stock.do_indent(text, width, first, blank)
+
+
+# JSON
+
+
+@pass_context
+def tojson(
+    context: Bound,
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as models saw it in training: nothing is escaped for HTML."""
+    budget = context.budget
+    length = budget.measure(value)
+    extra = sum(map(len, separators)) if separators else 0
+    extra += len(indent) if isinstance(indent, str) else abs(indent or 0)
+    if extra > 64:
+        raise OverBudget("it asks for padding that is too wide")
+    budget.fits(length * (1 + extra // 4))
+    text = json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+    budget.spend(len(text))
+    return text
+
+
+@pass_context
+def fromjson(context: Bound, value: Any) -> Any:
+    text = context.budget.text(value)
+    context.budget.spend(ITEM * len(text))
+    return json.loads(text)
+
+
+# Lists
+
+
+def _whole(original: Call, environment: bool = False) -> Call:
+    """A filter over a list that looks at all of it."""
+
+    @pass_context
+    def apply(context: Bound, value: Any, *args: Any, **kwargs: Any) -> Any:
+        budget = context.budget
+        items = value if isinstance(value, dict) else budget.listed(value)
+        budget.flat(items)
+        budget.spend(ITEM * len(items))
+        if environment:
+            return original(context.environment, items, *args, **kwargs)
+        return original(items, *args, **kwargs)
+
+    return apply
+
+
+def _lazy(original: Call) -> Call:
+    """A filter over a list that takes one item at a time."""
+
+    @pass_context
+    def apply(context: Bound, value: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        if not value:
+            return iter(())
+        found: Iterator[Any] = original(context, context.budget.paced(value), *args, **kwargs)
+        return found
+
+    return apply
+
+
+@pass_context
+def total(context: Bound, value: Any, attribute: str | int | None = None, start: Any = 0) -> Any:
+    budget = context.budget
+    items = budget.listed(value)
+    if attribute is not None:
+        items = map(stock.make_attrgetter(context.environment, attribute), items)
+    for item in items:
+        start = budget.add(start, item)
+    return start
+
+
+@pass_context
+def reverse(context: Bound, value: Any) -> Any:
+    if isinstance(value, str):
+        return context.budget.cut(value, slice(None, None, -1))
+    return context.budget.listed(value)[::-1]
+
+
+@pass_context
+def items(context: Bound, value: Any) -> Iterator[tuple[Any, Any]]:
+    return stock.do_items(value)
+
+
+@pass_context
+def listed(context: Bound, value: Any) -> list[Any]:
+    found = context.budget.listed(value)
+    context.budget.spend(8 * len(found))
+    return list(found)
+
+
+# Numbers and the rest
+
+
+@pass_context
+def rounded(context: Bound, value: float, precision: int = 0, method: str = "common") -> float:
+    if abs(precision) > 30:
+        raise TemplateRuntimeError("cannot round to so many digits")
+    return stock.do_round(value, precision, method)  # type: ignore[arg-type]
+
+
+def _plain(original: Call) -> Call:
+    @pass_context
+    def apply(context: Bound, value: Any, *args: Any, **kwargs: Any) -> Any:
+        context.budget.tick()
+        return original(value, *args, **kwargs)
+
+    return apply
+
+
+@pass_context
+def last(context: Bound, value: Any) -> Any:
+    found = value if isinstance(value, (str, list, tuple)) else context.budget.listed(value)
+    return found[-1] if found else context.environment.undefined("No last item, it was empty.")
+
+
+@pass_context
+def first(context: Bound, value: Any) -> Any:
+    context.budget.tick()
+    for item in value:
+        return item
+    return context.environment.undefined("No first item, sequence was empty.")
+
+
+FILTERS: dict[str, Call] = {
+    "abs": _plain(abs),
+    "capitalize": _text_filter(str.capitalize),
+    "count": _plain(len),
+    "d": _plain(stock.do_default),
+    "default": _plain(stock.do_default),
+    "dictsort": _whole(stock.do_dictsort),
+    "e": escaped,
+    "escape": escaped,
+    "first": first,
+    "float": _plain(stock.do_float),
+    "format": format_,
+    "from_json": fromjson,
+    "fromjson": fromjson,
+    "groupby": _whole(stock.sync_do_groupby, environment=True),
+    "indent": indent,
+    "int": _plain(stock.do_int),
+    "items": items,
+    "join": join,
+    "last": last,
+    "length": _plain(len),
+    "list": listed,
+    "lower": _text_filter(str.lower),
+    "map": _lazy(stock.sync_do_map),
+    "max": _whole(stock.do_max, environment=True),
+    "min": _whole(stock.do_min, environment=True),
+    "reject": _lazy(stock.sync_do_reject),
+    "rejectattr": _lazy(stock.sync_do_rejectattr),
+    "replace": replace,
+    "reverse": reverse,
+    "round": rounded,
+    "safe": safe,
+    "select": _lazy(stock.sync_do_select),
+    "selectattr": _lazy(stock.sync_do_selectattr),
+    "sort": _whole(stock.do_sort, environment=True),
+    "string": string,
+    "sum": total,
+    "title": _text_filter(stock.do_title),
+    "tojson": tojson,
+    "trim": trim,
+    "unique": _whole(stock.do_unique, environment=True),
+    "upper": _text_filter(str.upper),
+}
+
+
+# Tests: those of jinja2, where the ones that compare or compute are bounded
+
+
+def _comparing(original: Call) -> Call:
+    @pass_context
+    def apply(context: Bound, value: Any, other: Any) -> Any:
+        return original(context.budget.flat(value), context.budget.flat(other))
+
+    return apply
+
+
+def _counting(original: Call) -> Call:
+    @pass_context
+    def apply(context: Bound, value: Any, *args: Any) -> Any:
+        if not isinstance(value, (int, float)):
+            raise TemplateRuntimeError("only a number can be odd, even or divisible")
+        return original(value, *args)
+
+    return apply
+
+
+def _cased(original: Callable[[str], bool]) -> Call:
+    @pass_context
+    def apply(context: Bound, value: Any) -> bool:
+        return original(context.budget.text(value))
+
+    return apply
+
+
+_STOCK: dict[str, Call] = dict(STOCK_TESTS)  # type: ignore[arg-type]
+_COMPARING = "== eq equalto != ne > gt greaterthan >= ge < lt lessthan <= le in"
+TESTS: dict[str, Call] = {
+    **_STOCK,
+    **{name: _comparing(_STOCK[name]) for name in _COMPARING.split()},
+    **{name: _counting(_STOCK[name]) for name in ("odd", "even", "divisibleby")},
+    "lower": _cased(str.islower),
+    "upper": _cased(str.isupper),
+}
+
+
+# Functions
+
+
+class Refused(TemplateError):
+    """The template itself says that it cannot take this conversation."""
+
+
+def raise_exception(message: object = "") -> NoReturn:
+    raise Refused(str(message)[:1000] if isinstance(message, str) else "")
+
+
+def strftime_now(form: str) -> str:
+    if len(form) > LONGEST_DATE or re.search(r"\d{3}", form):
+        raise OverBudget("it asks for a date that is too long")
+    return datetime.datetime.now().strftime(form)
+
+
+def bounded_range(*args: int) -> range:
+    found = range(*args)
+    if len(found) > LONGEST_RANGE:
+        raise OverBudget("it counts too far")
+    return found
+
+
+def plain_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    return dict(*args, **kwargs)
+
+
+GLOBALS: dict[str, Call] = {
+    "dict": plain_dict,
+    "namespace": Namespace,
+    "raise_exception": raise_exception,
+    "range": bounded_range,
+    "strftime_now": strftime_now,
+}

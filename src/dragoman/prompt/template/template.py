@@ -1,0 +1,329 @@
+"""The model's own chat template: compiled once, rendered in a sandbox, within a budget.
+
+This is the only place that makes a jinja2 environment. Three walls stand around a template:
+
+- **what it can reach**: an attribute or a method is there only if a table names it for that kind
+  of value, and only macros and the functions of `filters` can be called;
+- **what it may cost**: `Coder` writes code that pays a `Budget` for every turn of a loop and does
+  every operation that can grow through it;
+- **what it can ask for**: it stands alone; other templates cannot be loaded.
+
+A template that cannot be compiled is a broken model (`ModelBroken`, when it is loaded). One that
+refuses or fails on a conversation is the request's problem (`TemplateRejected`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import types
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import Undefined, meta, nodes
+from jinja2.environment import Template as Code
+from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.runtime import Context, LoopContext, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
+from jinja2.utils import Namespace
+from msgspec import Struct
+
+from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
+from dragoman.prompt.template.budget import METHODS, NUMBER, WIDTH, Budget, OverBudget
+from dragoman.prompt.template.filters import FILTERS, GLOBALS, TESTS, Bound, Refused
+from dragoman.prompt.template.jinja_codegen import Coder
+
+log = logging.getLogger("dragoman.template")
+
+TOO_COSTLY = "template_too_costly"
+LONGEST = 256 * 1024  # characters of a template
+ALONE: tuple[type[nodes.Node], ...] = (
+    nodes.Extends,
+    nodes.Include,
+    nodes.Import,
+    nodes.FromImport,
+    nodes.Block,
+    nodes.EvalContextModifier,
+)
+LOOP = (
+    "index index0 revindex revindex0 first last length depth depth0 previtem nextitem cycle changed"
+)
+OF_LOOPS = frozenset(LOOP.split())
+OF_DICTS = frozenset(dir(dict))
+FUNCTIONS = frozenset(GLOBALS.values())
+CUTTING = frozenset({"split", "rsplit", "replace", "partition", "rpartition", "removeprefix"})
+FOLDING = frozenset({"lower", "upper", "capitalize", "title", "casefold", "swapcase"})
+
+# What the prompt room itself sets: never the client's to say
+_RESERVED = (
+    "messages tools functions add_generation_prompt continue_final_message tokenize chat_template "
+    "return_tensors return_dict return_assistant_tokens_mask padding truncation max_length "
+    "tokenizer_kwargs conversation tool_choice template_kwargs chat_template_kwargs bos_token "
+    "eos_token pad_token unk_token sep_token cls_token mask_token add_special_tokens self loop "
+    "caller varargs kwargs"
+)
+RESERVED = frozenset(_RESERVED.split())
+
+
+# The sandbox
+
+
+class Generation(Extension):
+    """`{% generation %}` marks what the model wrote, for training; here it is only its body."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class Format:
+    """The `format` method of a text, which only the sandbox can call."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class BoundedFormatter(SandboxedFormatter):
+    """`str.format` without endless padding, and without a way to what it must not reach."""
+
+    budget: Budget
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        if any(int(number[:9]) > WIDTH for number in NUMBER.findall(format_spec)):
+            raise OverBudget("it asks for padding that is too wide")
+        if isinstance(value, (list, tuple, dict)):
+            value = self.budget.text(value)
+        found = super().format_field(value, format_spec)
+        self.budget.spend(len(found))
+        return found
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        if conversion is not None:
+            self.budget.measure(value)
+        return super().convert_field(value, conversion)
+
+
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Reaches nothing that a table does not name; calls nothing that is not ours."""
+
+    code_generator_class = Coder
+    context_class = Bound
+    # What reads off the variables compiles with a generator of its own: it must not compute these
+    intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        kind = type(obj)
+        if kind is dict and attribute not in OF_DICTS:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if attribute in METHODS.get(kind, ()):
+            return Format(obj) if attribute == "format" else getattr(obj, attribute)
+        if kind is LoopContext and attribute in OF_LOOPS:
+            return getattr(obj, attribute)
+        if kind is Namespace or isinstance(obj, Undefined):
+            return super().getattr(obj, attribute)
+        if hasattr(kind, attribute):
+            return self.unsafe_undefined(obj, attribute)
+        return self.undefined(obj=obj, name=attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        try:
+            return obj[argument]
+        except (AttributeError, TypeError, LookupError):
+            if isinstance(argument, str):
+                return self.getattr(obj, argument)
+        return self.undefined(obj=obj, name=argument)
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        budget: Budget = context.budget  # type: ignore[attr-defined]
+        budget.tick(2 + len(args))
+        kwargs.pop("_loop_vars", None)
+        kind = type(obj)
+        if kind is types.BuiltinMethodType:
+            return budget.method(obj, args, kwargs)
+        if kind is Format:
+            return self._format(budget, obj.text, args, kwargs)
+        if kind is not Macro and not _callable(obj, kind):
+            raise SecurityError("a value that is no function was called")
+        if kind is not Macro:
+            budget.spend(512)
+            for arg in args:
+                budget.flat(arg)
+        return obj(*args, **kwargs)
+
+    def _format(
+        self, budget: Budget, text: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str:
+        formatter = BoundedFormatter(self)
+        formatter.budget = budget
+        found = formatter.vformat(text, args, kwargs)
+        budget.fits(len(found))
+        budget.spend(len(found))
+        return type(text)(found)
+
+
+def _callable(obj: Any, kind: type) -> bool:
+    if kind is types.FunctionType or kind is type:
+        return obj in FUNCTIONS
+    if kind is types.MethodType:
+        return type(obj.__self__) is LoopContext
+    return kind is LoopContext or isinstance(obj, Undefined)
+
+
+def sandbox() -> Sandbox:
+    """The one factory of template environments."""
+    made = Sandbox(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        optimized=False,
+        cache_size=0,
+        extensions=["jinja2.ext.loopcontrols", Generation],
+    )
+    made.filters, made.tests, made.globals = dict(FILTERS), dict(TESTS), dict(GLOBALS)
+    return made
+
+
+# Templates
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What can be read off a template without rendering it."""
+
+    reads: frozenset[str]  # variables that it takes from outside
+    inputs: tuple[str, ...]  # those that a client may set and that it never sets itself
+    words: frozenset[str]  # strings and field names in its code
+    literals: frozenset[str]  # every text that it can write by itself
+    cuts: frozenset[str]  # texts at which it cuts what it is given
+    folds: bool  # changes upper and lower case
+
+
+class Template:
+    """A compiled template. Make one with `compile_template`."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        if len(source) > LONGEST:
+            raise ModelBroken("The model's chat template is too long.")
+        environment = sandbox()
+        try:
+            tree = environment.parse(source)
+            if any(isinstance(node, ALONE) for node in tree.find_all(nodes.Stmt)):
+                raise ModelBroken("The model's chat template needs other templates.")
+            self.facts = _facts(tree)
+            self._code: Code = environment.from_string(source)
+        except TemplateSyntaxError as error:
+            said = _plain_words(error.message or "syntax error")
+            raise ModelBroken(
+                f"The model's chat template is malformed in line {error.lineno}: {said}"
+            ) from None
+        except RecursionError:
+            raise ModelBroken("The model's chat template is nested too deeply.") from None
+        except (ArithmeticError, MemoryError, SyntaxError, TypeError, ValueError) as error:
+            log.warning("a chat template cannot be compiled", exc_info=error)
+            raise ModelBroken("The model's chat template cannot be compiled.") from None
+
+    def render(self, variables: Mapping[str, Any], budget: Budget | None = None) -> str:
+        """The prompt as text. Whatever goes wrong is a `TemplateRejected`."""
+        context = self._code.new_context(dict(variables))
+        assert isinstance(context, Bound)  # noqa: S101
+        context.budget = budget = budget or Budget()
+        try:
+            return self._run(context, budget)
+        except Refused as error:
+            said = error.message or "it gives no reason."
+            raise TemplateRejected(
+                f"The model's chat template refuses this conversation: {said}", param="messages"
+            ) from None
+        except OverBudget as error:
+            raise _rejected(f"was stopped: {error}", TOO_COSTLY) from None
+        except RecursionError:
+            raise _rejected("was stopped: it calls itself too deeply", TOO_COSTLY) from None
+        except TemplateError as error:
+            said = _plain_words(error.message or "it gave no reason")
+            raise _rejected(f"failed{self._line(error)}: {said}") from None
+        except Exception as error:
+            log.debug("a chat template failed", exc_info=error)
+            raise _rejected(f"failed on this conversation{self._line(error)}") from None
+
+    def _run(self, context: Bound, budget: Budget) -> str:
+        pieces, length, most = [], 0, budget.most
+        for piece in self._code.root_render_func(context):
+            length += len(piece)
+            if length > most:
+                raise OverBudget("it makes a prompt that is too long")
+            pieces.append(piece)
+        return "".join(pieces)
+
+    def _line(self, error: BaseException) -> str:
+        """Where in the template it happened."""
+        trace, line = error.__traceback__, 0
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == "<template>":
+                line = self._code.get_corresponding_lineno(trace.tb_lineno)
+            trace = trace.tb_next
+        return f" in line {line}" if line else ""
+
+    def check(self, chosen: Mapping[str, Any]) -> None:
+        """Refuse variables that are not the client's to set, or that the template never reads."""
+        for name in chosen:
+            where = f"chat_template_kwargs.{name}"
+            if name in RESERVED or name in GLOBALS or name.startswith("_"):
+                raise BadRequest(f"`{name}` cannot be set by a request.", param=where)
+            if name not in self.facts.reads:
+                known = ", ".join(self.facts.inputs) or "none"
+                raise Unsupported(
+                    f"This model's chat template does not read `{name}`. It reads: {known}.",
+                    param=where,
+                )
+
+
+@lru_cache(maxsize=64)
+def compile_template(source: str) -> Template:
+    return Template(source)
+
+
+def _rejected(what: str, code: str | None = None) -> TemplateRejected:
+    return TemplateRejected(f"The model's chat template {what}.", param="messages", code=code)
+
+
+def _plain_words(message: str) -> str:
+    """A message of jinja2 without names of classes."""
+    return re.sub(r"[\w.]+\.(\w+) object", r"\1 object", message)[:500].rstrip(".")
+
+
+def _facts(tree: nodes.Template) -> Facts:
+    strings = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    fields = {node.attr for node in tree.find_all(nodes.Getattr)}
+    names = {node.name for node in tree.find_all(nodes.Name) if node.ctx != "load"}
+    reads = frozenset(meta.find_undeclared_variables(tree))
+    used = fields | {node.name for node in tree.find_all(nodes.Filter)}
+    return Facts(
+        reads=reads,
+        inputs=tuple(sorted(reads - RESERVED - names)),
+        words=frozenset(strings | fields),
+        literals=frozenset(strings | {node.data for node in tree.find_all(nodes.TemplateData)}),
+        cuts=frozenset(_cuts(tree, strings)),
+        folds=not FOLDING.isdisjoint(used),
+    )
+
+
+def _cuts(tree: nodes.Template, strings: set[str]) -> Iterator[str]:
+    """What the template cuts text at; every string it has, where it says so with a variable."""
+    calls = [
+        (node.node.attr, node.args)
+        for node in tree.find_all(nodes.Call)
+        if isinstance(node.node, nodes.Getattr)
+    ]
+    calls += [(node.name, node.args) for node in tree.find_all(nodes.Filter)]
+    for arg in (arg for name, args in calls if name in CUTTING for arg in args):
+        if not isinstance(arg, nodes.Const):
+            yield from filter(None, strings)
+        elif isinstance(arg.value, str) and arg.value:
+            yield arg.value

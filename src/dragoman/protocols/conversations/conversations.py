@@ -1,0 +1,86 @@
+"""Conversations: items that are kept under a name, to go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.errors import BadRequest
+from dragoman.protocols.responses.decode.items import Items, kept
+from dragoman.protocols.responses.types import Item
+from dragoman.protocols.shared.json_body import read
+from dragoman.protocols.shared.openai import Metadata, encode
+
+
+class NewConversation(Struct):
+    """A conversation, and what it begins with."""
+
+    items: Items | None = None
+    metadata: Metadata | None = None
+
+
+class ChangedConversation(Struct):
+    """What is noted of a conversation, in place of what was."""
+
+    metadata: Metadata | None
+
+
+class NewItems(Struct):
+    """Items to add to a conversation."""
+
+    items: Items
+    include: Any = None
+
+
+class Begun(Struct, frozen=True):
+    """A new conversation as it is kept."""
+
+    items: list[Item]
+    metadata: dict[str, str]
+
+
+def decode_new(body: bytes, strict: bool = False) -> Begun:
+    said = read(body, NewConversation, strict)
+    return Begun(_kept(said.items), said.metadata or {})
+
+
+def decode_change(body: bytes, strict: bool = False) -> dict[str, str]:
+    return read(body, ChangedConversation, strict).metadata or {}
+
+
+def decode_items(body: bytes, strict: bool = False) -> list[Item]:
+    return _kept(read(body, NewItems, strict).items)
+
+
+def _kept(said: list[Item] | None) -> list[Item]:
+    found = kept(said, "items")
+    for i, item in enumerate(found):
+        if item["type"] == "item_reference":
+            raise BadRequest(f"`items[{i}]` must be an item itself.", param=f"items[{i}]")
+    return found
+
+
+def shown(name: str, created: int, metadata: bytes) -> bytes:
+    """A conversation; `metadata` is JSON as it was kept."""
+    noted = msgspec.Raw(metadata)
+    return encode({"id": name, "object": "conversation", "created_at": created, "metadata": noted})
+
+
+def deleted(name: str) -> bytes:
+    return encode({"id": name, "object": "conversation.deleted", "deleted": True})
+
+
+def listed(items: Sequence[Item], more: bool) -> bytes:
+    """A page of items, of a conversation or of what a response was asked; `more` are behind it."""
+    return encode(
+        {
+            "object": "list",
+            "data": items,
+            "first_id": items[0]["id"] if items else None,
+            "last_id": items[-1]["id"] if items else None,
+            "has_more": more,
+        }
+    )

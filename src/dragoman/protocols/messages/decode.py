@@ -1,0 +1,228 @@
+"""Reading a request.
+
+Clients of this dialect are made for one vendor's models and ask every model for what those can do.
+So thinking and effort are wishes, and what only that vendor's servers do is left out, with a
+warning. What concerns the answer itself (its shape, its length, its calls) is kept to or refused.
+Without `thinking` there are no thoughts in an answer, as clients expect that take its first block
+for the text.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from dragoman.errors import BadRequest
+from dragoman.protocols.messages.content import Block, Conversation, Turn
+from dragoman.protocols.messages.reasoning import Signing
+from dragoman.protocols.messages.tools import ToolChoice, ToolParam, chosen, offered
+from dragoman.protocols.shared import openai, response_format
+from dragoman.protocols.shared.json_body import read
+from dragoman.types import Chat, Request, Sampling, Shape
+
+SINGLE = "tool_choice.disable_parallel_tool_use"
+WISHES = ("reasoning_effort", "thinking_budget")
+
+
+class Thinking(Struct):
+    """Whether to think, for how long, and whether to tell."""
+
+    type: str
+    budget_tokens: openai.Count | None = None
+    display: str | None = None
+
+
+class OutputFormat(Struct):
+    """What the text of the answer must look like."""
+
+    type: str
+    schema: dict[str, Any] | bool | None = None
+
+
+class OutputConfig(Struct):
+    effort: Annotated[str, Meta(max_length=64)] | None = None
+    format: OutputFormat | None = None
+
+
+class Asked(Struct, kw_only=True):
+    """A conversation, and what may be said of how to go on with it."""
+
+    model: Annotated[str, Meta(max_length=512)]
+    messages: Annotated[list[Turn], Meta(max_length=100_000)]
+    max_tokens: openai.Count | None = None
+    system: str | list[Block] | None = None
+    tools: Annotated[list[ToolParam], Meta(max_length=1024)] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    stop_sequences: Annotated[list[openai.StopText], Meta(max_length=64)] | None = None
+    temperature: openai.Unit | None = None
+    top_p: openai.Unit | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    stream: bool | None = None
+    container: Any = None
+    mcp_servers: Any = None
+    # Accepted and without effect here, as documented for clients that always send them.
+    betas: Any = None
+    cache_control: Any = None
+    context_management: Any = None
+    diagnostics: Any = None
+    inference_geo: Any = None
+    metadata: Any = None
+    service_tier: Any = None
+    speed: Any = None
+    user_profile_id: Any = None
+    workspace_id: Any = None
+
+
+class MessagesRequest(Asked, kw_only=True):
+    """A conversation to go on with."""
+
+    max_tokens: openai.Count  # 0: the prompt is only read, for a later request
+
+
+class Effort(Struct, frozen=True):
+    """How to think."""
+
+    effort: str | None
+    name: str  # what the client calls it
+    budget: int | None = None
+    told: bool = False
+    sealed: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+def decode(body: bytes, strict: bool, signing: Signing) -> Request:
+    return _request(read(body, MessagesRequest, strict), signing)
+
+
+def to_count(body: bytes, strict: bool, signing: Signing) -> Request:
+    """A request that only wants its tokens counted."""
+    return _request(read(body, Asked, strict), signing)
+
+
+def _request(said: Asked, signing: Signing) -> Request:
+    thinking = _thinking(said)
+    shape = _shape(said)
+    chat, warnings = conversation(said, thinking, shape, signing)
+    return Request(
+        model=openai.check_model(said.model),
+        prompts=(chat,),
+        sampling=Sampling(
+            temperature=said.temperature,
+            top_p=said.top_p,
+            top_k=0 if said.top_k == -1 else said.top_k,
+            max_tokens=said.max_tokens or None,
+        ),
+        stop=tuple(stop for stop in said.stop_sequences or () if stop),
+        shape=shape,
+        include_reasoning=thinking.told,
+        seal_reasoning=thinking.sealed,
+        stream=bool(said.stream),
+        reads_only=said.max_tokens == 0,
+        warnings=(*warnings, *thinking.warnings, *_not_here(said)),
+    )
+
+
+def conversation(
+    said: Asked, thinking: Effort, shape: Shape | None, signing: Signing
+) -> tuple[Chat, tuple[str, ...]]:
+    """What the model's template turns into a prompt, and what was left out of it."""
+    if not said.messages:
+        raise BadRequest("`messages` must not be empty.", param="messages")
+    told = Conversation(signing)
+    told.begin(said.system)
+    for i, turn in enumerate(said.messages):
+        told.add(turn, f"messages[{i}]")
+    goes_on = told.close()
+    offer = offered(said.tools)
+    choice, unkept = chosen(said.tool_choice, offer)
+    single = bool(said.tool_choice and said.tool_choice.disable_parallel_tool_use)
+    chat = Chat(
+        messages=tuple(told.turns),
+        tools=offer.tools,
+        tool_choice=choice.mode,
+        callable=choice.callable,
+        parallel=not single or goes_on,
+        named=choice.named,
+        response_format=_shown(shape),
+        reasoning_effort=thinking.effort,
+        thinking_budget=thinking.budget,
+        add_generation_prompt=not goes_on,
+        continue_final_message=goes_on,
+        told_as={
+            "reasoning_effort": thinking.name,
+            "thinking_budget": "thinking.budget_tokens",
+            "parallel_tool_calls": SINGLE,
+            "continue_final_message": f"messages[{len(said.messages) - 1}]",
+        },
+        wishes=WISHES,
+    )
+    if goes_on:
+        _check_going_on(chat, shape)
+    if goes_on and single:
+        unkept += (f"`{SINGLE}` has no effect on an answer that goes on with a message.",)
+    return chat, (*told.warnings, *offer.warnings, *unkept)
+
+
+def _check_going_on(chat: Chat, shape: Shape | None) -> None:
+    """An answer that begins in the middle cannot be held to a whole shape."""
+    firm = [shape.param] if shape is not None else []
+    if chat.tool_choice == "required":
+        firm.append("tool_choice")
+    firm += [tool.param for tool in chat.offered if tool.strict]
+    if firm:
+        last = chat.name("continue_final_message")
+        raise BadRequest(
+            f"`{firm[0]}` cannot be had together with an answer that goes on with `{last}`: end "
+            "with a message of the user's.",
+            param=last,
+        )
+
+
+def _thinking(said: Asked) -> Effort:
+    asked = said.thinking
+    effort = said.output_config.effort if said.output_config is not None else None
+    name = "output_config.effort" if effort is not None else "thinking"
+    if asked is None:
+        return Effort(effort or "none", name if effort else "thinking: disabled")
+    if asked.type == "disabled":
+        return Effort("none", "thinking: disabled")
+    warnings: tuple[str, ...] = ()
+    if asked.type not in ("enabled", "adaptive", "between_tools"):
+        warnings = (f"`thinking.type` is not known here: `{asked.type[:64]}`.",)
+    if asked.type == "enabled" and effort is None:
+        effort = "medium"
+    sealed = asked.display == "omitted"
+    return Effort(effort, name, asked.budget_tokens, True, sealed, warnings)
+
+
+def _shape(said: Asked) -> Shape | None:
+    wanted, at = said.output_format, "output_format"
+    if said.output_config is not None and said.output_config.format is not None:
+        wanted, at = said.output_config.format, "output_config.format"
+    if wanted is None:
+        return None
+    if wanted.type != "json_schema":
+        raise BadRequest(f"`{at}.type` must be `json_schema`.", param=f"{at}.type")
+    if wanted.schema is None:
+        raise BadRequest(
+            f"`{at}.schema` is required.",
+            param=f"{at}.schema",
+            code="missing_required_parameter",
+        )
+    return response_format.content(wanted.schema, None, f"{at}.schema")
+
+
+def _shown(shape: Shape | None) -> dict[str, Any] | None:
+    """The same as templates know it."""
+    if shape is None:
+        return None
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": shape.value}}
+
+
+def _not_here(said: Asked) -> list[str]:
+    fields = {"container": said.container, "mcp_servers": said.mcp_servers}
+    return [f"`{name}` has no effect here." for name, value in fields.items() if value]

@@ -1,0 +1,284 @@
+"""Items: what a conversation is made of in this dialect.
+
+Items stay plain JSON objects, because they are kept, shown and told to the model at different
+times. `kept` makes what a client sent whole (its type, an id, a status, content as parts) and
+looks at the kinds that we read. Items of a kind that we do not know are kept as they are: agents
+send what other servers gave them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from dragoman.errors import BadRequest, Unsupported
+from dragoman.protocols.responses.secrets import without_secrets
+from dragoman.protocols.responses.types import Item, Sealing
+from dragoman.protocols.shared import openai
+from dragoman.protocols.shared.json_body import LARGEST, check_depth, convert
+
+Id: TypeAlias = Annotated[str, Meta(max_length=512)]
+RawTools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=1024)]
+Items: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=20_000)]
+
+TEXTS = ("text", "input_text", "output_text")
+MEDIA = ("input_image", "input_file", "input_audio", "image_url", "file", "computer_screenshot")
+
+
+class Part(Struct):
+    """A piece of a content."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class MessageItem(Struct):
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[Part] | None = None
+
+
+class FunctionCall(Struct):
+    call_id: Id
+    name: openai.Name
+    arguments: str
+    namespace: str | None = None
+
+
+class CustomCall(Struct):
+    call_id: Id
+    name: openai.Name
+    input: str
+    namespace: str | None = None
+
+
+class CallOutput(Struct):
+    """What came of a call; without an id it is of the first that is open."""
+
+    output: str | list[Part]
+    call_id: Id | None = None
+
+
+class ReasoningPart(Struct):
+    text: str
+
+
+class ReasoningItem(Struct):
+    summary: list[ReasoningPart] | None = None
+    content: list[ReasoningPart] | None = None
+    encrypted_content: str | None = None
+
+
+class McpCall(Struct):
+    """A call that a server made, with what came of it."""
+
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None = None
+    error: Any = None
+
+
+class ApprovalRequest(Struct):
+    server_label: str
+    name: str
+    arguments: str
+
+
+class ApprovalResponse(Struct):
+    approval_request_id: str
+    approve: bool
+    reason: str | None = None
+
+
+class Compaction(Struct):
+    encrypted_content: str
+
+
+class AdditionalTools(Struct):
+    tools: RawTools
+
+
+class Reference(Struct):
+    id: Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+class Summary(Struct):
+    """What a compaction has sealed in it."""
+
+    summary: str
+
+
+READ: dict[str, type[Struct]] = {
+    "message": MessageItem,
+    "function_call": FunctionCall,
+    "function_call_output": CallOutput,
+    "custom_tool_call": CustomCall,
+    "custom_tool_call_output": CallOutput,
+    "reasoning": ReasoningItem,
+    "mcp_call": McpCall,
+    "mcp_approval_request": ApprovalRequest,
+    "mcp_approval_response": ApprovalResponse,
+    "compaction": Compaction,
+    "additional_tools": AdditionalTools,
+    "tool_search_output": AdditionalTools,
+    "item_reference": Reference,
+}
+TOOLS = ("additional_tools", "tool_search_output")  # items that add tools
+WITH_STATUS = frozenset(READ) - {
+    *("mcp_approval_request", "mcp_approval_response", "mcp_call", "reasoning"),
+    *("compaction", "additional_tools", "item_reference"),
+}
+PREFIXES = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+    "mcp_call": "mcp",
+    "mcp_list_tools": "mcpl",
+    "mcp_approval_request": "mcpr",
+    "mcp_approval_response": "mcpa",
+    "compaction": "cmp",
+    "additional_tools": "at",
+    "local_shell_call": "lsh",
+    "shell_call": "sh",
+    "apply_patch_call": "apc",
+    "web_search_call": "ws",
+}
+
+
+def fresh(kind: str) -> str:
+    """A new id for an item of this kind."""
+    return f"{PREFIXES.get(kind, 'item')}_{uuid.uuid4().hex}"
+
+
+def kept(said: str | list[Item] | None, at: str = "input") -> list[Item]:
+    """What a client sent, as it is kept and shown."""
+    if isinstance(said, str):
+        said = [{"type": "message", "role": "user", "content": said}]
+    found: list[Item] = []
+    taken: set[str] = set()
+    for i, item in enumerate(said or ()):
+        whole = _whole(item, f"{at}[{i}]")
+        if whole["id"] in taken and whole["type"] != "item_reference":
+            whole["id"] = fresh(whole["type"])
+        taken.add(whole["id"])
+        found.append(whole)
+    return found
+
+
+def _whole(item: Item, at: str) -> Item:
+    check_depth(item, at)
+    kind = _kind(item, at)
+    read = convert(item, READ[kind], at) if kind in READ else None
+    whole: Item = {"id": _short(item, "id", 512, at) or fresh(kind), "type": kind}
+    whole |= {name: value for name, value in item.items() if name not in whole}
+    if kind in WITH_STATUS and not isinstance(whole.get("status"), str):
+        whole["status"] = "completed"
+    match read:
+        case MessageItem():
+            text(read.content, f"{at}.content")
+            if read.content is None and read.role != "assistant":
+                raise _missing(f"{at}.content")
+            whole["content"] = _parts(read.role, item.get("content"))
+        case CallOutput():
+            heard(read.output, f"{at}.output")
+        case AdditionalTools():
+            _check_size(read.tools, f"{at}.tools")
+            whole["tools"] = [without_secrets(tool) for tool in read.tools]
+    return whole
+
+
+def _kind(item: Item, at: str) -> str:
+    """The type of an item; one without is a message, or a reference if it is only an id."""
+    kind = _short(item, "type", 64, at)
+    if kind is not None:
+        return kind
+    if "role" in item:
+        return "message"
+    if item.keys() <= {"id", "type"}:
+        return "item_reference"
+    raise _missing(f"{at}.type")
+
+
+def _short(item: Item, name: str, longest: int, at: str) -> str | None:
+    """A field that every kind of item has."""
+    said = item.get(name)
+    if said is None or (isinstance(said, str) and len(said) <= longest):
+        return said
+    at = f"{at}.{name}"
+    raise BadRequest(f"`{at}` must be a string of at most {longest} characters.", param=at)
+
+
+def _missing(at: str) -> BadRequest:
+    return BadRequest(f"`{at}` is required.", param=at, code="missing_required_parameter")
+
+
+def _check_size(tools: RawTools, at: str) -> None:
+    """Schemas are many small things wherever they stand."""
+    if len(msgspec.json.encode(tools)) > LARGEST:
+        raise BadRequest(f"`{at}` is larger than {LARGEST:,} bytes.", param=at)
+
+
+def _parts(role: str, content: str | list[Item] | None) -> list[Item]:
+    """Content as parts of the kind that goes with the role."""
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    return [_part(role, part) for part in content or ()]
+
+
+def _part(role: str, part: Item) -> Item:
+    if part["type"] not in TEXTS:
+        return part
+    if role != "assistant":
+        return part | {"type": "input_text"}
+    return {"annotations": []} | part | {"type": "output_text"}
+
+
+def text(said: str | Sequence[Part] | None, at: str = "") -> str:
+    """The text of a content, of which parts other than text are refused."""
+    if said is None or isinstance(said, str):
+        return said or ""
+    return "".join(_text(part, f"{at}[{i}]") for i, part in enumerate(said))
+
+
+def heard(said: str | Sequence[Part], at: str = "") -> tuple[str, list[str]]:
+    """The text of what a tool gave back, and which kinds of its parts are not in it."""
+    if isinstance(said, str):
+        return said, []
+    kinds = [part.type for part in said if part.type in MEDIA]
+    texts = [
+        openai.unshown(part.type) if part.type in MEDIA else _text(part, f"{at}[{i}]")
+        for i, part in enumerate(said)
+    ]
+    return "".join(texts), kinds
+
+
+def _text(part: Part, at: str) -> str:
+    if part.type in MEDIA:
+        raise Unsupported(f"This model reads text only, not `{part.type}`.", param=at)
+    if part.type not in (*TEXTS, "refusal"):
+        kind = part.type[:64]
+        raise BadRequest(f"`{at}.type` is not a kind of content: `{kind}`.", param=f"{at}.type")
+    name = "refusal" if part.type == "refusal" else "text"
+    found: str | None = getattr(part, name)
+    if found is None:
+        raise _missing(f"{at}.{name}")
+    return found
+
+
+def named(items: Iterable[Item]) -> list[str]:
+    """The ids of items that are only referred to."""
+    return [item["id"] for item in items if item["type"] == "item_reference"]
+
+
+def compaction(summary: str, sealing: Sealing) -> Item:
+    """An item that stands for everything before it."""
+    sealed = sealing.seal("compaction", msgspec.json.encode(Summary(summary)))
+    return {"id": fresh("compaction"), "type": "compaction", "encrypted_content": sealed}

@@ -1,0 +1,108 @@
+"""Remote servers that a request names as tools: what it says of them, checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, TypeAlias
+
+from msgspec import Meta, Struct
+
+from dragoman.errors import BadRequest
+from dragoman.protocols.shared.json_body import convert
+
+Names: TypeAlias = Annotated[list[str], Meta(max_length=4096)]
+_LABEL = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
+_URL = re.compile(r"https?://[^\s\x00-\x20\x7f]+", re.IGNORECASE)
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9a-zA-Z-]+")
+_BREAKING = re.compile(r"[\r\n\0]")
+
+
+class ToolFilter(Struct):
+    """Tools of these names, or that only read, or both."""
+
+    tool_names: Names | None = None
+    read_only: bool | None = None
+
+    def fits(self, name: str, read_only: bool) -> bool:
+        named = self.tool_names is None or name in self.tool_names
+        return named and self.read_only in (None, read_only)
+
+
+class ApprovalFilter(Struct):
+    always: ToolFilter | None = None
+    never: ToolFilter | None = None
+
+
+class McpTool(Struct, kw_only=True):
+    """A server whose tools the model may call."""
+
+    server_label: str
+    server_url: Annotated[str, Meta(max_length=4096)] | None = None
+    connector_id: str | None = None
+    tunnel_id: str | None = None
+    server_description: str | None = None
+    authorization: Annotated[str, Meta(max_length=65536)] | None = None
+    headers: Annotated[dict[str, str], Meta(max_length=64)] | None = None
+    allowed_tools: Names | ToolFilter | None = None
+    require_approval: str | ApprovalFilter | None = None
+
+    def __repr__(self) -> str:  # it has secrets in it
+        return f"McpTool({self.server_label!r})"
+
+    def allows(self, name: str, read_only: bool = False) -> bool:
+        """Whether the model may know of a tool."""
+        match self.allowed_tools:
+            case None:
+                return True
+            case ToolFilter() as allowed:
+                return allowed.fits(name, read_only)
+        return name in self.allowed_tools
+
+    def asks(self, name: str, read_only: bool = False) -> bool:
+        """Whether the client must approve a call; it must unless it said that it need not."""
+        match self.require_approval:
+            case "never":
+                return False
+            case ApprovalFilter(always=always, never=never):
+                if always is not None and always.fits(name, read_only):
+                    return True
+                return never is None or not never.fits(name, read_only)
+        return True
+
+
+def servers(tools: Iterable[tuple[dict[str, Any], str]]) -> list[McpTool]:
+    """The servers among the tools, each of which comes with its place in the request."""
+    found: dict[str, McpTool] = {}
+    for said, at in tools:
+        if said.get("type") == "mcp":
+            server = _checked(said, at)
+            if server.server_label in found:
+                raise _wrong(f"{at}.server_label", "is the label of two servers")
+            found[server.server_label] = server
+    return list(found.values())
+
+
+def _checked(said: dict[str, Any], at: str) -> McpTool:
+    server: McpTool = convert(said, McpTool, at)
+    if not _LABEL.fullmatch(server.server_label):
+        raise _wrong(
+            f"{at}.server_label",
+            "must be a letter, then letters, digits, underscores and dashes, at most 64",
+        )
+    if server.server_url is not None and not _URL.fullmatch(server.server_url):
+        raise _wrong(f"{at}.server_url", "must be an address that begins with http:// or https://")
+    if server.require_approval not in (None, "always", "never") and isinstance(
+        server.require_approval, str
+    ):
+        raise _wrong(f"{at}.require_approval", "must be `always`, `never` or an object")
+    if _BREAKING.search(server.authorization or ""):
+        raise _wrong(f"{at}.authorization", "must be one line")
+    for name, value in (server.headers or {}).items():
+        if not _HEADER.fullmatch(name) or _BREAKING.search(value):
+            raise _wrong(f"{at}.headers", "must be names and values of HTTP headers")
+    return server
+
+
+def _wrong(at: str, why: str) -> BadRequest:
+    return BadRequest(f"`{at}` {why}.", param=at, code="invalid_value")

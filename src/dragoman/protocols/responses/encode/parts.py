@@ -1,0 +1,210 @@
+"""Items of an answer while they grow.
+
+`Output` has the items at their places. What a model says or thinks is an item that opens with its
+first piece, adds one event per piece and closes with the whole of it. Calls are in `calls`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, ClassVar
+
+import msgspec
+
+from dragoman.events import Channel, Delta, Token
+from dragoman.protocols.responses.encode.frames import Events
+from dragoman.protocols.responses.types import Item, Sealing
+from dragoman.protocols.shared import openai
+
+
+class Output:
+    """The items of a response, and the events that begin and end them."""
+
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self.items: list[Item] = []  # all that were begun
+        self._done: list[bool] = []
+
+    def add(self, item: Item) -> tuple[int, bytes]:
+        """Give an item its place."""
+        index = len(self.items)
+        self.items.append(item)
+        self._done.append(False)
+        return index, self.events.event("response.output_item.added", output_index=index, item=item)
+
+    def finish(self, index: int, item: Item) -> bytes:
+        self.items[index] = item
+        self._done[index] = True
+        return self.events.event("response.output_item.done", output_index=index, item=item)
+
+    def finished(self) -> list[Item]:
+        return [item for item, done in zip(self.items, self._done, strict=True) if done]
+
+
+class Growing:
+    """An item that takes pieces from one channel."""
+
+    channel: ClassVar[Channel] = "text"
+    call: int = 0  # which call of its round it is, on the channel of calls
+
+    def __init__(self, output: Output, prefix: str) -> None:
+        self.output = output
+        self.events = output.events
+        self.id = f"{prefix}_{uuid.uuid4().hex}"
+        self.item: Item = {}
+        self.index = -1  # no place yet
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def open(self) -> list[bytes]:
+        raise NotImplementedError
+
+    def add(self, delta: Delta) -> list[bytes]:
+        raise NotImplementedError
+
+    def close(self, cut: bool) -> list[bytes]:
+        """The end of it; `cut` if the model had not come to its end."""
+        raise NotImplementedError
+
+    def now(self) -> Item:
+        """The item as far as it has come."""
+        return self.item
+
+    def begin(self, item: Item) -> bytes:
+        self.item = item
+        self.index, frame = self.output.add(item)
+        return frame
+
+    def event(self, kind: str, **fields: Any) -> bytes:
+        return self.events.event(
+            f"response.{kind}", item_id=self.id, output_index=self.index, **fields
+        )
+
+    def head(self, kind: str, **fields: Any) -> bytes:
+        return self.events.head(
+            f"response.{kind}", item_id=self.id, output_index=self.index, **fields
+        )
+
+
+class Message(Growing):
+    """What the model says."""
+
+    def __init__(self, output: Output, logprobs: bool) -> None:
+        super().__init__(output, "msg")
+        self._tokens: list[Token] | None = [] if logprobs else None
+        self._head = b""
+
+    def open(self) -> list[bytes]:
+        added = self.begin(self._whole("in_progress", []))
+        self._head = self.head("output_text.delta", content_index=0, logprobs=[])
+        return [added, self.event("content_part.added", content_index=0, part=_said("", []))]
+
+    def add(self, delta: Delta) -> list[bytes]:
+        self._pieces.append(delta.text)
+        if self._tokens is None:
+            return [self.events.delta(self._head, delta.text)]
+        self._tokens.extend(delta.tokens)
+        logprobs = _logprobs(delta.tokens)
+        return [
+            self.event("output_text.delta", content_index=0, delta=delta.text, logprobs=logprobs)
+        ]
+
+    def close(self, cut: bool) -> list[bytes]:
+        part = self._part()
+        item = self._whole("incomplete" if cut else "completed", [part])
+        told = {"text": part["text"], "logprobs": part["logprobs"]}
+        return [
+            self.event("output_text.done", content_index=0, **told),
+            self.event("content_part.done", content_index=0, part=part),
+            self.output.finish(self.index, item),
+        ]
+
+    def now(self) -> Item:
+        return self._whole("in_progress", [self._part()])
+
+    def _part(self) -> Item:
+        return _said(self.text, _logprobs(self._tokens or ()))
+
+    def _whole(self, status: str, content: list[Item]) -> Item:
+        head = {"id": self.id, "type": "message", "status": status, "role": "assistant"}
+        return {**head, "content": content}
+
+
+class Thought(Growing):
+    """What the model thinks; a summary of it, where one is told, is the thought itself."""
+
+    channel: ClassVar[Channel] = "reasoning"
+
+    def __init__(self, output: Output, summary: bool, sealing: Sealing | None) -> None:
+        super().__init__(output, "rs")
+        self._summary = summary
+        self._sealing = sealing
+        self._head = self._short = b""
+
+    def open(self) -> list[bytes]:
+        frames = [
+            self.begin(self._whole("in_progress", None)),
+            self.event("content_part.added", content_index=0, part=_thought("")),
+        ]
+        self._head = self.head("reasoning_text.delta", content_index=0)
+        if self._summary:
+            part = _summary("")
+            frames.append(self.event("reasoning_summary_part.added", summary_index=0, part=part))
+            self._short = self.head("reasoning_summary_text.delta", summary_index=0)
+        return frames
+
+    def add(self, delta: Delta) -> list[bytes]:
+        self._pieces.append(delta.text)
+        frame = self.events.delta(self._head, delta.text)
+        return [frame, self.events.delta(self._short, delta.text)] if self._summary else [frame]
+
+    def close(self, cut: bool) -> list[bytes]:
+        text = self.text
+        item = self._whole("incomplete" if cut else "completed", text)
+        if self._sealing is not None:
+            item["encrypted_content"] = self._sealing.seal("reasoning", text.encode())
+        frames = [
+            self.event("reasoning_text.done", content_index=0, text=text),
+            self.event("content_part.done", content_index=0, part=_thought(text)),
+        ]
+        if self._summary:
+            how = {"status": "incomplete"} if cut else {}
+            part = _summary(text)
+            frames += [
+                self.event("reasoning_summary_text.done", summary_index=0, text=text),
+                self.event("reasoning_summary_part.done", summary_index=0, part=part, **how),
+            ]
+        return [*frames, self.output.finish(self.index, item)]
+
+    def now(self) -> Item:
+        return self._whole("in_progress", self.text)
+
+    def _whole(self, status: str, text: str | None) -> Item:
+        told = text is not None
+        return {
+            "id": self.id,
+            "type": "reasoning",
+            "status": status,
+            "summary": [_summary(text or "")] if told and self._summary else [],
+            "content": [_thought(text or "")] if told else [],
+        }
+
+
+def _said(text: str, logprobs: list[Item]) -> Item:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def _thought(text: str) -> Item:
+    return {"type": "reasoning_text", "text": text}
+
+
+def _summary(text: str) -> Item:
+    return {"type": "summary_text", "text": text}
+
+
+def _logprobs(tokens: tuple[Token, ...] | list[Token]) -> list[Item]:
+    said: list[Item] = msgspec.to_builtins(openai.logprobs(tokens).content) if tokens else []
+    return said

@@ -1,0 +1,200 @@
+"""Responses that run on when nobody waits for them.
+
+Each has a `Feed`. One task looks after all of them: it puts new frames into the store a few times a
+second, so that another process can tell them too, and sees whether one is to be cancelled from
+there. A response that ends is put into the store with its last frames before its feed tells them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.errors import DragomanError, Draining, EngineFailed, TooLarge, Unavailable
+from dragoman.events import Delta
+from dragoman.protocols import responses
+from dragoman.responses.feed import Feed
+from dragoman.responses.response_run import Cancelled, Turn
+from dragoman.responses.run import Outlet
+from dragoman.store.rows import Entry, Stored
+
+if TYPE_CHECKING:
+    from dragoman.store.store import Store
+
+log = logging.getLogger("dragoman.turns")
+EVERY = 0.25  # seconds between two visits to the store
+
+
+class Interruptible(Protocol):
+    """Somebody at work, who can be stopped."""
+
+    def interrupt(self, reason: Exception) -> None: ...
+
+
+Watching = Callable[[], AbstractAsyncContextManager[Interruptible]]
+
+
+class Running:
+    """A response at work."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.feed = Feed()
+        self.flushed = 0  # frames that are in the store
+        self.feed.push(turn.writer.queue())
+        self.begun = turn.whole()  # the response before anything came of it
+        self.watch: Interruptible | None = None
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.watch is not None and not self.turn.writer.over:
+            self.watch.interrupt(Cancelled("The response was cancelled."))
+
+    def fresh(self) -> list[tuple[int, bytes]]:
+        """Frames that are not in the store yet, with their numbers."""
+        frames = self.feed.frames
+        return list(enumerate(frames[self.flushed :], self.flushed))
+
+
+class Ending(Struct, frozen=True):
+    """The end of a response, as it goes to the store."""
+
+    row: Stored
+    items: Sequence[Entry] = ()
+    frames: Sequence[tuple[int, bytes]] = ()
+
+    async def write(self, store: Store) -> None:
+        row = self.row
+        await store.finish_turn(row.owner, row.id, row.status, row.body, self.items, self.frames)
+
+
+class Background:
+    """All responses of this process that run on by themselves."""
+
+    def __init__(
+        self,
+        watching: Watching,
+        note: Callable[[], Callable[[Delta], None]],
+        failed: Callable[[DragomanError], None],
+    ) -> None:
+        self._watching = watching
+        self._note = note
+        self._failed = failed  # is told of what nobody else hears of
+        self._running: dict[str, Running] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._tending: asyncio.Task[None] | None = None
+        self._late: list[Ending] = []  # that the store could not take when they came
+
+    def find(self, owner: str, name: str) -> Running | None:
+        found = self._running.get(name)
+        return found if found is not None and found.turn.owner == owner else None
+
+    async def launch(self, turn: Turn, store: Store) -> Running:
+        """Let a response run; it is in the store when this returns.
+
+        Whoever leaves meanwhile does not keep it from running.
+        """
+        running = Running(turn)
+        launching = asyncio.create_task(self._launch(running, store))
+        self._tasks.add(launching)
+        launching.add_done_callback(self._tasks.discard)
+        await asyncio.shield(launching)
+        return running
+
+    async def _launch(self, running: Running, store: Store) -> None:
+        turn = running.turn
+        try:
+            await store.add(turn.row())
+        except BaseException:
+            turn.close()
+            raise
+        turn.keep = lambda frames: self._keep(running, store, frames)
+        self._running[turn.id] = running
+        task = asyncio.create_task(self._run(running, store))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if self._tending is None or self._tending.done():
+            self._tending = asyncio.create_task(self._tend(store))
+
+    async def _run(self, running: Running, store: Store) -> None:
+        turn, feed = running.turn, running.feed
+        try:
+            async with self._watching() as running.watch:
+                if running.cancelled:
+                    raise Cancelled("The response was cancelled.")
+                feed.push(turn.start())
+                with suppress(Unavailable):  # its end will be kept, or it will be found dead
+                    await store.update(turn.owner, turn.id, "in_progress", turn.row().body)
+                await turn.run(Outlet(self._note(), feed.push))
+        except DragomanError as error:
+            await self._fail(running, error)
+        except asyncio.CancelledError:
+            await self._fail(running, Draining("The server stopped before the answer was done."))
+            raise
+        except Exception:
+            log.exception("response %s broke", turn.id)
+            await self._fail(running, EngineFailed("The engine failed while it worked on this."))
+        finally:
+            turn.close()
+            feed.close()
+            self._running.pop(turn.id, None)
+
+    async def _fail(self, running: Running, error: DragomanError) -> None:
+        if not running.turn.writer.over and not isinstance(error, Cancelled):
+            self._failed(error)
+        try:
+            running.feed.push(await running.turn.fail(error))
+        except DragomanError as lost:
+            log.error("response %s could not be kept: %s", running.turn.id, lost.message)
+
+    async def _keep(self, running: Running, store: Store, frames: list[bytes]) -> None:
+        """Whoever sees the end in the store finds all frames there."""
+        turn, last = running.turn, list(enumerate(frames, len(running.feed.frames)))
+        row = turn.row()
+        ending = Ending(row, turn.added, [*running.fresh(), *last])
+        try:
+            await ending.write(store)
+        except TooLarge as error:
+            log.error("response %s is lost: %s", row.id, error.message)
+            lost = replace(row, status="failed", body=responses.failed(running.begun))
+            await Ending(lost).write(store)
+        except Unavailable:
+            self._late.append(ending)
+
+    async def _tend(self, store: Store) -> None:
+        while self._running or self._late:
+            await asyncio.sleep(EVERY)
+            try:
+                await self._visit(store)
+            except DragomanError as error:
+                log.warning("the store did not take what runs in the background: %s", error.message)
+
+    async def _visit(self, store: Store) -> None:
+        for running in list(self._running.values()):
+            fresh = running.fresh()
+            if fresh:
+                await store.append(running.turn.id, fresh)
+                running.flushed = max(running.flushed, fresh[-1][0] + 1)
+        while self._late:
+            await self._late[0].write(store)
+            self._late.pop(0)
+        for name in await store.cancels(list(self._running)):
+            if name in self._running:
+                self._running[name].cancel()
+
+    async def aclose(self) -> None:
+        """End what still runs."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tending is not None:
+            self._tending.cancel()
+        for ending in self._late:
+            log.error("response %s could not be kept", ending.row.id)

@@ -1,0 +1,165 @@
+"""Where a response begins: the items that came before it.
+
+They are those of the responses it follows, or of its conversation. Over a WebSocket a response that
+is not kept can be followed on the same connection; `Local` holds those.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.errors import BadRequest, NotFound
+from dragoman.protocols.responses import Asked, references
+from dragoman.protocols.responses.types import Item
+from dragoman.store.rows import RUNNING, Entry, Stored
+
+if TYPE_CHECKING:
+    from dragoman.responses.state import State
+
+Local: TypeAlias = dict[str, list[Item]]  # all items up to the end of a response, by its id
+PAGE = 1000
+MOST = 20_000  # items that a response can follow
+NAMED = 1000  # items that are named and not said
+
+
+async def before(asked: Asked, owner: str, state: State, local: Local) -> list[Item]:
+    """The items that a response follows, oldest first."""
+    previous, conversation = asked.said.previous_response_id, asked.conversation
+    if previous is not None:
+        if previous in local:
+            return local[previous]
+        chain = await (await state.store()).history(owner, previous)
+        if not chain:
+            raise _lost(previous)
+        for row in chain:
+            _check_ended(row)
+        return await asyncio.to_thread(_items, chain)
+    if conversation is not None:
+        return await _conversation(conversation, owner, state)
+    return []
+
+
+def _items(chain: list[Stored]) -> list[Item]:
+    """What went into each response and what came out of it."""
+    found: list[Item] = []
+    for row in chain:
+        found += msgspec.json.decode(row.input)
+        found += _answered(row)
+        if len(found) > MOST:
+            raise BadRequest(
+                f"A response can follow at most {MOST:,} items.", param="previous_response_id"
+            )
+    return found
+
+
+def _check_ended(row: Stored) -> None:
+    if row.status in RUNNING or row.status == "failed":
+        raise BadRequest(
+            f"The response `{row.id}` has no answer to go on from.",
+            param="previous_response_id",
+            code="previous_response_not_finished",
+        )
+
+
+def _answered(row: Stored) -> list[Item]:
+    """What came out of it; a call that was cut short was never made."""
+    output: list[Item] = msgspec.json.decode(row.body)["output"]
+    return [item for item in output if not _cut(item)]
+
+
+def _cut(item: Item) -> bool:
+    return item["type"].endswith("_call") and item.get("status") == "incomplete"
+
+
+def _lost(name: str) -> BadRequest:
+    return BadRequest(
+        f"There is no response `{name[:80]}` to go on from.",
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )
+
+
+async def _conversation(name: str, owner: str, state: State) -> list[Item]:
+    store, found = await state.store(), list[Item]()
+    after: str | None = None
+    while True:
+        page = await store.items(owner, name, after=after, limit=PAGE, newest_first=False)
+        if page is None:
+            raise NotFound(
+                f"There is no conversation `{name[:80]}`.",
+                param="conversation",
+                code="conversation_not_found",
+            )
+        found += await asyncio.to_thread(_decoded, page)
+        if len(found) > MOST:
+            raise BadRequest(
+                f"A conversation can have at most {MOST:,} items.", param="conversation"
+            )
+        if len(page) < PAGE:
+            return found
+        after = page[-1].id
+
+
+def _decoded(entries: list[Entry]) -> list[Item]:
+    return [msgspec.json.decode(entry.body) for entry in entries]
+
+
+async def _found(names: list[str], owner: str, state: State) -> dict[str, Item]:
+    """Items that earlier responses answered with, by their ids."""
+    if len(names) > NAMED:
+        raise BadRequest(f"`input` can name at most {NAMED:,} items.", param="input")
+    rows = await (await state.store()).holders(owner, names)
+    found = await asyncio.to_thread(lambda: [_answered(row) for row in rows])
+    return {item["id"]: item for items in found for item in items}
+
+
+def unrepeated(asked: Asked, history: list[Item]) -> Asked:
+    """The same without items that its conversation has; the id of another one is an error."""
+    if asked.conversation is None:
+        return asked
+    known = {item["id"]: item for item in history}
+    new: list[Item] = []
+    for at, item in enumerate(asked.items):
+        there = known.get(item["id"])
+        if there is None or item["type"] == "item_reference":
+            new.append(item)
+        elif there != item:
+            raise taken(item["id"], f"input[{at}].id")
+    return replace(asked, items=new)
+
+
+def taken(name: str, at: str) -> BadRequest:
+    return BadRequest(
+        f"The conversation has another item `{name[:80]}`: leave the id out, or give a new one.",
+        param=at,
+        code="duplicate_item",
+    )
+
+
+async def resolved(asked: Asked, history: list[Item], owner: str, state: State) -> Asked:
+    """The same with the items themselves where it only names them."""
+    wanted = references(asked)
+    if not wanted:
+        return asked
+    known = {item["id"]: item for item in history if "id" in item}
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        known |= await _found(missing, owner, state)
+    inside = {item.get("id") for item in history}
+    items: list[Item] = []
+    for at, item in enumerate(asked.items):
+        if item.get("type") != "item_reference":
+            items.append(item)
+        elif item["id"] not in known:
+            raise NotFound(
+                f"There is no item `{str(item['id'])[:80]}`.",
+                param=f"input[{at}]",
+                code="item_not_found",
+            )
+        elif item["id"] not in inside:  # what is in the history is not said twice
+            items.append(known[item["id"]])
+    return replace(asked, items=items)

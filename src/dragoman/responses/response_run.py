@@ -1,0 +1,260 @@
+"""One response, from its request to its end.
+
+Everything that can be the client's fault is done by `Turn.begin`. Running it takes rounds: the
+model answers; where it called remote tools these are asked, and it goes on with what they said.
+A response is kept before its last frame is told, so what a client has seen end is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from dragoman.errors import BadRequest, DragomanError
+from dragoman.events import Delta, Usage
+from dragoman.models.registry import Models
+from dragoman.pipeline import pipeline
+from dragoman.protocols import responses
+from dragoman.protocols.responses import Asked, Frame, Writer
+from dragoman.protocols.responses.types import Item
+from dragoman.replay import Reuse
+from dragoman.responses.run import Outlet, Push
+from dragoman.responses.tool_rounds import NOTHING, Remote
+from dragoman.responses.truncation import fitting
+from dragoman.signing import OwnedSeal
+from dragoman.store.rows import Entry, Status, Stored
+from dragoman.types import Request
+
+encode = msgspec.json.Encoder().encode
+
+
+class Cancelled(DragomanError):
+    """Somebody asked for the response to end."""
+
+    code = "cancelled"
+
+
+class Scene:
+    """What a turn takes place in."""
+
+    def __init__(
+        self,
+        models: Models,
+        owner: str,
+        sealing: OwnedSeal,
+        history: Sequence[Item] = (),
+        remote: Remote = NOTHING,
+    ) -> None:
+        self.models = models
+        self.owner = owner
+        self.sealing = sealing
+        self.history = list(history)
+        self.remote = remote
+        self.name = f"resp_{uuid.uuid4().hex}"  # of the response
+
+
+class Turn:
+    """A response that is ready to run."""
+
+    def __init__(self, asked: Asked, scene: Scene, plan: pipeline.Plan) -> None:
+        self.asked = asked
+        self.id = scene.name
+        self.created = int(time.time())
+        self.streamed = bool(asked.said.stream)
+        self.keep: Callable[[list[bytes]], Awaitable[None]] | None = None  # before the last frames
+        self._keeping: asyncio.Future[None] | None = None
+        self._last: list[bytes] = []  # frames that end it and were not told yet
+        self.usage = Usage()
+        self._scene = scene
+        self._plan = plan
+        self._warnings = plan.warnings
+        said = asked.said
+        frame = Frame(
+            id=self.id,
+            created=self.created,
+            model=plan.name,
+            echo=responses.echo(asked, plan.name, plan.jobs[0].sampling),
+            tools=responses.known(asked, scene.history) | scene.remote.known,
+            include=asked.include,
+            summary=bool(asked.summary),
+            most_calls=said.max_tool_calls,
+            sealing=scene.sealing,
+            silent=not asked.generates,
+        )
+        self.writer = Writer(frame, plan.request)
+
+    @classmethod
+    async def begin(cls, asked: Asked, scene: Scene) -> Turn:
+        plan = await _plan(asked, scene, ())
+        try:
+            return cls(asked, scene, plan)
+        except BaseException:
+            plan.close()
+            raise
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self._warnings
+
+    @property
+    def reuse(self) -> Reuse | None:
+        return self._plan.reuse
+
+    @property
+    def owner(self) -> str:
+        return self._scene.owner
+
+    @property
+    def items(self) -> list[Item]:
+        """All there is for whoever goes on from here."""
+        return [*self._scene.history, *self.asked.items, *self.writer.items]
+
+    @property
+    def added(self) -> list[Entry]:
+        """All items of this turn, what it was asked and what it answered, if it has an answer."""
+        if self.writer.resource()["status"] not in ("completed", "incomplete"):
+            return []
+        said = [Entry(item["id"], encode(item)) for item in self.asked.items]
+        return said + [Entry(item["id"], encode(item), True) for item in self.writer.items]
+
+    def start(self) -> list[bytes]:
+        return self.writer.start()
+
+    async def run(self, outlet: Outlet) -> None:
+        push = outlet.push or _dropped
+        try:
+            if not self.asked.generates:
+                await self._read(outlet.note)
+                await self._end(push)
+                return
+            remote, context = self._scene.remote, self._plan.model.capabilities.context
+            await remote.tell(self.writer, push)
+            if remote.waiting:
+                self._plan.ticket.release()  # while others are asked, the engine is for all
+            if await remote.resume(self.writer, push, context):
+                await self._go_on()
+            await self._round(outlet.note, push)
+            while await remote.answer(self.writer, push, context):
+                await self._go_on()
+                await self._round(outlet.note, push)
+        finally:
+            self._scene.remote.close()
+        await self._end(push)
+
+    async def _read(self, note: Callable[[Delta], None]) -> None:
+        """Have the model read the prompt, so that what follows on it comes faster."""
+
+        def deliver(delta: Delta) -> None:
+            note(delta)
+            if delta.usage is not None:
+                self.usage += delta.usage
+
+        await pipeline.generate(self._plan, deliver)
+
+    async def _go_on(self) -> None:
+        """The same conversation with what was answered so far, after another wait for a place."""
+        self._plan.close()
+        self._plan = await _plan(self.asked, self._scene, self.writer.items, self.usage)
+
+    async def _round(self, note: Callable[[Delta], None], push: Push) -> None:
+        write = self.writer.write
+
+        def deliver(delta: Delta) -> Awaitable[None] | None:
+            note(delta)
+            if delta.usage is not None:
+                self.usage += delta.usage
+            return push(write(delta))
+
+        await pipeline.generate(self._plan, deliver)
+        self._plan.ticket.release()
+
+    async def _end(self, push: Push) -> None:
+        self._last = self.writer.end(self.usage)
+        await self._kept()
+        frames, self._last = self._last, []
+        await pipeline.done(push(frames))
+
+    async def fail(self, error: DragomanError) -> list[bytes]:
+        """What ends it; one that was about to end when this came ends as it would have."""
+        if not self.writer.over:
+            cancelled = isinstance(error, Cancelled)
+            self._last = self.writer.cancel() if cancelled else self.writer.fail(error)
+        await self._kept()
+        frames, self._last = self._last, []
+        return frames
+
+    def unkept(self) -> None:
+        """It could not be kept, and says so: its last frame is told anew."""
+        self._last[-1:] = [self.writer.unkept()]
+
+    async def _kept(self) -> None:
+        """Keep it, once. Whoever is interrupted here does not interrupt that."""
+        if self.keep is not None and self._keeping is None:
+            self._keeping = asyncio.ensure_future(self.keep(self._last))
+        if self._keeping is not None:
+            await asyncio.shield(self._keeping)
+
+    def whole(self) -> bytes:
+        return self.writer.whole()
+
+    def close(self) -> None:
+        self._plan.close()
+        self._scene.remote.close()
+
+    def row(self) -> Stored:
+        """The response as it is now, for the store."""
+        resource = self.writer.resource()
+        status: Status = resource["status"]
+        return Stored(
+            id=self.id,
+            owner=self.owner,
+            status=status,
+            created=self.created,
+            body=encode(resource),
+            input=encode(self.asked.items),
+            previous=self.asked.said.previous_response_id,
+            conversation=self.asked.conversation,
+            background=bool(self.asked.said.background),
+        )
+
+
+def _dropped(_: list[bytes]) -> None:
+    """Nobody hears it grow."""
+
+
+async def _plan(
+    asked: Asked, scene: Scene, output: Sequence[Item], spent: Usage | None = None
+) -> pipeline.Plan:
+    """The next round: what came before, what is asked, and what was answered so far."""
+    prepare = fitting if asked.said.truncation == "auto" else pipeline.prepare
+    while True:
+        request = responses.to_request(
+            responses.onward(asked, output) if output else asked,
+            scene.history,
+            owner=scene.owner,
+            sealing=scene.sealing,
+            remote=scene.remote.tools,
+        )
+        warnings = (*request.warnings, *scene.remote.warnings)
+        request = replace(request, source=scene.name, warnings=warnings)
+        if spent is not None:
+            request = _shorter(request, spent)
+        try:
+            return await prepare(request, scene.models, again=bool(output))
+        except BadRequest as error:
+            if not scene.remote.loosen(error):
+                raise
+
+
+def _shorter(request: Request, spent: Usage) -> Request:
+    """The limit is for all rounds together."""
+    most = request.sampling.max_tokens
+    if most is None:
+        return request
+    left = max(1, most - spent.completion)
+    return replace(request, sampling=replace(request.sampling, max_tokens=left))

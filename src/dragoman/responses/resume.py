@@ -1,0 +1,135 @@
+"""Hearing a response that is not one's own to run: in the background here, elsewhere, or long over.
+
+All of them are pieces of work that only tell. Closing one ends nothing but the telling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from dragoman.errors import DragomanError, Draining
+from dragoman.pipeline.pipeline import done
+from dragoman.protocols import responses
+from dragoman.replay import Reuse
+from dragoman.responses.feed import Feed
+from dragoman.responses.response_run import Turn
+from dragoman.responses.run import Outlet
+from dragoman.store.rows import RUNNING, Stored
+
+if TYPE_CHECKING:
+    from dragoman.store.store import Store
+
+ENDING = 2.0  # seconds for a response that is stopped, until its listeners hear of it
+LOOK = 0.2  # seconds between two looks at a response that another process runs
+
+
+class Telling:
+    """What all of them have in common."""
+
+    streamed = True
+    warnings: tuple[str, ...] = ()
+    reuse: Reuse | None = None  # no prompt is made for it
+
+    def start(self) -> list[bytes]:
+        return []
+
+    async def run(self, outlet: Outlet) -> None:
+        raise NotImplementedError
+
+    def whole(self) -> bytes:
+        raise NotImplementedError
+
+    async def fail(self, error: DragomanError) -> list[bytes]:
+        return []  # the response itself did not fail; whoever comes again hears the rest
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Fed(Telling):
+    """A response that runs in this process."""
+
+    def __init__(self, feed: Feed, after: int = -1) -> None:
+        self._feed = feed
+        self._at = after  # the frame that was told last
+
+    async def run(self, outlet: Outlet) -> None:
+        if outlet.push is None:
+            return
+        async for frames in self._feed.listen(self._at):
+            for frame in frames:  # one by one, to know which were told when this is interrupted
+                await done(outlet.push([frame]))
+                self._at += 1
+
+    async def fail(self, error: DragomanError) -> list[bytes]:
+        """The rest. A server that stops ends the response as well, which is told."""
+        if isinstance(error, Draining):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ENDING):
+                    await self._feed.wait()
+        return self._feed.frames[self._at + 1 :]
+
+
+class Launched(Fed):
+    """One that was just sent into the background; who does not listen is told of it as it is."""
+
+    def __init__(self, feed: Feed, begun: bytes, turn: Turn) -> None:
+        super().__init__(feed)
+        self.streamed = turn.streamed
+        self.warnings = turn.warnings
+        self.reuse = turn.reuse
+        self._body = begun
+
+    def whole(self) -> bytes:
+        return self._body
+
+
+class Kept(Telling):
+    """A response of the store: over, or run by another process."""
+
+    def __init__(self, row: Stored, store: Store, after: int = -1) -> None:
+        self._row = row
+        self._store = store
+        self._at = after
+
+    async def run(self, outlet: Outlet) -> None:
+        if outlet.push is None:
+            return
+        if not self._row.background:
+            frames = responses.replay(self._row.body)
+            heard = min(self._at + 1, len(frames) - 1)  # a replay has fewer; its end is always told
+            await done(outlet.push(frames[heard:]))
+            return
+        ended = False
+        while True:
+            frames = await self._more()
+            if frames:
+                await done(outlet.push(frames))
+            elif ended:
+                break
+            else:
+                row = await self._store.get(self._row.owner, self._row.id)
+                ended = row is None or row.status not in RUNNING
+                self._row = row or self._row
+                if not ended:
+                    await asyncio.sleep(LOOK)
+        await done(outlet.push(await self._ending()))
+
+    async def _more(self) -> list[bytes]:
+        """Frames that were not told yet."""
+        owner, name = self._row.owner, self._row.id
+        found = await self._store.frames(owner, name, self._at)
+        if found:
+            self._at = found[-1][0]
+        return [data for _, data in found]
+
+    async def _ending(self) -> list[bytes]:
+        """The last event of a response whose server died before it could tell it."""
+        last = await self._store.last_frame(self._row.owner, self._row.id)
+        number = -1 if last is None else last[0]
+        told = last is not None and responses.is_last(last[1])
+        if self._row.status in RUNNING or told or self._at > number:
+            return []
+        return [responses.ending(self._row.body, number + 1)]

@@ -1,0 +1,216 @@
+"""The desk: begins responses, finds those that were kept, and ends those that nobody wants.
+
+Whoever asks is known by the owner of the key that was shown; what belongs to another does not
+exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.errors import BadRequest, DragomanError, NotFound
+from dragoman.mcp.types import Server, Toolbox
+from dragoman.pipeline import pipeline
+from dragoman.protocols import responses
+from dragoman.protocols.responses import Asked, McpTool
+from dragoman.protocols.responses.types import Item
+from dragoman.responses.background import Background
+from dragoman.responses.history import Local, before, resolved, unrepeated
+from dragoman.responses.response_run import Scene, Turn
+from dragoman.responses.resume import Fed, Kept, Launched
+from dragoman.responses.run import Work
+from dragoman.responses.state import State
+from dragoman.responses.tool_rounds import NOTHING, SERVERS, Bounds, Remote, approved, attach
+from dragoman.store.rows import RUNNING, Stored
+
+if TYPE_CHECKING:
+    from dragoman.models.registry import Models
+    from dragoman.store.store import Store
+
+log = logging.getLogger("dragoman.turns")
+CANCEL_WAIT = 10.0  # seconds for another process to end a response
+LOOK = 0.1
+
+
+class Elsewhere(Struct, frozen=True):
+    """How remote tools are reached."""
+
+    toolbox: Callable[[], Toolbox] | None = None
+    servers: dict[str, Server] = {}  # of the configuration, by label
+    bounds: Bounds = Bounds()
+
+
+class Desk:
+    """All responses of this server."""
+
+    def __init__(
+        self, models: Models, state: State, background: Background, elsewhere: Elsewhere
+    ) -> None:
+        self._models = models
+        self._state = state
+        self._background = background
+        self._elsewhere = elsewhere
+
+    async def begin(self, asked: Asked, owner: str, local: Local | None = None) -> Work:
+        """A response that is ready to run, or that has been sent into the background."""
+        store = await self._state.store() if asked.stored else None
+        turn = await self._turn(asked, owner, {} if local is None else local)
+        if store is not None and asked.said.background:
+            running = await self._background.launch(turn, store)
+            return Launched(running.feed, running.begun, turn)
+        if store is not None:
+            turn.keep = lambda _: self._keep(turn, store)
+        return turn
+
+    async def scene(self, asked: Asked, owner: str, local: Local) -> tuple[Asked, Scene]:
+        """What came before a request, with the items that it only names put in."""
+        sealing = (await self._state.seal()).of(owner)
+        history = await before(asked, owner, self._state, local)
+        asked = await resolved(unrepeated(asked, history), history, owner, self._state)
+        return asked, Scene(self._models, owner, sealing, history)
+
+    async def _turn(self, asked: Asked, owner: str, local: Local) -> Turn:
+        asked, scene = await self.scene(asked, owner, local)
+        scene.remote = await self._remote(asked, scene.history)
+        try:
+            return await Turn.begin(asked, scene)
+        except BaseException:
+            scene.remote.close()
+            raise
+
+    async def _remote(self, asked: Asked, history: list[Item]) -> Remote:
+        wanted = responses.mcp_tools(asked)
+        allowed = approved(asked.items, history, {tool.server_label for tool in wanted})
+        if not wanted:
+            return NOTHING
+        make = self._elsewhere.toolbox
+        if make is None:
+            raise BadRequest("There are no remote tools here: `mcp` is missing.", param="tools")
+        if len(wanted) > SERVERS:
+            raise BadRequest(f"There are more than {SERVERS} remote servers.", param="tools")
+        named = [(self._server(tool), tool) for tool in wanted]
+        taken, said = responses.known(asked, history), [*history, *asked.items]
+        toolbox = make()
+        try:
+            remote = await attach(toolbox, named, taken, said, self._elsewhere.bounds)
+        except BaseException:
+            toolbox.close()
+            raise
+        remote.allow(allowed)
+        return remote
+
+    def _server(self, said: McpTool) -> Server:
+        """Where a server of a request is: as the request says, else as the configuration does."""
+        headers = dict(said.headers or {})
+        if said.authorization:
+            headers["Authorization"] = f"Bearer {said.authorization}"
+        if said.server_url:
+            return Server(label=said.server_label, url=said.server_url, headers=headers)
+        known = self._elsewhere.servers.get(said.server_label)
+        if known is None:
+            raise BadRequest(
+                f"There is no server `{said.server_label}` here: give its `server_url`.",
+                param="tools",
+            )
+        return replace(known, headers={**known.headers, **headers})
+
+    @staticmethod
+    async def _keep(turn: Turn, store: Store) -> None:
+        """Keep a response that somebody waited for. An answer is told even if it cannot be kept."""
+        try:
+            await store.add(turn.row(), turn.added)
+        except DragomanError as error:
+            log.error("response %s could not be kept: %s", turn.id, error.message)
+            turn.unkept()
+
+    # Those that were kept
+
+    async def count(self, asked: Asked, owner: str) -> int:
+        """How many tokens a request would have the model read."""
+        asked, scene = await self.scene(asked, owner, {})
+        request = responses.to_request(asked, scene.history, owner=owner, sealing=scene.sealing)
+        return await pipeline.count(request, self._models)
+
+    async def _row(self, owner: str, name: str) -> Stored:
+        row = await (await self._state.store()).get(owner, name)
+        if row is None:
+            raise NotFound(
+                f"There is no response `{name[:80]}`.", param="response_id", code="not_found"
+            )
+        return row
+
+    async def get(self, owner: str, name: str) -> bytes:
+        running = self._background.find(owner, name)
+        if running is not None:
+            return running.turn.whole()
+        return (await self._row(owner, name)).body
+
+    async def listen(self, owner: str, name: str, after: int) -> Work:
+        """Hear a response from some event on."""
+        running = self._background.find(owner, name)
+        if running is not None:
+            return Fed(running.feed, after)
+        return Kept(await self._row(owner, name), await self._state.store(), after)
+
+    async def input_items(self, owner: str, name: str) -> list[Item]:
+        items: list[Item] = msgspec.json.decode((await self._row(owner, name)).input)
+        return items
+
+    async def delete(self, owner: str, name: str) -> None:
+        row = await self._row(owner, name)
+        if row.status in RUNNING:
+            await self.cancel(owner, name)
+        gone = (await self._state.store()).delete
+        if not await self.forget(owner, [name], lambda: gone(owner, name)):
+            raise NotFound(f"There is no response `{name[:80]}`.", param="response_id")
+
+    async def forget(
+        self, owner: str, sources: Sequence[str], delete: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """Delete something; what these answers said is not remembered here any more."""
+        memory = self._models.memory
+        if memory is None:
+            return await delete()
+        await memory.forget(owner, sources)
+        gone = await delete()
+        await memory.forget(owner, sources)  # it may have been read again meanwhile
+        return gone
+
+    async def cancel(self, owner: str, name: str) -> bytes:
+        """End a response in the background; one that has ended stays as it is."""
+        running = self._background.find(owner, name)
+        if running is not None:
+            running.cancel()
+            await running.feed.wait()
+            return running.turn.whole()
+        row = await self._row(owner, name)
+        if not row.background:
+            raise BadRequest(
+                "Only a response that runs in the background can be cancelled.",
+                param="response_id",
+            )
+        if row.status in RUNNING:
+            row = await self._cancel_elsewhere(row)
+        return row.body
+
+    async def _cancel_elsewhere(self, row: Stored) -> Stored:
+        store = await self._state.store()
+        await store.ask_cancel(row.owner, row.id)
+        try:
+            async with asyncio.timeout(CANCEL_WAIT):
+                while row.status in RUNNING:
+                    await asyncio.sleep(LOOK)
+                    row = await self._row(row.owner, row.id)
+        except TimeoutError:  # its process is busy or gone; the sweep will see to it
+            log.warning("response %s was not cancelled in time", row.id)
+        return row
+
+    async def aclose(self) -> None:
+        await self._background.aclose()

@@ -1,0 +1,90 @@
+"""The store of this server and the key of its seals, opened when they are first needed.
+
+A server whose store cannot be opened still answers everything that needs none; its seals then hold
+until it stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dragoman.errors import Unavailable
+from dragoman.protocols import responses
+from dragoman.signing import Seal
+from dragoman.store.rows import Limits, Memory, StoreError
+
+if TYPE_CHECKING:
+    from dragoman.store.store import Store
+
+log = logging.getLogger("dragoman.store")
+KEY = 32
+PAUSE = 5.0  # seconds before a store that could not be opened is tried again
+
+
+class State:
+    """What lasts."""
+
+    def __init__(self, url: str, limits: Limits | None = None) -> None:
+        self._url = url
+        self._limits = limits or Limits()
+        self._store: Store | None = None
+        self._seal: Seal | None = None
+        self._opening = asyncio.Lock()
+        self._again = float("-inf")  # not tried before this, after it failed
+
+    async def store(self) -> Store:
+        """The store, or an error that says that there is none."""
+        if self._store is None:
+            async with self._opening:
+                if self._store is None:
+                    self._store = await self._open()
+        return self._store
+
+    async def _open(self) -> Store:
+        from dragoman.store.store import Store
+
+        if time.monotonic() < self._again:
+            raise _unavailable()
+        try:
+            return await Store.open(self._url, self._limits, failed=responses.failed)
+        except (StoreError, Unavailable) as error:
+            log.error("the store cannot be opened: %s", error)
+            self._again = time.monotonic() + PAUSE
+            raise _unavailable() from None
+
+    async def seal(self) -> Seal:
+        if self._seal is None:
+            key = await self._key()
+            self._seal = self._seal or Seal(key)  # of two that came at once, one is for all
+        return self._seal
+
+    async def _key(self) -> bytes:
+        try:
+            return await (await self.store()).secret("seal", KEY)
+        except Unavailable:
+            log.warning("without a store, what is sealed now cannot be opened after a restart")
+            return secrets.token_bytes(KEY)
+
+    async def remember(self, owner: str, rows: Sequence[Memory]) -> None:
+        """What models said, for `memory`."""
+        await (await self.store()).remember(owner, rows)
+
+    async def recall(self, owner: str, keys: Sequence[str]) -> list[Memory]:
+        return await (await self.store()).recall(owner, keys)
+
+    async def aclose(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            await store.aclose()
+
+
+def _unavailable() -> Unavailable:
+    return Unavailable(
+        "The server's store is not available. With `store: false` it is not needed.",
+        code="store_unavailable",
+    )

@@ -1,0 +1,261 @@
+"""The remote tools of a turn: listed before the model speaks, called between its rounds.
+
+A server that cannot be listed, a call that fails and a limit that is reached are told to the model,
+or to the client, as what they are; none of them breaks the response. A tool that the client wants
+to approve is not called before it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dragoman.errors import BadRequest
+from dragoman.mcp.types import Listed, Outcome, Server, Toolbox, ToolsUnavailable
+from dragoman.pipeline.pipeline import done
+from dragoman.protocols.responses import McpTool, Writer, remote_name
+from dragoman.protocols.responses.types import Item, Known, Names, RemoteCall
+from dragoman.responses.run import Push
+from dragoman.types import Tool
+
+SERVERS = 32  # of one request
+OFFERED = 1000  # tools of one server
+ANYTHING = {"type": "object"}
+# what is said of a schema that cannot be used, and of tools that cannot be used together
+UNUSABLE = ("invalid_schema", "unsupported_keyword", "schema_too_complex")
+TOGETHER = ("constraint_too_complex", "template_rejected")
+PATIENCE = 8  # schemas that are looked for one by one
+ENOUGH = "No more remote calls can be made for this response. Answer with what is known."
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """How much a turn may do with remote tools."""
+
+    rounds: int = 16
+    seconds: float = 300.0  # all of a turn's calls together
+    output: int = 64 * 1024  # characters of one output
+
+
+class Attached(Struct):
+    """A server of this turn and what it offers."""
+
+    server: Server
+    offered: list[Listed] = []
+    error: str | None = None
+    told: bool = False  # the client has its list from an earlier turn
+
+
+class Remote:
+    """What a turn has of remote tools."""
+
+    def __init__(
+        self,
+        toolbox: Toolbox | None = None,
+        attached: Sequence[Attached] = (),
+        known: dict[str, Known] | None = None,
+        bounds: Bounds | None = None,
+    ) -> None:
+        self._toolbox = toolbox
+        self._attached = {one.server.label: one for one in attached}
+        self.known = known or {}
+        self._bounds = bounds or Bounds()
+        self._rounds = 0
+        self._left = self._bounds.seconds
+        self._approved: list[Item] = []  # requests of earlier turns that the client approved
+        self.tools = tuple(self._tools())  # as the model is told of them
+
+    def _tools(self) -> Iterable[Tool]:
+        offered = {
+            (label, tool.name): tool
+            for label, one in self._attached.items()
+            for tool in one.offered
+        }
+        for flat, known in self.known.items():
+            tool = offered[known.label, known.name]
+            yield Tool(
+                name=flat,
+                description=tool.description,
+                parameters=tool.input_schema,
+                param=f"tools.{flat}",
+            )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        loose = [tool.name for tool in self.tools if tool.parameters is ANYTHING]
+        return tuple(f"The schema of the remote tool `{name}` is not used." for name in loose)
+
+    def loosen(self, error: BadRequest) -> bool:
+        """Do without schemas of strangers if they are to blame; whether there are such."""
+        held = [tool for tool in self.tools if tool.parameters is not ANYTHING]
+        named = [tool for tool in held if tool.param == error.param]
+        if error.code in TOGETHER or (named and len(self.tools) - len(held) >= PATIENCE):
+            named = held
+        elif error.code not in UNUSABLE:
+            return False
+        names = {tool.name for tool in named}
+        self.tools = tuple(
+            replace(tool, parameters=ANYTHING) if tool.name in names else tool
+            for tool in self.tools
+        )
+        return bool(named)
+
+    def allow(self, approved: Sequence[Item]) -> None:
+        """Let calls of earlier turns be made, if their tools may still be called."""
+        known = {(tool.label, tool.name) for tool in self.known.values()}
+        for item in approved:
+            if (item["server_label"], item["name"]) not in known:
+                raise BadRequest(
+                    f"The tool `{str(item['name'])[:80]}` of an approved call may not be called.",
+                    param="tools",
+                )
+        self._approved = list(approved)
+
+    async def tell(self, writer: Writer, push: Push) -> None:
+        """Say what the servers offer."""
+        for label, one in self._attached.items():
+            if one.told:
+                continue
+            tools = [msgspec.to_builtins(tool) for tool in one.offered]
+            await done(push(writer.listing(label)))
+            await done(push(writer.listed(label, tools, one.error)))
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are calls that were approved."""
+        return bool(self._approved)
+
+    async def resume(self, writer: Writer, push: Push, context: int | None) -> bool:
+        """Make the calls that were approved; whether there were any."""
+        for item in self._approved:
+            await done(push(writer.resume_call(item)))
+        return await self.answer(writer, push, context)
+
+    async def answer(self, writer: Writer, push: Push, context: int | None) -> bool:
+        """Make the calls of a round; whether the model must go on with what came of them.
+
+        Once it has had enough it is told so, and may say a last word. No output takes more than
+        half of the model's `context`, even if every character is a token.
+        """
+        calls = writer.remote_calls()
+        if not calls:
+            return False
+        self._rounds += 1
+        began = time.monotonic()
+        most = self._bounds.output if context is None else min(self._bounds.output, context // 2)
+        tasks = [asyncio.create_task(self._call(call, most)) for call in calls]
+        try:
+            for call, task in zip(calls, tasks, strict=True):
+                outcome = await task
+                await done(push(writer.result(call, outcome.output, outcome.error)))
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._left -= time.monotonic() - began
+        return not writer.pending and self._rounds <= self._bounds.rounds + 1
+
+    async def _call(self, call: RemoteCall, most: int) -> Outcome:
+        if self._rounds > self._bounds.rounds or self._left <= 0:
+            return Outcome(error=ENOUGH)
+        try:
+            arguments = msgspec.json.decode(call.arguments or "{}", type=dict)
+        except (msgspec.DecodeError, RecursionError):
+            return Outcome(error="The arguments are not a JSON object.")
+        assert self._toolbox is not None  # noqa: S101  # there are no calls without one
+        try:
+            async with asyncio.timeout(self._left):
+                server = self._attached[call.label].server
+                return await self._toolbox.call(server, call.name, arguments, most)
+        except TimeoutError:
+            return Outcome(error="The tool did not answer in time.")
+
+    def close(self) -> None:
+        if self._toolbox is not None:
+            self._toolbox.close()
+
+
+NOTHING = Remote()
+
+
+async def attach(
+    toolbox: Toolbox,
+    wanted: Sequence[tuple[Server, McpTool]],
+    taken: Iterable[str],
+    history: Sequence[Item],
+    bounds: Bounds,
+) -> Remote:
+    """List the servers of a request, and give their tools names that no other tool has."""
+    attached = await asyncio.gather(*(_listed(toolbox, server, history) for server, _ in wanted))
+    names, known = Names(taken), dict[str, Known]()
+    for one, (_, said) in zip(attached, wanted, strict=True):
+        for tool in one.offered[:OFFERED]:
+            if not said.allows(tool.name, tool.read_only):
+                continue
+            flat = names.unused(remote_name(one.server.label, tool.name))
+            known[flat] = Known(
+                kind="mcp",
+                name=tool.name,
+                label=one.server.label,
+                asks=said.asks(tool.name, tool.read_only),
+            )
+    return Remote(toolbox, attached, known, bounds)
+
+
+async def _listed(toolbox: Toolbox, server: Server, history: Sequence[Item]) -> Attached:
+    """What a server offers: as the client was told in an earlier turn, else asked anew."""
+    told = _told(server.label, history)
+    if told is not None:
+        return Attached(server, told, told=True)
+    try:
+        return Attached(server, await toolbox.list(server))
+    except ToolsUnavailable as error:
+        return Attached(server, error=str(error))
+
+
+def _told(label: str, history: Sequence[Item]) -> list[Listed] | None:
+    """The last list of a server, if it is one that can be used."""
+    lists = (
+        item
+        for item in reversed(history)
+        if item.get("type") == "mcp_list_tools" and item.get("server_label") == label
+    )
+    last = next(lists, {"error": "there is none"})
+    if last.get("error"):
+        return None
+    try:
+        found = msgspec.convert(last.get("tools"), list[Listed])
+    except msgspec.ValidationError:
+        return None
+    return list({tool.name: tool for tool in found}.values())
+
+
+def approved(items: Sequence[Item], history: Sequence[Item], labels: set[str]) -> list[Item]:
+    """The requests for approval that the client has just approved, but for those that were met."""
+    every = [*history, *items]
+    requests = {item["id"]: item for item in every if item["type"] == "mcp_approval_request"}
+    said = (item.get("approval_request_id") for item in every if item["type"] == "mcp_call")
+    met = {name for name in said if isinstance(name, str)}
+    found: dict[str, Item] = {}
+    for at, item in enumerate(items):
+        if item["type"] != "mcp_approval_response":
+            continue
+        name: str = item["approval_request_id"]
+        if name in met:
+            continue
+        if name not in requests:
+            raise BadRequest(
+                f"There is no request for approval `{name[:80]}`.",
+                param=f"input[{at}].approval_request_id",
+            )
+        label = requests[name]["server_label"]
+        if item["approve"] and label not in labels:
+            raise BadRequest(
+                f"The server `{label}` of an approved call is not among the tools.", param="tools"
+            )
+        if item["approve"]:
+            found[name] = requests[name]
+    return list(found.values())

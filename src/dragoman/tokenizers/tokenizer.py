@@ -1,0 +1,243 @@
+"""Text to token ids and back, without asking the engine.
+
+`Tokenizer` cuts plain text only: control tokens and the marks of a chat format never come out of
+it, whatever the text says. The prompt room splits a rendered template at `specials` and hands the
+stretches between them to `encode`. Short texts are encoded at once, long ones in a thread.
+
+The tokenizer is rebuilt from the model's own file, and a rebuilt thing must be proved: at load,
+`prove` compares it with the engine's tokenizer on texts chosen to tell different ones apart. If
+they differ anywhere, `EngineTokenizer` takes its place, which has the same interface but asks the
+engine each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+from tokenizers import Tokenizer as Backend
+
+from dragoman.errors import ModelBroken
+from dragoman.tokenizers.from_gguf import backend_from_gguf, pieces_from_gguf, vocabulary_from_gguf
+from dragoman.tokenizers.from_json import backend_from_directory, vocabulary_from_directory
+from dragoman.tokenizers.vocabulary import Vocabulary
+
+__all__ = [
+    "Difference",
+    "EngineTokenizer",
+    "TextEngine",
+    "Tokenizer",
+    "Vocabulary",
+    "from_directory",
+    "from_gguf",
+    "pieces_from_gguf",
+    "prove",
+    "proved",
+]
+
+log = logging.getLogger("dragoman.tokenizer")
+
+INLINE = 20_000  # characters that may be encoded on the event loop: a few milliseconds
+
+EngineTokenize = Callable[[str, bool], Awaitable[list[int]]]
+
+
+class TextEngine(Protocol):
+    """An engine that can tokenize."""
+
+    async def tokenize(self, text: str, special: bool) -> list[int]: ...
+
+
+class _Vocabular:
+    """What every tokenizer knows of its tokens."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.pieces = vocabulary.pieces
+        self.specials = vocabulary.specials
+        self.control = vocabulary.control
+        self.bos_id = vocabulary.bos_id
+        self.eos_id = vocabulary.eos_id
+        self.eos_ids = vocabulary.eos_ids
+        self.add_bos = vocabulary.add_bos
+        self.variables = vocabulary.variables
+        self.rstrip = vocabulary.rstrip
+        self.source = vocabulary.source
+        self.vocabulary = vocabulary
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.pieces)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of all ids, special ones included; an unknown id stands for nothing."""
+        pieces, size = self.pieces, len(self.pieces)
+        data = b"".join(pieces[token] for token in ids if 0 <= token < size)
+        return data.decode("utf-8", "replace")
+
+
+class Tokenizer(_Vocabular):
+    """A tokenizer of our own, for plain text."""
+
+    def __init__(self, vocabulary: Vocabulary, backend: Backend) -> None:
+        super().__init__(vocabulary)
+        self._backend = backend
+
+    def encode_now(self, text: str) -> list[int]:
+        if not text:
+            return []
+        if not text.isascii():
+            text = _whole(text)
+        # The batch call, because it lets other threads run while it works
+        ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return ids
+
+    async def encode(self, text: str) -> list[int]:
+        if len(text) <= INLINE:
+            return self.encode_now(text)
+        return await asyncio.to_thread(self.encode_now, text)
+
+
+class EngineTokenizer(_Vocabular):
+    """The engine's tokenizer behind the same interface, for kinds that cannot be rebuilt."""
+
+    def __init__(self, vocabulary: Vocabulary, engine: TextEngine) -> None:
+        super().__init__(vocabulary)
+        self.source = "engine"
+        self._engine = engine
+        self._never = {token: text for text, token in vocabulary.specials.items()}
+
+    def encode_now(self, text: str) -> list[int]:
+        raise NotImplementedError("this tokenizer can only be awaited: use encode()")
+
+    async def encode(self, text: str) -> list[int]:
+        if not text:
+            return []
+        ids = await self._engine.tokenize(_whole(text), False)
+        return ids if self._never.keys().isdisjoint(ids) else await self._plain(ids)
+
+    async def _plain(self, ids: list[int]) -> list[int]:
+        """Engines let some marks match in plain text; cut those into ordinary tokens."""
+        plain: list[int] = []
+        for token in ids:
+            text = self._never.get(token)
+            if text is None:
+                plain.append(token)
+                continue
+            for part in (text[:1], text[1:]):
+                halves = await self._engine.tokenize(part, False)
+                plain += [half for half in halves if half not in self._never]
+        return plain
+
+
+AnyTokenizer = Tokenizer | EngineTokenizer
+
+
+def _whole(text: str) -> str:
+    """Text that UTF-8 can write: half a surrogate pair becomes the replacement character."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def from_gguf(metadata: Mapping[str, Any], engine: TextEngine | None = None) -> AnyTokenizer | None:
+    """The tokenizer of a GGUF file; the engine's own where it cannot be rebuilt."""
+    return _choose(vocabulary_from_gguf(metadata), backend_from_gguf(metadata), engine)
+
+
+def from_directory(path: Path, engine: TextEngine | None = None) -> AnyTokenizer | None:
+    """The tokenizer of a model directory with a `tokenizer.json`."""
+    try:
+        return _choose(vocabulary_from_directory(path), backend_from_directory(path), engine)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        log.warning("the tokenizer files are not as they should be: %r", error)
+        raise ModelBroken("The model's tokenizer.json cannot be used.") from None
+
+
+def _choose(
+    vocabulary: Vocabulary, backend: Backend | None, engine: TextEngine | None
+) -> AnyTokenizer | None:
+    if backend is not None:
+        return Tokenizer(vocabulary, backend)
+    return EngineTokenizer(vocabulary, engine) if engine is not None and vocabulary.pieces else None
+
+
+class Difference(Struct, frozen=True):
+    """A text on which two tokenizers differ."""
+
+    text: str
+    ours: list[int]
+    theirs: list[int]
+
+
+# Rare spaces are not among them: there the engine takes short cuts that a model's author did not
+PROBES = (
+    "Hello world",
+    " leading and trailing ",
+    "The quick brown fox jumps over the lazy dog.",
+    "I'm sure they'll say we'd've DON'T you'RE it'S",
+    "tabs\tand\t\ttabs",
+    "  two   three    four     five",
+    " " * 40 + "x" + " " * 7,
+    "line\nline\n\nline\n\n\n\nline\r\nline\r\n\r\n",
+    "trailing newline\n",
+    "\n",
+    " \n \n  \n",
+    "a \n b\t\n c  \n\n  d",
+    "1 12 123 1234 12345 123456 1234567890",
+    "3.14159, 1,000,000 and 2^10 = 0x400",
+    "v1.2.3-beta+build.456",
+    "def f(x: int) -> str:\n    return f'{x:>10}' if x != 0 else \"\"\n",
+    "for (int i = 0; i < n; ++i) { a[i] += b[i] * 2; } // loop\n",
+    "SELECT * FROM t WHERE a >= 10 AND b LIKE '%x_y%';",
+    '{"name": "caf\u00e9", "tags": ["a", "b"], "n": null}',
+    "https://example.org/path?q=1&r=%20#frag user@example.org",
+    "!!!???...---===+++***///\\\\\\|||~~~```",
+    "(a) [b] {c} <d> \u00ab e \u00bb \u201cf\u201d \u2018g\u2019",
+    "camelCaseXMLHttpRequest SCREAMING_SNAKE kebab-case",
+    "na\u00efve fa\u00e7ade \u00c5ngstr\u00f6m \u0141\u00f3d\u017a \u0130stanbul stra\u00dfe",
+    "e\u0301 a\u0300 combining n\u0303",
+    "\u041f\u0440\u0438\u0432\u0435\u0442, \u043a\u0430\u043a \u0434\u0435\u043b\u0430?",
+    "\u4f60\u597d\uff0c\u4e16\u754c\u3002\u6211\u6709123\u4e2a\u82f9\u679c",
+    "\u3053\u3093\u306b\u3061\u306f\u4e16\u754c\u30ab\u30bf\u30ab\u30ca",
+    "\uc548\ub155\ud558\uc138\uc694 \uc138\uacc4 42\uac1c",
+    "\u0645\u0631\u062d\u0628\u0627 \u0628\u0627\u0644\u0639\u0627\u0644\u0645 \u0661\u0662\u0663",
+    "\u0928\u092e\u0938\u094d\u0924\u0947 \u0926\u0941\u0928\u093f\u092f\u093e \u0967\u0968\u0969",
+    "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35\u0e0a\u0e32\u0e27\u0e42\u0e25\u0e01",
+    "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1eb\U0001f1f7 \u2764\ufe0f ok",
+    "\u00a0nbsp \u200bzero\u00a0",
+    "\u2211 x\u00b2 \u2264 \u221e \u20ac100 \u00a350 \u00bd \u2167",
+    "\ufffd \ufeff \u0000 \u0007",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "word " * 30,
+    "MixedCASE123abc_DEF-456.ghi",
+    "'quoted' \"double\" `back` ''s '' 's",
+)
+
+
+async def prove(tokenizer: Tokenizer, tokenize: EngineTokenize) -> list[Difference]:
+    """Where our ids differ from the engine's own. An empty list is a proof."""
+    found = []
+    for text in PROBES:
+        ours, theirs = tokenizer.encode_now(text), await tokenize(text, False)
+        if ours != theirs:
+            found.append(Difference(text, ours, list(theirs)))
+    return found
+
+
+async def proved(tokenizer: AnyTokenizer, engine: TextEngine) -> AnyTokenizer:
+    """The tokenizer itself if it agrees with the engine, else the engine's."""
+    if not isinstance(tokenizer, Tokenizer):
+        return tokenizer
+    differences = await prove(tokenizer, engine.tokenize)
+    if not differences:
+        return tokenizer
+    log.warning(
+        "our tokenizer differs from the engine's on %d of %d texts, first on %r: "
+        "the engine's is used",
+        len(differences),
+        len(PROBES),
+        differences[0].text,
+    )
+    return EngineTokenizer(tokenizer.vocabulary, engine)
