@@ -45,13 +45,13 @@ test-mcp: $(VENV)/.test $(MCP)/.done ## hold remote tools to the official confor
 test-postgres: $(VENV)/.test ## hold the store to its tests on a throw-away PostgreSQL (Debian's, installed if there is none)
 	@command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null || { apt-get update && apt-get install -y postgresql; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'psycopg[binary]'
-	$(BIN)/python -m tests.postgres $(BIN)/pytest -q tests/test_store.py tests/test_store_life.py tests/test_killed.py
+	$(BIN)/python -m tests.support.postgres $(BIN)/pytest -q tests/store
 
 exam: $(VENV)/.test ## read other projects' cases of output formats, where ../shared/exam holds them; try grammars
 	@test -f ../shared/exam/score.py || { echo 'there are no cases: ../shared/exam is not here'; exit 1; }
-	$(BIN)/python ../shared/exam/score.py tests.format_cases:parse
-	$(BIN)/python ../shared/exam/score.py tests.format_cases:parse ../shared/exam/roundtrip.jsonl
-	$(BIN)/python -m tests.format_grammars ../shared/exam/cases.jsonl
+	$(BIN)/python ../shared/exam/score.py tests.support.format_cases:parse
+	$(BIN)/python ../shared/exam/score.py tests.support.format_cases:parse ../shared/exam/roundtrip.jsonl
+	$(BIN)/python -m tests.support.format_grammars ../shared/exam/cases.jsonl
 
 format: $(VENV)/.test ## format the code, mend what the linter can, write the generated pages
 	$(BIN)/python docs/generate.py

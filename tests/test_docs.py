@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.config import Settings
-from tests.serving import scripted_app
+from tests.support.serving import scripted_app
 
 ROOT = Path(__file__).parent.parent
 

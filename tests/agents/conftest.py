@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.agents.stage import Stage
-from tests.real import MODEL, serve
-from tests.serving import Running
+from tests.support.real_model import MODEL, serve
+from tests.support.serving import Running
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 from tests.agents.player import SPEECHES, Moves, Player
 from tests.agents.stage import GREETING, TASK, Done, Stage
-from tests.real import MODEL
-from tests.serving import Running, serving
+from tests.support.real_model import MODEL
+from tests.support.serving import Running, serving
 
 MOVES = Moves(
     look=("bash", {"command": "ls", "description": "Lists files"}),

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from dragoman.grammar.compiler.compiler_pool import Workshop
-from tests.many import make_all, resident
+from tests.support.many_schemas import make_all, resident
 
 COUNT, STEP, WARM = 100_000, 5_000, 20_000
 MB = 1 << 20

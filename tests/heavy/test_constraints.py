@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real import (
+from tests.support.real_model import (
     THINKERS,
     WAYS,
     answer,
@@ -25,8 +25,8 @@ from tests.real import (
     thinker,
     wrong,
 )
-from tests.schemas import Case, corpus
-from tests.serving import Running
+from tests.support.schemas import Case, corpus
+from tests.support.serving import Running
 
 CASES = list(enumerate(corpus()))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from tests.hostile import EVERY
-from tests.siege import attack, besieged, check_unharmed
+from tests.support.hostile import EVERY
+from tests.support.hostile_load import attack, besieged, check_unharmed
 
 SLOW = 1.0  # seconds of an answer that is worth telling of
 

@@ -15,9 +15,9 @@ import pytest
 from openai import OpenAI
 
 from dragoman.testing import Reply, Scripted
-from tests.order import check_responses
 from tests.remote.installed import EVERYTHING, NODE
-from tests.serving import Running, serving
+from tests.support.event_order import check_responses
+from tests.support.serving import Running, serving
 
 TEMPLATE = Path(__file__).parent.parent / "templates" / "thinker.jinja"
 

@@ -29,8 +29,8 @@ from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 from dragoman.testing import Scripted
-from tests.serving import QUIET, Running, serving
 from tests.suites.seed import Seeds
+from tests.support.serving import QUIET, Running, serving
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent.parent / ".venv" / "suites"

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dragoman.store.rows import Conversation, Entry, Kept, Stored
 from dragoman.store.store import Store
-from tests.serving import Running
+from tests.support.serving import Running
 
 RESPONSES = (
     "resp_677efb5139a88190b512bc3fef8e535d",

@@ -1,0 +1,157 @@
+"""What people use for typed answers, as they use it, with the real model behind it.
+
+The fields are bounded, so that a small model comes to their end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel, Field
+from pydantic_ai import Agent, NativeOutput, ToolOutput
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from tests.clients.pet import Pet
+from tests.support.paths import ROOT
+from tests.support.real_model import MODEL, serve
+from tests.support.serving import Running
+
+ASK: Any = [{"role": "user", "content": "Invent a pet."}]
+SAID: dict[str, Any] = {"temperature": 1, "seed": 3, "max_tokens": 300}
+ONCE: Any = SAID | {"parallel_tool_calls": False}
+
+
+class Feed(BaseModel):
+    """Feed a pet."""
+
+    portions: int = Field(ge=1, le=3)
+    food: Literal["fish", "meat"]
+
+
+class Walk(BaseModel):
+    """Walk a pet."""
+
+    minutes: int = Field(ge=5, le=60)
+
+
+@pytest.fixture(scope="module")
+def server(default_model: Path) -> Iterator[Running]:
+    with serve(default_model, context=2048, slots=2) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[OpenAI]:
+    url = f"{server.url}/v1"
+    with OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as made:
+        yield made
+
+
+# openai
+
+
+def test_openai_parses_a_model(client: OpenAI) -> None:
+    answer = client.chat.completions.parse(model=MODEL, messages=ASK, response_format=Pet, **SAID)
+    message = answer.choices[0].message
+    assert isinstance(message.parsed, Pet)
+    assert Pet.model_validate_json(message.content or "") == message.parsed
+
+
+def test_openai_parses_strict_tools(client: OpenAI) -> None:
+    tools = [openai.pydantic_function_tool(Feed), openai.pydantic_function_tool(Walk)]
+    answer = client.chat.completions.parse(
+        model=MODEL,
+        messages=ASK,
+        tools=tools,
+        tool_choice="required",
+        **ONCE,
+    )
+    [call] = answer.choices[0].message.tool_calls or []
+    assert isinstance(call.function.parsed_arguments, Feed | Walk)
+    assert type(call.function.parsed_arguments).__name__ == call.function.name
+
+
+def test_openai_parses_a_stream(client: OpenAI) -> None:
+    with client.chat.completions.stream(
+        model=MODEL, messages=ASK, response_format=Pet, **SAID
+    ) as stream:
+        seen = [event.type for event in stream]
+        streamed = stream.get_final_completion().choices[0].message
+    whole = client.chat.completions.parse(model=MODEL, messages=ASK, response_format=Pet, **SAID)
+    assert isinstance(streamed.parsed, Pet)
+    assert streamed.content == whole.choices[0].message.content
+    assert seen.count("content.done") == 1
+    assert "content.delta" in seen
+
+
+def test_openai_parses_strict_tools_in_a_stream(client: OpenAI) -> None:
+    with client.chat.completions.stream(
+        model=MODEL,
+        messages=ASK,
+        tools=[openai.pydantic_function_tool(Feed)],
+        tool_choice={"type": "function", "function": {"name": "Feed"}},
+        **SAID,
+    ) as stream:
+        seen = [event.type for event in stream]
+        [call] = stream.get_final_completion().choices[0].message.tool_calls or []
+    assert isinstance(call.function.parsed_arguments, Feed)
+    assert "tool_calls.function.arguments.delta" in seen
+    assert seen.count("tool_calls.function.arguments.done") == 1
+
+
+def test_openai_hears_of_an_answer_that_was_cut(client: OpenAI) -> None:
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(
+            model=MODEL, messages=ASK, response_format=Pet, **SAID | {"max_tokens": 4}
+        )
+
+
+# pydantic-ai
+
+
+async def run(server: Running, output: Any) -> Any:
+    url = f"{server.url}/v1"
+    async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as connection:
+        model = OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=connection))
+        agent: Agent[None, Any] = Agent(model, output_type=output, retries=0)
+        found = await agent.run("Invent a pet.", model_settings=ONCE)
+        return found.output
+
+
+TWO: Any = NativeOutput([Feed, Walk])
+
+
+@pytest.mark.parametrize(
+    "output",
+    [Pet, ToolOutput(Pet, name="pet", strict=True), NativeOutput(Pet), TWO],
+    ids=["as usual", "a tool", "a schema", "two schemas"],
+)
+def test_pydantic_ai(server: Running, output: Any) -> None:
+    assert isinstance(asyncio.run(run(server, output)), Feed | Walk if output is TWO else Pet)
+
+
+# instructor
+
+
+# instructor: from an environment of its own, which `make test` sets up
+
+OWN = Path(sys.prefix) / "instructor" / "bin" / "python"
+
+
+@pytest.mark.skipif(not OWN.exists(), reason="`make test` sets up instructor's environment")
+@pytest.mark.parametrize("mode", ["TOOLS", "JSON_SCHEMA"])
+def test_instructor(server: Running, mode: str) -> None:
+    script = "tests.clients.instructor_pet"
+    asked = [str(OWN), "-m", script, f"{server.url}/v1", MODEL, mode]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=180, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    Pet.model_validate_json(done.stdout)

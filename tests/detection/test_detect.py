@@ -1,0 +1,488 @@
+"""Detection: templates of our own, in the manners of many families, and what is found in them."""
+
+from __future__ import annotations
+
+import json
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.cli import main
+from dragoman.detection import Detected, Switch, brought, detect, render_probe
+from dragoman.detection.round_trip import folded
+from dragoman.errors import ModelBroken
+from dragoman.formats import tool_formats
+from dragoman.output.library import OutputParser
+from dragoman.prompt.template.template import compile_template
+from tests.support.paths import TEMPLATES
+
+SPEAKING = tomllib.loads((TEMPLATES / "speaking.toml").read_text(encoding="utf-8"))
+BOMBS = tomllib.loads((TEMPLATES / "bombs.toml").read_text(encoding="utf-8"))
+
+BASE = """
+{%- if tools %}{{ '<|im_start|>system\\n' + tools | tojson + '<|im_end|>\\n' }}{% endif -%}
+{%- for m in messages -%}
+{{- '<|im_start|>' + m.role + '\\n' -}}
+{%- if m.reasoning_content -%}THOUGHTS{%- endif -%}
+ANSWER
+{%- if m.tool_calls -%}CALLS{%- endif -%}
+{{- '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}OPENING{%- endif -%}
+"""
+EACH = (
+    "{%- for c in m.tool_calls -%}"
+    "{%- set n, a = c.function.name, c.function.arguments -%}"
+    "{%- set j = {'name': n, 'arguments': a} | tojson -%}"
+    "{%- if not loop.first -%}BETWEEN{%- endif -%}ONE{%- endfor -%}"
+)
+HERMES = SPEAKING["hermes_json"]["each"]
+THINK = "{{ '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}"
+ON, OFF = "{{ '<think>\\n' }}", "{{ '<think>\\n\\n</think>\\n\\n' }}"
+
+
+def template(
+    each: str = "",
+    between: str = "",
+    frame: str = "…",
+    thoughts: str = "",
+    opening: str = "",
+    answer: str = "{{ m.content or '' }}",
+) -> str:
+    calls = frame.replace("…", EACH.replace("BETWEEN", between).replace("ONE", each))
+    made = BASE.replace("THOUGHTS", thoughts).replace("ANSWER", "{#- -#}" + answer + "{#- -#}")
+    return made.replace("CALLS", calls if each else "").replace("OPENING", opening)
+
+
+def statuses(found: Detected) -> dict[str, str]:
+    return {item.name: item.status for item in found.proof}
+
+
+# What a template does
+
+
+@pytest.mark.parametrize("name", SPEAKING)
+def test_a_format_is_found_by_what_the_template_writes(name: str) -> None:
+    case = dict(SPEAKING[name])
+    reasoning = case.pop("reasoning", None)
+    found = detect(case.get("whole") or template(**case))
+    assert (found.tools, found.reasoning, found.generic) == (name, reasoning, False), found.why
+    assert found.declares
+    assert not found.failed
+    assert found.sure == "proved"
+    assert statuses(found)["one call"] == "proved"
+
+
+def test_what_does_not_come_back_is_reported_with_both_sides() -> None:
+    lossy = '{{ \'<tool_call>{"name": "\' + n + \'", "arguments": {}}</tool_call>\' }}'
+    lossy += "{{ '<!-- ' + a | tojson + ' -->' }}"
+    found = detect(template(lossy))
+    assert found.sure != "proved"
+    failed = {item.name: item for item in found.failed}["one call"]
+    assert failed.said.calls[0].arguments
+    assert failed.came is not None
+    assert failed.came != failed.said
+    assert "<tool_call>" in failed.text
+
+
+def test_what_a_template_never_writes_is_neither_proved_nor_disproved() -> None:
+    found = detect(template(HERMES, answer="{{ m.content if not m.tool_calls else '' }}"))
+    assert statuses(found)["text and a call"] == "unwritten"
+    assert statuses(found)["thoughts"] == "unwritten"
+    assert found.sure == "proved"
+
+
+def test_text_that_the_template_writes_as_thoughts_is_told() -> None:
+    aloud = "{{ '<think>' + m.content + '</think>' if m.tool_calls and m.content else m.content }}"
+    found = detect(template(HERMES, thoughts=THINK, answer=aloud))
+    assert statuses(found)["text and a call"] == "otherwise"
+    assert found.sure == "proved"
+
+
+# What a template says
+
+
+@pytest.mark.parametrize(
+    ("told", "tools"),
+    [
+        ('Call with <tool_call>{"name": ..., "arguments": ...}</tool_call>.', "hermes_json"),
+        ("<tool_call>name\n<arg_key>k</arg_key>\n<arg_value>v</arg_value>\n</tool_call>", "glm45"),
+        ("First <|tool_call|>, then a JSON list.", "granite3"),
+        ('prefix calls with functools[{"name": [name]}]', "functools"),
+        ('Answer {"name": function, "parameters": its arguments}.', "llama3_json"),
+        ("Answer [function(parameter=value)].", "pythonic"),
+    ],
+)
+def test_a_template_that_writes_no_calls_is_believed(told: str, tools: str) -> None:
+    source = "{% if tools %}{{ tools | tojson }}\n" + told + "\n{% endif %}" + template()
+    found = detect(source)
+    assert (found.tools, found.generic, found.sure) == (tools, False, "said"), found.why
+
+
+def test_instructions_beat_bare_objects_of_the_past() -> None:
+    told = "{% if tools %}First <|tool_call|>, then a JSON list.{% endif %}"
+    found = detect(told + template("{{ j }}"))
+    assert (found.tools, found.sure) == ("granite3", "said")
+    assert found.failed
+
+
+def test_the_vocabulary_has_the_last_word() -> None:
+    plain = template()
+    assert detect(plain).generic
+    found = detect(plain, {"<|tool_calls_section_begin|>", "<|tool_call_begin|>"})
+    assert (found.tools, found.generic) == ("kimi_k2", False)
+    assert detect(plain, {"<tool_call>", "</tool_call>"}).tools == "hermes_json"
+    assert detect(plain, {"[THINK]", "[/THINK]"}).reasoning == "mistral_think"
+    assert detect(plain, {"<unused>"}).generic
+
+
+def test_a_template_without_a_place_for_tools_gets_the_generic_format() -> None:
+    found = detect((TEMPLATES / "chatml.jinja").read_text(encoding="utf-8"))
+    assert (found.tools, found.reasoning, found.sure) == ("hermes_json", None, "generic")
+    assert found.generic
+    assert not found.declares
+    assert statuses(found)["an answer"] == "proved"
+
+
+# Thinking
+
+
+@pytest.mark.parametrize(
+    ("opening", "switch", "begins"),
+    [
+        ("", None, ("open",)),
+        (ON, None, ("inside",)),
+        (
+            "{% if enable_thinking is defined and not enable_thinking %}" + OFF + "{% endif %}",
+            Switch("enable_thinking", True, False),
+            ("open", "open", "closed"),
+        ),
+        (
+            "{% if thinking %}" + ON + "{% else %}{{ '</think>' }}{% endif %}",
+            Switch("thinking", True, False),
+            ("closed", "inside", "closed"),
+        ),
+        (
+            "{% if disable_thinking %}" + OFF + "{% else %}" + ON + "{% endif %}",
+            Switch("disable_thinking", False, True),
+            ("inside", "inside", "closed"),
+        ),
+        (
+            "{% if thinking_mode == 'enabled' %}" + ON + "{% elif thinking_mode == 'disabled' %}"
+            "{{ '</think>' }}{% endif %}",
+            Switch("thinking_mode", "enabled", "disabled"),
+            ("open", "inside", "closed"),
+        ),
+        (
+            "{% if reasoning_effort == 'no_think' %}" + OFF + "{% else %}" + ON + "{% endif %}",
+            Switch("reasoning_effort", "low", "no_think"),
+            ("inside", "inside", "closed"),
+        ),
+    ],
+)
+def test_switches_of_thinking_and_where_an_answer_begins(
+    opening: str, switch: Switch | None, begins: tuple[str, ...]
+) -> None:
+    found = detect(template(HERMES, thoughts=THINK, opening=opening))
+    assert found.reasoning == "think"
+    assert tuple(found.thinking.begins.values()) == begins
+    named = found.thinking.switch
+    assert (named and named.name) == (switch and switch.name)
+    if named and switch and switch.name != "reasoning_effort":
+        assert named == switch
+
+
+def test_an_effort_and_a_budget_are_found() -> None:
+    said = "{{ 'Effort: ' + (reasoning_effort or 'high') + ', at most ' }}{{ thinking_budget }}"
+    thinking = detect(said + template(thoughts=THINK)).thinking
+    assert (thinking.effort, thinking.efforts) == ("reasoning_effort", ("low", "medium", "high"))
+    assert thinking.budget == "thinking_budget"
+    assert thinking.switch is None
+
+
+def test_words_in_a_system_message_can_be_a_switch() -> None:
+    opening = "{% if '/no_think' in messages[0].content %}" + OFF + "{% endif %}"
+    found = detect(template(thoughts=THINK, opening=opening))
+    assert found.thinking.words == {"/no_think": "closed"}
+
+
+@pytest.mark.parametrize(
+    ("source", "reasoning"),
+    [
+        (template(opening=ON), "think"),
+        (template(answer="{{ (m.content or '').split('</think>')[-1] }}"), "think"),
+        (
+            "{% if thinking %}{{ 'Think in <think></think>, then <response></response>.' }}"
+            "{% endif %}" + template(),
+            "granite33_tags",
+        ),
+        (
+            "{% if thinking %}{{ 'Say \\'Here is my thought process:\\', then \\'Here is my "
+            "response:\\'.' }}{% endif %}" + template(),
+            "granite_text",
+        ),
+        (template(), None),
+    ],
+)
+def test_thoughts_that_are_never_written_are_found_by_marks(
+    source: str, reasoning: str | None
+) -> None:
+    assert detect(source).reasoning == reasoning
+
+
+# Cost
+
+
+def test_what_was_found_is_remembered() -> None:
+    source = template(HERMES)
+    assert detect(source) is detect(source)
+
+
+@pytest.mark.parametrize("name", ["nested_loops", "doubling_macro", "macro_for_ever"])
+def test_a_hostile_template_is_given_up_in_time(name: str) -> None:
+    started = time.thread_time()
+    assert detect(BOMBS[name]).generic
+    assert time.thread_time() - started < 10
+
+
+MARKS = "".join(one.example for one in tool_formats().values())
+NAMES = [f"{{% if thinking_{at} %}}{at}{{% endif %}}" for at in range(1000)]
+ENDLESS = {
+    "many names": "".join(NAMES) + template(HERMES),
+    "every format at once": template("{{ j }}" + json.dumps(MARKS).join(("{{ ", " }}"))),
+    "long openings": template(opening="".join(NAMES[:200]) + "{{ '<think>' * 30000 }}"),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_detection_ends_in_time_whatever_the_template(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render_probe, "PATIENCE", 0.5)
+    compile_template(ENDLESS[name])
+    started = time.thread_time()
+    found = detect(ENDLESS[name])
+    assert time.thread_time() - started < 2
+    assert found.tools
+    assert any("time" in why for why in found.why) == (name == "every format at once")
+
+
+def test_a_broken_template_is_the_models_fault() -> None:
+    with pytest.raises(ModelBroken):
+        detect("{% if %}")
+
+
+# Response templates
+
+NAMED = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
+TAGS = r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"
+BROUGHT: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {
+            "thinking": {"open": "<think>", "close": "</think>"},
+            "content": {"close": "<|im_end|>"},
+            "tool_calls": {"open": "<tool_call>", "close": "</tool_call>", "content": "json"},
+        },
+        "hermes_json",
+        "think",
+    ),
+    (
+        {
+            "reasoning_content": {"open": "<think>", "close_pattern": r"\s*</think>"},
+            "tool_calls": {
+                "open_pattern": r"<tool_call>\s*<function=(?P<name>[^>\n]+)>",
+                "close_pattern": r"</function>\s*(?:</tool_call>)?",
+                "content": "xml-inline",
+                "content_args": {"tag_pattern": TAGS},
+                "transform": NAMED,
+            },
+        },
+        "qwen3_coder",
+        "think",
+    ),
+    (
+        {
+            "thinking": {"open": "[[mull", "close": "mull]]"},
+            "tool_calls": {
+                "open_pattern": r"@call (?P<name>\w+) with ",
+                "close": " @end",
+                "content": "json",
+                "transform": NAMED,
+            },
+        },
+        "response_template",
+        "response_template",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "tools", "reasoning"), BROUGHT)
+def test_a_response_template_becomes_a_format(
+    fields: dict[str, Any], tools: str, reasoning: str
+) -> None:
+    config = {"response_template": {"start_anchor": "assistant\n", "fields": fields}}
+    found = detect(template(), config=config)
+    assert (found.tools, found.reasoning, found.generic) == (tools, reasoning, False)
+
+
+def test_a_format_of_ones_own_reads_answers() -> None:
+    given = brought({"response_template": {"fields": BROUGHT[-1][0]}})
+    assert given is not None
+    parser = OutputParser(given.tools, given.reasoning)
+    said = folded(
+        parser, '[[mull hm mull]]Well. @call add with {"a": [1]} @end@call f with {} @end'
+    )
+    assert (said.text.strip(), said.thoughts.strip()) == ("Well.", "hm")
+    assert [(call.name, call.arguments) for call in said.calls] == [("add", {"a": [1]}), ("f", {})]
+
+
+@pytest.mark.parametrize("pattern", [r"(a+)+$", "x.*y", r"\w+", "[ab]c", "a{9}", "(?P<name", "(("])
+def test_patterns_that_no_format_can_say_are_named_and_never_run(pattern: str) -> None:
+    fields = {"tool_calls": {"open_pattern": pattern, "close": "z", "content": "json"}}
+    given = brought({"response_template": {"fields": fields}})
+    assert given is not None
+    assert given.tools is None
+    assert given.missing
+
+
+def test_an_older_schema_is_read_for_its_marks() -> None:
+    schema = {
+        "x-regex": r"(?:<think>\n?(?P<thinking>.+?)\n?</think>)?\s*(?P<content>.*)",
+        "properties": {
+            "thinking": {"type": "string"},
+            "tool_calls": {"x-regex-iterator": r"<tool_call>(.*?)</tool_call>"},
+        },
+    }
+    given = brought({"response_schema": schema})
+    assert given is not None
+    assert given.tools is not None
+    assert given.reasoning is not None
+    assert (given.tools.name, given.reasoning.name) == ("hermes_json", "think")
+
+
+# The command line
+
+
+def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    main.main(["explain", *arguments])
+    return capsys.readouterr().out
+
+
+def test_explain_tells_what_was_found_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opening = "{% if enable_thinking is defined and not enable_thinking %}" + OFF + "{% endif %}"
+    file = tmp_path / "some.jinja"
+    file.write_text(template(HERMES, thoughts=THINK, opening=opening), encoding="utf-8")
+    told = explained(capsys, str(file), "--source")
+    for words in ("hermes_json", "<tool_call>", "enable_thinking", "off: an answer begins after"):
+        assert words in told
+    assert "get_weather" in told
+    assert file.read_text(encoding="utf-8") in told
+    data = json.loads(explained(capsys, str(file), "--json"))
+    assert data["tools"]["format"] == "hermes_json"
+    assert data["reasoning"]["begins"] == {"default": "open", "on": "open", "off": "closed"}
+    assert data["sure"] == "proved"
+    assert {row["status"] for row in data["proof"]} == {"proved"}
+    assert data["template"]["source"] == file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_explain_reads_a_tokenizer_config(
+    several: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: Any = template(SPEAKING["longcat"]["each"])
+    if several:
+        said = [{"name": "default", "template": "x"}, {"name": "tool_use", "template": said}]
+    config = {"chat_template": said, "added_tokens_decoder": {"1": {"content": "<think>"}}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    for place in (tmp_path, tmp_path / "tokenizer_config.json"):
+        data = json.loads(explained(capsys, str(place), "--json"))
+        assert data["tools"]["format"] == "longcat"
+
+
+def test_explain_reads_a_model_without_starting_it(
+    default_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = str(default_model.parent.parent)
+    by_name = explained(capsys, "smollm2-135m", "--models-dir", root)
+    by_path = explained(capsys, str(default_model), "--models-dir", root)
+    assert by_name == by_path
+    assert "generic" in by_name
+
+
+def test_explain_names_what_it_cannot_read(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
+    for name in (str(tmp_path / "tokenizer_config.json"), "no-such-model"):
+        with pytest.raises(SystemExit, match="dragoman: "):
+            main.main(["explain", name, "--models-dir", str(tmp_path / "models")])
+
+
+@pytest.mark.parametrize("source", ["{{ raise_exception('No.') }}", BOMBS["nested_loops"]])
+def test_explain_says_that_a_template_renders_nothing(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.jinja").write_text(source, encoding="utf-8")
+    told = explained(capsys, str(tmp_path / "t.jinja"))
+    assert "does not render" in told
+    assert "has no calls of its own" not in told
+    assert not json.loads(explained(capsys, str(tmp_path / "t.jinja"), "--json"))["template"][
+        "renders"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("a" * 5000, "There is no model"),
+        ("{folder}/tokenizer_config.json", r"tokenizer_config\.json holds no chat template"),
+    ],
+)
+def test_explain_says_what_is_missing(name: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(SystemExit, match=f"dragoman: {says}"):
+        main.main(["explain", name.format(folder=tmp_path), "--models-dir", str(tmp_path / "m")])
+
+
+def test_explain_takes_the_template_that_it_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("own.jinja", "tokenizer_config.json", "bare.json", "folder/chat_template.jinja")
+    (tmp_path / "folder").mkdir()
+    for file in files:
+        said = {"chat_template": template()} if file == files[1] else {}
+        text = template() if file.endswith("jinja") else json.dumps(said)
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    other = tmp_path / "other.template"
+    other.write_text(template(SPEAKING["longcat"]["each"]), encoding="utf-8")
+    for name in (*files, "folder"):
+        place = str(tmp_path / name)
+        data = json.loads(explained(capsys, place, "--json", "--chat-template", str(other)))
+        assert data["tools"]["format"] == "longcat"
+        assert data["template"]["from"] == str(other)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_template(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = template(HERMES)
+    config = json.dumps({"chat_template": source})
+    for name, text in (("t.jinja", source), ("tokenizer_config.json", config)):
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+        data = json.loads(explained(capsys, str(tmp_path / name), "--json"))
+        assert data["template"]["source"] == source
+
+
+def test_formats_shows_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    main.main(["formats"])
+    shown = capsys.readouterr().out
+    assert "hermes_json (also hermes" in shown
+    assert "REASONING FORMATS" in shown
+
+
+def test_a_few_letters_are_no_sign_of_a_format() -> None:
+    found = detect("{% for m in messages %}{{ '>>> ' + m.role + ': ' + m.content }}{% endfor %}")
+    assert (found.generic, found.reasoning) == (True, None)

@@ -1,0 +1,235 @@
+"""Bring your own engine: ten lines behind a real client, alone or inside somebody's app."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fastapi
+import httpx
+import openai
+import pytest
+import uvicorn
+from openai import OpenAI
+
+import dragoman
+from dragoman import runtime
+from dragoman.errors import ModelBroken
+from dragoman.testing import Scripted
+from dragoman.types import Job, Step
+from tests.support.serving import chat, scripted_app, serving
+
+
+class Echo:
+    async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        for word in str(job.prompt).split():
+            yield Step(text=word + " ", tokens=1)
+        yield Step(finish="stop")
+
+
+class Cumulative:
+    async def generate_request(self, obj: Any) -> AsyncIterator[dict[str, Any]]:
+        meta: dict[str, Any] = {"prompt_tokens": 2, "completion_tokens": 1, "finish_reason": None}
+        for text in ("Hel", "Hello", "Hello you"):
+            yield {"text": text, "output_ids": [], "meta_info": meta}
+        meta |= {"finish_reason": {"type": "stop"}, "completion_tokens": 3}
+        yield {"text": "Hello you", "output_ids": [], "meta_info": meta}
+
+
+class Stutter:
+    async def generate_request(self, obj: Any) -> AsyncIterator[dict[str, Any]]:
+        for text in ("Hello you", "Goodbye"):
+            yield {"text": text, "output_ids": [], "meta_info": {"finish_reason": None}}
+
+
+def client_of(url: str) -> OpenAI:
+    return OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+
+def ask(client: OpenAI, streamed: bool = False) -> str:
+    messages: Any = [{"role": "user", "content": "one two"}]
+    if not streamed:
+        answer = client.chat.completions.create(model="default", messages=messages)
+        return answer.choices[0].message.content or ""
+    chunks = client.chat.completions.create(model="default", messages=messages, stream=True)
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("engine", "answer"), [(Echo(), "one two "), (Cumulative(), "Hello you")])
+def test_an_engine_of_ten_lines_answers_the_client(
+    engine: Any, answer: str, streamed: bool
+) -> None:
+    with serving(engine, name=None) as server, client_of(server.url) as client:
+        assert ask(client, streamed) == answer
+
+
+def test_an_engine_that_knows_no_choices_gives_them_all_the_same() -> None:
+    with serving(Echo(), name=None) as server:
+        body = {"model": "default", "prompt": ["a b", "c"], "n": 2, "max_tokens": 9}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body).json()
+        assert [one["text"] for one in answer["choices"]] == ["a b ", "a b ", "c ", "c "]
+        refused = httpx.post(f"{server.url}/v1/completions", json=body | {"logprobs": 1})
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "logprobs"
+
+
+def test_an_engine_that_does_not_count_is_held_to_the_limit() -> None:
+    with serving(Echo(), name=None) as server:
+        body = {"model": "default", "prompt": "a b c d", "max_tokens": 2}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body).json()
+        assert answer["choices"][0]["text"] == "a b "
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert answer["usage"]["completion_tokens"] == 2
+
+
+def test_d19_text_that_does_not_extend_what_was_sent_is_an_error() -> None:
+    with serving(Stutter(), name=None) as server, client_of(server.url) as client:
+        with pytest.raises(openai.InternalServerError):
+            ask(client)
+        with pytest.raises(openai.APIError):
+            ask(client, streamed=True)
+
+
+def test_d77_serve_blocks_and_serve_async_is_awaited(tmp_path: Path) -> None:
+    """`serve` in a program of its own, stopped by a signal as an operator would."""
+    assert inspect.iscoroutinefunction(dragoman.serve_async)
+    assert not inspect.iscoroutinefunction(dragoman.serve)
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import dragoman\n"
+        "from dragoman.testing import Scripted\n"
+        "dragoman.serve(Scripted('Served.'), port=0, log_level='info')\n"
+        "print('after')\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTEN.format(path=str(script))], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        with client_of(url) as client:
+            assert ask(client) == "Served."
+        process.send_signal(2)
+        assert process.wait(20) in (0, 130, -2)
+
+
+# prints the address, as `serve` itself says nothing on standard output
+LISTEN = """
+import dragoman.http.server as server
+make = server.make
+server.make = lambda app, settings, ready=None: make(
+    app, settings, lambda url: print(url, flush=True))
+exec(compile(open({path!r}).read(), "program", "exec"))
+"""
+
+
+@contextmanager
+def mounted(inner: Any, path: str) -> Iterator[str]:
+    """A FastAPI app of somebody's, with ours mounted inside."""
+    outer = fastapi.FastAPI()
+
+    @outer.get("/own")
+    def own() -> dict[str, bool]:
+        return {"own": True}
+
+    outer.mount(path, inner)
+    config = uvicorn.Config(outer, port=0, log_config=None)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+
+
+def test_the_app_is_mounted_inside_a_fastapi_app() -> None:
+    with mounted(dragoman.app(Echo()), "/llm") as url:
+        assert httpx.get(f"{url}/own").json() == {"own": True}
+        with client_of(f"{url}/llm") as client:
+            assert ask(client) == "one two "
+            assert ask(client, streamed=True) == "one two "
+            assert [model.id for model in client.models.list()] == ["default"]
+        assert httpx.get(f"{url}/llm/health/ready").status_code == 200
+        assert httpx.get(f"{url}/llm/nothing").json()["error"]["code"] == "not_found"
+        assert httpx.get(f"{url}/llm/docs").status_code == 200
+
+
+def test_a_mounted_app_asks_for_its_keys() -> None:
+    with mounted(dragoman.app(Echo(), api_key=("secret",)), "/llm") as url:
+        assert httpx.get(f"{url}/llm/v1/models").status_code == 401
+        headers = {"x-api-key": "secret"}
+        assert httpx.get(f"{url}/llm/v1/models", headers=headers).status_code == 200
+
+
+def test_d39_a_malformed_template_fails_at_startup() -> None:
+    with pytest.raises(ModelBroken):
+        dragoman.app(Echo(), chat_template="{% if %}")
+
+
+def test_a_template_is_used_and_what_it_raises_is_a_400() -> None:
+    template = (
+        "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('Not that.') }}"
+        "{% endif %}[{{ m.role }}] {{ m.content }} {% endfor %}"
+    )
+    with serving(Echo(), chat_template=template) as server:
+        url = f"{server.url}/v1/chat/completions"
+        answer = httpx.post(url, json=chat("yes")).json()
+        assert answer["choices"][0]["message"]["content"] == "[user] yes "
+        for streamed in (False, True):
+            refused = httpx.post(url, json=chat("no", stream=streamed))
+            assert refused.status_code == 400
+            assert "Not that." in refused.json()["error"]["message"]
+
+
+def test_d38_the_template_is_the_loaded_models_whatever_the_request_calls_it() -> None:
+    with serving(
+        Echo(), chat_template="[loaded] {{ messages[0].content }}", any_model=True
+    ) as server:
+        for name in ("scripted", "llama-3", "qwen2.5", "mistral"):
+            answer = httpx.post(
+                f"{server.url}/v1/chat/completions", json=chat("hi", model=name)
+            ).json()
+            assert answer["choices"][0]["message"]["content"] == "[loaded] hi "
+
+
+def test_d79_an_object_that_is_no_engine_is_refused_at_startup() -> None:
+    with pytest.raises(TypeError, match="generate"):
+        dragoman.app(object())
+
+
+def test_d86_listening_beyond_this_machine_without_a_key_is_refused() -> None:
+    for host in ("0.0.0.0", "192.168.1.5", "::"):
+        with pytest.raises(runtime.StartupError, match="API key"):
+            scripted_app(host=host)
+        with pytest.raises(runtime.StartupError, match="API key"):
+            scripted_app(host=host, admin_key=("boss",))
+        scripted_app(host=host, api_key=("secret",))
+        scripted_app(host=host, allow_open=True)
+
+
+def test_a_key_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(runtime.StartupError, match="key file"):
+        scripted_app(api_key_file=str(tmp_path / "missing"))
+
+
+def test_serve_async_ends_when_its_task_is_cancelled() -> None:
+    async def main() -> None:
+        serving = asyncio.create_task(dragoman.serve_async(Scripted("x"), port=0))
+        await asyncio.sleep(0)
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+
+    asyncio.run(main())

@@ -1,0 +1,116 @@
+"""Every format on its own cases: whole, in every pieces, cut short, and followed by junk.
+
+The cases are data files in `tests/formats/`, one for each file in `formats/`. Each case is a text
+that a model of the format says, and what it means. The laws here hold for every one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.formats import reasoning_formats, tool_formats
+from dragoman.output.library import OutputParser, Policy
+from dragoman.testing import check_format
+from dragoman.testing.format_checks import Said, fold, read
+from tests.support.paths import FORMAT_CASES
+
+CASES = FORMAT_CASES
+FILES = sorted(CASES.glob("*.yaml"))
+TOOLS: list[dict[str, Any]] = json.loads((CASES / "tools.json").read_text(encoding="utf-8"))
+
+
+@cache
+def cases(file: Path) -> list[dict[str, Any]]:
+    found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return [{"format": None, "reasoning": None, **found["with"], **one} for one in found["cases"]]
+
+
+ALL = [
+    pytest.param(case, id=f"{file.stem}-{case['name'].replace(' ', '-')}")
+    for file in FILES
+    for case in cases(file)
+]
+
+
+def parser(case: dict[str, Any]) -> OutputParser:
+    return OutputParser(
+        case["format"],
+        case["reasoning"],
+        tools=None if case.get("any") else TOOLS,
+        prompt=case.get("prompt"),
+        inside=case.get("inside"),
+        policy=Policy(**case.get("policy", {})),
+    )
+
+
+def said(case: dict[str, Any], pieces: list[str]) -> Said:
+    return fold(read(parser(case), pieces))
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_it_says_what_it_means(case: dict[str, Any]) -> None:
+    """D47, D50: whole, in pieces, cut short."""
+    found = check_format(
+        lambda: parser(case), case["text"], randoms=3, verbatim=not case.get("unsaid")
+    )
+    expected = {"text": "", "reasoning": "", "calls": [], **case["says"]}
+    calls = [list(call) for call in found.calls]
+    assert {"text": found.text, "reasoning": found.reasoning, "calls": calls} == expected
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_no_cuts_change_it(file: Path, data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(cases(file)))
+    text = case["text"]
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(text) - 1)), max_size=8)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    assert said(case, pieces) == said(case, [text])
+
+
+JUNK = ["\n", " and so on.", "</tool_call>", "<tool_call>", "{", '"]}', "<", "<|", "[", "\0"]
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_junk_after_it_takes_nothing_back(case: dict[str, Any]) -> None:
+    if not case["says"].get("calls") or case.get("inside") or "draft" in case["name"]:
+        return
+    whole = said(case, [case["text"]])
+    for junk in JUNK:
+        text = case["text"] + junk
+        more = said(case, [text])
+        assert more.written[: len(whole.written)] == whole.written
+        assert said(case, list(text)) == more
+
+
+def test_every_format_has_cases() -> None:
+    names = {case["format"] for file in FILES for case in cases(file)}
+    thoughts = {case["reasoning"] for file in FILES for case in cases(file)}
+    assert set(tool_formats()) <= names
+    assert set(reasoning_formats()) <= thoughts
+    assert {file.stem for file in FILES} == {*tool_formats(), *reasoning_formats()}
+
+
+@pytest.mark.parametrize("name", [*tool_formats(), *reasoning_formats()])
+def test_noise_never_raises(name: str) -> None:
+    """Marks of the format in any order, whole and in pieces, with and without thoughts."""
+    tools, thoughts = tool_formats().get(name), reasoning_formats().get(name)
+    texts = [one.example for one in (tools, thoughts) if one is not None]
+    bits = [*"".join(texts).split("<")[:40], *"{}[]()\"'\\,:=<>| \n", "f", "a", "1", *texts]
+    noise = random.Random(name)
+    for _ in range(60):
+        text = "".join(noise.choice(bits) for _ in range(noise.randrange(1, 30)))
+        case = {"format": name if tools else None, "reasoning": name if thoughts else "think"}
+        whole = said({**case, "any": True}, [text])
+        assert said({**case, "any": True}, list(text)) == whole, text
+        assert all(isinstance(arguments, dict) for _, arguments in whole.calls), text

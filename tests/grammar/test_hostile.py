@@ -1,0 +1,31 @@
+"""Constraints that mean harm cost their sender a 400, or no more than any answer costs.
+
+A real server with the real model gets every value of `hostile`, one after another, while somebody
+asks all the time whether it lives. `make test-constraints` has each of them in every field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.hostile import CASES, Case
+from tests.support.hostile_load import Siege, attack, besieged, check_unharmed
+
+
+@pytest.fixture(scope="module")
+def siege(default_model: Path) -> Iterator[Siege]:
+    with besieged(default_model) as made:
+        yield made
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_hostile_value_is_answered(siege: Siege, case: Case) -> None:
+    """Every other one as a stream."""
+    attack(siege, case, streamed=CASES.index(case) % 2 == 1)
+
+
+def test_afterwards_all_is_as_it_was(siege: Siege) -> None:
+    check_unharmed(siege)

@@ -1,0 +1,278 @@
+"""What a request demands of the real model, which could do none of it by itself.
+
+All 200 schemas and a hundred trains of thought are in `tests/heavy`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dragoman.grammar.writer.lark import HEADER
+from dragoman.testing.grammars import accepted
+from tests.support.client_grammars import PATCH
+from tests.support.real_model import (
+    CITY,
+    MODEL,
+    OFFERED,
+    REPORT,
+    THINKERS,
+    WAYS,
+    Answer,
+    answer,
+    answers,
+    asking,
+    everything,
+    fault,
+    forced,
+    muddled,
+    serve,
+    shape,
+    thinker,
+    tool,
+    wrong,
+)
+from tests.support.schemas import closed, corpus, listed, one_of, whole
+from tests.support.serving import Running
+
+SCHEMAS = {case.name: case for case in corpus()}
+SAMPLE = (
+    "optional-2",
+    "map_of_values-0",
+    "awkward_keys-1",
+    "unicode_keys-2",
+    "linked_list-0",
+    "choice_of_objects-0",
+    "root_choice-3",
+    "enum_of_all_kinds-0",
+    "multiples-2",
+    "formats-0",
+)
+NAMES: dict[str, Any] = closed({"name": CITY, "age": whole(0, 120)})
+
+
+@pytest.fixture(scope="module")
+def server(default_model: Path) -> Iterator[Running]:
+    # one place: in another, the last bits of a long prompt's numbers differ, and so may a choice
+    with serve(default_model, context=2048, slots=1) as made:
+        yield made
+
+
+@pytest.fixture(scope="module", params=THINKERS)
+def thinking(default_model: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, Running]]:
+    with thinker(default_model, request.param) as made:
+        yield request.param, made
+
+
+def both(server: Running, body: dict[str, Any]) -> Answer:
+    """An answer that is the same in a stream and whole."""
+    found = answer(server, body)
+    assert answer(server, body, streamed=True) == found
+    return found
+
+
+def text_of(found: Answer) -> str:
+    """What was asked for, as JSON."""
+    return found.calls[0][1] if found.calls else found.content
+
+
+# Schemas
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_what_ends_by_itself_fits(server: Running, name: str) -> None:
+    """As content, as a call that is required and as one that is named, in turns."""
+    case, way = SCHEMAS[name], WAYS[SAMPLE.index(name) % len(WAYS)]
+    schema = case.schema if way == "response_format" else case.parameters
+    fields = shape(schema) if way == "response_format" else forced(schema, way)
+    found = answer(server, asking("Make something up.", 1, max_tokens=80, **fields))
+    assert wrong(found, schema, way) is None
+
+
+def test_most_answers_end_by_themselves(server: Running) -> None:
+    schema = closed({"it": listed(NAMES, 1, 1)})
+    asked = [asking("Make something up.", seed, **shape(schema)) for seed in range(3)]
+    found = [answer(server, body) for body in asked]
+    assert [fault(one.content, schema) for one in found if one.ended] == [None] * 3
+
+
+@pytest.mark.parametrize("way", ["response_format", "named"])
+def test_seeds_can_be_repeated(server: Running, way: str) -> None:
+    fields = shape(NAMES) if way == "response_format" else forced(NAMES, way)
+
+    def said(seed: int) -> str:
+        return text_of(answer(server, asking("Who are you?", seed, max_tokens=40, **fields)))
+
+    first = said(5)
+    assert first == said(5)
+    assert first != said(6)
+
+
+def test_every_token_that_ends_an_answer_ends_a_constrained_one(server: Running) -> None:
+    """Of those, the native server would pick one by its looks, and the wrong one."""
+    ends = engine_ends(server)
+    assert len(ends) > 1
+    for end in ends:
+        body = asking("Hello!", 1, regex="[A-Za-z ]+", logit_bias={str(end): 100})
+        found = answer(server, body)
+        assert found.finish == "stop"
+        assert len(found.content.split()) <= 1
+
+
+def engine_ends(server: Running) -> list[int]:
+    model = next(iter(server.app.models.loaded()))
+    assert model.tokenizer is not None
+    return sorted(model.tokenizer.eos_ids)
+
+
+def test_free_text_beside_strict_tools_comes_to_its_end(server: Running) -> None:
+    body = asking("Say hello.", 1, temperature=0, tools=[tool(OFFERED["weather"], "weather")])
+    assert answer(server, body).ended
+
+
+# Ends
+
+
+SPOKEN = closed({"say": {"const": "Stop here, please."}})
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_stop_string_inside_json_does_not_cut_it(server: Running, way: str) -> None:
+    fields = shape(SPOKEN) if way == "response_format" else forced(SPOKEN, way)
+    body = asking("Speak.", 1, stop=["here", "ease."], **fields)
+    if way == "required":
+        body["parallel_tool_calls"] = False
+    found = answer(server, body, streamed=way != "required")
+    assert found.ended
+    assert json.loads(text_of(found)) == {"say": "Stop here, please."}
+
+
+@pytest.mark.parametrize("limit", [1, 17])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_cut_says_so(server: Running, way: str, limit: int) -> None:
+    long = closed({"text": {"type": "string", "minLength": 200}})
+    fields = shape(long) if way == "response_format" else forced(long, way)
+    body = asking("Speak.", 1, max_tokens=limit, **fields)
+    found = both(server, body) if limit > 1 else answer(server, body)
+    assert found.finish == "length"
+    assert found.usage["completion_tokens"] == limit
+    assert fault(text_of(found), long) is not None
+
+
+# Which tools
+
+
+def test_one_call_where_only_one_may_be_made(server: Running) -> None:
+    fields = forced(OFFERED["weather"], "required") | {"parallel_tool_calls": False}
+    for seed in range(2):
+        found = answer(server, asking("How is the weather?", seed, **fields))
+        assert wrong(found, OFFERED["weather"], "named") is None
+        assert found.finish == "tool_calls"
+
+
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_only_allowed_tools_are_called(server: Running, mode: str) -> None:
+    tools = [tool(parameters, name) for name, parameters in OFFERED.items()]
+    for seed in range(2):
+        body = asking("Weather?", seed, max_tokens=48, tools=tools, parallel_tool_calls=False)
+        found = answer(server, body | {"tool_choice": allowed(mode, "now")})
+        assert {name for name, _ in found.calls} <= {"now"}
+        assert found.calls or mode == "auto"
+
+
+def test_no_tool_is_called_where_none_may_be(server: Running) -> None:
+    tools = [tool(OFFERED["weather"], "weather")]
+    body = asking("How is the weather?", 1, max_tokens=24, tools=tools, tool_choice="none")
+    found = both(server, body)
+    assert found.content
+    assert not found.calls
+    plain = {key: value for key, value in body.items() if not key.startswith("tool")}
+    assert answer(server, plain) == found
+
+
+SPEECH = 'start: line line?\nline: "say \\"" /[^"\\n]{1,12}/ "\\"" LF\n%import common.LF'
+
+
+@pytest.mark.parametrize("grammar", [SPEECH, PATCH])
+def test_the_text_of_a_custom_tool_keeps_to_its_grammar(server: Running, grammar: str) -> None:
+    form = {"type": "grammar", "syntax": "lark", "definition": grammar}
+    body = {
+        "model": MODEL,
+        "input": "Speak.",
+        "tools": [{"type": "custom", "name": "speak", "format": form}],
+        "tool_choice": {"type": "custom", "name": "speak"},
+        "max_output_tokens": 64,
+    }
+    said = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60).json()
+    [call] = said["output"]
+    whole, at = accepted(f"{HEADER}\n{grammar}", call["input"])
+    assert at == len(call["input"].encode())
+    assert whole or said["status"] == "incomplete"
+    assert whole or grammar == PATCH
+
+
+# What else a request may ask for
+
+
+def test_logprobs_of_a_constrained_answer(server: Running) -> None:
+    fields = shape(NAMES) | {"logprobs": True, "top_logprobs": 2}
+    found = both(server, asking("Who are you?", 1, **fields))
+    assert "".join(entry["token"] for entry in found.tokens) == found.content
+    assert all(entry["logprob"] <= 0 for entry in found.tokens)
+    assert all(len(entry["top_logprobs"]) == 2 for entry in found.tokens)
+    assert found.usage["completion_tokens"] - len(found.tokens) in (0, 1)  # the end has no text
+
+
+def test_two_choices_of_one_schema(server: Running) -> None:
+    body = asking("Who are you?", 1, n=2, **shape(NAMES))
+    found = answers(server, body)
+    assert answers(server, body, streamed=True) == found
+    assert [wrong(one, NAMES, "response_format") for one in found] == [None, None]
+    assert found[0].content != found[1].content
+
+
+def test_usage_counts_what_was_written(server: Running) -> None:
+    plain = answer(server, asking("Who are you?", 1, max_tokens=1)).usage
+    body = asking("Who are you?", 1, **shape({"const": "I am nobody."}))
+    usage = answer(server, body).usage
+    assert usage["prompt_tokens"] == plain["prompt_tokens"]
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert answer(server, body | {"max_tokens": usage["completion_tokens"]}).finish == "stop"
+    assert answer(server, body | {"max_tokens": usage["completion_tokens"] - 2}).finish == "length"
+
+
+def test_choices_and_patterns(server: Running) -> None:
+    found = both(server, asking("Who are you?", 1, choice=["a stone", "a river"]))
+    assert found.content in ("a stone", "a river")
+    found = both(server, asking("Who are you?", 1, regex="[a-f]{4}-[0-9]{2}"))
+    assert len(found.content) == 7
+    schema = one_of("a", "b")
+    assert fault(both(server, asking("Who?", 1, json_schema=schema)).content, schema) is None
+
+
+# Thinking
+
+
+def test_thoughts_then_a_call_or_json(thinking: tuple[str, Running]) -> None:
+    manner, server = thinking
+    found = answer(server, everything(3, parallel_tool_calls=False), streamed=True)
+    assert found.ended
+    assert muddled(found) is None
+    if manner == "harmony":  # its thoughts cannot be ended for it
+        return
+    opened = {"thinking_budget": 4, "chat_template_kwargs": {"enable_thinking": True}}
+    body = everything(4, **opened) | {"tools": None}
+    found = answer(server, body)
+    assert found.reasoning
+    assert found.usage["completion_tokens_details"]["reasoning_tokens"] <= 6
+    assert fault(found.content, REPORT) is None

@@ -1,0 +1,534 @@
+"""The outer wall: routes, keys, hosts, limits, errors. Generated from the live table of routes."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dragoman import config, runtime
+from dragoman.errors import KINDS, DragomanError
+from dragoman.http.asgi import WEBSOCKET
+from dragoman.http.respond import warnings
+from dragoman.http.router import Route, spellings
+from dragoman.models.catalog import Catalog
+from dragoman.models.loaders.gguf import load
+from dragoman.models.registry import Models
+from dragoman.protocols.shared import openai
+from dragoman.testing import Scripted
+from tests.support.serving import Running, chat, running, scripted_app, serving
+
+TABLE = scripted_app().routes.all
+ROUTES = [route for route in TABLE if route.method != WEBSOCKET]
+OPEN = {"/", "/docs", "/health", "/health/live", "/health/ready"}
+LEAKS = re.compile(r"0x[0-9a-f]{6,}|Traceback|site-packages|/root/|/work/|/tmp/|Struct|msgspec")
+
+
+def name(route: Route) -> str:
+    return f"{route.method} {route.path}"
+
+
+def address(route: Route) -> str:
+    """A path of the route, with samples in place of its parameters."""
+    path = route.path.replace("{model...}", "scripted")
+    return re.sub(r"\{(\w+)\}", r"some_\1", path)
+
+
+def is_error(response: httpx.Response, route: Route | None = None) -> dict[str, Any]:
+    """The error object, which every failure has, and nothing that should stay inside."""
+    assert response.headers["content-type"] == "application/json"
+    assert not LEAKS.search(response.text)
+    body = response.json()
+    write = openai.error if route is None else route.error
+    shape = json.loads(write(DragomanError("What happened."), "req_1"))
+    assert set(body) == set(shape)
+    assert set(body["error"]) == set(shape["error"])
+    assert isinstance(body["error"]["message"], str)
+    assert response.headers["x-request-id"]
+    error: dict[str, Any] = body["error"]
+    if write is not openai.error:  # other dialects have no codes
+        error["code"] = None
+    return error
+
+
+@pytest.mark.parametrize("kind", [KINDS[name] for name in sorted(KINDS)])
+def test_d69_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
+    body = json.loads(openai.error(kind("What happened.", param="there")))["error"]
+    assert set(body) == {"message", "type", "param", "code"}
+    assert body["message"] == "What happened."
+    assert body["param"] == "there"
+    assert body["type"] == kind.type
+    assert body["code"] == kind.code
+    assert body["type"].endswith(("_error", "_unavailable"))
+    assert kind.code is None or kind.code != kind.type or kind.status == 503
+
+
+def test_d68_a_server_without_models_answers_404() -> None:
+    models = Models(Catalog(), load)
+    app = runtime.make_app(models, config.load({"port": 0}), local=True)
+    with running(app) as server:
+        response = httpx.post(f"{server.url}/v1/chat/completions", json=chat())
+        assert response.status_code == 404
+        assert is_error(response)["code"] == "model_not_found"
+        assert httpx.get(f"{server.url}/v1/models").json() == {"object": "list", "data": []}
+        assert httpx.get(f"{server.url}/tokenizer_info").status_code == 404
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with serving(Scripted("Hello there!")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    file = tmp_path_factory.mktemp("keys") / "keys"
+    file.write_text("# a comment\nfrom-file\n")
+    keys = {"api_key": ("secret", "sk-é"), "admin_key": ("boss",), "api_key_file": str(file)}
+    with serving(Scripted("Hello there!"), **keys) as made:
+        yield made
+
+
+def ask(server: Running, route: Route, **more: Any) -> httpx.Response:
+    with httpx.Client(base_url=server.url) as client:
+        return client.request(route.method, address(route), **more)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=name)
+def test_every_route_but_the_open_ones_needs_a_key(guarded: Running, route: Route) -> None:
+    response = ask(guarded, route)
+    if route.path in OPEN:
+        assert response.status_code == 200
+    else:
+        assert response.status_code == 401
+        assert is_error(response, route)["code"] in ("invalid_api_key", None)
+
+
+def test_a_path_that_does_not_exist_is_guarded_too(guarded: Running) -> None:
+    assert httpx.get(f"{guarded.url}/v1/secret").status_code == 401
+
+
+CARRIERS: list[tuple[dict[str, str], int]] = [
+    ({"authorization": "Bearer secret"}, 200),
+    ({"authorization": "bearer secret"}, 200),
+    ({"x-api-key": "secret"}, 200),
+    ({"x-api-key": "from-file"}, 200),
+    ({"x-api-key": "boss"}, 200),
+    ({"authorization": "Bearer wrong", "x-api-key": "secret"}, 200),
+    ({"authorization": "Bearer secre"}, 401),
+    ({"authorization": "Bearer secrets"}, 401),
+    ({"authorization": "secret"}, 401),
+    ({"authorization": "Basic secret"}, 401),
+    ({"authorization": "Bearer # a comment"}, 401),
+    ({"x-api-key": ""}, 401),
+    ({"x-api-key": "x" * 30_000}, 401),
+    ({"cookie": "x-api-key=secret"}, 401),
+    ({"api-key": "secret"}, 401),
+]
+
+
+@pytest.mark.parametrize(("headers", "status"), CARRIERS)
+def test_a_key_is_shown_in_two_ways(guarded: Running, headers: dict[str, str], status: int) -> None:
+    response = httpx.get(f"{guarded.url}/v1/models", headers=headers)
+    assert response.status_code == status
+
+
+def test_a_key_may_be_any_bytes(guarded: Running) -> None:
+    with httpx.Client(base_url=guarded.url) as client:
+        right = client.get("/v1/models", headers={b"x-api-key": "sk-é".encode()})
+        wrong = client.get("/v1/models", headers={b"x-api-key": b"sk-\xff\x80"})
+    assert (right.status_code, wrong.status_code) == (200, 401)
+
+
+def test_a_key_in_the_address_opens_nothing(guarded: Running) -> None:
+    assert httpx.get(f"{guarded.url}/v1/models?api_key=secret&key=secret").status_code == 401
+
+
+def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one\n")
+    with serving(Scripted("x"), api_key_file=str(file)) as server:
+
+        def allowed(key: str) -> bool:
+            headers = {"x-api-key": key}
+            return httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
+
+        assert allowed("one")
+        file.write_text("two, longer\n")
+        deadline = 500
+        while allowed("one") and deadline:
+            deadline -= 1
+        assert deadline
+        assert allowed("two, longer")
+
+
+ADMIN = [route for route in ROUTES if route.access == "admin"]
+
+
+@pytest.mark.parametrize("route", ADMIN, ids=name)
+def test_admin_routes_want_an_admin_key(guarded: Running, route: Route) -> None:
+    assert ask(guarded, route).status_code == 401
+    plain = ask(guarded, route, headers={"x-api-key": "secret"}, json={"model": "scripted"})
+    assert plain.status_code == 403
+    assert is_error(plain)["code"] == "forbidden"
+    admin = ask(guarded, route, headers={"x-api-key": "boss"}, json={"model": "scripted"})
+    assert admin.status_code in (200, 400)
+
+
+def test_admin_routes_are_shut_when_there_are_keys_but_no_admin_key() -> None:
+    with serving(Scripted("x"), api_key=("secret",)) as server:
+        for route in ADMIN:
+            response = ask(server, route, headers={"x-api-key": "secret"}, json={"model": "x"})
+            assert response.status_code == 403
+
+
+HOSTS = [
+    ("127.0.0.1", 200),
+    ("localhost:8000", 200),
+    ("LOCALHOST", 200),
+    ("[::1]:80", 200),
+    ("evil.example", 403),
+    ("evil.example:8000", 403),
+    ("127.0.0.1.evil.example", 403),
+    ("localhost.", 403),
+    ("a/?x=", 400),
+    ("a@b", 400),
+    ("local host", 400),
+    ("localhost:port", 400),
+]
+TWO_HOSTS = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\n\r\n"
+
+
+@pytest.mark.parametrize(("host", "status"), HOSTS)
+def test_a_local_server_answers_only_to_its_own_names(
+    server: Running, host: str, status: int
+) -> None:
+    response = httpx.get(f"{server.url}/v1/models", headers={"host": host})
+    assert response.status_code == status
+    if status != 200:
+        is_error(response)
+
+
+def test_two_names_are_none(server: Running) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as made:
+        made.sendall(TWO_HOSTS)
+        assert made.recv(65536).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:3000", 200),
+        ("http://127.0.0.1", 200),
+        ("http://[::1]:5", 200),
+        ("https://evil.example", 403),
+        ("null", 403),
+        ("http://[bad", 403),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
+def test_a_web_page_from_elsewhere_is_refused(
+    server: Running, origin: str, status: int, method: str
+) -> None:
+    response = httpx.request(method, f"{server.url}/v1/models", headers={"origin": origin})
+    assert (response.status_code == 403) == (status == 403)
+    assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize("host", ["a/?x=", "x/health/live?", "[::1]/docs"])
+@pytest.mark.parametrize("route", ROUTES, ids=name)
+def test_no_host_header_gets_past_the_key(guarded: Running, route: Route, host: str) -> None:
+    response = ask(guarded, route, headers={"host": host})
+    assert response.status_code == 400
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=name)
+def test_d80_a_wrong_method_is_a_405_with_the_error_object(server: Running, route: Route) -> None:
+    response = httpx.request("PATCH", f"{server.url}{address(route)}")
+    assert response.status_code == 405
+    assert is_error(response, route)["code"] in ("method_not_allowed", None)
+    assert route.method in response.headers["allow"]
+    assert WEBSOCKET not in response.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/v1", "/v1/", "/v2/models", "/v1/chat", "//", "/%00"]
+)
+def test_d80_an_unknown_path_is_a_404_with_the_error_object(server: Running, path: str) -> None:
+    response = httpx.get(f"{server.url}{path}")
+    assert response.status_code == 404
+    assert is_error(response)["code"] == "not_found"
+
+
+POSTS = [route for route in ROUTES if route.body is not None]
+
+
+@pytest.mark.parametrize("route", POSTS, ids=name)
+@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "text/html"])
+def test_d80_a_wrong_content_type_is_a_415(server: Running, route: Route, kind: str) -> None:
+    response = ask(server, route, content=b"{}", headers={"content-type": kind})
+    assert response.status_code == 415
+    is_error(response, route)
+
+
+@pytest.mark.parametrize("route", POSTS, ids=name)
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b"\xff", b'{"model": NaN}', b'{"model": "\\ud800"}', b"1"]
+)
+def test_d80_a_body_that_is_not_valid_is_a_400(server: Running, route: Route, body: bytes) -> None:
+    response = ask(server, route, content=body)
+    assert response.status_code == 400
+    is_error(response, route)
+
+
+def test_fact10_every_path_works_without_v1() -> None:
+    for route in ROUTES:
+        if route.path.startswith("/v1/"):
+            assert len(spellings(route.path)) == 2
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/models"])
+def test_fact9_models_with_and_without_v1(server: Running, path: str) -> None:
+    listed = httpx.get(f"{server.url}{path}").json()
+    assert listed["object"] == "list"
+    assert listed["data"][0]["id"] == "scripted"
+    assert listed["data"][0]["object"] == "model"
+    assert isinstance(listed["data"][0]["created"], int)
+    assert listed == httpx.get(f"{server.url}{path}").json()  # D82: created is stable
+
+
+def test_fact9_the_messages_dialect_lists_models_its_own_way(server: Running) -> None:
+    headers = {"anthropic-version": "2023-06-01"}
+    listed = httpx.get(f"{server.url}/v1/models", headers=headers).json()
+    assert listed["data"][0]["type"] == "model"
+    assert listed["first_id"] == listed["last_id"] == "scripted"
+    assert listed["has_more"] is False
+
+
+def test_one_model_by_id_with_slashes_and_colons() -> None:
+    with serving(Scripted("x"), name="owner/model:7b") as server:
+        card = httpx.get(f"{server.url}/v1/models/owner/model:7b").json()
+        assert card["id"] == "owner/model:7b"
+        encoded = httpx.get(f"{server.url}/v1/models/owner%2Fmodel%3A7b").json()
+        assert encoded == card
+        missing = httpx.get(f"{server.url}/v1/models/owner/other")
+        assert missing.status_code == 404
+        assert is_error(missing)["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("path", ["/", "/metrics", "/health/live", "/?beta=true"])
+def test_fact7_probes_are_answered(server: Running, method: str, path: str) -> None:
+    response = httpx.request(method, f"{server.url}{path}")
+    assert response.status_code == 200
+    if method == "HEAD":
+        assert response.content == b""
+
+
+def test_fact7_a_query_that_means_nothing_is_ignored(server: Running) -> None:
+    for query in ("?beta=true", "?", "?&&=%zz"):
+        response = httpx.post(f"{server.url}/v1/chat/completions{query}", json=chat())
+        assert response.status_code == 200
+
+
+IDS = [
+    ("my-id.1:2", True),
+    ("x" * 128, True),
+    ("x" * 129, False),
+    ("two words", False),
+    ("", False),
+    ("<script>", False),
+]
+
+
+@pytest.mark.parametrize(("sent", "kept"), IDS)
+def test_fact4_a_sane_request_id_comes_back(server: Running, sent: str, kept: bool) -> None:
+    response = httpx.get(f"{server.url}/health/live", headers={"x-request-id": sent})
+    assert (response.headers["x-request-id"] == sent) == kept
+
+
+def test_a_body_past_the_limit_is_a_413() -> None:
+    with serving(Scripted("x"), body_limit=1000) as server:
+        fits = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x" * 500))
+        assert fits.status_code == 200
+        for content in (json.dumps(chat("x" * 2000)), iter([b"x" * 600] * 5)):
+            large = httpx.post(f"{server.url}/v1/chat/completions", content=content)
+            assert large.status_code == 413
+            assert is_error(large)["code"] == "request_too_large"
+
+
+def raw(server: Running, *parts: bytes) -> bytes:
+    """What the server says on a bare connection, until it closes it."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        said = b""
+        try:
+            for part in parts:
+                connection.sendall(part)
+            while data := connection.recv(65536):
+                said += data
+        except ConnectionError:
+            pass
+        return said
+
+
+def test_headers_past_the_limit_are_a_431(server: Running) -> None:
+    head = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n"
+    long = raw(server, head + b"x: " + b"y" * 70_000 + b"\r\n\r\n")
+    many = raw(server, head + b"".join(b"x%d: y\r\n" % i for i in range(200)) + b"\r\n")
+    endless = raw(server, head + b"x: ", *([b"y" * 30_000] * 5))
+    for answer in (long, many, endless):
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert b'"code":"headers_too_large"' in answer
+
+
+def test_trailers_are_headers_too(server: Running) -> None:
+    head = (
+        b"POST /health/live HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"0\r\nX-T: "
+    )
+    answer = raw(server, head, *([b"a" * 30_000] * 10))
+    assert len(answer) < 2000
+
+
+def test_an_offer_to_upgrade_is_declined_and_the_request_answered(server: Running) -> None:
+    body = json.dumps(chat()).encode()
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade, "
+        b"HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+        b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    )
+    for parts in ([head + body], [head, body], [head[:50], head[50:] + body[:5], body[5:]]):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as made:
+            for part in parts:
+                made.sendall(part)
+            assert made.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert raw(server, b"CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_stray_line_does_not_keep_a_connection_for_ever() -> None:
+    with serving(Scripted("x"), receive_timeout=0.2) as server:
+        server._server.config.timeout_keep_alive = 1
+        get = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        answer = raw(server, get, b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("key", ["", "  "])
+def test_an_empty_key_is_refused_at_startup(key: str) -> None:
+    for option in ("api_key", "admin_key"):
+        with pytest.raises(runtime.StartupError, match="empty"):
+            scripted_app(**{option: (key,)})
+
+
+def test_a_misspelt_option_is_refused_at_startup() -> None:
+    with pytest.raises(config.SettingsError, match="api_keys"):
+        scripted_app(api_keys=("secret",))
+    with pytest.raises(config.SettingsError, match="port"):
+        scripted_app(port=99_999)
+
+
+def test_a_packed_body_is_a_415(server: Running) -> None:
+    response = httpx.post(
+        f"{server.url}/v1/chat/completions",
+        content=b"\x1f\x8b",
+        headers={"content-encoding": "gzip", "content-type": "application/json"},
+    )
+    assert response.status_code == 415
+
+
+def test_further_hosts_may_be_allowed() -> None:
+    with serving(Scripted("x"), allowed_host=("Example.com:80", "other")) as server:
+        for host, status in (("example.com", 200), ("OTHER:9", 200), ("third", 403)):
+            response = httpx.get(f"{server.url}/v1/models", headers={"host": host})
+            assert response.status_code == status
+
+
+def test_what_is_not_http_gets_the_error_object(server: Running) -> None:
+    answer = raw(server, b"HELLO\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["error"]["code"] == "bad_http"
+
+
+def test_a_request_that_drips_is_closed() -> None:
+    with serving(Scripted("x"), receive_timeout=0.3) as server:
+        assert raw(server) == b""  # nothing was said: closed without a word
+        half = raw(server, b"GET / HTTP/1.1\r\nho")
+        assert half.startswith(b"HTTP/1.1 408 ")
+        body = raw(
+            server,
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+            b"content-length: 100\r\nconnection: close\r\n\r\n{",
+        )
+        assert body.startswith(b"HTTP/1.1 408 ")
+        assert b'"code":"request_timeout"' in body
+
+
+def operations(path: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for method, one in path.items() if not method.startswith("x-")]
+
+
+def test_d78_the_document_lists_exactly_the_routes(server: Running) -> None:
+    document = httpx.get(f"{server.url}/openapi.json").json()
+    listed = {
+        (method.removeprefix("x-").upper(), path)
+        for path, methods in document["paths"].items()
+        for method in methods
+    }
+    assert listed == {(route.method, route.path.replace("...}", "}")) for route in TABLE}
+    for path, methods in document["paths"].items():
+        for operation in operations(methods):
+            named = [one["name"] for one in operation.get("parameters", []) if one["in"] == "path"]
+            assert named == re.findall(r"\{(\w+)\}", path)
+    every = [one["operationId"] for at in document["paths"].values() for one in operations(at)]
+    assert len(every) == len(set(every))
+    assert document["openapi"].startswith("3.")
+    fields = document["components"]["schemas"]["ChatRequest"]["properties"]
+    assert {"messages", "temperature", "top_k", "lora", "grammar", "tool_choice"} <= set(fields)
+
+
+def test_the_docs_page_needs_nothing_from_elsewhere(server: Running) -> None:
+    page = httpx.get(f"{server.url}/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert not re.search(r"(src|href)=|https?://|@import", page.text)
+
+
+WARNINGS: list[tuple[list[str], list[str]]] = [
+    ([], []),
+    (["`a` is not enforced.", "`b` neither."], ["`a` is not enforced.", "`b` neither."]),
+    (["twice", "twice"], ["twice"]),
+    (["a\r\nset-cookie: x=1\0", "é\ud800😀"], ["a??set-cookie: x=1?", "???"]),
+    (["x" * 301], ["x" * 300]),
+    ([str(i) for i in range(20)], [str(i) for i in range(16)]),
+]
+
+
+@pytest.mark.parametrize(("said", "told"), WARNINGS)
+def test_a_warning_is_a_header_of_plain_letters(said: list[str], told: list[str]) -> None:
+    assert warnings(said) == [(b"x-dragoman-warning", one.encode()) for one in told]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("chat/completions", chat()),
+        ("completions", {"model": "scripted", "prompt": "hi"}),
+    ],
+)
+def test_what_is_not_kept_to_is_said_in_a_header(
+    path: str, fields: dict[str, Any], streamed: bool
+) -> None:
+    fields = fields | {"choice": ["yes", "no"], "stream": streamed}
+    with serving(Scripted("yes", grammars=True)) as server:
+        for said, count in (({}, 0), ({"response_format": {"type": "json_object"}}, 1)):
+            response = httpx.post(f"{server.url}/v1/{path}", json=fields | said)
+            assert response.status_code == 200
+            told = response.headers.get_list("x-dragoman-warning")
+            assert len(told) == count
+            assert all("`response_format`" in one and "`choice`" in one for one in told)

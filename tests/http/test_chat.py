@@ -1,0 +1,439 @@
+"""Chat completions on the wire: what clients rely on, with the openai client as judge."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+from openai.lib.streaming.chat import ChatCompletionStreamState
+
+from dragoman.errors import Unavailable
+from dragoman.store.store import Store
+from dragoman.testing import Reply, Scripted
+from tests.support.serving import Running, chat, events, serving
+
+TEXT = "The naïve 日本 café 😀 costs 5 €."
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    script = [
+        Reply(TEXT, when="unicode", chunks="bytes"),
+        Reply("one two three four five six", when="count"),
+        Reply("alpha", variants=("beta", "gamma"), when="variants"),
+        Reply("some text and then it breaks", when="break", raise_at=3),
+        Reply("breaks at once", when="early", raise_at=0),
+        Reply(
+            "odd exception", when="odd", raise_at=1, error=ZeroDivisionError("secret 0xdeadbeef")
+        ),
+        Reply("never finished", when="endless", no_finish=True),
+        Reply("with nan", when="nan", garbage="nan_logprob"),
+        Reply("bad token", when="badtoken", garbage="bad_token"),
+        Reply("bad choice", when="badchoice", garbage="bad_choice"),
+        Reply("after the end", when="afterfinish", garbage="after_finish"),
+        Reply("Hello there!"),
+    ]
+    engine = Scripted(script, tokens=True, context=4096, lora=("poet",), cached=3)
+    with serving(engine, name="scripted") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def post(server: Running, **fields: Any) -> httpx.Response:
+    text = fields.pop("text", "hi")
+    return httpx.post(f"{server.url}/v1/chat/completions", json=chat(text, **fields), timeout=30)
+
+
+def stream(server: Running, text: str = "hi", **fields: Any) -> list[Any]:
+    return events(post(server, text=text, stream=True, **fields))
+
+
+def test_a_whole_answer(client: OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="scripted", messages=[{"role": "user", "content": "hi"}]
+    )
+    assert answer.id.startswith("chatcmpl-")
+    assert answer.object == "chat.completion"
+    assert answer.model == "scripted"
+    choice = answer.choices[0]
+    assert (choice.index, choice.finish_reason) == (0, "stop")
+    assert choice.message.content == "Hello there!"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == len("Hello there!")
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + len("Hello there!")
+
+
+def test_d83_a_plain_answer_has_no_tool_fields(server: Running) -> None:
+    choice = post(server).json()["choices"][0]
+    assert choice["message"] == {"role": "assistant", "content": "Hello there!", "refusal": None}
+    assert choice["logprobs"] is None
+    assert set(choice) == {"index", "message", "logprobs", "finish_reason"}
+
+
+def test_d8_d10_d11_the_chunks_of_a_stream(server: Running) -> None:
+    chunks = stream(server)
+    for field in ("id", "created", "model", "object"):
+        assert len({chunk[field] for chunk in chunks}) == 1
+    assert chunks[0]["object"] == "chat.completion.chunk"
+    assert "model_name" not in chunks[0]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    roles = [chunk for chunk in chunks if "role" in chunk["choices"][0]["delta"]]
+    assert len(roles) == 1
+    assert chunks[-1]["choices"][0]["delta"] == {}
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]] == [None] * (
+        len(chunks) - 1
+    )
+
+
+def test_d9_no_chunk_is_empty(server: Running) -> None:
+    for chunk in stream(server, "unicode")[1:]:
+        choice = chunk["choices"][0]
+        assert choice["delta"].get("content") or choice["finish_reason"]
+
+
+def test_fact11_the_headers_of_a_stream(server: Running) -> None:
+    response = post(server, stream=True)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-cache"
+    assert response.headers["x-accel-buffering"] == "no"
+    assert response.headers["x-request-id"]
+    assert "\r" not in response.text
+    assert response.text.endswith("data: [DONE]\n\n")
+
+
+def test_d3_fact17_every_character_arrives_whole(server: Running) -> None:
+    chunks = stream(server, "unicode")
+    deltas = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    assert "".join(deltas) == TEXT
+    assert "\ufffd" not in "".join(deltas)
+    assert len([delta for delta in deltas if delta]) > 10
+
+
+@pytest.mark.parametrize("usage", [True, False])
+def test_d15_fact26_usage_comes_last_and_only_when_asked_for(server: Running, usage: bool) -> None:
+    chunks = stream(server, "hello you", stream_options={"include_usage": usage})
+    if not usage:
+        assert all("usage" not in chunk for chunk in chunks)
+        return
+    assert chunks[-1]["choices"] == []
+    assert all(chunk["usage"] is None for chunk in chunks[:-1])
+    whole = post(server, text="hello you").json()["usage"]
+    assert chunks[-1]["usage"] == whole
+    assert whole["prompt_tokens_details"] == {"cached_tokens": 3}
+    assert whole["completion_tokens_details"] == {"reasoning_tokens": 0}
+    assert whole["prompt_tokens"] > 3
+
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {"text": "unicode"},
+    {"text": "unicode", "logprobs": True, "top_logprobs": 2},
+    {"text": "unicode", "max_tokens": 7},
+    {"text": "unicode", "max_tokens": 7, "logprobs": True},
+    {"text": "count", "stop": "three"},
+    {"text": "count", "stop": ["four", "two t"]},
+    {"text": "count", "stop": "three", "logprobs": True},
+    {"text": "count", "max_tokens": 5},
+    {"text": "variants", "n": 3},
+    {"text": "variants", "n": 3, "logprobs": True, "top_logprobs": 1, "stop": "a"},
+    {"text": "variants", "seed": 7},
+]
+
+
+@pytest.mark.parametrize("fields", CASES)
+def test_d6_a_stream_adds_up_to_the_whole_answer(client: OpenAI, fields: dict[str, Any]) -> None:
+    """The client's own accumulator is the judge."""
+    said = dict(fields)
+    messages: Any = [{"role": "user", "content": said.pop("text", "hi")}]
+    whole = client.chat.completions.create(model="scripted", messages=messages, **said)
+    state = ChatCompletionStreamState()
+    for chunk in client.chat.completions.create(
+        model="scripted",
+        messages=messages,
+        stream=True,
+        stream_options={"include_usage": True},
+        **said,
+    ):
+        state.handle_chunk(chunk)
+    added = state.current_completion_snapshot
+    assert added.usage == whole.usage
+    assert len(added.choices) == len(whole.choices)
+    for mine, theirs in zip(added.choices, whole.choices, strict=True):
+        assert mine.index == theirs.index
+        assert mine.finish_reason == theirs.finish_reason
+        assert mine.message.role == theirs.message.role
+        assert mine.message.content == theirs.message.content
+        content = mine.logprobs and mine.logprobs.content
+        assert content == (theirs.logprobs and theirs.logprobs.content)
+
+
+def test_d28_fact25_several_choices(server: Running) -> None:
+    chunks = stream(server, "variants", n=3)
+    assert [chunk["choices"][0]["index"] for chunk in chunks[:3]] == [0, 1, 2]
+    whole = post(server, text="variants", n=3).json()
+    texts = {choice["index"]: choice["message"]["content"] for choice in whole["choices"]}
+    assert texts == {0: "alpha", 1: "beta", 2: "gamma"}
+    one = post(server, text="variants").json()["usage"]
+    assert whole["usage"]["prompt_tokens"] == one["prompt_tokens"]
+    assert whole["usage"]["completion_tokens"] == len("alpha" + "beta" + "gamma")
+
+
+def test_d29_every_choice_has_the_same_limits(server: Running) -> None:
+    whole = post(server, text="variants", n=3, max_tokens=3).json()
+    assert [choice["message"]["content"] for choice in whole["choices"]] == ["alp", "bet", "gam"]
+    assert {choice["finish_reason"] for choice in whole["choices"]} == {"length"}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("tokens", [False, True])
+def test_d7_stops_are_cut_on_every_engine_and_in_both_dialects(
+    streamed: bool, tokens: bool
+) -> None:
+    with serving(Scripted("one two three", tokens=tokens)) as server:
+        said = {"stop": ["two"], "stream": streamed, "max_tokens": 50}
+        prompt = {"model": "scripted", "prompt": "x", **said}
+        for response in (
+            post(server, **said),
+            httpx.post(f"{server.url}/v1/completions", json=prompt),
+        ):
+            answers = events(response) if streamed else [response.json()]
+            text = ""
+            for answer in answers:
+                choice = answer["choices"][0]
+                said_here = choice.get("delta") or choice.get("message") or choice
+                text += said_here.get("content", said_here.get("text")) or ""
+            assert text == "one "
+
+
+def test_d5_stop_wins_over_length(server: Running) -> None:
+    whole = post(server, text="count", stop="two", max_tokens=len("one two")).json()
+    assert whole["choices"][0]["finish_reason"] == "stop"
+    assert whole["choices"][0]["message"]["content"] == "one "
+
+
+def test_d4_no_delta_holds_a_stop_string(server: Running) -> None:
+    chunks = stream(server, "count", stop=["three"])
+    text = ""
+    for chunk in chunks:
+        text += chunk["choices"][0]["delta"].get("content") or ""
+        assert "th" not in text
+    assert text == "one two "
+
+
+def test_d32_the_end_of_the_context_is_length() -> None:
+    engine = Scripted("x" * 500, tokens=True, context=100)
+    with serving(engine) as server:
+        answer = post(server).json()
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert answer["usage"]["total_tokens"] == 100
+
+
+def test_fact30_d33_d34_logprobs_of_a_model_without_tags(server: Running) -> None:
+    whole = post(server, text="unicode", logprobs=True, top_logprobs=3).json()
+    entries = whole["choices"][0]["logprobs"]["content"]
+    assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == TEXT
+    assert all(len(entry["top_logprobs"]) == 3 for entry in entries)
+    assert all(isinstance(entry["logprob"], float) for entry in entries)
+    assert len(entries) == whole["usage"]["completion_tokens"]
+    bare = post(server, text="unicode", logprobs=True).json()
+    assert all(entry["top_logprobs"] == [] for entry in bare["choices"][0]["logprobs"]["content"])
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("case", ["early", "odd"])
+def test_d12_d73_an_engine_that_breaks_is_a_500(
+    server: Running, client: OpenAI, case: str, streamed: bool
+) -> None:
+    if case == "early" or not streamed:
+        response = post(server, text=case, stream=streamed)
+        assert response.status_code == 500
+        assert response.json()["error"]["type"] == "server_error"
+        assert "0xdead" not in response.text
+        assert response.headers["x-should-retry"] == "false"
+        return
+    with pytest.raises(openai.APIError) as failure:
+        list(
+            client.chat.completions.create(
+                model="scripted", messages=[{"role": "user", "content": case}], stream=True
+            )
+        )
+    assert "0xdead" not in str(failure.value)
+
+
+def test_d13_a_stream_that_breaks_ends_with_an_error(server: Running, client: OpenAI) -> None:
+    before = server.app.metrics.succeeded
+    chunks = stream(server, "break")
+    assert set(chunks[-1]) == {"error"}
+    assert set(chunks[-1]["error"]) == {"message", "type", "param", "code"}
+    assert not any(chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]), (
+        "a broken stream has no finish reason"
+    )
+    assert server.app.metrics.succeeded == before
+    with pytest.raises(openai.APIError):
+        list(
+            client.chat.completions.create(
+                model="scripted", messages=[{"role": "user", "content": "break"}], stream=True
+            )
+        )
+
+
+@pytest.mark.parametrize("case", ["endless", "badtoken", "badchoice"])
+def test_d17_d20_an_engine_that_talks_nonsense_is_reported(server: Running, case: str) -> None:
+    whole = post(server, text=case)
+    assert whole.status_code == 500
+    streamed = post(server, text=case, stream=True)
+    last = events(streamed)[-1] if streamed.status_code == 200 else streamed.json()
+    assert last["error"]["code"] == "engine_error"
+
+
+def test_d20_a_logprob_that_is_no_number_is_reported(server: Running) -> None:
+    assert post(server, text="nan", logprobs=True).status_code == 500
+
+
+def test_what_an_engine_says_after_the_end_is_not_heard(server: Running) -> None:
+    assert post(server, text="afterfinish").json()["choices"][0]["message"]["content"] == (
+        "after the end"
+    )
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_fact5_d12_a_prompt_that_does_not_fit_is_a_400(server: Running, streamed: bool) -> None:
+    response = post(server, text="x" * 5000, stream=streamed)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "This model's maximum context length is 4096 tokens" in error["message"]
+    assert "rate limit" not in error["message"].lower()
+
+
+def test_fact33_a_limit_beyond_the_context_is_clamped(server: Running) -> None:
+    assert post(server, max_tokens=32_000).status_code == 200
+
+
+def test_c5_an_unknown_model_is_a_404(client: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as failure:
+        client.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": "hi"}])
+    assert failure.value.code == "model_not_found"
+    assert failure.value.type == "invalid_request_error"
+    assert failure.value.param == "model"
+
+
+def test_any_model_answers_every_name() -> None:
+    with serving("Hi.", any_model=True) as server:
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=chat(model="gpt-9")).json()
+        assert answer["model"] == "scripted"
+
+
+def test_served_names_are_aliases() -> None:
+    with serving("Hi.", served_name=("gpt-4o", "other")) as server:
+        for name in ("gpt-4o", " OTHER ", "other:latest", "scripted"):
+            assert post(server, model=name).status_code == 200
+        assert post(server, model="gpt-4o").json()["model"] == "gpt-4o"  # C28: echoed
+        assert post(server, model="third").status_code == 404
+
+
+def test_d71_an_unknown_adapter_is_a_400(server: Running) -> None:
+    assert post(server, lora="poet").status_code == 200
+    response = post(server, lora="painter")
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "lora"
+
+
+@pytest.mark.parametrize("template", [None, "{{ messages[0].content }}"])
+def test_what_a_model_cannot_do_is_refused_by_the_name_it_was_asked_by(
+    template: str | None,
+) -> None:
+    with serving("x", chat_template=template) as server:
+        response = post(server, reasoning_effort="high")
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "reasoning_effort"
+
+
+def test_d66_a_thousand_requests_have_distinct_ids_and_right_answers() -> None:
+    script = [Reply(f"answer {i}.", when=f"question {i}.") for i in range(1000)]
+    with serving(Scripted(script), queue=2000) as server:
+
+        async def ask(i: int) -> tuple[str, str]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            body = json.dumps(chat(f"question {i}.")).encode()
+            writer.write(
+                b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+                b"x-request-id: the-same\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+            )
+            answer = json.loads((await reader.read()).partition(b"\r\n\r\n")[2])
+            writer.close()
+            return answer["id"], answer["choices"][0]["message"]["content"]
+
+        async def everyone() -> list[tuple[str, str]]:
+            return await asyncio.gather(*(ask(i) for i in range(1000)))
+
+        answers = asyncio.run(everyone())
+    assert len({identity for identity, _ in answers}) == 1000
+    assert [text for _, text in answers] == [f"answer {i}." for i in range(1000)]
+
+
+def test_obfuscation_hides_the_length_of_a_token() -> None:
+    engine = Scripted(Reply("a bc def ghij klmno pqrstu", chunks="words"))
+    with serving(engine) as server:
+        options = {"include_obfuscation": True}
+        response = post(server, stream=True, stream_options=options)
+        frames = [frame for frame in response.text.split("\n\n") if '"content":"' in frame][1:]
+        assert len({len(frame) for frame in frames}) == 1
+        assert all("obfuscation" in json.loads(frame[6:]) for frame in frames)
+
+
+# Kept
+
+
+def test_a_completion_that_cannot_be_kept_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing(*_: Any) -> None:
+        raise Unavailable("It is down.")
+
+    with serving("Hello there!") as server:
+        monkeypatch.setattr(Store, "add_completion", failing)
+        made = post(server, store=True)
+        assert made.json()["choices"][0]["message"]["content"] == "Hello there!"
+        assert "could not be kept" in made.headers["x-dragoman-warning"]
+        assert events(post(server, store=True, stream=True))
+
+
+def test_a_completion_can_be_kept() -> None:
+    with serving("Hello there!") as server, OpenAI(base_url=f"{server.url}/v1", api_key="x") as ai:
+        said: Any = [
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+        ]
+        more: Any = {"model": "scripted", "messages": said, "store": True}
+        whole = ai.chat.completions.create(**more, metadata={"of": "whole"})
+        with ai.chat.completions.stream(**more, metadata={"of": "stream"}) as stream:
+            streamed = stream.get_final_completion()
+        for made, note in ((whole, "whole"), (streamed, "stream")):
+            kept = ai.chat.completions.retrieve(made.id)
+            assert kept.choices[0].message.content == "Hello there!"
+            assert kept.to_dict()["metadata"] == {"of": note}
+        listed = ai.chat.completions.list(metadata={"of": "stream"})
+        assert [one.id for one in listed] == [streamed.id]
+        assert [one.id for one in ai.chat.completions.list(limit=1)] != []
+        assert not list(ai.chat.completions.list(model="another"))
+        messages = list(ai.chat.completions.messages.list(whole.id, limit=1))
+        assert [one.content for one in messages] == ["Be kind.", "hi"]
+        changed = ai.chat.completions.update(whole.id, metadata={"of": "test"})
+        assert changed.to_dict()["metadata"] == {"of": "test"}
+        assert ai.chat.completions.delete(whole.id).deleted
+        with pytest.raises(openai.NotFoundError):
+            ai.chat.completions.retrieve(whole.id)
+        other = ai.chat.completions.create(model="scripted", messages=said)
+        with pytest.raises(openai.NotFoundError):
+            ai.chat.completions.retrieve(other.id)

@@ -1,0 +1,261 @@
+"""Text completions, embeddings and tokens on the wire."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from dragoman.testing import Reply, Scripted
+from tests.support.serving import Running, events, serving
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    script = [
+        Reply("first answer", when="one"),
+        Reply("second", when="two"),
+        Reply("aaaa", variants=("bb", "cccccc", "d"), when="best"),
+        Reply("naïve 😀 text"),
+    ]
+    with serving(Scripted(script, tokens=True, context=2048)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Running) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def post(server: Running, path: str = "/v1/completions", **fields: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}{path}", json={"model": "scripted", **fields}, timeout=30)
+
+
+def test_a_completion(client: OpenAI) -> None:
+    answer = client.completions.create(model="scripted", prompt="one", max_tokens=50)
+    assert answer.id.startswith("cmpl-")
+    assert answer.object == "text_completion"
+    assert answer.choices[0].text == "first answer"
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == 3
+
+
+def test_c10_the_default_limit_is_16_tokens() -> None:
+    long = Scripted("y" * 100, tokens=True)
+    with serving(long) as server:
+        whole = post(server, prompt="x").json()
+        assert whole["choices"][0]["text"] == "y" * 16
+        assert whole["choices"][0]["finish_reason"] == "length"
+
+
+def test_d84_every_prompt_of_a_list_is_answered(client: OpenAI) -> None:
+    answer = client.completions.create(model="scripted", prompt=["one", "two"], n=2)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    texts = [choice.text for choice in answer.choices]
+    assert texts == ["first answer", "first answer", "second", "second"]
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == 6
+
+
+def test_prompts_as_token_ids(client: OpenAI) -> None:
+    ids = list(b"one")
+    answer = client.completions.create(model="scripted", prompt=[ids, list(b"two")])
+    assert [choice.text for choice in answer.choices] == ["first answer", "second"]
+    single = client.completions.create(model="scripted", prompt=ids)
+    assert single.choices[0].text == "first answer"
+
+
+def test_a_token_that_does_not_exist_is_a_400(server: Running) -> None:
+    response = post(server, prompt=[[1, 999_999]])
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "prompt"
+
+
+@pytest.mark.parametrize("prompt", ["", [""], [[]], []])
+def test_an_empty_prompt_is_a_400(server: Running, prompt: Any) -> None:
+    response = post(server, prompt=prompt)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"].startswith("prompt")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"logprobs": 2},
+        {"echo": True},
+        {"echo": True, "logprobs": 1},
+        {"n": 2, "logprobs": 0},
+        {"prompt": ["one", "two"], "echo": True},
+        {"stop": "sw"},
+        {"max_tokens": 4, "logprobs": 1},
+    ],
+)
+def test_d6_a_stream_adds_up_to_the_whole_answer(server: Running, fields: dict[str, Any]) -> None:
+    said: dict[str, Any] = {"prompt": "one", "max_tokens": 40} | fields
+    whole = post(server, **said).json()
+    streamed = post(server, **said, stream=True, stream_options={"include_usage": True})
+    chunks = events(streamed)
+    assert chunks[-1]["usage"] == whole["usage"]
+    assert chunks[-1]["choices"] == []
+    added: dict[int, dict[str, Any]] = {}
+    for chunk in chunks[:-1]:
+        assert chunk["object"] == "text_completion"
+        one = chunk["choices"][0]
+        mine = added.setdefault(one["index"], {"text": "", "logprobs": None, "finish": None})
+        mine["text"] += one["text"]
+        mine["finish"] = one["finish_reason"] or mine["finish"]
+        if one["logprobs"]:
+            lists = mine["logprobs"] = mine["logprobs"] or {}
+            for name, values in one["logprobs"].items():
+                lists.setdefault(name, []).extend(values)
+    for choice in whole["choices"]:
+        assert added[choice["index"]] == {
+            "text": choice["text"],
+            "logprobs": choice["logprobs"],
+            "finish": choice["finish_reason"],
+        }
+
+
+def test_fact57_echo_with_logprobs(server: Running) -> None:
+    whole = post(server, prompt=[list(b"one")], echo=True, logprobs=1, max_tokens=1).json()
+    choice = whole["choices"][0]
+    lists = choice["logprobs"]
+    assert choice["text"] == "onef"
+    assert lists["tokens"] == ["o", "n", "e", "f"]
+    assert lists["token_logprobs"][0] is None
+    assert lists["top_logprobs"][0] is None
+    assert all(isinstance(value, float) for value in lists["token_logprobs"][1:])
+    assert lists["text_offset"] == [0, 1, 2, 3]
+
+
+def test_offsets_count_characters_whatever_tokens_they_are_made_of() -> None:
+    with serving(Scripted("😀a日", tokens=True)) as server:
+        whole = post(server, prompt="x", logprobs=0).json()["choices"][0]
+        assert whole["logprobs"]["text_offset"] == [0, 0, 0, 0, 1, 2, 2, 2]
+
+
+def test_echo_without_generating(server: Running) -> None:
+    whole = post(server, prompt="one", echo=True, max_tokens=0, logprobs=0).json()
+    assert whole["choices"][0]["text"] == "one"
+    assert whole["choices"][0]["finish_reason"] == "length"
+    assert whole["usage"]["completion_tokens"] == 0
+
+
+def test_best_of_keeps_the_likeliest(server: Running) -> None:
+    every = post(server, prompt="best", n=4, logprobs=0, max_tokens=9).json()["choices"]
+
+    def mean(choice: Any) -> float:
+        values = choice["logprobs"]["token_logprobs"]
+        return float(sum(values) / len(values))
+
+    best = sorted(every, key=mean, reverse=True)
+    answer = post(server, prompt="best", n=2, best_of=4, max_tokens=9).json()
+    assert [choice["text"] for choice in answer["choices"]] == [one["text"] for one in best[:2]]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    assert answer["choices"][0]["logprobs"] is None
+    assert answer["usage"]["completion_tokens"] == sum(len(one["text"]) for one in every)
+
+
+def test_d16_best_of_cannot_be_streamed(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(model="scripted", prompt="x", best_of=3, stream=True)
+
+
+def test_fact58_embeddings_as_the_client_asks_for_them(client: OpenAI, server: Running) -> None:
+    answer = client.embeddings.create(model="scripted", input=["hello", "world", "hello"])
+    assert [one.index for one in answer.data] == [0, 1, 2]
+    assert answer.data[0].embedding == answer.data[2].embedding != answer.data[1].embedding
+    assert answer.usage.prompt_tokens == 15
+    plain = post(server, "/v1/embeddings", input="hello", encoding_format="float").json()
+    packed = post(server, "/v1/embeddings", input="hello", encoding_format="base64").json()
+    vector = plain["data"][0]["embedding"]
+    raw = base64.b64decode(packed["data"][0]["embedding"])
+    assert struct.unpack(f"<{len(vector)}f", raw) == pytest.approx(vector, rel=1e-6)
+    assert client.embeddings.create(model="scripted", input="hello", encoding_format="float").data[
+        0
+    ].embedding == pytest.approx(vector)
+
+
+def test_embeddings_of_token_ids(client: OpenAI) -> None:
+    ids = client.embeddings.create(model="scripted", input=[list(b"hello")])
+    text = client.embeddings.create(model="scripted", input="hello")
+    assert ids.data[0].embedding == text.data[0].embedding
+
+
+def test_dimensions_shorten_and_normalise(server: Running) -> None:
+    short = post(server, "/v1/embeddings", input="hello", dimensions=4).json()
+    vector = short["data"][0]["embedding"]
+    assert len(vector) == 4
+    assert math.hypot(*vector) == pytest.approx(1)
+    more = post(server, "/v1/embeddings", input="hello", dimensions=100_000)
+    assert more.status_code == 400
+    assert more.json()["error"]["param"] == "dimensions"
+
+
+def test_d16_embeddings_cannot_be_streamed(server: Running) -> None:
+    response = post(server, "/v1/embeddings", input="x", stream=True)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "stream"
+
+
+def test_an_engine_that_cannot_embed_says_so() -> None:
+    with serving(Scripted("x", embeddings=0)) as server:
+        response = post(server, "/v1/embeddings", input="hello")
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "model"
+
+
+def test_an_input_that_does_not_fit_is_a_400(server: Running) -> None:
+    response = post(server, "/v1/embeddings", input="x" * 3000)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert response.json()["error"]["param"] == "input"
+
+
+def test_fact59_tokens_there_and_back(server: Running) -> None:
+    text = "naïve 😀"
+    answer = post(server, "/tokenize", prompt=text, return_token_strs=True).json()
+    assert answer["tokens"] == list(text.encode())
+    assert answer["count"] == len(answer["tokens"])
+    assert answer["max_model_len"] == 2048
+    assert len(answer["token_strs"]) == answer["count"]
+    back = post(server, "/detokenize", tokens=answer["tokens"]).json()
+    assert back == {"prompt": text}
+    info = httpx.get(f"{server.url}/tokenizer_info").json()
+    assert info["vocab_size"] >= 256
+
+
+def test_a_conversation_is_tokenised_as_it_would_be_sent(server: Running) -> None:
+    messages = [{"role": "user", "content": "one"}]
+    answer = post(server, "/tokenize", messages=messages).json()
+    whole = post(server, "/v1/chat/completions", messages=messages).json()
+    assert answer["count"] == whole["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": []}, "prompt"),
+        ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
+        ("/detokenize", {"tokens": [10**9]}, "tokens"),
+        ("/detokenize", {}, "tokens"),
+    ],
+)
+def test_wrong_fields_of_the_small_services(
+    server: Running, path: str, fields: dict[str, Any], param: str
+) -> None:
+    response = post(server, path, **fields)
+    assert response.status_code == 400
+    assert json.loads(response.text)["error"]["param"] == param

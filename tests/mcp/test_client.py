@@ -1,0 +1,400 @@
+"""The toolbox: real servers of remote tools over HTTP, and servers that mean no good."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.mcp.client import Tools, configured
+from dragoman.mcp.types import Listed, Outcome, Server, ToolsUnavailable
+from dragoman.mcp.url_guard import Places
+from tests.support.mcp_servers import Listening, by_hand, hello, listening, real
+
+KINDS: dict[str, dict[str, Any]] = {
+    "newest": {},
+    "json": {"json_response": True},
+    "stateless": {"stateless_http": True},
+    "older": {"transport": "sse"},
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[Listening]:
+    with real(**KINDS[request.param]) as made:
+        made.kind = request.param
+        yield made
+
+
+def use(
+    server: Listening, work: Callable[[Tools, Server], Awaitable[Any]], seconds: float = 20.0
+) -> Any:
+    """Let a toolbox work with a server that a request named."""
+
+    async def run() -> Any:
+        tools = Tools(Places([server.host]), seconds)
+        try:
+            return await work(tools, Server(label="test", url=server.url))
+        finally:
+            await tools.aclose()
+
+    return asyncio.run(run())
+
+
+def called(server: Listening, name: str, arguments: Any = None, seconds: float = 20.0) -> Outcome:
+    outcome = use(server, lambda tools, one: tools.call(one, name, arguments or {}, 1000), seconds)
+    assert isinstance(outcome, Outcome)
+    return outcome
+
+
+def listed(server: Listening) -> dict[str, Listed]:
+    return {one.name: one for one in use(server, lambda tools, one: tools.list(one))}
+
+
+# What works
+
+
+def test_a_server_says_what_it_offers(server: Listening) -> None:
+    found = listed(server)
+    assert {"add", "look", "fail", "slow", "big", "structured", "mixed"} <= found.keys()
+    assert found["add"].description == "Add two numbers."
+    assert found["add"].input_schema["properties"].keys() == {"a", "b"}
+    assert found["look"].read_only
+    assert not found["add"].read_only
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "outcome"),
+    [
+        ("add", {"a": 1, "b": 2}, Outcome(output="The sum is 3.")),
+        ("only.structured", {}, Outcome(output='{"größe": 42}')),
+        ("structured", {}, Outcome(output='{\n  "answer": 42\n}')),
+        ("fail", {}, Outcome(error="Error executing tool fail")),
+        ("nothing", {}, Outcome(error="Unknown tool: nothing")),
+    ],
+)
+def test_a_call_comes_to_something(
+    server: Listening, name: str, arguments: Any, outcome: Outcome
+) -> None:
+    assert called(server, name, arguments) == outcome
+
+
+def test_wrong_arguments_are_told(server: Listening) -> None:
+    outcome = called(server, "add", {"a": "x"})
+    assert outcome.output is None
+    assert "valid integer" in (outcome.error or "")
+
+
+def test_pictures_are_named(server: Listening) -> None:
+    told = called(server, "mixed").output
+    assert told == (
+        "Look:\n"
+        "[image, image/png, 4,002 bytes; it cannot be shown here]\n"
+        "[audio, audio/wav, 4,002 bytes; it cannot be shown here]\n"
+        "[resource c at file:///c]\n"
+        "[resource at file:///a.txt]\nthe text of a\n"
+        "[resource at file:///b.bin, binary, 4,002 bytes; it cannot be shown here]"
+    )
+
+
+def test_an_output_is_cut(server: Listening) -> None:
+    told = called(server, "big", {"size": 5000}).output
+    assert told == "x" * 1000 + "\n[The output is cut here: 1,000 of 5,000 characters are shown.]"
+
+
+def test_an_answer_that_is_far_too_large_is_not_read(server: Listening) -> None:
+    async def work(tools: Tools, one: Server) -> None:
+        outcome = await tools.call(one, "big", {"size": 6_000_000}, 1000)
+        assert outcome.output is None
+        assert "The server" in (outcome.error or "")
+        assert await tools.call(one, "add", {"a": 1, "b": 1}, 1000) == Outcome("The sum is 2.")
+
+    use(server, work)
+
+
+def test_calls_are_made_at_once_in_one_session(server: Listening) -> None:
+    async def work(tools: Tools, one: Server) -> list[Outcome]:
+        await tools.list(one)
+        return await asyncio.gather(
+            *(tools.call(one, "add", {"a": n, "b": n}, 1000) for n in range(20))
+        )
+
+    before = len(server.seen.requests)
+    made = use(server, work)
+    assert [one.output for one in made] == [f"The sum is {2 * n}." for n in range(20)]
+    ids = {one.get("mcp-session-id") for one in server.seen.requests[before:]} - {None}
+    assert len(ids) <= 1
+
+
+def test_a_call_has_its_time(server: Listening) -> None:
+    server.seen.left.clear()
+    outcome = called(server, "slow", seconds=0.5)
+    assert outcome == Outcome(error="The tool did not answer within 0.5 seconds.")
+    assert heard(server)  # that nobody waits any more
+
+
+def heard(server: Listening) -> bool:
+    """Whether a server was told to stop, if it is one that listens while it works."""
+    return server.kind == "json" or server.seen.left.wait(10)
+
+
+def test_whoever_gives_up_leaves_nothing_behind(server: Listening) -> None:
+    """A turn that is cancelled cancels its call, and its connection goes at once."""
+    seen = server.seen
+    seen.begun.clear()
+    seen.left.clear()
+
+    async def work(tools: Tools, one: Server) -> float:
+        call = asyncio.create_task(tools.call(one, "slow", {}, 1000))
+        assert await asyncio.to_thread(seen.begun.wait, 10)
+        began = time.monotonic()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await tools.aclose()
+        return time.monotonic() - began
+
+    assert use(server, work) < 5
+    assert heard(server)
+
+
+def test_a_toolbox_is_closed_without_waiting() -> None:
+    async def work(tools: Tools, one: Server) -> None:
+        waiting = asyncio.create_task(tools.list(one))
+        assert await asyncio.to_thread(asked.wait, 10)
+        tools.close()
+        with pytest.raises(ToolsUnavailable):
+            await waiting
+
+    asked = threading.Event()
+
+    async def never(_: Any) -> None:
+        asked.set()
+        await asyncio.sleep(3600)
+
+    with listening(by_hand(never)) as server:
+        use(server, work)
+
+
+def test_headers_are_sent_and_ours_are_kept(server: Listening) -> None:
+    async def work(tools: Tools, one: Server) -> None:
+        with_key = msgspec.structs.replace(one, headers={"Authorization": "Bearer s3cret"})
+        await tools.list(with_key)
+        assert "s3cret" not in repr(with_key)
+
+    before = len(server.seen.requests)
+    use(server, work)
+    sent = server.seen.requests[before:]
+    assert sent
+    assert all(one["authorization"] == "Bearer s3cret" for one in sent)
+    assert all(one["user-agent"] == "dragoman" for one in sent)
+    for name in ("Host", "content-length", "Mcp-Session-Id", "Transfer-Encoding"):
+        headers = {name: "evil"}
+        said = unlisted(server, headers=headers)
+        assert said == f"The header `{name}` cannot be given."
+
+
+def unlisted(server: Listening, seconds: float = 20.0, **fields: Any) -> str:
+    """Why a server's tools cannot be listed."""
+
+    async def work(tools: Tools, one: Server) -> str:
+        with pytest.raises(ToolsUnavailable) as error:
+            await tools.list(msgspec.structs.replace(one, **fields))
+        return str(error.value)
+
+    return str(use(server, work, seconds=seconds))
+
+
+def test_a_server_that_forgot_the_session_is_greeted_again() -> None:
+    sessions: list[str] = []
+
+    def answer(message: dict[str, Any]) -> Any:
+        if message["method"] == "initialize":
+            sessions.append("another")
+            return hello(message)
+        if message["method"] != "tools/call":
+            return {"code": -32601, "message": "Method not found"}
+        if len(sessions) == 1:
+            return b""
+        return {"content": [{"type": "text", "text": "here"}]}
+
+    lost = {"content-type": "text/plain"}
+    app = by_hand(answer, status=404, headers=lost, session="abc")
+    with listening(app) as server:
+        assert called(server, "any") == Outcome("here")
+    assert len(sessions) == 2
+
+
+# What does not
+
+
+def test_nobody_is_there() -> None:
+    with real() as server:
+        pass
+    assert unlisted(server) == "The server could not be reached."
+    assert called(server, "add") == Outcome(error="The server could not be reached.")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "said"),
+    [
+        (401, {"content-type": "text/plain"}, b"no", "wants an authorization"),
+        (403, {}, b"{}", "wants an authorization"),
+        (404, {"content-type": "text/html"}, b"<html>", "answered with HTTP 404"),
+        (500, {}, b'{"detail": "secret"}', "answered with HTTP 500"),
+        (503, {"content-type": "text/plain"}, b"Traceback", "answered with HTTP 503"),
+        (200, {"content-type": "text/html"}, b"<html>", "Unexpected content type"),
+        (200, {}, b"not json", "could not be read"),
+        (200, {}, b"[" * 100_000, "could not be read"),
+        (200, {}, b'{"jsonrpc": "2.0"}', "could not be read"),
+        (200, {"content-type": "text/event-stream"}, b"data: {}\n\n", "could not be read"),
+        (200, {"content-type": "text/event-stream"}, b"", "broke off"),
+        (200, {"content-encoding": "gzip"}, b"\x1f\x8b", "compressed"),
+        (202, {}, b"", "202"),
+    ],
+)
+def test_servers_that_do_not_speak_it(
+    status: int, headers: dict[str, str], body: bytes, said: str
+) -> None:
+    app = by_hand(lambda _: body, status=status, headers=headers)
+    with listening(app) as server:
+        told = unlisted(server, seconds=10)
+    assert said in told
+    for secret in ("Traceback", "secret", "127.0.0.1", "Error", "validation"):
+        assert secret not in told
+
+
+def offering(tools: Any, **more: Any) -> Any:
+    """A server that lists what it is told to."""
+
+    def answer(message: dict[str, Any]) -> Any:
+        if message["method"] != "tools/list":
+            return hello(message)
+        return tools(message) if callable(tools) else {"tools": tools, **more}
+
+    return by_hand(answer)
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "told"),
+    [
+        ("plain", deep(3), deep(3)),
+        ("deep", deep(40), {"type": "object"}),
+        ("large", {"type": "object", "description": "x" * 70_000}, {"type": "object"}),
+        ("odd", {"type": "object", "$ref": "http://127.0.0.1/"}, None),
+        ("", {"type": "object"}, ()),
+        ("a\nb", {"type": "object"}, ()),
+        ("n" * 500, {"type": "object"}, ()),
+    ],
+)
+def test_what_a_stranger_offers_has_limits(name: str, schema: Any, told: Any) -> None:
+    tool = {"name": name, "inputSchema": schema, "description": "d" * 50_000}
+    fine = {"name": "fine", "inputSchema": {"type": "object"}}
+    with listening(offering([tool, fine])) as server:
+        found = listed(server)
+    assert "fine" in found
+    if told == ():
+        assert found.keys() == {"fine"}
+    else:
+        assert found[name].input_schema == (told or schema)
+        assert len(found[name].description or "") < 10_000
+
+
+def test_lists_have_pages() -> None:
+    def page(message: dict[str, Any]) -> Any:
+        number = int((message.get("params") or {}).get("cursor") or 0)
+        more = {"nextCursor": str(number + 1)} if number < 4 else {}
+        return {"tools": [{"name": f"t{number}", "inputSchema": {"type": "object"}}], **more}
+
+    with listening(offering(page)) as server:
+        assert listed(server).keys() == {f"t{number}" for number in range(5)}
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [(0, "has no end"), (300, "offers more than 1,024 tools")]
+)
+def test_lists_have_an_end(size: int, said: str) -> None:
+    pages = iter(range(1000))
+
+    def page(message: dict[str, Any]) -> Any:
+        number = next(pages)
+        names = [f"t{number}-{at}" for at in range(size)]
+        tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+        return {"tools": tools, "nextCursor": "on"}
+
+    with listening(offering(page)) as server:
+        assert said in unlisted(server)
+
+
+def test_a_list_has_a_size() -> None:
+    schema = {"type": "object", "description": "x" * 60_000}
+    pages = iter(range(1000))
+
+    def page(message: dict[str, Any]) -> Any:
+        tools = [{"name": f"t{next(pages)}", "inputSchema": schema} for _ in range(20)]
+        return {"tools": tools, "nextCursor": "on"}
+
+    with listening(offering(page)) as server:
+        assert unlisted(server) == "The server's list of tools is too long."
+
+
+def test_a_result_is_not_held_against_a_stranger_s_schema() -> None:
+    """A pattern can take for ever to fail; nobody asked us to look."""
+    schema = {"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}
+    tool = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": schema}
+    result = {"content": [], "structuredContent": {"a": "a" * 40 + "b"}}
+
+    def answer(message: dict[str, Any]) -> Any:
+        kinds: dict[str, Any] = {"tools/list": {"tools": [tool]}, "tools/call": result}
+        return kinds.get(message["method"]) or hello(message)
+
+    async def work(tools: Tools, one: Server) -> Outcome:
+        await tools.list(one)
+        return await tools.call(one, "t", {}, 1000)
+
+    with listening(by_hand(answer)) as server:
+        assert json.loads(use(server, work).output) == result["structuredContent"]
+
+
+def test_a_stranger_writes_nothing_into_our_log(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        listening(by_hand(lambda _: b"not json\ninjected")) as server,
+        caplog.at_level(logging.DEBUG),
+    ):
+        caplog.handler.setLevel(logging.WARNING)
+        unlisted(server)
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+# The operator's servers
+
+
+def test_an_operator_may_name_any_server(server: Listening) -> None:
+    async def work() -> list[Listed]:
+        tools = Tools(Places(), 20.0)
+        try:
+            return await tools.list(configured([f"test={server.url}"])["test"])
+        finally:
+            await tools.aclose()
+
+    assert asyncio.run(work())
+
+
+@pytest.mark.parametrize("said", ["a", "=http://a", "a=", "a=b", "a=ftp://b", "a=file:///etc"])
+def test_a_server_of_the_operator_is_a_label_and_an_address(said: str) -> None:
+    with pytest.raises(ValueError, match="LABEL=URL"):
+        configured([said])

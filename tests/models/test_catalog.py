@@ -1,0 +1,277 @@
+"""Names mean the models they should, and never a path."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from dragoman.models.catalog import Catalog, Source, describe_gguf
+from dragoman.models.mapping import Chosen
+from tests.support.model_files import catalog, found, put
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+def test_discovery_by_every_name(root: Path) -> None:
+    put(root / "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf", general_architecture="qwen2")
+    put(root / "team" / "writer" / "gemma-2b-it-q8_0.gguf", general_architecture="gemma")
+    put(root / "Titled.gguf", general_name="My Own Model", general_basename="Own")
+    put(root / "cut-00001-of-00002.gguf", general_architecture="mistral")
+    put(root / "cut-00002-of-00002.gguf", general_architecture="mistral")
+    made = catalog(root)
+    expected = {
+        "Qwen2.5-0.5B-Instruct.Q4_K_M": "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf",
+        "  qwen2.5-0.5b-INSTRUCT.q4_k_m ": "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf",
+        "qwen2.5-0.5b-instruct": "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf",
+        "qwen2.5-0.5b-instruct:latest": "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf",
+        "qwen2.5-0.5b-instruct:q4_k_m": "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf",
+        "qwen2": "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf",
+        "team/writer/gemma-2b-it-q8_0": "gemma-2b-it-q8_0.gguf",
+        "team/writer/gemma-2b-it": "gemma-2b-it-q8_0.gguf",
+        "team/writer": "gemma-2b-it-q8_0.gguf",
+        "writer": "gemma-2b-it-q8_0.gguf",
+        "writer:7b": "gemma-2b-it-q8_0.gguf",
+        "gemma-2b-it": "gemma-2b-it-q8_0.gguf",
+        "my own model": "Titled.gguf",
+        "my-own-model": "Titled.gguf",
+        "own": "Titled.gguf",
+        "cut": "cut-00001-of-00002.gguf",
+        "nothing": None,
+        "": None,
+        "   ": None,
+        ":": None,
+        ":latest": None,
+        "qwen2.5-0.5b": None,
+        "x" * 10_000: None,
+    }
+    assert {name: found(made, name) for name in expected} == expected
+
+
+def test_d74_entries_keep_their_architecture(root: Path) -> None:
+    put(root / "a.gguf", general_architecture="qwen2")
+    put(root / "b.gguf", general_architecture="gemma")
+    seen = {source.id: (source.architecture, source.kind) for source in catalog(root).entries()}
+    assert seen == {"a": ("qwen2", "gguf"), "b": ("gemma", "gguf")}
+
+
+def test_a_weak_name_that_fits_several_fits_none(root: Path) -> None:
+    put(root / "m.Q4_0.gguf")
+    put(root / "m.Q8_0.gguf")
+    made = catalog(root)
+    assert found(made, "m") is None
+    assert found(made, "llama") is None
+    assert found(made, "m:q8_0") == "m.Q8_0.gguf"
+    put(root / "m.gguf")
+    made.refresh()
+    assert found(made, "m") == "m.gguf"  # an exact name beats them
+
+
+def test_two_files_of_one_name_are_both_reachable(root: Path) -> None:
+    put(root / "a" / "same.gguf", size=2)
+    put(root / "b" / "same.gguf", size=3)
+    made = catalog(root)
+    assert [source.id for source in made.entries()] == ["same", "b/same"]
+    first, second = made.find("same"), made.find("b/same")
+    assert first is not None
+    assert second is not None
+    assert (first.path.parent.name, second.path.parent.name) == ("a", "b")
+    assert made.find("a/same") == first
+
+
+def test_the_default_model_has_its_short_names(root: Path) -> None:
+    put(root / "smollm2-135m" / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    made = catalog(root)
+    for name in ("smollm2-135m", "SmolLM2", "smollm2-135m-instruct", "smollm2:135m"):
+        source = made.find(name)
+        assert source is not None
+        assert source.id == "smollm2-135m"
+    assert found(made, "SmolLM2-135M-Instruct.Q4_1") is not None
+
+
+def test_what_is_not_a_model_is_not_listed(root: Path) -> None:
+    put(root / "adapter.gguf", general_type="adapter")
+    put(root / ".hidden.gguf")
+    put(root / ".cache" / "x.gguf")
+    put(root / "notes.txt", b"GGUF")
+    put(root / "part-00002-of-00002.gguf")
+    assert catalog(root).entries() == []
+
+
+def test_d70_a_broken_file_is_found_with_its_cause(root: Path) -> None:
+    put(root / "bad.gguf", b"not a model")
+    source = catalog(root).find("bad")
+    assert source is not None
+    assert source.broken == "The file is not a GGUF file."
+
+
+def test_a_directory_of_safetensors_is_listed(root: Path) -> None:
+    folder = root / "llama-hf"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        json.dumps({"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 4096})
+    )
+    (folder / "model.safetensors").write_bytes(bytes(100))
+    (root / "empty").mkdir()
+    (root / "empty" / "config.json").write_text("{}")
+    (source,) = catalog(root).entries()
+    assert (source.id, source.kind, source.architecture) == (
+        "llama-hf",
+        "safetensors",
+        "LlamaForCausalLM",
+    )
+    assert (source.context, source.size) == (4096, 100)
+    (folder / "config.json").write_text("{")
+    os.utime(folder, (1, 1))
+    again = catalog(root).find("llama-hf")
+    assert again is not None
+    assert again.broken is not None
+
+
+def test_headers_are_read_once_for_each_state_of_a_file(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Path] = []
+
+    def counted(path: Path) -> Source:
+        reads.append(path)
+        return describe_gguf(path)
+
+    monkeypatch.setattr("dragoman.models.catalog.describe_gguf", counted)
+    file = put(root / "m.gguf")
+    made = catalog(root)
+    made.refresh()
+    assert len(reads) == 1
+    put(file, size=2, general_architecture="qwen2")
+    made.refresh()
+    assert len(reads) == 2
+    source = made.find("m")
+    assert source is not None
+    assert source.architecture == "qwen2"
+    file.unlink()
+    made.refresh()
+    assert made.find("m") is None
+
+
+def test_d82_created_is_when_the_file_changed(root: Path) -> None:
+    file = put(root / "m.gguf")
+    os.utime(file, (1_700_000_000.7, 1_700_000_000.7))
+    made = catalog(root)
+    for _ in range(3):
+        made.refresh()
+        assert made.entries()[0].created == 1_700_000_000
+
+
+def test_no_directory_is_an_empty_catalogue(tmp_path: Path) -> None:
+    made = Catalog(tmp_path / "none", tmp_path / "none.yaml")
+    made.refresh()
+    assert made.entries() == []
+    assert made.find("x") is None
+
+
+def test_only_the_operator_may_name_a_path(root: Path, tmp_path: Path) -> None:
+    outside = put(tmp_path / "outside.gguf")
+    made = catalog(root)
+    assert made.find(str(outside)) is None
+    assert made.resolve(str(outside)) is None
+    source = made.resolve(str(outside), paths=True)
+    assert source is not None
+    made.add(source, ["gpt-4", "served"])
+    made.refresh()
+    assert found(made, "GPT-4") == found(made, "served") == found(made, "outside") == "outside.gguf"
+    assert made.entries()[0].aliases == ("gpt-4", "served")
+    assert made.resolve("not-there", paths=True) is None
+    assert made.resolve("a\0b", paths=True) is None
+
+
+def test_a_served_model_takes_the_settings_of_the_command_line(root: Path, tmp_path: Path) -> None:
+    outside = put(tmp_path / "m.gguf")
+    made = catalog(root, base=Chosen(threads=3))
+    source = made.open_path(outside, Chosen(context=99))
+    assert source.chosen == Chosen(context=99, threads=3)
+
+
+STEPS = ["../", "..\\", "..%2f", "%2e%2e/", "..%5c", "....//", "..;/", "%c0%ae%c0%ae/", "./../"]
+TARGETS = ["secret", "secret.gguf", "etc/passwd", "models.yaml", "outside/secret.gguf"]
+WHOLE = [
+    "/etc/passwd",
+    "//etc/passwd",
+    "file:///etc/passwd",
+    "C:\\windows\\win.ini",
+    "\\\\host\\share\\x.gguf",
+    "~/secret.gguf",
+    "~root",
+    "a\0b",
+    "secret\0.gguf",
+    "\0",
+    "con",
+    "/proc/self/environ",
+    "/dev/zero",
+    "${HOME}/x",
+    "$(id)",
+    "`id`",
+    "m.gguf/../../secret",
+    "m/../../outside/secret",
+    "sha256:../../secret",
+    ".",
+    "..",
+    "/",
+]
+
+
+def traversals(tmp_path: Path) -> list[str]:
+    names = [step * depth + target for step in STEPS for depth in (1, 3, 8) for target in TARGETS]
+    names += [quote(name, safe="") for name in names[:30]]
+    names += [f"m:{name}" for name in names[:20]]
+    absolute = str(tmp_path / "outside" / "secret.gguf")
+    return names + WHOLE + [absolute, absolute.upper(), absolute.replace("/", "\\")]
+
+
+OPENED: list[str] | None = None
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if OPENED is not None and event in ("open", "os.listdir", "os.scandir"):
+        OPENED.append(str(arguments[0]))
+
+
+@contextmanager
+def watching_opens() -> Iterator[list[str]]:
+    global OPENED
+    if not getattr(sys, "_dragoman_watched", False):
+        sys.addaudithook(_note)
+        sys._dragoman_watched = True  # type: ignore[attr-defined]
+    OPENED = []
+    try:
+        yield OPENED
+    finally:
+        OPENED = None
+
+
+def test_no_name_opens_anything_outside_the_root(root: Path, tmp_path: Path) -> None:
+    put(tmp_path / "outside" / "secret.gguf")
+    put(tmp_path / "secret.gguf")
+    put(root / "m.gguf")
+    names = traversals(tmp_path)
+    assert len(set(names)) >= 200
+    made = Catalog(root)
+    with watching_opens() as opened:
+        made.refresh()
+        for name in names:
+            source = made.find(name)
+            assert source is None or source.path == root / "m.gguf", name
+            made.refresh()
+    assert opened
+    assert {path for path in opened if not Path(path).is_relative_to(root)} == set()

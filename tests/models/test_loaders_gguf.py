@@ -1,0 +1,348 @@
+"""A model file becomes a model whose parts fit together, or an error with the cause."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.engines.llamacpp import gguf
+from dragoman.errors import EngineDown, ModelBroken
+from dragoman.models import output_format
+from dragoman.models.catalog import Catalog, Source
+from dragoman.models.loaders import gguf as loader
+from dragoman.models.mapping import Chosen
+from dragoman.models.output_format import Speech, listen
+from dragoman.models.registry import Models
+from dragoman.tokenizers.tokenizer import PROBES, EngineTokenizer, Tokenizer, from_gguf
+from dragoman.types import Capabilities, Job, Sampling, Step
+from tests.support.model_files import put
+from tests.support.paths import TEMPLATES
+from tests.support.tokenizer_oracle import byte_level_vocabulary, tiny_model
+
+
+class Engine:
+    """An engine with a given tokenizer, that notes how it was started and closed."""
+
+    def __init__(self, tokenizer: Any = None, error: Exception | None = None) -> None:
+        self.capabilities = Capabilities(context=64, tokenize=tokenizer is not None, lora=("poet",))
+        self.tokenizer = tokenizer
+        self.error = error
+        self.started = asyncio.Event()
+        self.may_start = asyncio.Event()
+        self.may_start.set()
+        self.closed = 0
+
+    async def start(self) -> None:
+        self.started.set()
+        await self.may_start.wait()
+        if self.error is not None:
+            raise self.error
+
+    async def tokenize(self, text: str, special: bool) -> list[int]:
+        ids: list[int] = self.tokenizer.encode_now(text)
+        return ids
+
+    async def admit(self, job: Job) -> None: ...
+
+    async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
+        yield Step(text="x", finish="stop")
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    vocabulary = byte_level_vocabulary(PROBES, "qwen2")
+    return tiny_model(tmp_path_factory.mktemp("m") / "tiny.gguf", vocabulary)
+
+
+@pytest.fixture
+def ours(file: Path) -> Tokenizer:
+    made = from_gguf(gguf.read(file).metadata)
+    assert isinstance(made, Tokenizer)
+    return made
+
+
+def source_of(file: Path, **chosen: Any) -> Source:
+    return Catalog().open_path(file, Chosen(**chosen))
+
+
+def use(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Engine:
+    monkeypatch.setattr(loader, "make_engine", lambda source: engine)
+    return engine
+
+
+def test_the_parts_of_a_model(file: Path, ours: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = use(monkeypatch, Engine(ours))
+    model = asyncio.run(loader.load(source_of(file)))
+    assert engine.started.is_set()
+    assert model.engine is engine
+    assert isinstance(model.tokenizer, Tokenizer)
+    assert model.capabilities.context == 64
+    assert (model.info.architecture, model.info.context, model.info.lora) == (
+        "llama",
+        64,
+        ("poet",),
+    )
+    assert model.info.size == file.stat().st_size
+    assert model.info.created == int(file.stat().st_mtime)
+    assert "completion" in model.info.capabilities
+    assert "chat" not in model.info.capabilities
+    assert model.template_source is None
+    assert model.defaults == Sampling()
+    assert model.prompt.tokenizer is model.tokenizer
+    assert engine.closed == 0
+
+
+def test_a_tokenizer_that_differs_from_the_engines_is_not_used(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Letters:
+        def encode_now(self, text: str) -> list[int]:
+            return [ord(letter) for letter in text]
+
+    use(monkeypatch, Engine(Letters()))
+    model = asyncio.run(loader.load(source_of(file)))
+    assert isinstance(model.tokenizer, EngineTokenizer)
+    assert asyncio.run(model.tokenizer.encode("ab")) == [97, 98]
+
+
+def test_an_engine_that_does_not_start_is_closed(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = use(monkeypatch, Engine(error=EngineDown("It does not start.")))
+    with pytest.raises(EngineDown):
+        asyncio.run(loader.load(source_of(file)))
+    assert engine.closed == 1
+
+
+def test_a_load_that_is_cancelled_closes_its_engine(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        engine = use(monkeypatch, Engine())
+        engine.may_start.clear()
+        task = asyncio.create_task(loader.load(source_of(file)))
+        await engine.started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert engine.closed == 1
+
+    asyncio.run(scenario())
+
+
+def test_the_operators_template_replaces_the_models_own(
+    file: Path, tmp_path: Path, ours: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = tmp_path / "t.jinja"
+    template.write_text("{{ messages[0].content }}", encoding="utf-8-sig")
+    use(monkeypatch, Engine(ours))
+    model = asyncio.run(loader.load(source_of(file, chat_template=str(template))))
+    assert model.template_source == "{{ messages[0].content }}"
+    assert "chat" in model.info.capabilities
+
+
+THINKER = TEMPLATES / "thinker.jinja"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "wanted"),
+    [
+        ({}, Speech("hermes_json", "think")),
+        ({"format": "glm45", "reasoning_format": "none"}, Speech("glm45", None)),
+        ({"format": "none", "reasoning_format": "mistral"}, Speech(None, "mistral")),
+    ],
+)
+def test_formats_are_found_and_logged_unless_the_operator_says_otherwise(
+    chosen: dict[str, str],
+    wanted: Speech,
+    file: Path,
+    ours: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    use(monkeypatch, Engine(ours))
+    caplog.set_level("INFO", "dragoman.models")
+    model = asyncio.run(loader.load(source_of(file, chat_template=str(THINKER), **chosen)))
+    assert model.speech == wanted
+    assert ("tools" in model.info.capabilities) == (wanted.tools is not None)
+    assert ("thinking" in model.info.capabilities) == (wanted.reasoning is not None)
+    assert "tool calls as hermes_json, thoughts as think (proved)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("place", "said", "wanted", "warned"),
+    [
+        (False, None, "hermes_json", False),
+        (False, "hermes", "hermes", False),
+        (False, "qwen3_coder", "qwen3_coder", True),
+        (False, "none", None, True),
+        (True, None, "hermes_json", False),
+        (True, "qwen3_coder", "qwen3_coder", False),
+    ],
+)
+def test_where_the_prompt_asks_for_the_generic_form_answers_are_read_as_that(
+    place: bool,
+    said: str | None,
+    wanted: str | None,
+    warned: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = THINKER if place else THINKER.with_name("chatml.jinja")
+    known = listen(file.read_text(encoding="utf-8"), None, (said, None), "m")
+    assert known.speech.tools == wanted
+    assert ("the prompt teaches hermes_json" in caplog.text) == warned
+
+
+@pytest.mark.parametrize(
+    ("file", "wanted"), [("chatml.jinja", "hermes_json"), ("thinker.jinja", None)]
+)
+def test_a_detection_that_fails_leaves_the_generic_form(
+    file: str, wanted: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(output_format, "detect", fail)
+    source = THINKER.with_name(file).read_text(encoding="utf-8")
+    assert listen(source, None, (None, None), "m").speech.tools == wanted
+    assert "could not be found" in caplog.text
+
+
+def test_a_proof_that_failed_is_logged_with_both_sides(
+    file: Path,
+    ours: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    use(monkeypatch, Engine(ours))
+    agent = THINKER.with_name("agent.jinja")
+    asyncio.run(loader.load(source_of(file, chat_template=str(agent))))
+    [line, *_] = [line for line in caplog.messages if "did not come back" in line]
+    assert "<tool_call>" in line
+    assert "was written as" in line
+    assert "read as" in line
+
+
+def test_d75_a_format_that_does_not_exist_is_a_broken_model_with_the_choices(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for chosen in ({"format": "warp"}, {"reasoning_format": "warp"}):
+        engine = use(monkeypatch, Engine())
+        with pytest.raises(ModelBroken, match=r"'warp'; there are: .*harmony"):
+            asyncio.run(loader.load(source_of(file, **chosen)))
+        assert not engine.started.is_set()  # nothing is loaded for it
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe", b"{% if %}"])
+def test_d39_a_template_that_cannot_be_used_is_a_broken_model(
+    content: bytes | None, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if content is not None:
+        (tmp_path / "t.jinja").write_bytes(content)
+    engine = use(monkeypatch, Engine())
+    with pytest.raises(ModelBroken, match="template") as caught:
+        asyncio.run(loader.load(source_of(file, chat_template=str(tmp_path / "t.jinja"))))
+    assert str(tmp_path) not in caught.value.message
+    assert engine.closed == 1
+
+
+def test_defaults_come_from_the_operator_then_the_author(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vocabulary = byte_level_vocabulary(PROBES[:3], "qwen2")
+    file = tiny_model(tmp_path / "m.gguf", vocabulary)
+    said = {"temperature": 0.6, "top_k": 20, "top_p": "high", "min_p": None, "do_sample": True}
+    (tmp_path / "generation_config.json").write_text(json.dumps(said))
+    use(monkeypatch, Engine())
+    model = asyncio.run(loader.load(source_of(file, defaults=Sampling(temperature=0.0))))
+    assert model.defaults == Sampling(temperature=0.0, top_k=20)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"temperature": NaN}', "\x00"])
+def test_a_strange_generation_config_is_ignored(content: str, tmp_path: Path) -> None:
+    (tmp_path / "g.json").write_text(content)
+    assert loader.generation_config(tmp_path / "g.json") == Sampling()
+
+
+def test_a_models_own_defaults_are_read_from_its_metadata() -> None:
+    said = {
+        "general.sampling.temp": 0.7,
+        "general.sampling.top_k": 5,
+        "general.sampling.min_p": "x",
+    }
+    assert loader.sampling(said, loader.METADATA) == Sampling(temperature=0.7, top_k=5)
+
+
+def test_safetensors_name_the_extra_that_runs_them(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "m.safetensors").write_bytes(b"")
+    source = Catalog().open_path(tmp_path)
+    with pytest.raises(ModelBroken, match="pip install"):
+        asyncio.run(loader.load(source))
+
+
+def test_files_that_hold_no_usable_model(tmp_path: Path) -> None:
+    cases = {
+        "adapter": put(tmp_path / "adapter.gguf", general_type="adapter"),
+        "part": put(tmp_path / "m-00001-of-00002.gguf"),
+        "damaged part": put(tmp_path / "n-00001-of-00002.gguf"),
+    }
+    put(tmp_path / "n-00002-of-00002.gguf", b"GGUF")
+    for name, path in cases.items():
+        with pytest.raises(ModelBroken):
+            loader.read_model(path)
+        assert name
+
+
+def test_a_vocabulary_with_a_token_twice_never_reaches_the_engine(tmp_path: Path) -> None:
+    vocabulary = byte_level_vocabulary(PROBES[:3], "qwen2")
+    vocabulary["tokens"][1] = vocabulary["tokens"][0]
+    with pytest.raises(ModelBroken, match="same text"):
+        loader.read_model(tiny_model(tmp_path / "m.gguf", vocabulary))
+
+
+def test_the_engine_is_told_what_was_chosen(file: Path) -> None:
+    chosen = {"context": 128, "slots": 2, "threads": 0, "gpu_layers": -1, "lora": {"p": "x"}}
+    engine = loader.make_engine(source_of(file, **chosen))
+    assert engine.name == "tiny"
+    assert engine._hello.settings == {
+        "path": str(file),
+        "context": 128,
+        "slots": 2,
+        "lora": {"p": "x"},
+    }
+
+
+def test_the_default_model_for_real(default_model: Path) -> None:
+    async def scenario() -> None:
+        catalog = Catalog(default_model.parent, base=Chosen(context=256, slots=1, threads=2))
+        models = Models(catalog, loader.load)
+        try:
+            with await models.acquire("smollm2:135m") as model:
+                assert isinstance(model.tokenizer, Tokenizer)  # proved against the engine
+                assert model.info.quantisation == "Q4_1"
+                assert model.capabilities.context == 256
+                ids = await model.tokenizer.encode("The capital of France is")
+                job = Job(id="j", prompt=ids, sampling=Sampling(temperature=0.0, max_tokens=2))
+                said: list[int] = []
+                async with aclosing(model.engine.generate(job)) as steps:
+                    async for step in steps:
+                        said += step.ids
+                assert model.tokenizer.decode(said).startswith(" Paris")
+            engine: Any = model.engine
+            assert engine.pid is not None
+            await models.unload("smollm2")
+            assert engine.pid is None
+        finally:
+            await models.aclose()
+
+    asyncio.run(scenario())

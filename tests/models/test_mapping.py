@@ -1,0 +1,124 @@
+"""The mapping file gives names and settings, and nonsense in it stops nobody."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.models.mapping import Chosen, read_mapping
+from dragoman.types import Sampling
+from tests.support.model_files import catalog, found, put
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
+    outside = put(tmp_path / "elsewhere" / "big.gguf")
+    put(root / "in.gguf")
+    yaml = f"""
+    models:
+      Fast: in.gguf
+      far: ../elsewhere/big.gguf
+      full: {outside}
+      tuned:
+        path: in.gguf
+        context: 512
+        lora: {{poet: ../elsewhere/poet.gguf}}
+        chat_template: t.jinja
+        format: hermes_json
+        reasoning_format: think
+        keep_alive: 30
+        defaults: {{temperature: 0.3, top_k: 7}}
+        pin: true
+    """
+    made = catalog(root, yaml, Chosen(slots=2, context=4096))
+    assert found(made, "fast") == "in.gguf"
+    assert found(made, "FAR:latest") == "big.gguf"
+    far, full, tuned = made.find("far"), made.find("full"), made.find("tuned")
+    assert far is not None
+    assert full is not None
+    assert tuned is not None
+    assert far.key == full.key  # two names of one file with the same settings are one model
+    assert (far.id, far.aliases) == ("far", ("full",))
+    assert tuned.chosen == Chosen(
+        context=512,
+        slots=2,
+        lora={"poet": str(root / "../elsewhere/poet.gguf")},
+        chat_template=str(root / "t.jinja"),
+        format="hermes_json",
+        reasoning_format="think",
+        keep_alive=30,
+        defaults=Sampling(temperature=0.3, top_k=7),
+        pin=True,
+    )
+    assert far.chosen == Chosen(slots=2, context=4096)
+    assert [source.id for source in made.entries()] == ["Fast", "far", "tuned"]
+    assert found(made, "in") == "in.gguf"  # the file keeps its own name too
+
+
+def test_mapping_comes_before_discovery(root: Path, tmp_path: Path) -> None:
+    put(root / "name.gguf")
+    put(tmp_path / "other.gguf")
+    assert found(catalog(root, "name: ../other.gguf"), "name") == "other.gguf"
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("3", "neither a path"),
+        ("[a, b]", "neither a path"),
+        ("null", "neither a path"),
+        ("''", "path is missing"),
+        ("'  '", "path is missing"),
+        ("{context: 3}", "path is missing"),
+        ("{path: 3}", "path is missing"),
+        ("{path: m.gguf, contxt: 3}", "contxt"),
+        ("{path: m.gguf, context: many}", "context"),
+        ("{path: m.gguf, defaults: {temperature: hot}}", "temperature"),
+        ("{path: m.gguf, lora: {x: ''}}", "path is missing"),
+        ("{path: m.gguf, format: nonsense}", "'nonsense'; there are: "),
+        ("{path: m.gguf, reasoning_format: nonsense}", "'nonsense'; there are: "),
+        ('"a\\0b"', "path is missing"),
+    ],
+)
+def test_mapping_entries_that_make_no_sense_are_left_out(
+    value: str, why: str, root: Path, caplog: Any
+) -> None:
+    put(root / "m.gguf")
+    with caplog.at_level(logging.WARNING):
+        made = catalog(root, f"bad: {value}\ngood: m.gguf\n7: m.gguf\n")
+    assert made.find("bad") is None
+    assert found(made, "good") == "m.gguf"
+    assert why in caplog.text
+    assert "`bad`" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe\x00", b"a: [", b"- list", b"text", b"!!python/object/apply:os.system [true]", b""],
+)
+def test_a_mapping_file_that_is_not_one_maps_nothing(content: bytes, root: Path) -> None:
+    put(root / "m.gguf")
+    (root / "models.yaml").write_bytes(content)
+    made = catalog(root)
+    assert [source.id for source in made.entries()] == ["m"]
+
+
+def test_a_mapping_file_that_cannot_be_read_maps_nothing(root: Path, caplog: Any) -> None:
+    (root / "models.yaml").mkdir()
+    assert read_mapping(root / "models.yaml") == {}
+    assert "cannot be read" in caplog.text
+
+
+def test_a_mapped_file_that_is_not_there_says_so(root: Path) -> None:
+    source = catalog(root, "gone: gone.gguf").find("gone")
+    assert source is not None
+    assert source.broken == "The file cannot be opened."

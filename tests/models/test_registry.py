@@ -1,0 +1,355 @@
+"""Models are loaded once, kept while used, and sent away in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.errors import (
+    DragomanError,
+    EngineDown,
+    ModelBroken,
+    ModelLoading,
+    ModelNotFound,
+    Unsupported,
+)
+from dragoman.models.catalog import Catalog
+from dragoman.models.loaders.gguf import load
+from dragoman.models.mapping import Chosen
+from dragoman.models.registry import Entry, Lease, Models, Policy
+from tests.support.fake_models import Engine, Loader, fill, play, size_of, state, until
+from tests.support.model_files import put
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return fill(tmp_path)
+
+
+def test_d67_concurrent_first_requests_load_once(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        gate = loader.gates["a"] = asyncio.Event()
+        asking = [asyncio.create_task(models.acquire(name)) for name in ["a", "A ", "a:x"] * 20]
+        await until(lambda: loader.loads == ["a"])
+        entry = models.get("a")
+        assert (entry.state, entry.progress) == ("loading", 0.5)
+        gate.set()
+        leases = await asyncio.gather(*asking)
+        assert loader.loads == ["a"]
+        assert len({id(lease.model) for lease in leases}) == 1
+        for lease in leases:
+            lease.release()
+
+    play(root, scenario)
+
+
+def test_a_lease_knows_its_model(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        with await models.acquire("a") as model:
+            assert model.id == "a"
+            assert model.engine is loader.engines["a"]
+            assert model.gate.slots == 3
+            assert list(models.loaded()) == [model]
+        assert state(models, "a") == "ready"
+
+    play(root, scenario)
+
+
+def test_two_names_of_one_file_share_one_model(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        one, two = await models.acquire("fast"), await models.acquire("quick")
+        assert one.model is two.model
+        assert (one.model.id, one.model.aliases) == ("fast", ("quick",))
+        other = await models.acquire("tuned")  # other settings, another model
+        assert other.model is not one.model
+        assert loader.loads == ["fast", "tuned"]
+
+    play(root, scenario, yaml="fast: a.gguf\nquick: a.gguf\ntuned: {path: a.gguf, context: 9}")
+
+
+def test_an_unknown_name_is_not_found_and_says_what_is(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        for ask in (models.acquire, models.load, models.unload):
+            with pytest.raises(ModelNotFound) as caught:
+                await ask("nope\x1b[31m\n")
+            assert caught.value.status == 404
+            assert caught.value.param == "model"
+            assert caught.value.message.startswith("The model `nope\ufffd[31m` does not exist.")
+            assert "a, b, big, c" in caught.value.message
+        with pytest.raises(ModelNotFound):
+            models.get("nope")
+        assert loader.loads == []
+
+    play(root, scenario)
+
+
+def test_a_file_that_appears_is_found(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        with pytest.raises(ModelNotFound):
+            await models.acquire("new")
+        put(root / "new.gguf")
+        (await models.acquire("new")).release()
+
+    play(root, scenario)
+
+
+def test_who_waits_too_long_is_told_to_come_back(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        gate = loader.gates["a"] = asyncio.Event()
+        with pytest.raises(ModelLoading) as caught:
+            await models.acquire("a", wait=0)
+        assert caught.value.status == 503
+        assert caught.value.retry_after is not None
+        assert caught.value.retry_after >= 1
+        gate.set()
+        (await models.acquire("a")).release()  # the load went on
+        assert loader.loads == ["a"]
+
+    play(root, scenario)
+
+
+def test_who_leaves_while_waiting_does_not_stop_the_load(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        gate = loader.gates["a"] = asyncio.Event()
+        gone, stays = (asyncio.create_task(models.acquire("a")) for _ in range(2))
+        await until(lambda: bool(loader.loads))
+        gone.cancel()
+        gate.set()
+        (await stays).release()
+        assert gone.cancelled()
+        assert loader.loads == ["a"]
+
+    play(root, scenario)
+
+
+def test_d70_a_broken_file_is_tried_once_until_it_changes(root: Path) -> None:
+    put(root / "bad.gguf", b"not a model at all")
+
+    async def scenario(models: Models, loader: Loader) -> None:
+        for _ in range(3):
+            with pytest.raises(ModelBroken) as caught:
+                await models.acquire("bad")
+            assert caught.value.status == 500
+            assert "`bad` cannot be loaded" in caught.value.message
+            assert "not a GGUF file" in caught.value.message
+            assert str(root) not in caught.value.message
+        entry = models.get("bad")
+        assert entry.state == "failed"
+        assert entry.error is not None
+        put(root / "bad.gguf")
+        (await models.acquire("bad")).release()
+        assert loader.loads == ["bad"]
+
+    play(root, scenario)
+
+
+@pytest.mark.parametrize("error", [ModelBroken("It is odd."), RuntimeError("/secret/path")])
+def test_what_a_loader_cannot_load_is_not_tried_again(error: Exception, root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        loader.errors["a"] = error
+        messages = set()
+        for _ in range(3):
+            with pytest.raises(ModelBroken) as caught:
+                await models.acquire("a")
+            messages.add(caught.value.message)
+        assert len(loader.loads) == 1
+        assert "secret" not in messages.pop()
+        assert not messages
+        assert state(models, "a") == "failed"
+        del loader.errors["a"]
+        entry = await models.load("a")  # an operator may insist
+        assert entry.state == "ready"
+        (await models.acquire("a")).release()
+
+    play(root, scenario)
+
+
+def test_a_passing_failure_is_tried_again(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        loader.errors["a"] = EngineDown("No engine now.", retry_after=3)
+        with pytest.raises(EngineDown) as caught:
+            await models.acquire("a")
+        assert caught.value.retry_after == 3
+        assert state(models, "a") == "unloaded"
+        del loader.errors["a"]
+        (await models.acquire("a")).release()
+
+    play(root, scenario)
+
+
+def test_everyone_who_waits_gets_the_error(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        gate = loader.gates["a"] = asyncio.Event()
+        loader.errors["a"] = ModelBroken("It is odd.")
+        asking = [asyncio.create_task(models.acquire("a")) for _ in range(5)]
+        await until(lambda: bool(loader.loads))
+        gate.set()
+        found = await asyncio.gather(*asking, return_exceptions=True)
+        assert all(isinstance(error, ModelBroken) for error in found)
+        assert len({id(error) for error in found}) == 5  # not one object with five tracebacks
+        assert loader.loads == ["a"]
+
+    play(root, scenario)
+
+
+def test_any_name_may_mean_the_first_model(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        (await models.acquire("gpt-4o")).release()
+        (await models.acquire("b")).release()
+        (await models.acquire("")).release()
+        assert loader.loads == ["a", "b"]
+        assert models.default == "a"
+
+    play(root, scenario, any_model=True)
+
+
+def test_the_operators_model_is_the_default(root: Path) -> None:
+    async def scenario() -> None:
+        catalog = Catalog(root)
+        loader = Loader()
+        catalog.add(catalog.open_path(root / "c.gguf"), ["served", "gpt-4"])
+        models = Models(catalog, loader)
+        assert models.default == "c"
+        with await models.acquire("") as model, await models.acquire("GPT-4") as same:
+            assert model is same
+            assert model.aliases == ("served", "gpt-4")
+        assert next(entry.id for entry in models.list()) == "c"
+        await models.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_no_models_at_all(tmp_path: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        assert models.default == ""
+        assert models.list() == []
+        with pytest.raises(ModelNotFound, match="no models here yet"):
+            await models.acquire("")
+
+    play(tmp_path, scenario, any_model=True)
+
+
+def test_the_list_tells_what_is_known(root: Path) -> None:
+    put(root / "odd.gguf", b"xxxx")
+
+    async def scenario(models: Models, loader: Loader) -> None:
+        (await models.acquire("b")).release()
+        entries: dict[str, Entry] = {entry.id: entry for entry in models.list()}
+        assert {name: entry.state for name, entry in entries.items()} == {
+            "named": "unloaded",
+            "b": "ready",
+            "big": "unloaded",
+            "c": "unloaded",
+            "odd": "failed",
+        }
+        info = entries["named"].info
+        assert (info.architecture, info.context, info.lora) == ("llama", 77, ("poet",))
+        assert info.size == size_of(root, "a")
+        assert info.created == int((root / "a.gguf").stat().st_mtime)
+        put(root / "later.gguf")
+        models.list()
+        await until(lambda: "later" in {entry.id for entry in models.list()})
+        (root / "b.gguf").unlink()
+        (root / "later.gguf").unlink()
+        await until(lambda: "later" not in {entry.id for entry in models.list()})
+        assert "b" in {entry.id for entry in models.list()}  # it is still in memory
+
+    play(root, scenario, yaml="named: {path: a.gguf, context: 77, lora: {poet: p.gguf}}")
+
+
+def test_listing_needs_no_event_loop(root: Path) -> None:
+    models = Models(Catalog(root), Loader())
+    put(root / "later.gguf")
+    assert "later" in {entry.id for entry in models.list()}
+
+
+def test_d82_created_is_the_same_at_every_look(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        seen = set()
+        for _ in range(3):
+            seen.add(models.get("a").info.created)
+            with pytest.raises(ModelNotFound):
+                await models.acquire("look again")
+        assert len(seen) == 1
+
+    play(root, scenario)
+
+
+def test_progress_is_told_and_logged(root: Path, caplog: Any) -> None:
+    heard: list[tuple[str, str, float]] = []
+
+    async def scenario() -> None:
+        def listen(name: str, what: str, done: float) -> None:
+            heard.append((name, what, done))
+
+        models = Models(Catalog(root), Loader(), listener=listen)
+        (await models.acquire("a")).release()
+        await models.aclose()
+
+    with caplog.at_level(logging.INFO, "dragoman.models"):
+        asyncio.run(scenario())
+    assert heard == [("a", "loading", 0.0), ("a", "half way", 0.5), ("a", "ready", 1.0)]
+    assert "a: half way (50 %)" in caplog.text
+    assert "a: ready after" in caplog.text
+
+
+def test_closing_closes_everything(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        lease = await models.acquire("a")
+        loader.gates["b"] = asyncio.Event()
+        asking = asyncio.create_task(models.acquire("b"))
+        await until(lambda: "b" in loader.loads)
+        await models.aclose()
+        assert loader.engines["a"].closed == 1
+        with pytest.raises(DragomanError):
+            await asking
+        lease.release()  # late, and harmless
+        assert loader.engines["a"].closed == 1
+
+    play(root, scenario)
+
+
+def test_an_engine_of_ones_own() -> None:
+    async def scenario() -> None:
+        engine = Engine(context=5, lora=("x",), embeddings=3, logprobs=-1)
+        models = Models.of_engine(engine, "mine", aliases=["gpt-4"], policy=Policy(keep_alive=0))
+        lease: Lease = await models.acquire("GPT-4")
+        assert lease.model.engine is engine
+        assert lease.model.tokenizer is None
+        assert lease.model.info.capabilities == ("completion", "embedding", "lora")
+        assert lease.model.info.context == 5
+        lease.release()
+        assert models.default == "mine"
+        with pytest.raises(ModelNotFound):
+            await models.acquire("other")
+        with pytest.raises(Unsupported):
+            await models.unload("mine")
+        assert [(entry.id, entry.state) for entry in models.list()] == [("mine", "ready")]
+        await models.aclose()
+        assert engine.closed == 0  # whoever made it closes it
+
+    asyncio.run(scenario())
+
+
+def test_settings_of_layers_lie_over_each_other() -> None:
+    below = Chosen(context=1, lora={"a": "x"}, pin=True)
+    assert Chosen(context=2, lora={"b": "y"}).over(below) == Chosen(
+        context=2, lora={"a": "x", "b": "y"}, pin=True
+    )
+
+
+def test_d82_created_is_when_the_file_was_made(tmp_path: Path) -> None:
+    file = put(tmp_path / "old.gguf")
+    os.utime(file, (1_600_000_000, 1_600_000_000))
+
+    async def check() -> None:
+        models = Models(Catalog(tmp_path), load)
+        assert [entry.info.created for entry in models.list()] == [1_600_000_000]
+        await models.aclose()
+
+    asyncio.run(check())

@@ -1,0 +1,245 @@
+"""A model with users stays, and the others go in the right order and at the right time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.errors import EngineDown, ModelBroken, Unavailable
+from dragoman.models.catalog import Source
+from dragoman.models.registry import Model, Models
+from tests.support.fake_models import LONG, Loader, fill, play, size_of, state, until
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return fill(tmp_path)
+
+
+def test_the_longest_unused_goes_first(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        for name in ("a", "b", "a"):
+            (await models.acquire(name)).release()
+        (await models.acquire("c")).release()
+        assert [state(models, name) for name in "abc"] == ["ready", "unloaded", "ready"]
+        assert loader.engines["b"].closed == 1
+
+    play(root, scenario, memory=2 * size_of(root, "a"))
+
+
+def test_a_busy_model_is_never_evicted(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        a, b = await models.acquire("a"), await models.acquire("b")
+        with pytest.raises(Unavailable) as caught:
+            await models.acquire("c")
+        assert caught.value.retry_after == 5
+        assert [engine.closed for engine in loader.engines.values()] == [0, 0]
+        b.release()
+        (await models.acquire("c")).release()
+        assert [state(models, name) for name in "abc"] == ["ready", "unloaded", "ready"]
+        a.release()
+
+    play(root, scenario, memory=2 * size_of(root, "a"))
+
+
+def test_a_pinned_model_is_never_evicted(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        (await models.acquire("kept")).release()
+        with pytest.raises(Unavailable):
+            await models.acquire("b")
+        assert state(models, "kept") == "ready"
+
+    yaml = "kept: {path: a.gguf, pin: true, keep_alive: 0}"
+    play(root, scenario, yaml=yaml, memory=size_of(root, "a"))
+
+
+def test_two_loads_do_not_count_on_the_same_room(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        gate = loader.gates["a"] = asyncio.Event()
+        first = asyncio.create_task(models.acquire("a"))
+        await until(lambda: bool(loader.loads))
+        with pytest.raises(Unavailable):
+            await models.acquire("b")
+        gate.set()
+        (await first).release()
+        (await models.acquire("b")).release()
+        assert loader.loads == ["a", "b"]
+
+    play(root, scenario, memory=size_of(root, "a"))
+
+
+def test_a_load_waits_until_the_evicted_one_is_closed(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        (await models.acquire("a")).release()
+        loader.engines["a"].may_close.clear()
+        asking = [asyncio.create_task(models.acquire("b")) for _ in range(2)]
+        await until(lambda: state(models, "a") == "unloaded")
+        assert loader.loads == ["a"]
+        loader.engines["a"].may_close.set()
+        for lease in await asyncio.gather(*asking):
+            lease.release()
+        assert loader.loads == ["a", "b"]
+
+    play(root, scenario, memory=size_of(root, "a"))
+
+
+def test_a_model_larger_than_all_memory_says_so(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        with pytest.raises(ModelBroken, match="at most"):
+            await models.acquire("big")
+
+    play(root, scenario, memory=size_of(root, "a"))
+
+
+def test_an_idle_model_is_unloaded_after_its_time(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        lease = await models.acquire("brief")
+        await asyncio.sleep(0.01)
+        assert state(models, "brief") == "ready"  # the clock does not run while it is used
+        lease.release()
+        lease.release()
+        await until(lambda: state(models, "brief") == "unloaded")
+        await until(lambda: loader.engines["brief"].closed == 1)
+        (await models.acquire("b")).release()
+        await asyncio.sleep(0.01)
+        assert state(models, "b") == "ready"  # for ever, unless said otherwise
+        await models.load("brief")  # loaded but never used
+        await until(lambda: state(models, "brief") == "unloaded")
+
+    play(root, scenario, yaml="brief: {path: a.gguf, keep_alive: 0.002}")
+
+
+def test_use_stops_the_idle_clock(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        first = await models.acquire("a")
+        second = await models.acquire("a")
+        first.release()
+        await asyncio.sleep(0.005)
+        assert state(models, "a") == "ready"
+        second.release()
+        third = await models.acquire("a")  # before the clock has rung
+        await asyncio.sleep(0.005)
+        assert state(models, "a") == "ready"
+        assert loader.loads == ["a"]
+        third.release()
+        await until(lambda: state(models, "a") == "unloaded")
+
+    play(root, scenario, keep_alive=0)
+
+
+def test_unloading_waits_for_users(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        lease = await models.acquire("a")
+        engine = loader.engines["a"]
+        entry = await models.unload("a")
+        assert entry.state == "unloaded"
+        assert engine.closed == 0
+        (await models.acquire("a")).release()  # a new one beside it
+        assert loader.loads == ["a", "a"]
+        lease.release()
+        await until(lambda: engine.closed == 1)
+        await models.unload("a")
+        assert loader.engines["a"].closed == 1
+        assert (await models.unload("a")).state == "unloaded"  # twice is fine
+
+    play(root, scenario)
+
+
+def test_unloading_stops_a_load(root: Path) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        loader.gates["a"] = asyncio.Event()
+        asking = asyncio.create_task(models.acquire("a"))
+        await until(lambda: bool(loader.loads))
+        assert (await models.unload("a")).state == "unloaded"
+        with pytest.raises(Unavailable):
+            await asking
+        loader.gates["a"].set()
+        (await models.acquire("a")).release()
+
+    play(root, scenario)
+
+
+def test_an_engine_that_fails_to_close_is_forgotten(root: Path, caplog: Any) -> None:
+    async def scenario(models: Models, loader: Loader) -> None:
+        (await models.acquire("a")).release()
+        engine = loader.engines["a"]
+
+        async def fail() -> None:
+            engine.closed += 1
+            raise OSError("stuck")
+
+        engine.aclose = fail  # type: ignore[method-assign]
+        await models.unload("a")
+        assert list(models.loaded()) == []
+
+    play(root, scenario)
+    assert "closing a failed" in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_order_of_events_keeps_the_rules(seed: int, root: Path) -> None:
+    """Many clients at random: memory is never exceeded, and no user loses a model."""
+    chance = random.Random(seed)
+    room = 2 * size_of(root, "a")
+
+    async def scenario(models: Models, loader: Loader) -> None:
+        open_now: Counter[str] = Counter()  # one that still closes may be loaded beside itself
+        plain_load = loader.__call__
+
+        async def load(source: Source) -> Model:
+            open_now[source.id] += 1
+            assert sum(size_of(root, name) for name in open_now.elements()) <= room
+            for _ in range(chance.randrange(4)):
+                await asyncio.sleep(0)
+            if chance.random() < 0.1:
+                open_now[source.id] -= 1
+                raise EngineDown("Not now.")
+            model = await plain_load(source)
+            engine: Any = model.engine
+            close = engine.aclose
+
+            async def aclose() -> None:
+                await asyncio.sleep(0)
+                open_now[source.id] -= 1
+                await close()
+
+            engine.aclose = aclose
+            return model
+
+        models._loader = load
+
+        async def client() -> None:
+            for _ in range(15):
+                name = chance.choice("abc")
+                try:
+                    lease = await models.acquire(name, wait=chance.choice((0, LONG)))
+                except Unavailable:
+                    continue
+                for _ in range(chance.randrange(5)):
+                    await asyncio.sleep(0)
+                    engine: Any = lease.model.engine
+                    assert engine.closed == 0
+                lease.release()
+
+        async def operator() -> None:
+            for _ in range(30):
+                await asyncio.sleep(0)
+                name = chance.choice("abc")
+                if models.get(name).state == "ready" and not busy(models, name):
+                    await models.unload(name)
+
+        await asyncio.gather(*(client() for _ in range(10)), operator())
+        assert loader.loads
+
+    play(root, scenario, memory=room, keep_alive=0)
+
+
+def busy(models: Models, name: str) -> bool:
+    """Is it in use? A busy one may be unloaded and loaded again beside itself."""
+    slot = models._known(name)
+    return slot is not None and slot.held is not None and bool(slot.held.users)

@@ -1,0 +1,441 @@
+"""What a template can take is found by trying, and a conversation is changed only that far."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from dragoman.errors import TemplateRejected
+from dragoman.output.library import parse_tool_call_complete
+from dragoman.prompt import generic_tools
+from dragoman.prompt.conversation import parsed, prepare, prepare_tools
+from dragoman.prompt.template.capabilities import Abilities, Probe, abilities
+from dragoman.prompt.template.template import Template, compile_template
+from dragoman.types import Message, Role, Tool, ToolCall
+from tests.support.paths import TESTS
+
+HERE = TESTS
+DATA = HERE / "templates"
+REAL = HERE.parent.parent / "shared" / "exam" / "templates"
+
+
+def source(name: str) -> str:
+    return (DATA / f"{name}.jinja").read_text()
+
+
+def say(role: Role, content: str | None = None, **more: Any) -> Message:
+    return Message(role=role, content=content, **more)
+
+
+def call(number: int, arguments: str | None = None) -> ToolCall:
+    said = f'{{"city": "argument{number}"}}' if arguments is None else arguments
+    return ToolCall(id=f"call_{number}", name=f"function{number}", arguments=said)
+
+
+def calls(*numbers: int, content: str | None = None) -> Message:
+    return say("assistant", content, tool_calls=tuple(map(call, numbers)))
+
+
+def result(number: int) -> Message:
+    return say("tool", f"result{number}", tool_call_id=f"call_{number}")
+
+
+def shape(turns: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    return [(turn["role"], turn.get("content")) for turn in turns]
+
+
+EVERYTHING = Abilities(
+    tools_rendered=True, tool_calls_rendered=True, tool_results_rendered=True, developer=True
+)
+
+
+def able(**changes: Any) -> Abilities:
+    return msgspec.structs.replace(EVERYTHING, **changes)
+
+
+# What is found out
+
+FOUND: dict[str, dict[str, Any]] = {
+    "chatml": {"tools_rendered": False, "tool_calls_rendered": False, "system_later": True},
+    "llama3": {"tools_rendered": False, "tool_results_rendered": True, "user_twice": True},
+    "mistral": {
+        "system": True,
+        "system_later": False,
+        "system_twice": False,
+        "user_twice": False,
+        "assistant_twice": False,
+        "assistant_first": False,
+        "tools_rendered": True,
+        "tool_calls_rendered": True,
+        "tool_results_rendered": True,
+        "short_ids": True,
+        "user_after_result": False,
+        "content_with_calls": False,
+        "arguments": "dict",
+    },
+    "gemma": {
+        "system": False,
+        "user_twice": False,
+        "assistant_twice": False,
+        "assistant_first": False,
+        "tools_rendered": False,
+        "tool_results_rendered": False,
+    },
+    "agent": {
+        "tools_rendered": True,
+        "tool_calls_rendered": True,
+        "tool_results_rendered": True,
+        "raw_arguments": False,
+        "think_end": "</think>",
+        "parallel_calls": True,
+    },
+    "parts": {"parts": frozenset({"system", "user", "assistant"}), "system": True},
+    "textargs": {
+        "arguments": "text",
+        "call_content": "null",
+        "parallel_calls": False,
+        "content_with_calls": False,
+        "tool_calls_rendered": True,
+    },
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_abilities(name: str) -> None:
+    found = abilities(source(name))
+    assert found.renders
+    assert {field: getattr(found, field) for field in FOUND[name]} == FOUND[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("{{ raise_exception('no') }}", {"renders": False}),
+        ("{{ messages[0].content }}{{ tools|length }}", {"no_tools": "absent"}),
+        ("{% if tools is undefined %}{{ x.y.z }}{% endif %}"
+         "{% for t in tools %}{% endfor %}{{ messages[0].content }}", {"no_tools": "empty"}),
+        ("{% for m in messages %}{{ m.role }} {{ m.content }}{% endfor %}{# developer #}",
+         {"developer": False}),
+        ("{% for m in messages %}{% if m.role == 'developer' %}DEV{% endif %}{{ m.content }}"
+         "{% endfor %}", {"developer": True}),
+        ("{% for m in messages %}{{ m.content }}{{ m.thinking }}{% endfor %}",
+         {"thoughts": ("reasoning_content", "thinking")}),
+        ("{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}"
+         "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}"
+         "{% else %}{{ m.content }}{% endif %}{% endfor %}", {"tools_need_system": True}),
+        ("{% for t in tools or [] %}{{ t.function.name + t.function.description }}{% endfor %}"
+         "{{ messages[0].content }}", {"tools_rendered": True, "bare_tools": False}),
+        ("{{ messages[0].content }}{{ functions }}", {"tools_rendered": True}),
+        ("{% for i in range(99999) %}{% for i in range(99999) %}{% endfor %}{% endfor %}",
+         {"renders": False}),
+    ],
+)  # fmt: skip
+def test_abilities_of_odd_templates(text: str, wanted: dict[str, Any]) -> None:
+    found = abilities(text)
+    assert {field: getattr(found, field) for field in wanted} == wanted
+
+
+def test_a_template_cannot_spoil_what_others_are_tried_with() -> None:
+    spoil = "{% if tools %}{% set _ = tools[0].function.pop('name') %}{% endif %}"
+    assert not abilities(spoil + "{{ messages[0].content }}").tools_rendered
+    assert Probe(Template(source("agent"))).everything().tools_rendered
+
+
+def test_trying_is_cheap_and_done_once() -> None:
+    for name in FOUND:
+        template = Template(source(name))
+        started = time.thread_time()
+        Probe(template).everything()
+        assert time.thread_time() - started < 0.05
+    assert abilities(source("agent")) is abilities(source("agent"))
+
+
+# What is changed
+
+SYSTEM, USER, MORE = say("system", "s"), say("user", "u"), say("user", "v")
+ANSWER, OTHER, LATER = say("assistant", "a"), say("assistant", "b"), say("system", "t")
+
+RESULT = "<tool_response>\nresult{}\n</tool_response>"
+CALLED = '<tool_call>\n{"name": "function1", "arguments": {"city": "argument1"}}\n</tool_call>'
+
+CHANGED: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] = {
+    "nothing is changed without need": (
+        {},
+        [SYSTEM, LATER, ANSWER, USER, MORE, LATER],
+        [("system", "s"), ("system", "t"), ("assistant", "a"), ("user", "u"), ("user", "v"),
+         ("system", "t")],
+    ),
+    "no system at all": (
+        {"system": False},
+        [SYSTEM, ANSWER, USER, LATER],
+        [("assistant", "a"), ("user", "s\n\nt\n\nu")],
+    ),
+    "no system and nobody to put it to": ({"system": False}, [SYSTEM], [("user", "s")]),
+    "a later system moves to the front": (
+        {"system_later": False, "system_twice": False},
+        [SYSTEM, USER, LATER, ANSWER],
+        [("system", "s\n\nt"), ("user", "u"), ("assistant", "a")],
+    ),
+    "a later system becomes the first": (
+        {"system_later": False},
+        [USER, LATER, ANSWER],
+        [("system", "t"), ("user", "u"), ("assistant", "a")],
+    ),
+    "two systems become one": (
+        {"system_twice": False},
+        [SYSTEM, LATER, USER],
+        [("system", "s\n\nt"), ("user", "u")],
+    ),
+    "developers are systems": (
+        {"developer": False},
+        [say("developer", "d"), USER],
+        [("system", "d"), ("user", "u")],
+    ),
+    "users become one": ({"user_twice": False}, [USER, MORE], [("user", "u\n\nv")]),
+    "assistants become one": (
+        {"assistant_twice": False},
+        [USER, ANSWER, OTHER],
+        [("user", "u"), ("assistant", "a\n\nb")],
+    ),
+    "an assistant cannot begin": (
+        {"assistant_first": False},
+        [SYSTEM, ANSWER, USER],
+        [("system", "s"), ("user", ""), ("assistant", "a"), ("user", "u")],
+    ),
+    "somebody must ask": ({"without_user": False}, [SYSTEM], [("system", "s"), ("user", "")]),
+    "null is empty": ({}, [say("user")], [("user", "")]),
+    "parts": ({"parts": frozenset({"user"})}, [USER], [("user", [{"type": "text", "text": "u"}])]),
+    "calls alone, null": (
+        {"call_content": "null"},
+        [USER, calls(1)],
+        [("user", "u"), ("assistant", None)],
+    ),
+    "results without a place": (
+        {"tool_results_rendered": False, "user_twice": False},
+        [USER, calls(1, 2), result(1), result(2)],
+        [("user", "u"), ("assistant", ""),
+         ("user", f"{RESULT.format(1)}\n{RESULT.format(2)}")],
+    ),
+    "calls without a place": (
+        {"tool_calls_rendered": False},
+        [calls(1, content="a"), result(1)],
+        [("assistant", f"a\n{CALLED}"), ("user", RESULT.format(1))],
+    ),
+    "a result without a call": (
+        {"lone_results": False},
+        [USER, result(1), calls(1), result(1)],
+        [("user", "u"), ("user", RESULT.format(1)), ("assistant", ""),
+         ("tool", "result1")],
+    ),
+    "one call at a time": (
+        {"parallel_calls": False},
+        [calls(1, 2, content="a"), result(2), result(1), USER],
+        [("assistant", "a"), ("tool", "result1"), ("assistant", ""), ("tool", "result2"),
+         ("user", "u")],
+    ),
+    "text and calls apart": (
+        {"content_with_calls": False, "assistant_twice": False},
+        [USER, calls(1, content="a"), result(1)],
+        [("user", "u"), ("assistant", "a"), ("assistant", ""), ("tool", "result1")],
+    ),
+    "reasoning that does not go with text and calls": (
+        {"thoughts_with_both": False},
+        [say("assistant", "a", reasoning="r", tool_calls=(call(1),))],
+        [("assistant", "r\n\na")],
+    ),
+    "an answer between result and user": (
+        {"user_after_result": False, "filler": " "},
+        [USER, calls(1), result(1), MORE],
+        [("user", "u"), ("assistant", ""), ("tool", "result1"), ("assistant", " "), ("user", "v")],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_conversation_as_the_template_needs_it(name: str) -> None:
+    changes, messages, wanted = CHANGED[name]
+    before = msgspec.msgpack.encode(messages)
+    assert shape(prepare(messages, able(**changes))) == wanted
+    assert msgspec.msgpack.encode(messages) == before
+
+
+def test_d40_arguments_arrive_as_dicts_and_unparsable_ones_as_text() -> None:
+    made = prepare([calls(1), say("assistant", tool_calls=(call(2, "{oops"),))], EVERYTHING)
+    arguments = [turn["tool_calls"][0]["function"]["arguments"] for turn in made]
+    assert arguments == [{"city": "argument1"}, "{oops"]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("", {}), ("  ", {}), ("[1]", "[1]"), ("{}", {}), ("nul", "nul"), ("[" * 99999, "[" * 99999),
+     ('{"a": ' + "9" * 5000 + "}", '{"a": ' + "9" * 5000 + "}")],
+)  # fmt: skip
+def test_d40_arguments_of_all_kinds(text: str, wanted: Any) -> None:
+    assert parsed(text) == wanted
+
+
+def test_d40_arguments_for_templates_that_take_only_one_kind() -> None:
+    turn = say("assistant", tool_calls=(call(1), call(2, "{oops")))
+    text = prepare([turn], able(arguments="text"))[0]["tool_calls"]
+    only = prepare([turn], able(raw_arguments=False))[0]["tool_calls"]
+    assert [one["function"]["arguments"] for one in text] == ['{"city": "argument1"}', "{oops"]
+    assert only[1]["function"]["arguments"] == {"arguments": "{oops"}
+
+
+def test_d41_results_in_the_order_of_their_calls() -> None:
+    messages = [calls(1, 2, 3), result(3), result(1), result(2), USER, calls(2, 1), result(1)]
+    made = prepare([*messages, result(2)], EVERYTHING)
+    said = [(turn["content"], turn["name"]) for turn in made if turn["role"] == "tool"]
+    assert [content for content, _ in said] == [f"result{n}" for n in (1, 2, 3, 2, 1)]
+    assert said[0] == ("result1", "function1")
+
+
+def test_d41_results_without_an_id_answer_the_first_open_call() -> None:
+    old = [say("function", "r1", name="function1"), say("tool", "r2")]
+    made = prepare([calls(1, 2), *old], EVERYTHING)
+    assert [turn["tool_call_id"] for turn in made[1:]] == ["call_1", "call_2"]
+    assert [turn["role"] for turn in made[1:]] == ["tool", "tool"]
+
+
+def test_d42_nothing_of_the_request_is_changed() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    tools = [Tool(name="f", parameters=schema)]
+    made = prepare_tools(tools, EVERYTHING)
+    assert made[0]["function"] == {"name": "f", "parameters": schema}
+    assert "description" not in schema
+
+
+def test_ids_of_nine_letters() -> None:
+    messages = [calls(1, 2), result(1), result(2)]
+    assert prepare(messages, able(tiny_ids=False)) == prepare(messages, able(short_ids=True))
+    made = prepare(messages, able(short_ids=True))
+    ids = [one["id"] for one in made[0]["tool_calls"]]
+    assert ids == [turn["tool_call_id"] for turn in made[1:]]
+    assert all(len(one) == 9 and one.isalnum() for one in ids)
+    assert ids[0] != ids[1]
+
+
+def test_reasoning_goes_where_the_template_reads_it() -> None:
+    turn = say("assistant", "a", reasoning="r")
+    assert prepare([turn], EVERYTHING)[0]["reasoning_content"] == "r"
+    made = prepare([turn], able(thoughts=("reasoning_content", "thinking")))[0]
+    assert made["thinking"] == made["reasoning_content"] == "r"
+
+
+def test_reasoning_in_the_content_is_cut_off_like_the_template_would() -> None:
+    turns = [USER, say("assistant", "<think>\nhm\n</think>\n\nyes"), MORE]
+    found = abilities(source("agent"))
+    made = prepare(turns, found)[1]
+    assert (made["content"], made["reasoning_content"]) == ("yes", "hm")
+    assert prepare(turns, EVERYTHING)[1]["content"] == turns[1].content
+
+
+def test_names_are_kept() -> None:
+    assert prepare([say("user", "u", name="Ada")], EVERYTHING)[0]["name"] == "Ada"
+
+
+@pytest.mark.parametrize("first", [[], [SYSTEM], [say("developer", "s")]])
+def test_tools_without_a_place_are_offered_by_the_system(first: list[Message]) -> None:
+    """And then what was called before is written as the model is asked to write it."""
+    tools = [Tool(name="f"), Tool(name="g", description="G.", parameters={"type": "object"})]
+    found = able(tools_rendered=False)
+    assert prepare_tools(tools, found) == []
+    made = prepare([*first, USER, calls(1), result(1)], found, tools)
+    said = shape(made)
+    assert [role for role, _ in said] == [
+        first[0].role if first else "system",
+        "user",
+        "assistant",
+        "user",
+    ]
+    head = said[0][1]
+    assert head.startswith("s\n\n# Tools" if first else "# Tools")
+    lines = head.partition("<tools>\n")[2].partition("\n</tools>")[0].splitlines()
+    assert [json.loads(line) for line in lines] == prepare_tools(tools, EVERYTHING)
+    assert [content for _, content in said[2:]] == [CALLED, RESULT.format(1)]
+    assert all("tool_calls" not in turn for turn in made)
+
+
+def test_the_generic_form_is_the_format_that_answers_are_read_in() -> None:
+    """What the model sees of its earlier calls is what the parser would make calls of."""
+    arguments = ['{"city": "Zürich", "n": [1, null]}', "", " {} "]
+    said = tuple(call(at, text) for at, text in enumerate(arguments))
+    turn = generic_tools.called(say("assistant", "Let me see.", tool_calls=said))
+    read = parse_tool_call_complete(turn.content or "", generic_tools.FORMAT)
+    assert read["normal_text"].strip() == "Let me see."
+    assert [one["name"] for one in read["tool_calls"]] == [one.name for one in said]
+    made = [json.loads(one["arguments"]) for one in read["tool_calls"]]
+    assert made == [{"city": "Zürich", "n": [1, None]}, {}, {}]
+
+
+def test_tools_that_say_little() -> None:
+    [tool] = prepare_tools([Tool(name="f", strict=True)], able(bare_tools=False))
+    assert tool["function"] == {
+        "name": "f",
+        "description": "",
+        "parameters": {"type": "object", "properties": {}},
+    }
+
+
+# Every real template, with conversations that nobody made for it
+
+HARD: list[list[Message]] = [
+    [USER],
+    [say("developer", "d"), USER],
+    [USER, ANSWER, LATER, MORE],
+    [SYSTEM, LATER, USER, MORE, ANSWER, OTHER, MORE],
+    [ANSWER, USER],
+    [SYSTEM],
+    [USER, calls(1, content="a"), result(1), MORE],
+    [SYSTEM, USER, calls(1, 2), result(2), result(1), ANSWER, MORE],
+    [USER, say("assistant", tool_calls=(call(1, "argument1 is no JSON"),)), result(1)],
+]
+
+
+def marked(messages: list[Message]) -> list[Message]:
+    """With words that no template writes by itself."""
+    return [
+        turn if turn.tool_calls or turn.role == "tool" else say(turn.role, f"zq{turn.content}{at}")
+        for at, turn in enumerate(messages)
+    ]
+
+
+def words_of(messages: list[Message]) -> list[str]:
+    said = [turn.content or "" for turn in messages if not turn.tool_calls]
+    for one in (one for turn in messages for one in turn.tool_calls):
+        said += [one.name, f"argument{one.id[-1]}"]
+    return said
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real templates are not here")
+def test_real_templates_lose_nothing() -> None:
+    for path in sorted(REAL.glob("*/*.jinja")):
+        template, found = compile_template(path.read_text()), abilities(path.read_text())
+        variables: dict[str, Any] = {"eos_token": "</s>", "functions": "[]", "datetime": "now"}
+        variables |= {} if found.no_tools == "absent" else {"tools": None}
+        for messages in map(marked, HARD):
+            variables |= {"messages": prepare(messages, found), "bos_token": "<s>"}
+            try:
+                text = template.render(variables)
+            except TemplateRejected as error:
+                pytest.fail(f"{path.name}: {error.message}")
+            assert [word for word in words_of(messages) if word not in text] == [], path.name
+
+
+PARTS = """{%- for m in messages -%}[{{ m.role }}]
+{%- if m.content is string %}{{ m.content }}{% else %}
+{%- for part in m.content %}{% if part.type == 'thinking' %}<t>{{ part.thinking }}</t>
+{%- else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"""
+
+
+def test_thoughts_go_into_a_part_where_the_template_takes_them_so() -> None:
+    able_to = abilities(PARTS)
+    assert able_to.thought_parts
+    turns = prepare([say("user", "q"), say("assistant", "a", reasoning="hm")], able_to)
+    text = compile_template(PARTS).render({"messages": turns})
+    assert text == "[user]q[assistant]<t>hm</t>a"
+    assert not abilities("{% for m in messages %}{{ m.content }}{% endfor %}").thought_parts

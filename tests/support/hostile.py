@@ -1,0 +1,360 @@
+"""Constraints that mean harm, and the requests that carry them.
+
+A value is the text of some JSON: much of what hurts cannot be made by an encoder. It is of a kind
+(a schema, a grammar, a pattern, a list of choices, or a whole body), and each kind goes into some
+fields of a request. `CASES` has every value in one of its fields, which take turns; `EVERY` has it
+in all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tests.support.hostile_grammars import CHOICES, GRAMMARS, PATTERNS
+
+MODEL = "smollm2-135m"
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+TOKENS = 4
+Many = Callable[[], str]  # what is large is made when it is needed
+
+
+class Case(NamedTuple):
+    """One value in one field."""
+
+    kind: str
+    name: str
+    field: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.name} in {self.field}"
+
+    @property
+    def path(self) -> str:
+        return FIELDS[self.kind][self.field][0]
+
+    def body(self, more: str = "") -> bytes:
+        """What is sent, with `more` fields."""
+        path, said = FIELDS[self.kind][self.field]
+        value = VALUES[self.kind][self.name]
+        text = value if isinstance(value, str) else value()
+        if said == "LARK":
+            said, text = '"grammar":VALUE', json.dumps("start: %json " + text)
+        asked = '"messages":[{"role":"user","content":"Go."}]' if path == CHAT else '"prompt":"Go."'
+        head = f'{{"model":"{MODEL}","max_tokens":{TOKENS},{more}{asked},'
+        # surrogates that stand alone are sent as a sloppy encoder would
+        return (head + said.replace("VALUE", text) + "}").encode("utf-8", "surrogatepass")
+
+
+def _tool(choice: str, more: str = "") -> str:
+    return (
+        '"tools":[{"type":"function","function":{"name":"act"'
+        + more
+        + ',"parameters":VALUE}}],"tool_choice":'
+        + choice
+    )
+
+
+def _format(strict: str) -> str:
+    inner = '{"name":"made","schema":VALUE' + strict + "}"
+    return '"response_format":{"type":"json_schema","json_schema":' + inner + "}"
+
+
+NAMED = '{"type":"function","function":{"name":"act"}}'
+# kind -> field -> what is in the body, by the end that takes it
+FIELDS: dict[str, dict[str, tuple[str, str]]] = {
+    "schema": {
+        "response_format strict": (CHAT, _format(',"strict":true')),
+        "tools auto": (CHAT, _tool('"auto"')),
+        "response_format": (CHAT, _format("")),
+        "tools required strict": (CHAT, _tool('"required"', ',"strict":true')),
+        "completions response_format": (TEXT, _format(',"strict":true')),
+        "tools named": (CHAT, _tool(NAMED)),
+        "guided_json": (TEXT, '"guided_json":VALUE'),
+        "both": (CHAT, _tool('"auto"', ',"strict":true') + "," + _format("")),
+        "structured_outputs.json": (CHAT, '"structured_outputs":{"json":VALUE}'),
+        "json_schema": (CHAT, '"json_schema":VALUE'),
+        "grammar json": (TEXT, '"grammar":{"type":"json_schema","grammar":VALUE}'),
+        "schema": (CHAT, '"response_format":{"type":"json_object","schema":VALUE}'),
+        "lark": (TEXT, "LARK"),
+    },
+    "grammar": {
+        "grammar": (CHAT, '"grammar":VALUE'),
+        "guided_grammar": (TEXT, '"guided_grammar":VALUE'),
+        "structured_outputs.grammar": (TEXT, '"structured_outputs":{"grammar":VALUE}'),
+        "lark": (CHAT, '"grammar":{"type":"lark","grammar":VALUE}'),
+        "gbnf": (TEXT, '"grammar":{"type":"gbnf","grammar":VALUE}'),
+    },
+    "pattern": {
+        "regex": (CHAT, '"regex":VALUE'),
+        "guided_regex": (TEXT, '"guided_regex":VALUE'),
+        "structured_outputs.regex": (TEXT, '"structured_outputs":{"regex":VALUE}'),
+        "grammar regex": (CHAT, '"grammar":{"type":"regex","grammar":VALUE}'),
+        "schema": (CHAT, _format("").replace("VALUE", '{"type":"string","pattern":VALUE}')),
+        "tools": (
+            CHAT,
+            _tool('"required"', ',"strict":true').replace(
+                "VALUE", '{"type":"object","properties":{"a":{"pattern":VALUE}},"required":["a"]}'
+            ),
+        ),
+    },
+    "choice": {
+        "choice": (CHAT, '"choice":VALUE'),
+        "guided_choice": (TEXT, '"guided_choice":VALUE'),
+        "structured_outputs.choice": (TEXT, '"structured_outputs":{"choice":VALUE}'),
+        "enum": (CHAT, _format(',"strict":true').replace("VALUE", '{"enum":VALUE}')),
+    },
+    "body": {"body": (CHAT, "VALUE")},
+}
+
+
+# Schemas
+
+
+def nested(before: str, times: int, inner: str = '{"type":"null"}', after: str = "}") -> Many:
+    return lambda: before * times + inner + after * times
+
+
+def defined(count: int, body: str, last: str = '{"type":"string"}') -> Many:
+    """Definitions of which each is made of the next; `body` has THEN for it."""
+
+    def make() -> str:
+        each = (f'"d{i}":{body.replace("THEN", _ref(i + 1))}' for i in range(count))
+        return f'{{"$ref":"#/$defs/d0","$defs":{{{",".join(each)},"d{count}":{last}}}}}'
+
+    return make
+
+
+def _ref(number: int) -> str:
+    return f'{{"$ref":"#/$defs/d{number}"}}'
+
+
+def every_one(count: int, item: str, wrap: str) -> Many:
+    """A list of items, in which NUMBER counts."""
+    return lambda: wrap.replace(
+        "LIST", ",".join(item.replace("NUMBER", str(i)) for i in range(count))
+    )
+
+
+def text(letters: str, times: int) -> Many:
+    return lambda: json.dumps(letters * times)
+
+
+def product(options: int, factors: int) -> Many:
+    """All of many choices: as many results as options to the power of factors."""
+
+    def make() -> str:
+        every = (
+            {
+                "anyOf": [
+                    {"required": [f"k{i}_{j}"], "properties": {f"k{i}_{j}": {"minLength": j}}}
+                    for j in range(options)
+                ]
+            }
+            for i in range(factors)
+        )
+        return json.dumps({"type": "object", "allOf": list(every)})
+
+    return make
+
+
+PAIR = '{"type":"object","properties":{"a":THEN,"b":THEN},"required":["a","b"]}'
+MARKS = ("<tool_call>", "</tool_call>", "<|im_end|>", '"}\n', "\\", "a|b.*(", "{{x}}", "\u2028")
+OBJECT = '{"type":"object","properties":{LIST}}'
+
+DEEP: dict[str, str | Many] = {
+    **{f"{n} arrays": nested('{"type":"array","items":', n) for n in (62, 100, 1_000, 100_000)},
+    **{
+        f"{n} objects": nested(
+            '{"type":"object","required":["a"],"properties":{"a":', n, after="}}"
+        )
+        for n in (62, 100, 300, 2_000, 100_000)
+    },
+    **{f"{n} anyOf": nested('{"anyOf":[', n, after="]}") for n in (60, 1_000, 50_000)},
+    "300 allOf": nested('{"allOf":[{"type":"object"},', 300, "{}", "]}"),
+    "1,000 not": nested('{"not":', 1_000),
+    "60 if": nested('{"if":{"type":"string"},"then":', 60),
+    "60 optional": nested('{"type":["object","null"],"properties":{"a":{},"b":', 60, after="}}"),
+    "a deep const": nested("[", 50_000, '{"const":1}', "]"),
+    "a deep enum": lambda: '{"enum":[' + "[" * 5_000 + "]" * 5_000 + "]}",
+}
+WIDE: dict[str, str | Many] = {
+    "10 to the 20": product(10, 20),
+    "2 to the 62": product(2, 62),
+    "anyOf of anyOf": nested('{"anyOf":[{"type":"string"},{"minItems":2},', 30, "{}", "]}"),
+    "choices in choices": lambda: _tree(12),
+    "oneOf of 300": every_one(300, '{"type":"string","pattern":"^aNUMBER"}', '{"oneOf":[LIST]}'),
+    "oneOf of objects": every_one(
+        60, '{"properties":{"aNUMBER":{"type":"string"}}}', '{"type":"object","oneOf":[LIST]}'
+    ),
+    "allOf of 5,000": every_one(5_000, '{"minLength":NUMBER}', '{"allOf":[LIST]}'),
+    "doubling members": defined(40, PAIR),
+    "doubling choices": defined(40, '{"anyOf":[THEN,{"type":"array","items":THEN}]}'),
+    "doubling parts": defined(30, '{"allOf":[THEN,THEN]}', '{"type":"object"}'),
+    "doubling items": defined(40, '{"type":"array","prefixItems":[THEN,THEN],"minItems":2}'),
+    "tripling oneOf": defined(12, '{"oneOf":[THEN,THEN,{"type":"array","items":THEN}]}'),
+    "a chain of 60": defined(60, '{"type":"array","items":THEN}'),
+    "a chain of 5,000": defined(5_000, "THEN"),
+    "1,000 members": every_one(1_000, '"kNUMBER":{"type":"integer"}', OBJECT),
+    "60 members of 60": lambda: _square(60),
+    "200,000 members": every_one(200_000, '"kNUMBER":{"type":"integer"}', OBJECT),
+    "patternProperties": every_one(
+        200,
+        '".*aNUMBER.*":{"minimum":NUMBER}',
+        '{"type":"object","patternProperties":{LIST}}',
+    ),
+    "a large description": lambda: '{"type":"null","description":"' + "x" * 5_000_000 + '"}',
+}
+REFERRING: dict[str, str | Many] = {
+    "itself": '{"$ref":"#"}',
+    "itself in a choice": '{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}',
+    "each other": '{"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},'
+    '"b":{"$ref":"#/$defs/a"}}}',
+    "a tree": '{"type":"object","properties":{"l":{"$ref":"#"},"r":{"$ref":"#"}}}',
+    "no end": '{"type":"object","properties":{"l":{"$ref":"#"}},"required":["l"]}',
+    "a knot": every_one(
+        60,
+        '"dNUMBER":{"anyOf":['
+        + ",".join(f'{{"type":"array","items":{_ref(i)}}}' for i in range(60))
+        + "]}",
+        '{"$ref":"#/$defs/d0","$defs":{LIST}}',
+    ),
+    "allOf of itself": '{"allOf":[{"$ref":"#"},{"type":"object","properties":{"a":{"$ref":"#"}}}]}',
+    "http": '{"$ref":"http://127.0.0.1:9/schema.json"}',
+    "a file": '{"$ref":"file:///etc/passwd"}',
+    "metadata": '{"properties":{"a":{"$ref":"http://169.254.169.254/latest/meta-data/"}}}',
+    "a relative one": '{"$id":"http://localhost:9/","$ref":"other.json"}',
+    "$dynamicRef": '{"$dynamicRef":"#meta","$dynamicAnchor":"meta"}',
+    "into a value": '{"$ref":"#/enum/0","enum":[{"type":"string"},"a"]}',
+    "an odd pointer": '{"$ref":"#/%00/%ff/~2/__proto__"}',
+    "a long pointer": lambda: json.dumps({"$ref": "#" + "/a" * 50_000}),
+}
+LARGE: dict[str, str | Many] = {
+    "20,000 values": every_one(20_000, '"value NUMBER"', '{"enum":[LIST]}'),
+    "5,000 values": every_one(5_000, '"value NUMBER"', '{"enum":[LIST]}'),
+    "one of 5 MB": lambda: '{"enum":["' + "a" * 5_000_000 + '"]}',
+    "maxLength": '{"type":"string","maxLength":1000000000}',
+    "minLength": '{"type":"string","minLength":1000000000}',
+    "minLength below the limit": '{"type":"string","minLength":99999,"maxLength":100000}',
+    "lengths of lengths": every_one(
+        300, '"kNUMBER":{"type":"string","minLength":NUMBER,"maxLength":9NUMBER}', OBJECT
+    ),
+    "minItems": '{"type":"array","minItems":1000000}',
+    "items of items": nested(
+        '{"type":"array","minItems":1999,"maxItems":2000,"items":', 20, '{"maxLength":99999}'
+    ),
+    "minProperties": '{"type":"object","minProperties":1000000}',
+    "maxProperties": '{"type":"object","maxProperties":1999,"propertyNames":{"pattern":"^a+$"}}',
+    "beyond floats": '{"type":"number","maximum":1' + "0" * 400 + "}",
+    "1e400": '{"type":"number","maximum":1e400}',
+    "a small step": '{"type":"number","multipleOf":1e-300}',
+    "a large step": '{"type":"number","minimum":-1e308,"maximum":1e308,"multipleOf":1e300}',
+    "odd steps": '{"type":"number","minimum":0.1,"maximum":1e16,"multipleOf":0.30000000000000004}',
+    "steps of steps": '{"type":"integer","allOf":['
+    + ",".join(f'{{"multipleOf":{n}}}' for n in (7919, 7907, 7901, 7883, 7879, 7877))
+    + "]}",
+    "far bounds": '{"type":"integer","minimum":-99999999999999999,"maximum":99999999999999999}',
+    "a huge number": '{"const":1' + "0" * 5_000 + "}",
+}
+ODD: dict[str, str | Many] = {
+    "NaN": '{"type":"number","minimum":NaN}',
+    "Infinity": '{"type":"number","maximum":Infinity}',
+    "NUL in a key": '{"type":"object","properties":{"a\\u0000b":{"const":"\\u0000"}}}',
+    "half a character": '{"type":"object","properties":{"\\ud800":{"enum":["\\udfff"]}}}',
+    "half a character, raw": '{"enum":["\ud800"]}',
+    "__proto__": '{"type":"object","properties":{"__proto__":{"type":"string"},"constructor":{}}}',
+    "a long key": lambda: '{"type":"object","required":["' + "k" * 100_000 + '"]}',
+    "marks in keys": json.dumps({"type": "object", "properties": {m: {"const": m} for m in MARKS}}),
+    "marks required": json.dumps({"type": "object", "required": list(MARKS)}),
+    "orders to the reader": '{"x-guidance":{"whitespace_flexible":5,"lenient":true},"not":{"x":1}}',
+    "two of a name": '{"type":"string","type":"object","properties":{"a":{}},"properties":5}',
+    "null": "null",
+    "a list": "[[[]]]",
+    "a text": '"{"',
+    "false": "false",
+    **{
+        said: "{" + said + "}"
+        for said in (
+            '"type":5', '"type":[]', '"type":"text"', '"pattern":"["', '"required":"x"',
+            '"enum":[]', '"enum":{}', '"properties":[]', '"properties":{"a":5}', '"items":5',
+            '"anyOf":{}', '"$ref":5', '"minLength":-1', '"minLength":1.5', '"minimum":"a"',
+            '"multipleOf":0', '"additionalProperties":"x"', '"$defs":5,"$ref":"#/$defs/a"',
+            '"minimum":5,"maximum":1', '"allOf":[{"type":"string"},{"type":"object"}]',
+            '"type":"string","minLength":9,"enum":["a"]', '"format":5', '"format":"\\n"',
+        )
+    },
+}  # fmt: skip
+
+
+def _tree(depth: int) -> str:
+    """Choices in choices, two each."""
+    if depth == 0:
+        return '{"type":"object","properties":{"a":{"type":"string"}}}'
+    inner = _tree(depth - 1)
+    return f'{{"anyOf":[{inner},{{"type":"array","items":{inner}}}]}}'
+
+
+def _square(side: int) -> str:
+    names = [f"k{i}" for i in range(side)]
+    inner = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+    return json.dumps({"type": "object", "properties": dict.fromkeys(names, inner)})
+
+
+# Whole bodies
+
+
+def tools(count: int, schema: str = '{"type":"object"}', name: str = '"toolNUMBER"') -> Many:
+    one = '{"type":"function","function":{"name":' + name + ',"parameters":' + schema + "}}"
+    return every_one(count, one, '"tool_choice":"required","tools":[LIST]')
+
+
+def called(name: str) -> Many:
+    return tools(1, name=json.dumps(name))
+
+
+BIG = '{"type":"object","properties":{"a":{"enum":["x","y"]},"b":{"type":"string","maxLength":99}}}'
+BODIES: dict[str, str | Many] = {
+    "1,000 tools": tools(1_000, BIG),
+    "1,025 tools": tools(1_025),
+    "64 tools of 60 members": tools(64, _square(8)),
+    "two of a name": tools(2, name='"same"'),
+    **{
+        f"called {name[:12]!r}": called(name)
+        for name in ('a"b', "a\nb", "(a|b)*", "<tool_call>", "a\x00b", "n" * 512, "/x/", "{{x}}")
+    },
+    "half a name": tools(1, name='"\\ud800"'),
+    "a grammar and a pattern": '"grammar":"root ::= \\"a\\"","regex":"a"',
+    "nothing structured": '"structured_outputs":{}',
+    "all of it": '"structured_outputs":{"json":{},"regex":"a","choice":["a"]},"guided_json":{}',
+    "a choice of nothing": '"tool_choice":"required"',
+    "an odd choice": '"tool_choice":{"type":"function","function":{"name":{}}},"tools":[]',
+    "an odd format": '"response_format":{"type":{"type":"json_schema"}}',
+    "no schema": '"response_format":{"type":"json_schema","json_schema":{"name":"a"}}',
+    "a deep choice": lambda: '"tool_choice":' + "[" * 100_000 + "]" * 100_000,
+    "10 MB of schema": every_one(330_000, '"kNUMBER":{"type":"object"}', '"guided_json":{LIST}'),
+    "10 MB of nothing": lambda: '"response_format":{"type":"text"},"x":"' + "x" * 10_000_000 + '"',
+    "10 MB of lists": lambda: '"guided_json":{"a":[' + "[]," * 3_500_000 + "1]}",
+    "10 MB, said twice": lambda: '"tools":[' + "{}," * 3_500_000 + '1],"tools":[]',
+    "many choices": '"n":8,"regex":"(x+x+)+y"',
+}
+
+VALUES: dict[str, dict[str, str | Many]] = {
+    "schema": DEEP | WIDE | REFERRING | LARGE | ODD,
+    "grammar": GRAMMARS,
+    "pattern": PATTERNS,
+    "choice": CHOICES,
+    "body": BODIES,
+}
+
+EVERY = [
+    Case(kind, name, field)
+    for kind, values in VALUES.items()
+    for name in values
+    for field in FIELDS[kind]
+]
+CASES = [
+    Case(kind, name, list(FIELDS[kind])[turn % len(FIELDS[kind])])
+    for kind, values in VALUES.items()
+    for turn, name in enumerate(values)
+]

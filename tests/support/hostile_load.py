@@ -1,0 +1,144 @@
+"""A server under hostile requests: somebody who asks whether it lives, and what answers must be.
+
+The server is a process, as it is for those who use it: in the process of the tests it would also
+wait for their garbage to be collected.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from tests.support.hostile import MODEL, TEXT, Case
+from tests.support.paths import ROOT
+from tests.support.real_model import answer, asking, fault, shape
+from tests.support.server_process import child_pids, served, until
+from tests.support.serving import events
+
+# what a message may not hold, unless its reader sent it
+INTERNALS = re.compile(
+    r"llguidance|pyo3|xllamacpp|llama\.cpp|msgspec|jinja|derivre|earley|dragoman|traceback|panick"
+    r"|site-packages|\.py\b|\.rs\b|0x[0-9a-f]{5}|\w+Error\b|\w+Exception\b|object at|/usr/|/root/"
+)
+REFUSED = ("http", "a file", "metadata", "a relative one", "itself", "each other", "100000 arrays")
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": [1, 2]}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+class Watcher:
+    """Asks whether the server lives, over and over."""
+
+    def __init__(self, url: str, server: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.health_probe", url, str(server)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def __enter__(self) -> Watcher:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """There always was an answer."""
+        said, _ = self._process.communicate()
+        found = json.loads(said)
+        assert found["failures"] == []
+        slowest, own = (
+            ", ".join(f"{1000 * spent:.1f}" for spent in sorted(found[kind])[-3:])
+            for kind in ("latencies", "own")
+        )
+        print(
+            f"\n/health/live: {len(found['latencies'])} times, the slowest {slowest} ms; "
+            f"without waiting for a processor, {own} ms"
+        )
+
+
+class Siege(NamedTuple):
+    """A server, who troubles it, and the engine that must outlive it."""
+
+    client: httpx.Client
+    url: str
+    process: int
+    engine: int
+
+
+@contextmanager
+def besieged(model: Path) -> Iterator[Siege]:
+    flags = ("--context", "512", "--slots", "2", "--models-dir", str(model.parent.parent))
+    with served(MODEL, *flags) as (process, url):
+        until(process, "Serving")
+        # nobody else reads what it says, and it must not wait for that
+        reader = threading.Thread(target=lambda: list(process.stdout or ()))
+        reader.start()
+        headers = {"content-type": "application/json"}
+        with (
+            Watcher(url, process.pid),
+            httpx.Client(base_url=url, timeout=60, headers=headers) as client,
+        ):
+            yield Siege(client, url, process.pid, engine_pid(process.pid))
+        process.terminate()
+        reader.join()
+
+
+def engine_pid(server: int) -> int:
+    [found] = [
+        pid
+        for pid in child_pids(server)
+        if b"engines.isolated" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return found
+
+
+def attack(siege: Siege, case: Case, *, streamed: bool) -> None:
+    """Send a hostile value, and see that it is answered as any request is."""
+    sent = case.body('"stream":true,' if streamed else "")
+    response = siege.client.post(case.path, content=sent)
+    assert response.status_code in (200, 400), response.text
+    if response.status_code == 400:
+        _check_error(response.json(), sent)
+    elif streamed:
+        for event in events(response):
+            if "error" in event:
+                _check_error(event, sent)
+    if case.kind == "schema" and case.name in REFUSED and case.field != "tools auto":
+        assert response.status_code == 400
+
+
+def _check_error(body: Any, sent: bytes) -> None:
+    """An error object for a person, with nothing in it that is ours alone."""
+    assert body.keys() == {"error"}
+    error = body["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] is None or isinstance(error["param"], str)
+    assert 0 < len(error["message"]) < 1000
+    for found in INTERNALS.findall(error["message"]):
+        assert found.encode() in sent, error["message"]
+
+
+def check_unharmed(siege: Siege) -> None:
+    """It is the same server with the same engine, and answers."""
+    said = {"model": MODEL, "prompt": "One, two,", "max_tokens": 3}
+    assert siege.client.post(TEXT, json=said).json()["usage"]["completion_tokens"] == 3
+    found = answer(siege, asking("Say one.", 1, **shape(SCHEMA)))
+    assert fault(found.content, SCHEMA) is None
+    assert engine_pid(siege.process) == siege.engine
+    page = siege.client.get("/metrics").text
+    for name in ("grammars_compiling", "grammars_waiting", "requests_running", "requests_waiting"):
+        assert set(re.findall(rf"^dragoman_{name}\S* (\S+)$", page, re.MULTILINE)) == {"0.0"}
+    assert f'dragoman_engine_restarts_total{{model="{MODEL}"}} 0.0' in page

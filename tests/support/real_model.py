@@ -1,0 +1,266 @@
+"""The real default model behind a real server, what it answers, and whether that fits a schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx
+from jsonschema import Draft202012Validator, FormatChecker
+
+from dragoman import config, runtime
+from tests.support.paths import TEMPLATES
+from tests.support.serving import Running, events, running
+
+MODEL = "smollm2-135m"
+WAYS = ("response_format", "required", "named")
+ENDED = ("stop", "tool_calls")
+
+
+@contextmanager
+def serve(default_model: Path, **said: Any) -> Iterator[Running]:
+    kept = {"port": 0, "store": "sqlite://", "models_dir": str(default_model.parent.parent)}
+    settings = config.load(kept | said)
+    models = runtime.find_models(settings, MODEL)
+    with running(runtime.make_app(models, settings, local=True)) as made:
+        made.on_loop(models.load(MODEL))
+        yield made
+
+
+# Asking
+
+
+def tool(parameters: Any, name: str = "make", *, strict: bool = True) -> dict[str, Any]:
+    function = {"name": name, "parameters": parameters, "strict": strict}
+    return {"type": "function", "function": function}
+
+
+def shape(schema: Any, *, strict: bool = True) -> dict[str, Any]:
+    described = {"name": "answer", "schema": schema, "strict": strict}
+    return {"response_format": {"type": "json_schema", "json_schema": described}}
+
+
+def forced(parameters: Any, way: str) -> dict[str, Any]:
+    """A call that must be made, in one of the two ways of saying so."""
+    named = {"type": "function", "function": {"name": "make"}}
+    return {"tools": [tool(parameters)], "tool_choice": named if way == "named" else way}
+
+
+def asking(text: str, seed: int, **fields: Any) -> dict[str, Any]:
+    """A request whose answer is the same each time."""
+    said = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
+    return said | {"temperature": 1, "seed": seed, "max_tokens": 160} | fields
+
+
+class Reachable(Protocol):
+    """A server in this process or another."""
+
+    @property
+    def url(self) -> str: ...
+
+
+@dataclass
+class Answer:
+    """One choice of an answer; calls are names with their arguments."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    finish: str = ""
+    tokens: list[Any] = field(default_factory=list)  # entries of its logprobs
+    usage: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it came to an end by itself."""
+        return self.finish in ENDED
+
+    def add(self, said: dict[str, Any]) -> None:
+        self.content += said.get("content") or ""
+        self.reasoning += said.get("reasoning_content") or ""
+        for call in said.get("tool_calls") or ():
+            function = call["function"]
+            at = call.get("index", len(self.calls))
+            if at == len(self.calls):
+                assert call["id"]
+                self.calls.append((function["name"], ""))
+            name, arguments = self.calls[at]
+            self.calls[at] = (name, arguments + function.get("arguments", ""))
+
+
+def answers(server: Reachable, body: dict[str, Any], *, streamed: bool = False) -> list[Answer]:
+    """Every choice of an answer, put together from a stream or taken whole."""
+    url = f"{server.url}/v1/chat/completions"
+    if not streamed:
+        response = httpx.post(url, json=body, timeout=300)
+        assert response.status_code == 200, response.text
+        parts, key = [response.json()], "message"
+    else:
+        body = body | {"stream": True, "stream_options": {"include_usage": True}}
+        response = httpx.post(url, json=body, timeout=300)
+        assert response.status_code == 200, response.text
+        parts, key = events(response), "delta"
+    found = [Answer() for _ in range(body.get("n", 1))]
+    for part in parts:
+        for choice in part["choices"]:
+            one = found[choice["index"]]
+            one.add(choice[key])
+            one.finish = choice["finish_reason"] or one.finish
+            one.tokens += (choice.get("logprobs") or {}).get("content") or []
+    found[0].usage = parts[-1]["usage"]
+    return found
+
+
+def answer(server: Reachable, body: dict[str, Any], *, streamed: bool = False) -> Answer:
+    [found] = answers(server, body, streamed=streamed)
+    return found
+
+
+# Judging
+
+
+def fault(text: str, schema: Any) -> str | None:
+    """What is wrong with a text that should be JSON of a schema. Numbers are exact."""
+    try:
+        value = json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
+    except ValueError as error:
+        return f"no JSON: {error}"
+    exact = json.loads(json.dumps(schema), parse_float=Decimal)
+    errors = Draft202012Validator(exact, format_checker=FORMATS).iter_errors(value)
+    return next((error.message for error in errors), None)
+
+
+def wrong(found: Answer, schema: Any, way: str) -> str | None:
+    """What is wrong with an answer that was asked for in one of the ways."""
+    if way == "response_format":
+        if found.calls:
+            return "there are calls"
+        return fault(found.content, schema) if found.ended else _cut(found)
+    if found.ended and found.content:
+        return "there is text beside the calls"
+    if found.ended and not found.calls:
+        return "there is no call"
+    if way == "named" and len(found.calls) > 1:
+        return "there are several calls"
+    whole = found.calls if found.ended else found.calls[:-1]
+    for name, arguments in whole:
+        said = "another tool" if name != "make" else fault(arguments, schema)
+        if said is not None:
+            return said
+    return None if found.ended else _cut(found)
+
+
+def _cut(found: Answer) -> str | None:
+    """What is wrong with an answer that did not come to its end."""
+    if found.finish != "length":
+        return f"it ended as {found.finish!r}"
+    spent = found.usage["completion_tokens"]
+    return None if spent else "it was cut, but nothing was said"
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+FORMATS = FormatChecker()
+HOST = r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)"
+DURATION = r"P(?!$)(\d+W|(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?)"
+
+
+def _matches(pattern: str) -> Callable[[object], bool]:
+    return lambda value: not isinstance(value, str) or re.fullmatch(pattern, value) is not None
+
+
+def _reads(read: Callable[[str], Any], also: str) -> Callable[[object], bool]:
+    def check(value: object) -> bool:
+        if isinstance(value, str):
+            read(re.sub(r":60", ":59", value.upper()))  # a leap second
+        return _matches(also)(value)
+
+    return check
+
+
+CHECKS: Sequence[tuple[str, Callable[[object], bool]]] = (
+    ("date-time", _reads(datetime.fromisoformat, r"(?i)[0-9-]{10}t[0-9:.]+(z|[+-]\d\d:\d\d)")),
+    ("time", _reads(time.fromisoformat, r"(?i)[0-9:.]+(z|[+-]\d\d:\d\d)")),
+    ("duration", _matches(DURATION)),
+    ("hostname", _matches(rf"(?=.{{1,253}}$){HOST}(\.{HOST})*")),
+)
+for _name, _check in CHECKS:
+    FORMATS.checks(_name, raises=ValueError)(_check)
+
+
+# Thinking, and then calling or answering
+
+# how thoughts and calls are written, and a template that writes them so
+THINKERS = {"think": "thinker", "mistral_think": "brackets", "harmony": "channels"}
+CITY = {"type": "string", "maxLength": 12}
+REPORT = {
+    "type": "object",
+    "properties": {"city": CITY, "sunny": {"type": "boolean"}},
+    "required": ["city", "sunny"],
+    "additionalProperties": False,
+}
+OFFERED: dict[str, Any] = {
+    "weather": {
+        "type": "object",
+        "properties": {"city": CITY, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+    "now": {"type": "object", "properties": {}, "additionalProperties": False},
+}
+LOOKED_UP = {"name": "weather", "arguments": '{"city": "Rome"}'}
+# turns that show a small model how short thoughts can be
+TURNS: list[dict[str, Any]] = [
+    {"role": "user", "content": "Is it sunny in Oslo?"},
+    {
+        "role": "assistant",
+        "reasoning_content": "I know that.",
+        "content": '{"city": "Oslo", "sunny": false}',
+    },
+    {"role": "user", "content": "Is it sunny in Rome?"},
+    {
+        "role": "assistant",
+        "reasoning_content": "I must look.",
+        "tool_calls": [{"id": "call00001", "type": "function", "function": LOOKED_UP}],
+    },
+    {"role": "tool", "tool_call_id": "call00001", "content": "sunny"},
+    {
+        "role": "assistant",
+        "reasoning_content": "Now I know.",
+        "content": '{"city": "Rome", "sunny": true}',
+    },
+]
+
+
+def thinker(default_model: Path, manner: str) -> Any:
+    """A server whose model thinks in one of the manners."""
+    template = TEMPLATES / f"{THINKERS[manner]}.jinja"
+    return serve(default_model, context=2048, slots=1, chat_template=str(template))
+
+
+def everything(seed: int, **fields: Any) -> dict[str, Any]:
+    """A request for thoughts, and then for a call or JSON."""
+    tools = [tool(parameters, name) for name, parameters in OFFERED.items()]
+    said = asking("Is it sunny in Paris?", seed, tools=tools, **shape(REPORT), **fields)
+    return said | {"messages": [*TURNS, *said["messages"]]}
+
+
+def muddled(found: Answer) -> str | None:
+    """What is wrong with an answer that should be a call or JSON, after thoughts or none."""
+    if not found.ended:
+        return _cut(found)
+    if not found.calls:
+        return "no calls" if found.finish != "stop" else fault(found.content, REPORT)
+    if found.finish != "tool_calls" or found.content:
+        return "calls and something else"
+    said = [fault(arguments, OFFERED[name]) for name, arguments in found.calls]
+    return next((one for one in said if one is not None), None)

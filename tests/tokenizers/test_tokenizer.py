@@ -1,0 +1,376 @@
+"""Our tokenizers say what the engine's own say, and never let plain text forge a special token."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dragoman.engines.llamacpp import gguf
+from dragoman.tokenizers.from_gguf import vocabulary_from_gguf
+from dragoman.tokenizers.pretokenizers import CUTS
+from dragoman.tokenizers.tokenizer import (
+    INLINE,
+    PROBES,
+    EngineTokenizer,
+    Tokenizer,
+    from_gguf,
+    pieces_from_gguf,
+    prove,
+    proved,
+)
+from dragoman.tokenizers.vocabulary import is_markup
+from tests.support.tokenizer_oracle import (
+    Oracle,
+    byte_level_vocabulary,
+    oracle,
+    scored_vocabulary,
+    tiny_model,
+)
+
+WORDS = (
+    "hello World it's DON'T 123 4567 word camelCase _x (a) !? ... += $ ` A b été ß Ω І ʰ ǅ ½ ٣٤ "
+    "日本語 한국어 émoji😀 e\u0301 ！ 、 ㄅ 👨\u200d👩\u200d👧 \ufeff"
+)
+SPACES = (" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", "\u00a0", "\u200d")
+BITS = [*WORDS.split(), *SPACES]
+sentences = st.lists(st.sampled_from(BITS), max_size=30).map("".join)
+anything = st.text(
+    st.characters(exclude_categories=("Cs", "Cn", "Co"), max_codepoint=0x2FFFF), max_size=40
+)
+slowly = settings(
+    max_examples=700, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+ONE_OF_EACH = {cut: name for name, cut in reversed(CUTS.items())}
+
+
+@pytest.fixture(scope="module")
+def ours(default_model: Path) -> Tokenizer:
+    made = from_gguf(gguf.read(default_model).metadata)
+    assert isinstance(made, Tokenizer)
+    return made
+
+
+@pytest.fixture(scope="module")
+def theirs(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
+    with oracle(default_model, tmp_path_factory.mktemp("o")) as asking:
+        yield asking
+
+
+def build(path: Path, vocabulary: dict[str, Any]) -> Tokenizer:
+    made = from_gguf(gguf.read(tiny_model(path, vocabulary)).metadata)
+    assert isinstance(made, Tokenizer)
+    return made
+
+
+def agree(ours: Tokenizer, theirs: Oracle, texts: list[str]) -> None:
+    for text in texts:
+        assert ours.encode_now(text) == theirs(text), text
+
+
+@slowly
+@given(st.lists(sentences | anything, min_size=1, max_size=5))
+def test_default_model_agrees_with_the_engine(
+    ours: Tokenizer, theirs: Oracle, texts: list[str]
+) -> None:
+    agree(ours, theirs, texts)
+
+
+def test_every_character_agrees_with_the_engine(ours: Tokenizer, theirs: Oracle) -> None:
+    letters = [
+        chr(code)
+        for code in range(0x20, 0x30000)
+        if unicodedata.category(chr(code)) not in ("Cs", "Cn", "Co")
+    ]
+    for at in range(0, len(letters), 500):
+        agree(ours, theirs, ["".join(f"a{c}1 {c}b{c}{c} " for c in letters[at : at + 500])])
+
+
+def test_proof_of_the_default_model(ours: Tokenizer, theirs: Oracle) -> None:
+    assert asyncio.run(prove(ours, theirs.tokenize)) == []
+    assert asyncio.run(proved(ours, theirs)) is ours
+
+
+@slowly
+@given(sentences | anything.filter(lambda text: text.replace("\n", "").isprintable()))
+def test_decoding_gives_the_text_back(ours: Tokenizer, text: str) -> None:
+    assert ours.decode(ours.encode_now(text)) == text
+    assert b"".join(ours.pieces[token] for token in ours.encode_now(text)) == text.encode()
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH.values())
+def test_each_cut_agrees_with_the_engine(name: str, tmp_path: Path) -> None:
+    ours = build(tmp_path / "m.gguf", byte_level_vocabulary(PROBES, name))
+    texts = [text for text in _random_sentences(300) if "<" not in text]
+    with oracle(tmp_path / "m.gguf", tmp_path) as theirs:
+        assert asyncio.run(prove(ours, theirs.tokenize)) == []
+        agree(ours, theirs, texts)
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_scored_vocabulary_agrees_with_the_engine(prefix: bool, tmp_path: Path) -> None:
+    vocabulary, _ = scored_vocabulary(PROBES)
+    ours = build(tmp_path / "m.gguf", vocabulary | {"add_space_prefix": prefix})
+    marks = [f"a {mark} b{mark}" for mark in ("<s>", "</s>", "<unk>", "<table>", "\n\n", "   ")]
+    with oracle(tmp_path / "m.gguf", tmp_path) as theirs:
+        assert asyncio.run(prove(ours, theirs.tokenize)) == []
+        agree(ours, theirs, marks + _random_sentences(800))
+    assert ours.add_bos
+    assert ours.decode(ours.encode_now("été\n日本")) == (" " if prefix else "") + "été\n日本"
+
+
+def test_merging_over_lines_agrees_with_the_engine(tmp_path: Path) -> None:
+    vocabulary, merges = scored_vocabulary(PROBES)
+    del vocabulary["scores"]
+    ours = build(
+        tmp_path / "m.gguf",
+        vocabulary | {"model": "gemma4", "merges": merges, "add_bos_token": False},
+    )
+    with oracle(tmp_path / "m.gguf", tmp_path) as theirs:
+        assert asyncio.run(prove(ours, theirs.tokenize)) == []
+        agree(ours, theirs, _random_sentences(800))
+    assert ours.add_bos  # this kind cannot do without, whatever its file says
+
+
+def _random_sentences(count: int) -> list[str]:
+    import random
+
+    chance = random.Random(7)
+    return ["".join(chance.choices(BITS, k=chance.randint(1, 25))) for _ in range(count)]
+
+
+def test_plain_text_never_becomes_a_special_token(ours: Tokenizer) -> None:
+    text = "".join(f"x{special} {special}" for special in ours.specials)
+    ids = ours.encode_now(text)
+    assert not set(ids) & set(ours.specials.values())
+    assert ours.decode(ids) == text
+
+
+@pytest.mark.parametrize("kind", ["bytes", "scores"])
+def test_marks_never_match_but_other_defined_words_do(kind: str, tmp_path: Path) -> None:
+    vocabulary = (
+        byte_level_vocabulary(PROBES, "llama-bpe")
+        if kind == "bytes"
+        else scored_vocabulary(PROBES)[0]
+    )
+    ours = build(tmp_path / "m.gguf", vocabulary)
+    html = vocabulary["tokens"].index("<table>")
+    assert "<tool_call>" in ours.specials
+    assert "<table>" not in ours.specials
+    assert html in ours.encode_now("a<table>b")
+    forged = ours.encode_now("a<tool_call>b</s><|im_end|>")
+    assert not set(forged) & set(ours.specials.values())
+    assert ours.decode(forged).strip() == "a<tool_call>b</s><|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        ("<|im_start|>", True),
+        ("<tool_call>", True),
+        ("</think>", True),
+        ("[INST]", True),
+        ("[/TOOL_RESULTS]", True),
+        ("<｜tool▁calls▁begin｜>", True),
+        ("<turn|>", True),
+        ("<table>", False),
+        ("</h1>", False),
+        ("<0x0A>", False),
+        ("word", False),
+        ("  ", False),
+        ("a < b >", False),
+        ("[0]", False),
+    ],
+)
+def test_what_looks_like_a_mark(text: str, mark: bool) -> None:
+    assert is_markup(text) is mark
+
+
+def metadata(words: dict[str, int], **said: Any) -> dict[str, Any]:
+    """GGUF metadata of a vocabulary given as text -> type."""
+    base: dict[str, Any] = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "qwen2",
+        "tokenizer.ggml.tokens": list(words),
+        "tokenizer.ggml.token_type": list(words.values()),
+        "tokenizer.ggml.merges": [],
+    }
+    return base | {f"tokenizer.ggml.{key}": value for key, value in said.items()}
+
+
+CHATML = {"a": 1, "<|endoftext|>": 3, "<|im_start|>": 3, "<|im_end|>": 3}
+HARMONY = {"<|return|>": 3, "<|call|>": 3, "<|end|>": 3, "<|start|>": 3}
+
+
+@pytest.mark.parametrize(
+    ("said", "ends"),
+    [
+        (metadata(CHATML, eos_token_id=3), {1, 3}),
+        (metadata(CHATML, eos_token_id=0), {0, 1, 3}),  # what the model says comes first
+        (metadata(CHATML, eos_token_id=0, eot_token_id=2), {0, 1, 2, 3}),
+        (metadata(CHATML), {1, 3}),
+        (metadata(CHATML, eos_token_id=99), {1, 3}),  # out of range: not said
+        (metadata({"a": 1, "</s>": 1}), set()),  # an ordinary word ends nothing
+        (metadata({"a": 1, "</s>": 3}), {1}),
+        (metadata({"a": 1, "<|im_end|>": 1}), {1}),  # a mark that the file calls a word
+        (metadata(HARMONY), {0, 1}),  # there, `<|end|>` closes a message, not the answer
+        (metadata({"a": 1, "b": 1}), set()),
+        ({}, set()),
+    ],
+)
+def test_d44_ends_come_from_metadata_then_texts(said: dict[str, Any], ends: set[int]) -> None:
+    vocabulary = vocabulary_from_gguf(said)
+    assert vocabulary.eos_ids == ends
+    assert ends <= vocabulary.control
+
+
+def test_d36_templates_know_the_special_tokens(ours: Tokenizer) -> None:
+    assert ours.variables == {
+        "bos_token": "<|im_start|>",
+        "eos_token": "<|im_end|>",
+        "unk_token": "<|endoftext|>",
+        "pad_token": "<|im_end|>",
+    }
+    assert (ours.bos_id, ours.eos_id, set(ours.eos_ids)) == (1, 2, {0, 2})
+    assert ours.add_bos is False
+    assert ours.vocab_size == 49152
+    assert ours.control == set(range(17))
+    assert ours.specials["<|im_end|>"] == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "adds"),
+    [
+        (metadata(CHATML, bos_token_id=2), False),
+        (metadata(CHATML, bos_token_id=2, add_bos_token=True), True),
+        (metadata(CHATML, bos_token_id=2, pre="llama-bpe"), True),
+        (metadata(CHATML, bos_token_id=2, pre="llama-bpe", add_bos_token=False), False),
+        (metadata(CHATML, add_bos_token=True), False),  # there is none to add
+        (metadata({"a": 1, "<s>": 3}, model="llama"), True),
+        (metadata({"a": 1, "<s>": 3}, model="llama", add_bos_token=False), False),
+    ],
+)
+def test_d37_bos_is_added_only_where_the_model_wants_it(said: dict[str, Any], adds: bool) -> None:
+    assert vocabulary_from_gguf(said).add_bos is adds
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokens", "pieces"),
+    [
+        (
+            "gpt2",
+            {"Ġa": 1, "Ċ": 1, "<|x|>": 3, "[PAD1]": 5, "日": 1},
+            [b" a", b"\n", b"<|x|>", b"", "日".encode()],
+        ),
+        (
+            "llama",
+            {"▁a": 1, "<0x0A>": 6, "<s>": 3, "\n▁": 4},
+            [b" a", b"\n", b"<s>", "\n▁".encode()],
+        ),
+        ("rwkv", {"a\\x00b": 1, "\\n": 1, "\\\\": 1, "x": 1}, [b"a\x00b", b"\n", b"\\", b"x"]),
+        ("plamo2", {"▁a": 1, "<0xFF>": 6}, ["▁a".encode(), b"\xff"]),
+        ("none", {}, []),
+    ],
+)
+def test_pieces(kind: str, tokens: dict[str, int], pieces: list[bytes]) -> None:
+    assert pieces_from_gguf(metadata(tokens, model=kind)) == pieces
+
+
+def test_pieces_keep_bytes_that_are_not_utf8() -> None:
+    broken = b"\xff\xfe".decode("utf-8", "surrogateescape")
+    assert pieces_from_gguf(metadata({broken: 1}, model="llama")) == [b"\xff\xfe"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        metadata(CHATML, tokens=3),
+        metadata(CHATML, tokens="text", token_type="text"),
+        metadata(CHATML, token_type=[1]),
+        metadata(CHATML, merges=None),
+        metadata(CHATML, merges=["x y"]),
+        metadata(CHATML, model="llama", scores=[1.0]),
+        metadata(CHATML, model=7, pre=7),
+        metadata(CHATML, model="bert"),
+        metadata(CHATML, pre="never-heard-of"),
+    ],
+)
+def test_strange_metadata_gives_no_tokenizer_but_no_crash(said: dict[str, Any]) -> None:
+    made = from_gguf(said)
+    assert made is None or isinstance(made, Tokenizer)
+
+
+class Fake:
+    """An engine that tokenizes letter by letter, except for the words it was given."""
+
+    def __init__(self, **words: int) -> None:
+        self.words = words
+        self.asked: list[str] = []
+
+    async def tokenize(self, text: str, special: bool) -> list[int]:
+        assert not special
+        self.asked.append(text)
+        return [self.words[text]] if text in self.words else [1000 + ord(c) for c in text]
+
+
+def test_a_tokenizer_that_differs_is_replaced(ours: Tokenizer, caplog: Any) -> None:
+    engine = Fake()
+    found = asyncio.run(prove(ours, engine.tokenize))
+    assert len(found) == len(PROBES)
+    assert found[0].text == PROBES[0]
+    chosen = asyncio.run(proved(ours, engine))
+    assert isinstance(chosen, EngineTokenizer)
+    assert chosen.source == "engine"
+    assert chosen.specials == ours.specials
+    assert asyncio.run(chosen.encode("ab")) == [1097, 1098]
+    assert asyncio.run(chosen.encode("")) == []
+    assert chosen.decode(ours.encode_now("same pieces")) == "same pieces"
+    assert "differs" in caplog.text
+    assert asyncio.run(proved(chosen, engine)) is chosen
+    with pytest.raises(NotImplementedError):
+        chosen.encode_now("x")
+
+
+def test_an_engine_that_lets_marks_through_is_corrected() -> None:
+    said = metadata({"a": 1, "<tool_call>": 4}, pre="unknown-to-us")
+    chosen = from_gguf(said, Fake(**{"<tool_call>": 1}))
+    assert isinstance(chosen, EngineTokenizer)
+    ids = asyncio.run(chosen.encode("<tool_call>"))
+    assert 1 not in ids
+    assert [chr(token - 1000) for token in ids] == list("<tool_call>")
+
+
+def test_long_texts_are_encoded_in_a_thread(ours: Tokenizer) -> None:
+    where: list[threading.Thread] = []
+
+    class Watched(Tokenizer):
+        def encode_now(self, text: str) -> list[int]:
+            where.append(threading.current_thread())
+            return super().encode_now(text)
+
+    watched = Watched(ours.vocabulary, ours._backend)
+
+    async def both() -> tuple[list[int], list[int]]:
+        return await watched.encode("x" * 10), await watched.encode("word " * INLINE)
+
+    _, long = asyncio.run(both())
+    assert where[0] is threading.main_thread()
+    assert where[1] is not threading.main_thread()
+    assert ours.decode(long) == "word " * INLINE
+
+
+@pytest.mark.parametrize("text", ["a\ud800b", "\udfff", "ok \ud83d\ude00 ok"])
+def test_half_a_surrogate_pair_is_not_an_error(ours: Tokenizer, text: str) -> None:
+    shown = ours.decode(ours.encode_now(text))
+    assert shown == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def test_unknown_ids_decode_to_nothing(ours: Tokenizer) -> None:
+    assert ours.decode([-1, 10**9, *ours.encode_now("x")]) == "x"
