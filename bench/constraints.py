@@ -17,7 +17,7 @@ from typing import Any
 from bench.measure import Report, ask, median, ratio
 from bench.parts import Plan, Table, body, in_turns, load, prompts, started
 from dragoman.engines.llamacpp import gguf
-from dragoman.engines.token_mask import Masker
+from dragoman.engines.token_mask import TokenMasker
 from dragoman.grammar.compiler.compile import compiled
 from dragoman.grammar.spec import Order
 from dragoman.tokenizers.from_gguf import pieces_from_gguf
@@ -134,7 +134,7 @@ def _many_rows(many: dict[str, list[Report]]) -> list[list[str]]:
 def _masks(model: str) -> str:
     """First and later masks of varied schemas over the model's vocabulary, on random walks."""
     pieces = pieces_from_gguf(gguf.read(model).metadata)
-    masker = Masker(pieces, {0}, range(1, 17))
+    masker = TokenMasker(pieces, {0}, range(1, 17))
     masker.prepare()
     dice = random.Random(1)
     made, first, later = [], [], []

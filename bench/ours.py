@@ -6,9 +6,9 @@ import sys
 
 import dragoman
 from bench.measure import TOKEN
-from dragoman.testing import Reply, Scripted
+from dragoman.testing import Reply, ScriptedEngine
 
 if __name__ == "__main__":
     reply = Reply(TOKEN * 10_000, chunks=len(TOKEN))
-    engine = Scripted(reply, pace=float(sys.argv[2]))
+    engine = ScriptedEngine(reply, pace=float(sys.argv[2]))
     dragoman.serve(engine, port=int(sys.argv[1]), name="bench", queue=10_000, log_level="warning")

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.testing import Scripted
+from dragoman.testing import ScriptedEngine
 from dragoman.types import Job, Step
 
 NOTE = re.compile(r"[\w./-]*note-[0-9a-f]{8}\.txt")
@@ -59,7 +59,7 @@ SPEECHES = {
 }
 
 
-class Player(Scripted):
+class Player(ScriptedEngine):
     """The model. `prompts` is what it was shown with tools, `said` what it answered to that."""
 
     def __init__(self, moves: Moves, speech: Speech) -> None:
@@ -72,7 +72,7 @@ class Player(Scripted):
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         assert isinstance(job.prompt, str)
         answer = self._answer(job.prompt)
-        async for step in Scripted(answer, context=self.settings.context).generate(job):
+        async for step in ScriptedEngine(answer, context=self.settings.context).generate(job):
             yield step
 
     def _answer(self, prompt: str) -> str:

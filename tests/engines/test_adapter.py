@@ -12,9 +12,9 @@ import pytest
 
 from dragoman.engines import capabilities_of
 from dragoman.engines.adapter import NAMES, GenerateRequest, adapt, sampling_params
-from dragoman.engines.merge import together
+from dragoman.engines.merge import merge_steps
 from dragoman.errors import EngineFailed, Overloaded
-from dragoman.testing import Scripted, check_engine
+from dragoman.testing import ScriptedEngine, check_engine
 from dragoman.types import DEFAULT_SAMPLING, Capabilities, Engine, Job, Sampling, Step
 
 
@@ -369,7 +369,7 @@ def test_a_choice_that_fails_last_is_a_failure_too() -> None:
 
 def test_nothing_together_is_nothing() -> None:
     async def main() -> list[Step]:
-        return [step async for step in together([])]
+        return [step async for step in merge_steps([])]
 
     assert asyncio.run(main()) == []
 
@@ -383,7 +383,7 @@ def test_an_adapted_engine_keeps_the_contract(delta: bool) -> None:
 
 
 def test_an_engine_passes_through_untouched() -> None:
-    engine = Scripted("x")
+    engine = ScriptedEngine("x")
     assert adapt(engine) is engine
 
 
@@ -441,7 +441,7 @@ REFUSED = [
     (object(), "neither `generate"),
     (ReturnsText(), "must `yield`"),
     (SyncAdmit(), "must be `async`"),
-    (Scripted, "is a class"),
+    (ScriptedEngine, "is a class"),
     (None, "NoneType is no engine"),
 ]
 

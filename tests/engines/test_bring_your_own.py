@@ -22,7 +22,7 @@ from openai import OpenAI
 import dragoman
 from dragoman import runtime
 from dragoman.errors import ModelBroken
-from dragoman.testing import Scripted
+from dragoman.testing import ScriptedEngine
 from dragoman.types import Job, Step
 from tests.support.serving import chat, scripted_app, serving
 
@@ -226,7 +226,7 @@ def test_a_key_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 def test_serve_async_ends_when_its_task_is_cancelled() -> None:
     async def main() -> None:
-        serving = asyncio.create_task(dragoman.serve_async(Scripted("x"), port=0))
+        serving = asyncio.create_task(dragoman.serve_async(ScriptedEngine("x"), port=0))
         await asyncio.sleep(0)
         serving.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -15,7 +15,7 @@ import pytest
 from gguf import GGUFWriter
 
 from dragoman.engines.llamacpp.server import PREFIX, cores, sweep
-from dragoman.engines.subprocess.engine import Isolated, Timing
+from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
 from dragoman.errors import BadRequest, EngineDown, ModelBroken
 from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
 from tests.support.llama_engine import job_of
@@ -25,9 +25,9 @@ FACTORY = "dragoman.engines.llamacpp:create"
 QUICK = Timing(first_pause=0.01)
 
 
-def engine_of(path: Path, **settings: Any) -> Isolated:
+def engine_of(path: Path, **settings: Any) -> SubprocessEngine:
     said = {"path": str(path), "context": 256, "slots": 2, "threads": 1, **settings}
-    return Isolated(FACTORY, said, name="llama", timing=QUICK)
+    return SubprocessEngine(FACTORY, said, name="llama", timing=QUICK)
 
 
 def folders() -> set[str]:
@@ -56,7 +56,7 @@ def test_its_life(default_model: Path) -> None:
     assert folders() - before == set()
 
 
-async def all_die_and_one_goes_on(engine: Isolated, prompt: list[int]) -> int:
+async def all_die_and_one_goes_on(engine: SubprocessEngine, prompt: list[int]) -> int:
     """Kill the process with 16 jobs in flight; how many were told."""
     moving = asyncio.Event()
 

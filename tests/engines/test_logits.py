@@ -19,7 +19,7 @@ import pytest
 
 from dragoman.engines.logits import LogitsEngine
 from dragoman.engines.logits.sampling import FEW, HONOURED, log_softmax, nucleus
-from dragoman.engines.token_mask import Following, Masker
+from dragoman.engines.token_mask import Following, TokenMasker
 from dragoman.errors import (
     BadRequest,
     ContextOverflow,
@@ -507,7 +507,7 @@ class Handshake(LittleModel):
         self.passes += 1
 
 
-class LateMasker(Masker):
+class LateMasker(TokenMasker):
     def __init__(self, model: Handshake) -> None:
         super().__init__(TOKENIZER.pieces, TOKENIZER.eos_ids, TOKENIZER.control)
         self.model = model

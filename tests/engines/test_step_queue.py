@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.engines.step_queue import CROWDED, Mailbox, merge
+from dragoman.engines.step_queue import CROWDED, StepQueue, merge
 from dragoman.engines.subprocess import messages as wire
 from dragoman.engines.subprocess.child import FULL, Outbox
 from dragoman.errors import EngineFailed, ErrorNote
@@ -106,7 +106,7 @@ def test_ids_and_their_logprobs_stay_side_by_side(steps: list[Step]) -> None:
 
 def test_a_mailbox_is_bounded_by_the_answer_and_loses_nothing() -> None:
     async def go() -> None:
-        box, sent = Mailbox(), []
+        box, sent = StepQueue(), []
         for at in range(5000):
             step = Step(at % 2, None, [at], 1)
             sent.append(step)
@@ -119,7 +119,7 @@ def test_a_mailbox_is_bounded_by_the_answer_and_loses_nothing() -> None:
 
 def test_a_mailbox_gives_what_came_before_it_tells_of_the_end() -> None:
     async def go() -> None:
-        good, bad = Mailbox(), Mailbox()
+        good, bad = StepQueue(), StepQueue()
         for box in (good, bad):
             box.put([Step(text="a")])
         good.end()
@@ -136,7 +136,7 @@ def test_a_mailbox_gives_what_came_before_it_tells_of_the_end() -> None:
 
 def test_a_waiting_reader_is_woken() -> None:
     async def go() -> None:
-        box = Mailbox()
+        box = StepQueue()
         waiting = asyncio.create_task(box.take())
         await asyncio.sleep(0)
         box.put([Step(text="a")])

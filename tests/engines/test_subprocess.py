@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dragoman.engines.subprocess.engine import Isolated, Timing
+from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
 from dragoman.errors import (
     ContextOverflow,
     EngineDown,
@@ -33,12 +33,12 @@ SCRIPTED = "dragoman.testing.scripted:create"
 QUICK = Timing(first_pause=0.01, grace=5.0)
 
 
-def isolated(script: Any = "Hello there, this is a test.", **said: Any) -> Isolated:
+def isolated(script: Any = "Hello there, this is a test.", **said: Any) -> SubprocessEngine:
     timing = said.pop("timing", QUICK)
-    return Isolated(SCRIPTED, {"script": script, **said}, name="test", timing=timing)
+    return SubprocessEngine(SCRIPTED, {"script": script, **said}, name="test", timing=timing)
 
 
-def with_engine(engine: Isolated, use: Callable[[Isolated], Awaitable[T]]) -> T:
+def with_engine(engine: SubprocessEngine, use: Callable[[SubprocessEngine], Awaitable[T]]) -> T:
     async def go() -> T:
         await engine.start()
         try:
@@ -50,7 +50,7 @@ def with_engine(engine: Isolated, use: Callable[[Isolated], Awaitable[T]]) -> T:
     return asyncio.run(go())
 
 
-async def text_of(engine: Isolated, **said: Any) -> str:
+async def text_of(engine: SubprocessEngine, **said: Any) -> str:
     job = Job(id="job", prompt="hi", **said)
     return "".join([step.text or "" async for step in engine.generate(job)])
 
@@ -70,7 +70,7 @@ def test_it_says_what_the_engine_says() -> None:
 
 
 def test_capabilities_come_from_the_child() -> None:
-    async def use(engine: Isolated) -> None:
+    async def use(engine: SubprocessEngine) -> None:
         assert engine.capabilities.context == 77
         assert engine.state == "ready"
         assert engine.pid != os.getpid()
@@ -79,7 +79,7 @@ def test_capabilities_come_from_the_child() -> None:
 
 
 def test_calls_are_answered_and_refused() -> None:
-    async def use(engine: Isolated) -> None:
+    async def use(engine: SubprocessEngine) -> None:
         assert await engine.tokenize("a b", False)
         assert [len(vector) for vector in await engine.embed(["a", "b"])] == [16, 16]
         with pytest.raises(ContextOverflow):
@@ -89,16 +89,16 @@ def test_calls_are_answered_and_refused() -> None:
 
 
 def test_an_engine_without_a_method_says_so() -> None:
-    async def use(engine: Isolated) -> None:
+    async def use(engine: SubprocessEngine) -> None:
         with pytest.raises(Unsupported):
             await engine.tokenize("a", False)
 
-    bare = Isolated("tests.support.odd_engines:create", {}, name="bare", timing=QUICK)
+    bare = SubprocessEngine("tests.support.odd_engines:create", {}, name="bare", timing=QUICK)
     with_engine(bare, use)
 
 
 def test_d1_closing_a_job_closes_it_over_there() -> None:
-    async def use(engine: Isolated) -> None:
+    async def use(engine: SubprocessEngine) -> None:
         for _ in range(50):
             async with aclosing(engine.generate(Job(id="a", prompt="hi"))) as steps:
                 await anext(steps)
@@ -107,12 +107,12 @@ def test_d1_closing_a_job_closes_it_over_there() -> None:
         assert line.boxes == {}
         assert await engine.tokenize("open", False) == [0]
 
-    endless = Isolated("tests.support.odd_engines:counting", {}, name="count", timing=QUICK)
+    endless = SubprocessEngine("tests.support.odd_engines:counting", {}, name="count", timing=QUICK)
     with_engine(endless, use)
 
 
 def test_d2_a_slow_reader_slows_nobody() -> None:
-    async def use(engine: Isolated) -> None:
+    async def use(engine: SubprocessEngine) -> None:
         async with aclosing(engine.generate(Job(id="slow", prompt="hi"))) as slow:
             first = (await anext(slow)).text or ""
             for _ in range(3):
@@ -126,7 +126,7 @@ def test_d2_a_slow_reader_slows_nobody() -> None:
 
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
 def test_death_fails_all_that_is_in_flight_and_nothing_else(death: signal.Signals) -> None:
-    async def use(engine: Isolated) -> None:
+    async def use(engine: SubprocessEngine) -> None:
         started = [asyncio.Event() for _ in range(16)]
 
         async def one(event: asyncio.Event) -> None:
@@ -156,7 +156,7 @@ def test_death_fails_all_that_is_in_flight_and_nothing_else(death: signal.Signal
 def test_changes_are_told() -> None:
     told: list[str] = []
 
-    async def use(engine: Isolated) -> None:
+    async def use(engine: SubprocessEngine) -> None:
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(EngineDown):
@@ -170,7 +170,7 @@ def test_changes_are_told() -> None:
 
 
 def test_while_it_is_down_jobs_are_told_when_to_come_back() -> None:
-    async def use(engine: Isolated) -> None:
+    async def use(engine: SubprocessEngine) -> None:
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGKILL)
         with pytest.raises(EngineDown):
@@ -185,7 +185,7 @@ def test_while_it_is_down_jobs_are_told_when_to_come_back() -> None:
 
 
 def test_a_hung_child_is_replaced() -> None:
-    async def use(engine: Isolated) -> None:
+    async def use(engine: SubprocessEngine) -> None:
         back = asyncio.Event()
         engine.on_change.append(lambda each: back.set() if each.state == "ready" else None)
         first = engine.pid
@@ -202,7 +202,7 @@ def test_a_hung_child_is_replaced() -> None:
 def test_a_restart_that_fails_is_tried_again(tmp_path: Path) -> None:
     flag = tmp_path / "broken"
 
-    async def use(engine: Isolated) -> None:
+    async def use(engine: SubprocessEngine) -> None:
         flag.touch()
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGKILL)
@@ -221,7 +221,7 @@ def test_a_restart_that_fails_is_tried_again(tmp_path: Path) -> None:
     timing = Timing(first_pause=0.01, patience=0.05)
     settings = {"flag": str(flag)}
     with_engine(
-        Isolated("tests.support.odd_engines:fragile", settings, name="f", timing=timing), use
+        SubprocessEngine("tests.support.odd_engines:fragile", settings, name="f", timing=timing), use
     )
 
 
@@ -239,7 +239,7 @@ def test_d70_an_engine_that_cannot_be_made_is_not_tried_again(
     factory: str, said: dict[str, Any], cause: str
 ) -> None:
     async def go() -> None:
-        engine = Isolated(factory, said, name="broken", timing=QUICK)
+        engine = SubprocessEngine(factory, said, name="broken", timing=QUICK)
         with pytest.raises(ModelBroken) as refused:
             await engine.start()
         assert refused.value.message == cause
@@ -251,7 +251,7 @@ def test_d70_an_engine_that_cannot_be_made_is_not_tried_again(
 
 
 def test_d73_an_exception_fails_one_job_only() -> None:
-    async def use(engine: Isolated) -> None:
+    async def use(engine: SubprocessEngine) -> None:
         pid = engine.pid
         with pytest.raises(EngineFailed) as failed:
             await text_of(engine)
@@ -259,7 +259,7 @@ def test_d73_an_exception_fails_one_job_only() -> None:
         assert await engine.embed(["a"]) == [[1.0]]
         assert engine.pid == pid
 
-    with_engine(Isolated("tests.support.odd_engines:raising", {}, name="r", timing=QUICK), use)
+    with_engine(SubprocessEngine("tests.support.odd_engines:raising", {}, name="r", timing=QUICK), use)
 
 
 def gone(pid: int, within: float = 10.0) -> bool:
@@ -275,7 +275,7 @@ def gone(pid: int, within: float = 10.0) -> bool:
 
 
 def test_the_child_is_gone_after_closing() -> None:
-    async def use(engine: Isolated) -> int:
+    async def use(engine: SubprocessEngine) -> int:
         assert engine.pid is not None
         return engine.pid
 
@@ -286,7 +286,7 @@ def test_the_child_is_gone_after_closing() -> None:
 def test_closing_ends_a_child_that_does_not_want_to() -> None:
     async def go() -> int:
         stubborn = Timing(grace=0.05)
-        engine = Isolated("tests.support.odd_engines:stubborn", {}, name="s", timing=stubborn)
+        engine = SubprocessEngine("tests.support.odd_engines:stubborn", {}, name="s", timing=stubborn)
         await engine.start()
         pid = engine.pid
         await engine.aclose()
@@ -333,7 +333,7 @@ def sockets(pid: int) -> set[str]:
 
 
 def test_the_child_inherits_no_socket_of_ours() -> None:
-    async def use(engine: Isolated) -> None:
+    async def use(engine: SubprocessEngine) -> None:
         assert engine.pid is not None
         inode = str(os.fstat(listener.fileno()).st_ino)
         assert inode in sockets(os.getpid())
@@ -345,12 +345,12 @@ def test_the_child_inherits_no_socket_of_ours() -> None:
 
 
 def test_what_the_child_prints_is_logged_and_kept(caplog: pytest.LogCaptureFixture) -> None:
-    async def use(engine: Isolated) -> None:
+    async def use(engine: SubprocessEngine) -> None:
         await engine.embed(["a"])
         while "said on standard error" not in engine.last_lines:
             await engine.embed(["a"])
 
     with caplog.at_level("DEBUG", logger="dragoman.engine.talker"):
-        engine = Isolated("tests.support.odd_engines:talking", {}, name="talker", timing=QUICK)
+        engine = SubprocessEngine("tests.support.odd_engines:talking", {}, name="talker", timing=QUICK)
         with_engine(engine, use)
     assert "said on standard error" in [record.getMessage() for record in caplog.records]

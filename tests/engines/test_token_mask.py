@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dragoman.engines.llamacpp.grammar import keep_to
-from dragoman.engines.token_mask import DEEPEST, KEPT, LONGEST, Following, Masker
+from dragoman.engines.token_mask import DEEPEST, KEPT, LONGEST, Following, TokenMasker
 from dragoman.errors import BadRequest
 from dragoman.testing import ByteTokenizer
 
@@ -17,7 +17,7 @@ TOKENIZER = ByteTokenizer(markup=("<call>",))
 IDS = TOKENIZER.specials
 START, END, CALL = IDS["<|im_start|>"], IDS["<|im_end|>"], IDS["<call>"]
 SIZE = TOKENIZER.vocab_size
-MASKER = Masker(TOKENIZER.pieces, TOKENIZER.eos_ids, TOKENIZER.control)
+MASKER = TokenMasker(TOKENIZER.pieces, TOKENIZER.eos_ids, TOKENIZER.control)
 SCHEMA = (
     '%json {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],'
     ' "additionalProperties": false,'
@@ -83,7 +83,7 @@ def test_a_mask_is_laid_over_logits_of_any_length(spare: int) -> None:
 
 def test_ends_are_allowed_where_the_grammar_accepts_whatever_they_are_as_text() -> None:
     ends = {END, ord("b"), 256}
-    masker = Masker(TOKENIZER.pieces, ends, TOKENIZER.control)
+    masker = TokenMasker(TOKENIZER.pieces, ends, TOKENIZER.control)
     following = masker.follow(grammar("/[abc]{2,}/"), stops=[ord("c")])
     following.take(ord("a"))
     assert allowed(following) == letters("a")
@@ -92,7 +92,7 @@ def test_ends_are_allowed_where_the_grammar_accepts_whatever_they_are_as_text() 
 
 
 def test_without_an_end_an_answer_is_over_where_nothing_follows() -> None:
-    masker = Masker([bytes([byte]) for byte in range(256)], (), ())
+    masker = TokenMasker([bytes([byte]) for byte in range(256)], (), ())
     following = masker.follow(grammar('"a" | ""'))
     logits = np.zeros(300)
     following.apply(logits)
@@ -188,7 +188,7 @@ def test_a_token_that_is_not_allowed_is_not_taken(token: int) -> None:
 
 
 def test_only_so_many_grammars_are_remembered() -> None:
-    masker = Masker(TOKENIZER.pieces, TOKENIZER.eos_ids, TOKENIZER.control)
+    masker = TokenMasker(TOKENIZER.pieces, TOKENIZER.eos_ids, TOKENIZER.control)
     for number in [*range(KEPT * 3), 0]:
         following = masker.follow(grammar(f'"{number}"'))
         following.take(*str(number).encode())

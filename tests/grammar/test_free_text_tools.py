@@ -23,7 +23,7 @@ from dragoman.grammar.compiler.compiler_pool import Workshop
 from dragoman.grammar.spec import Made, Order
 from dragoman.grammar.writer.lark import HEADER
 from dragoman.output.spec import Tagged
-from dragoman.testing import Scripted
+from dragoman.testing import ScriptedEngine
 from dragoman.testing.grammars import accepted
 from dragoman.types import Shape, Tool
 from tests.grammar.test_tool_formats import UNMARKED
@@ -154,7 +154,7 @@ APPLY = {
 def said(text: str, **fields: Any) -> httpx.Response:
     """What becomes of an answer that calls the tool with a text."""
     call = {"name": "f", "arguments": {"input": text}}
-    script = Scripted(f"<tool_call>\n{json.dumps(call)}\n</tool_call>", checked=True)
+    script = ScriptedEngine(f"<tool_call>\n{json.dumps(call)}\n</tool_call>", checked=True)
     body = {"model": "scripted", "input": "Go.", "tools": [APPLY]} | fields
     with serving(script, chat_template=THINKER) as server:
         return httpx.post(f"{server.url}/v1/responses", json=body, timeout=60)
@@ -170,7 +170,7 @@ def test_a_client_gets_a_text_that_fits(choice: str) -> None:
 
 def test_a_grammar_is_a_demand_whatever_the_choice() -> None:
     body = {"model": "scripted", "input": "Go.", "tools": [APPLY]}
-    with serving(Scripted("Hello."), chat_template=THINKER) as server:
+    with serving(ScriptedEngine("Hello."), chat_template=THINKER) as server:
         refused = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60)
         none = httpx.post(f"{server.url}/v1/responses", json=body | {"tool_choice": "none"})
     error = refused.json()["error"]

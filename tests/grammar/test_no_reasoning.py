@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
-from dragoman.testing import Scripted
+from dragoman.testing import ScriptedEngine
 from dragoman.testing.grammars import accepted
 from tests.pipeline.test_constrain import CALL, ROME, SCHEMA, THINKER, TOOLS, post
 from tests.support.grammars import Pair, grammar, thoughts_of
@@ -103,7 +103,7 @@ def test_a_model_that_wants_to_think_again_cannot(
 ) -> None:
     """The template opens thoughts, or the model does."""
     thoughts = ("" if enabled else "<think>") + "I go on and on and on and on and on"
-    engine = Scripted([thoughts, said] if budget else said, grammars=True)
+    engine = ScriptedEngine([thoughts, said] if budget else said, grammars=True)
     kwargs = {"enable_thinking": enabled}
     with serving(engine, chat_template=THINKER) as server:
         response = post(server, thinking_budget=budget, chat_template_kwargs=kwargs, **fields)

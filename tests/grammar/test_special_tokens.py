@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engines.token_mask import Masker
+from dragoman.engines.token_mask import TokenMasker
 from dragoman.errors import BadRequest
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.testing import ByteTokenizer
@@ -91,7 +91,7 @@ class Speaker:
         self._tokenizer = ByteTokenizer(self.control)
         self._pieces = (*BYTES, *(mark.encode() for mark in self.control), b"<|over|>")
         end = len(self._pieces) - 1
-        self._masker = Masker(self._pieces, {end}, range(256, end + 1))
+        self._masker = TokenMasker(self._pieces, {end}, range(256, end + 1))
         self._order = {
             "format": name,
             "reasoning": reasoning,

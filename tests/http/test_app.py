@@ -21,7 +21,7 @@ from dragoman.models.catalog import Catalog
 from dragoman.models.loaders.gguf import load
 from dragoman.models.registry import Models
 from dragoman.protocols.shared import openai
-from dragoman.testing import Scripted
+from dragoman.testing import ScriptedEngine
 from tests.support.serving import Running, chat, running, scripted_app, serving
 
 TABLE = scripted_app().routes.all
@@ -82,7 +82,7 @@ def test_d68_a_server_without_models_answers_404() -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    with serving(Scripted("Hello there!")) as made:
+    with serving(ScriptedEngine("Hello there!")) as made:
         yield made
 
 
@@ -91,7 +91,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     file = tmp_path_factory.mktemp("keys") / "keys"
     file.write_text("# a comment\nfrom-file\n")
     keys = {"api_key": ("secret", "sk-é"), "admin_key": ("boss",), "api_key_file": str(file)}
-    with serving(Scripted("Hello there!"), **keys) as made:
+    with serving(ScriptedEngine("Hello there!"), **keys) as made:
         yield made
 
 
@@ -153,7 +153,7 @@ def test_a_key_in_the_address_opens_nothing(guarded: Running) -> None:
 def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("one\n")
-    with serving(Scripted("x"), api_key_file=str(file)) as server:
+    with serving(ScriptedEngine("x"), api_key_file=str(file)) as server:
 
         def allowed(key: str) -> bool:
             headers = {"x-api-key": key}
@@ -182,7 +182,7 @@ def test_admin_routes_want_an_admin_key(guarded: Running, route: Route) -> None:
 
 
 def test_admin_routes_are_shut_when_there_are_keys_but_no_admin_key() -> None:
-    with serving(Scripted("x"), api_key=("secret",)) as server:
+    with serving(ScriptedEngine("x"), api_key=("secret",)) as server:
         for route in ADMIN:
             response = ask(server, route, headers={"x-api-key": "secret"}, json={"model": "x"})
             assert response.status_code == 403
@@ -312,7 +312,7 @@ def test_fact9_the_messages_dialect_lists_models_its_own_way(server: Running) ->
 
 
 def test_one_model_by_id_with_slashes_and_colons() -> None:
-    with serving(Scripted("x"), name="owner/model:7b") as server:
+    with serving(ScriptedEngine("x"), name="owner/model:7b") as server:
         card = httpx.get(f"{server.url}/v1/models/owner/model:7b").json()
         assert card["id"] == "owner/model:7b"
         encoded = httpx.get(f"{server.url}/v1/models/owner%2Fmodel%3A7b").json()
@@ -354,7 +354,7 @@ def test_fact4_a_sane_request_id_comes_back(server: Running, sent: str, kept: bo
 
 
 def test_a_body_past_the_limit_is_a_413() -> None:
-    with serving(Scripted("x"), body_limit=1000) as server:
+    with serving(ScriptedEngine("x"), body_limit=1000) as server:
         fits = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x" * 500))
         assert fits.status_code == 200
         for content in (json.dumps(chat("x" * 2000)), iter([b"x" * 600] * 5)):
@@ -412,7 +412,7 @@ def test_an_offer_to_upgrade_is_declined_and_the_request_answered(server: Runnin
 
 
 def test_a_stray_line_does_not_keep_a_connection_for_ever() -> None:
-    with serving(Scripted("x"), receive_timeout=0.2) as server:
+    with serving(ScriptedEngine("x"), receive_timeout=0.2) as server:
         server._server.config.timeout_keep_alive = 1
         get = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
         answer = raw(server, get, b"\r\n")
@@ -443,7 +443,7 @@ def test_a_packed_body_is_a_415(server: Running) -> None:
 
 
 def test_further_hosts_may_be_allowed() -> None:
-    with serving(Scripted("x"), allowed_host=("Example.com:80", "other")) as server:
+    with serving(ScriptedEngine("x"), allowed_host=("Example.com:80", "other")) as server:
         for host, status in (("example.com", 200), ("OTHER:9", 200), ("third", 403)):
             response = httpx.get(f"{server.url}/v1/models", headers={"host": host})
             assert response.status_code == status
@@ -456,7 +456,7 @@ def test_what_is_not_http_gets_the_error_object(server: Running) -> None:
 
 
 def test_a_request_that_drips_is_closed() -> None:
-    with serving(Scripted("x"), receive_timeout=0.3) as server:
+    with serving(ScriptedEngine("x"), receive_timeout=0.3) as server:
         assert raw(server) == b""  # nothing was said: closed without a word
         half = raw(server, b"GET / HTTP/1.1\r\nho")
         assert half.startswith(b"HTTP/1.1 408 ")
@@ -525,7 +525,7 @@ def test_what_is_not_kept_to_is_said_in_a_header(
     path: str, fields: dict[str, Any], streamed: bool
 ) -> None:
     fields = fields | {"choice": ["yes", "no"], "stream": streamed}
-    with serving(Scripted("yes", grammars=True)) as server:
+    with serving(ScriptedEngine("yes", grammars=True)) as server:
         for said, count in (({}, 0), ({"response_format": {"type": "json_object"}}, 1)):
             response = httpx.post(f"{server.url}/v1/{path}", json=fields | said)
             assert response.status_code == 200

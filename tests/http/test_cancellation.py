@@ -17,14 +17,14 @@ import pytest
 
 from dragoman.http.cancellation import Watches
 from dragoman.http.websocket_connection import Stall
-from dragoman.testing import Reply, Scripted
+from dragoman.testing import Reply, ScriptedEngine
 from dragoman.types import Job, Step
 from tests.support.serving import Running, chat, events, poll, scripted_app, serving
 
 LONG = " ".join(f"word{i}" for i in range(2000))
 
 
-def until(server: Running, engine: Scripted, fact: Callable[[Scripted], bool]) -> None:
+def until(server: Running, engine: ScriptedEngine, fact: Callable[[ScriptedEngine], bool]) -> None:
     server.on_loop(asyncio.wait_for(engine.until(fact), 50))
 
 
@@ -43,7 +43,7 @@ def connection(server: Running, sent: bytes) -> Any:
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_d1_leaving_stops_the_engine(streamed: bool) -> None:
-    engine = Scripted(Reply(LONG), pace=0.005)
+    engine = ScriptedEngine(Reply(LONG), pace=0.005)
     with serving(engine) as server:
         with connection(server, request(stream=streamed)) as made:
             until(server, engine, lambda e: e.steps > 3)
@@ -61,7 +61,7 @@ def test_d1_leaving_stops_the_engine(streamed: bool) -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_d1_a_request_sent_ahead_does_not_hide_the_leaving(streamed: bool) -> None:
-    engine = Scripted(Reply("one two", hang_at=1))
+    engine = ScriptedEngine(Reply("one two", hang_at=1))
     ahead = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
     with serving(engine) as server:
         for extra in ([ahead], [ahead[:20], ahead[20:]], [b"garbage\r\n\r\n"]):
@@ -75,7 +75,7 @@ def test_d1_a_request_sent_ahead_does_not_hide_the_leaving(streamed: bool) -> No
 
 
 def test_what_is_sent_ahead_does_not_reach_into_the_answer() -> None:
-    engine = Scripted(Reply("one two three"), pace=None)
+    engine = ScriptedEngine(Reply("one two three"), pace=None)
     with serving(engine, receive_timeout=0.2) as server:
         with connection(server, request(stream=True) + b"GET / HT") as made:
             until(server, engine, lambda e: e.active == 1)
@@ -107,7 +107,7 @@ def test_an_engine_that_cancels_itself_is_an_error_like_any_other() -> None:
 
 
 def test_many_prompts_with_many_choices_do_not_freeze_the_server() -> None:
-    with serving(Scripted("x")) as server:
+    with serving(ScriptedEngine("x")) as server:
         body = {"model": "scripted", "prompt": ["hi"] * 16, "n": 128, "max_tokens": 1}
         began = time.monotonic()
         answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()
@@ -118,7 +118,7 @@ def test_many_prompts_with_many_choices_do_not_freeze_the_server() -> None:
 def test_usage_does_not_depend_on_how_fast_a_client_reads() -> None:
     script = Reply("word " * 3000 + "STOP " + "more " * 3000, chunks=5)
     said = {"stop": "STOP", "stream": True, "stream_options": {"include_usage": True}}
-    with serving(Scripted(script)) as server:
+    with serving(ScriptedEngine(script)) as server:
         body = json.dumps({"model": "scripted", "prompt": ["a", "b"], "max_tokens": 9999, **said})
         quick = httpx.post(f"{server.url}/v1/completions", content=body, timeout=60)
         usage = events(quick)[-1]["usage"]
@@ -138,7 +138,7 @@ def test_usage_does_not_depend_on_how_fast_a_client_reads() -> None:
 
 
 def test_d1_leaving_stops_every_choice_and_every_prompt() -> None:
-    engine = Scripted(Reply(LONG), pace=0.005)
+    engine = ScriptedEngine(Reply(LONG), pace=0.005)
     with serving(engine) as server:
         body = json.dumps({"model": "scripted", "prompt": ["a", "b"], "n": 3, "stream": True})
         head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -150,7 +150,7 @@ def test_d1_leaving_stops_every_choice_and_every_prompt() -> None:
 
 
 def test_d21_leaving_before_the_first_token_is_no_error() -> None:
-    engine = Scripted(Reply("never said", hang_at=0))
+    engine = ScriptedEngine(Reply("never said", hang_at=0))
     with serving(engine) as server:
         with connection(server, request(stream=True)) as made:
             until(server, engine, lambda e: e.active == 1)
@@ -160,7 +160,7 @@ def test_d21_leaving_before_the_first_token_is_no_error() -> None:
 
 
 def test_leaving_the_queue_touches_nobody_else() -> None:
-    engine = Scripted([Reply("first " * 20, when="one"), Reply("other")], pace=None, slots=1)
+    engine = ScriptedEngine([Reply("first " * 20, when="one"), Reply("other")], pace=None, slots=1)
     with serving(engine) as server:
         gate = next(iter(server.app.models.loaded())).gate
         with connection(server, request(text="one", stream=True)):
@@ -174,7 +174,7 @@ def test_leaving_the_queue_touches_nobody_else() -> None:
 
 
 def test_d14_d85_a_full_queue_is_a_429_with_a_time() -> None:
-    engine = Scripted(Reply("x", hang_at=0), slots=1)
+    engine = ScriptedEngine(Reply("x", hang_at=0), slots=1)
     with serving(engine, queue=1) as server:
         gate = next(iter(server.app.models.loaded())).gate
         with connection(server, request(stream=True)), connection(server, request(stream=True)):
@@ -191,7 +191,7 @@ def test_d14_d85_a_full_queue_is_a_429_with_a_time() -> None:
 
 
 def test_d22_fact14_a_silent_stream_is_kept_alive() -> None:
-    engine = Scripted(Reply("done"), pace=None)
+    engine = ScriptedEngine(Reply("done"), pace=None)
     with (
         serving(engine, patience=0.02, ping=0.05) as server,
         httpx.stream("POST", f"{server.url}/v1/chat/completions", json=chat(stream=True)) as answer,
@@ -204,7 +204,7 @@ def test_d22_fact14_a_silent_stream_is_kept_alive() -> None:
 
 
 def test_d18_chunks_are_sent_as_they_are_made() -> None:
-    engine = Scripted(Reply("a b c"), pace=None)
+    engine = ScriptedEngine(Reply("a b c"), pace=None)
     with (
         serving(engine) as server,
         httpx.stream("POST", f"{server.url}/v1/chat/completions", json=chat(stream=True)) as answer,
@@ -218,7 +218,7 @@ def test_d18_chunks_are_sent_as_they_are_made() -> None:
 
 def test_d2_a_slow_reader_stalls_nobody_and_gets_everything() -> None:
     text = "x" * 200
-    engine = Scripted([Reply(LONG * 20, when="slow", chunks=64), Reply(text)])
+    engine = ScriptedEngine([Reply(LONG * 20, when="slow", chunks=64), Reply(text)])
     with serving(engine) as server:
         with socket.socket() as made:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -251,7 +251,7 @@ def unchunk(data: bytes) -> list[bytes]:
 
 
 def test_a_reader_that_takes_nothing_is_cut_off() -> None:
-    engine = Scripted(Reply(LONG * 400, chunks=512))
+    engine = ScriptedEngine(Reply(LONG * 400, chunks=512))
     with serving(engine, stall=0.2) as server, socket.socket() as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         made.connect(("127.0.0.1", server.port))
@@ -361,7 +361,7 @@ def test_who_leaves_as_the_work_ends_interrupts_nothing_else() -> None:
 def test_a_send_that_fails_is_a_client_that_left(
     body: Any, heard: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = scripted_app(Scripted("one two three four"))
+    app = scripted_app(ScriptedEngine("one two three four"))
     came = [{"type": "http.request", "body": json.dumps(body).encode()}]
     sent: list[Any] = []
 
@@ -384,7 +384,7 @@ def test_a_send_that_fails_is_a_client_that_left(
 
 
 def test_a_whole_answer_that_nobody_takes_is_dropped() -> None:
-    engine = Scripted(Reply(LONG * 400, chunks=100_000))
+    engine = ScriptedEngine(Reply(LONG * 400, chunks=100_000))
     with serving(engine, stall=0.2) as server, socket.socket() as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         made.connect(("127.0.0.1", server.port))
@@ -394,7 +394,7 @@ def test_a_whole_answer_that_nobody_takes_is_dropped() -> None:
 
 
 def test_draining_lets_streams_finish_and_takes_no_new_work() -> None:
-    engine = Scripted(Reply("a b c"), pace=None)
+    engine = ScriptedEngine(Reply("a b c"), pace=None)
     with serving(engine) as server:
         with httpx.stream(
             "POST", f"{server.url}/v1/chat/completions", json=chat(stream=True)
@@ -417,7 +417,7 @@ def test_draining_lets_streams_finish_and_takes_no_new_work() -> None:
 
 
 def test_a_stream_that_outlasts_the_drain_ends_with_an_error() -> None:
-    engine = Scripted(Reply("never done", hang_at=1))
+    engine = ScriptedEngine(Reply("never done", hang_at=1))
     with serving(engine, drain=0.1) as server:
         with httpx.stream(
             "POST", f"{server.url}/v1/chat/completions", json=chat(stream=True)
@@ -433,7 +433,7 @@ def test_a_stream_that_outlasts_the_drain_ends_with_an_error() -> None:
 
 
 def test_two_thousand_streams_are_held_with_bounded_memory() -> None:
-    engine = Scripted(Reply("a b c"), pace=None)
+    engine = ScriptedEngine(Reply("a b c"), pace=None)
     with serving(engine, queue=4000) as server:
 
         async def hold() -> str:
@@ -470,7 +470,7 @@ def events_of(text: str) -> str:
 
 
 def test_d81_d88_every_request_is_counted_once() -> None:
-    engine = Scripted([Reply("breaks", when="bad", raise_at=1), Reply("Hello there!")])
+    engine = ScriptedEngine([Reply("breaks", when="bad", raise_at=1), Reply("Hello there!")])
     with serving(engine) as server:
         url = f"{server.url}/v1/chat/completions"
         httpx.post(url, json=chat())

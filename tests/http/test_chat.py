@@ -15,7 +15,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from dragoman.errors import Unavailable
 from dragoman.store.store import Store
-from dragoman.testing import Reply, Scripted
+from dragoman.testing import Reply, ScriptedEngine
 from tests.support.serving import Running, chat, events, serving
 
 TEXT = "The naïve 日本 café 😀 costs 5 €."
@@ -39,7 +39,7 @@ def server() -> Iterator[Running]:
         Reply("after the end", when="afterfinish", garbage="after_finish"),
         Reply("Hello there!"),
     ]
-    engine = Scripted(script, tokens=True, context=4096, lora=("poet",), cached=3)
+    engine = ScriptedEngine(script, tokens=True, context=4096, lora=("poet",), cached=3)
     with serving(engine, name="scripted") as running:
         yield running
 
@@ -201,7 +201,7 @@ def test_d29_every_choice_has_the_same_limits(server: Running) -> None:
 def test_d7_stops_are_cut_on_every_engine_and_in_both_dialects(
     streamed: bool, tokens: bool
 ) -> None:
-    with serving(Scripted("one two three", tokens=tokens)) as server:
+    with serving(ScriptedEngine("one two three", tokens=tokens)) as server:
         said = {"stop": ["two"], "stream": streamed, "max_tokens": 50}
         prompt = {"model": "scripted", "prompt": "x", **said}
         for response in (
@@ -233,7 +233,7 @@ def test_d4_no_delta_holds_a_stop_string(server: Running) -> None:
 
 
 def test_d32_the_end_of_the_context_is_length() -> None:
-    engine = Scripted("x" * 500, tokens=True, context=100)
+    engine = ScriptedEngine("x" * 500, tokens=True, context=100)
     with serving(engine) as server:
         answer = post(server).json()
         assert answer["choices"][0]["finish_reason"] == "length"
@@ -363,7 +363,7 @@ def test_what_a_model_cannot_do_is_refused_by_the_name_it_was_asked_by(
 
 def test_d66_a_thousand_requests_have_distinct_ids_and_right_answers() -> None:
     script = [Reply(f"answer {i}.", when=f"question {i}.") for i in range(1000)]
-    with serving(Scripted(script), queue=2000) as server:
+    with serving(ScriptedEngine(script), queue=2000) as server:
 
         async def ask(i: int) -> tuple[str, str]:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -385,7 +385,7 @@ def test_d66_a_thousand_requests_have_distinct_ids_and_right_answers() -> None:
 
 
 def test_obfuscation_hides_the_length_of_a_token() -> None:
-    engine = Scripted(Reply("a bc def ghij klmno pqrstu", chunks="words"))
+    engine = ScriptedEngine(Reply("a bc def ghij klmno pqrstu", chunks="words"))
     with serving(engine) as server:
         options = {"include_obfuscation": True}
         response = post(server, stream=True, stream_options=options)

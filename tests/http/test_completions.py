@@ -14,7 +14,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from dragoman.testing import Reply, Scripted
+from dragoman.testing import Reply, ScriptedEngine
 from tests.support.serving import Running, events, serving
 
 
@@ -26,7 +26,7 @@ def server() -> Iterator[Running]:
         Reply("aaaa", variants=("bb", "cccccc", "d"), when="best"),
         Reply("naïve 😀 text"),
     ]
-    with serving(Scripted(script, tokens=True, context=2048)) as running:
+    with serving(ScriptedEngine(script, tokens=True, context=2048)) as running:
         yield running
 
 
@@ -51,7 +51,7 @@ def test_a_completion(client: OpenAI) -> None:
 
 
 def test_c10_the_default_limit_is_16_tokens() -> None:
-    long = Scripted("y" * 100, tokens=True)
+    long = ScriptedEngine("y" * 100, tokens=True)
     with serving(long) as server:
         whole = post(server, prompt="x").json()
         assert whole["choices"][0]["text"] == "y" * 16
@@ -140,7 +140,7 @@ def test_fact57_echo_with_logprobs(server: Running) -> None:
 
 
 def test_offsets_count_characters_whatever_tokens_they_are_made_of() -> None:
-    with serving(Scripted("😀a日", tokens=True)) as server:
+    with serving(ScriptedEngine("😀a日", tokens=True)) as server:
         whole = post(server, prompt="x", logprobs=0).json()["choices"][0]
         assert whole["logprobs"]["text_offset"] == [0, 0, 0, 0, 1, 2, 2, 2]
 
@@ -210,7 +210,7 @@ def test_d16_embeddings_cannot_be_streamed(server: Running) -> None:
 
 
 def test_an_engine_that_cannot_embed_says_so() -> None:
-    with serving(Scripted("x", embeddings=0)) as server:
+    with serving(ScriptedEngine("x", embeddings=0)) as server:
         response = post(server, "/v1/embeddings", input="hello")
         assert response.status_code == 400
         assert response.json()["error"]["param"] == "model"

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from dragoman.protocols.messages import model_list as listing
 from dragoman.protocols.models.models import ModelCard
-from dragoman.testing import Reply, Scripted
+from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
 from tests.support.serving import Running, serving
 
@@ -91,7 +91,7 @@ def speaking(server: Running, **more: Any) -> Anthropic:
 
 @pytest.fixture(scope="module", params=WAYS)
 def server(request: pytest.FixtureRequest) -> Iterator[Running]:
-    engine = Scripted(replies(**WAYS[request.param]), tokens=request.param == "bytes")
+    engine = ScriptedEngine(replies(**WAYS[request.param]), tokens=request.param == "bytes")
     with serving(engine, chat_template=THINKER) as made:
         yield made
 
@@ -204,7 +204,7 @@ def test_the_beta_part_of_the_package(client: Anthropic) -> None:
 
 
 def test_what_it_costs_is_what_is_counted() -> None:
-    engine = Scripted("Hello.", tokens=True, cached=7)
+    engine = ScriptedEngine("Hello.", tokens=True, cached=7)
     fields: dict[str, Any] = {
         "model": "scripted",
         "messages": REQUEST["messages"],
@@ -229,7 +229,7 @@ def test_what_it_costs_is_what_is_counted() -> None:
 
 
 def test_a_prompt_can_be_read_ahead() -> None:
-    engine = Scripted("Hello.", tokens=True)
+    engine = ScriptedEngine("Hello.", tokens=True)
     with serving(engine, chat_template=THINKER) as server:
         message = ask(speaking(server), "it", max_tokens=0)
     assert (message.content, message.stop_reason) == ([], "max_tokens")
@@ -239,7 +239,7 @@ def test_a_prompt_can_be_read_ahead() -> None:
 
 
 def test_the_end_of_the_context_is_told_from_a_limit() -> None:
-    engine = Scripted("word " * 100, tokens=True, context=200)
+    engine = ScriptedEngine("word " * 100, tokens=True, context=200)
     with serving(engine, chat_template=THINKER) as server:
         client = speaking(server)
         full, cut = ask(client, "it", max_tokens=20_000), ask(client, "it", max_tokens=5)
@@ -248,7 +248,7 @@ def test_the_end_of_the_context_is_told_from_a_limit() -> None:
 
 
 def test_thoughts_are_counted_told_or_not() -> None:
-    with serving(Scripted(SAYS["thought"], tokens=True), chat_template=THINKER) as server:
+    with serving(ScriptedEngine(SAYS["thought"], tokens=True), chat_template=THINKER) as server:
         client = speaking(server)
         shown, hidden = ask(client, "it", thinking=ENABLED), ask(client, "it")
         for message in (shown, hidden):
@@ -257,7 +257,7 @@ def test_thoughts_are_counted_told_or_not() -> None:
 
 
 def test_more_than_the_context_is_less() -> None:
-    engine = Scripted("Hello.", tokens=True, context=200)
+    engine = ScriptedEngine("Hello.", tokens=True, context=200)
     with serving(engine, chat_template=THINKER) as server, speaking(server) as client:
         assert told(ask(client, "it", max_tokens=20_000))[0] == "Hello."
         with pytest.raises(anthropic.BadRequestError) as caught:
@@ -272,14 +272,14 @@ def test_more_than_the_context_is_less() -> None:
 # Loops
 
 
-def prompts(engine: Scripted) -> list[str]:
+def prompts(engine: ScriptedEngine) -> list[str]:
     """What the model was shown, request by request."""
     return [str(job.prompt) for job in engine.jobs]
 
 
 @pytest.mark.parametrize("display", ["summarized", "omitted"])
 def test_a_loop_with_thoughts(display: str) -> None:
-    engine = Scripted([Reply("Hm.</think>It rains.", when="Well?"), Reply(SAYS["both"])])
+    engine = ScriptedEngine([Reply("Hm.</think>It rains.", when="Well?"), Reply(SAYS["both"])])
     thinking: Any = ENABLED | {"display": display}
     with serving(engine, chat_template=THINKER) as server, speaking(server) as client:
         history: list[Any] = [{"role": "user", "content": "Weather?"}]
@@ -300,7 +300,7 @@ def test_a_loop_with_thoughts(display: str) -> None:
 
 
 def test_a_thought_of_somebody_elses_is_not_shown() -> None:
-    engine = Scripted([Reply("Yes.", when="again"), Reply(SAYS["thought"])])
+    engine = ScriptedEngine([Reply("Yes.", when="again"), Reply(SAYS["thought"])])
     with serving(engine, chat_template=THINKER, api_key=("mine", "theirs")) as server:
         first = ask(speaking(server, api_key="mine"), "x", thinking=ENABLED)
         history: list[Any] = [
@@ -317,7 +317,7 @@ def test_a_thought_of_somebody_elses_is_not_shown() -> None:
 
 
 def test_the_billing_header_does_not_change_the_prompt(server: Running) -> None:
-    engine = Scripted("Hello.")
+    engine = ScriptedEngine("Hello.")
     with serving(engine, chat_template=THINKER) as other, speaking(other) as client:
         for version in ("1", "2"):
             system: Any = [
@@ -331,7 +331,7 @@ def test_the_billing_header_does_not_change_the_prompt(server: Running) -> None:
 
 
 def test_an_answer_goes_on_with_the_last_message() -> None:
-    engine = Scripted("B)")
+    engine = ScriptedEngine("B)")
     messages: Any = [
         {"role": "user", "content": "A or B?"},
         {"role": "assistant", "content": "The answer is ("},
@@ -346,7 +346,7 @@ def test_an_answer_goes_on_with_the_last_message() -> None:
 
 
 def test_system_messages_amid_the_conversation() -> None:
-    engine = Scripted("Hello.")
+    engine = ScriptedEngine("Hello.")
     messages: Any = [*REQUEST["messages"], {"role": "system", "content": "Mind the time."}]
     with serving(engine, chat_template=THINKER) as server, speaking(server) as client:
         ask(client, "x", messages=messages)
@@ -402,7 +402,7 @@ def test_what_agents_send_is_answered_by_any_model(template: Any, tmp_path: Path
         (tmp_path / "t.jinja").write_text(template)
         template = tmp_path / "t.jinja"
     options = {} if template is None else {"chat_template": template}
-    engine = Scripted("Hm.</think>It is noon.", tokens=True, context=4000)
+    engine = ScriptedEngine("Hm.</think>It is noon.", tokens=True, context=4000)
     headers = {
         "authorization": "Bearer x",
         "anthropic-version": "2023-06-01",
@@ -436,7 +436,7 @@ class Trip(BaseModel):
 
 def test_typed_answers() -> None:
     script = '{"city": "Rom", "days": 2}'
-    with serving(Scripted(script, checked=True), chat_template=THINKER) as server:
+    with serving(ScriptedEngine(script, checked=True), chat_template=THINKER) as server:
         client = speaking(server)
         message = client.messages.parse(**REQUEST, output_format=Trip)
         assert message.parsed_output == Trip(city="Rom", days=2)
@@ -456,7 +456,7 @@ def test_typed_answers() -> None:
     ],
 )
 def test_calls_that_must_be_made(fields: Any) -> None:
-    with serving(Scripted(PARIS, checked=True), chat_template=THINKER) as server:
+    with serving(ScriptedEngine(PARIS, checked=True), chat_template=THINKER) as server:
         message = ask(speaking(server), "x", tools=TOOLS, **fields)
     assert told(message)[2] == [CALLED]
     assert message.stop_reason == "tool_use"
@@ -465,7 +465,7 @@ def test_calls_that_must_be_made(fields: Any) -> None:
 def test_a_single_call_that_cannot_be_had_is_refused_by_its_name() -> None:
     choice: Any = {"type": "auto", "disable_parallel_tool_use": True}
     with (
-        serving(Scripted(PARIS), chat_template=THINKER) as server,
+        serving(ScriptedEngine(PARIS), chat_template=THINKER) as server,
         pytest.raises(anthropic.BadRequestError) as caught,
     ):
         speaking(server).messages.create(**REQUEST, tools=TOOLS, tool_choice=choice)
@@ -474,7 +474,7 @@ def test_a_single_call_that_cannot_be_had_is_refused_by_its_name() -> None:
 
 def test_what_the_vendors_servers_do_is_left_out() -> None:
     search: Any = {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}
-    with serving(Scripted("Hello."), chat_template=THINKER) as server, speaking(server) as client:
+    with serving(ScriptedEngine("Hello."), chat_template=THINKER) as server, speaking(server) as client:
         answer = client.messages.with_raw_response.create(**REQUEST, tools=[search, *TOOLS])
         assert "web_search_20250305" in answer.headers["x-dragoman-warning"]
         assert told(answer.parse())[0] == "Hello."
@@ -540,7 +540,7 @@ def test_what_is_not_there_in_this_dialects_words(server: Running) -> None:
 
 
 def test_an_engine_that_is_down_is_overload() -> None:
-    engine = Scripted("Hello.")
+    engine = ScriptedEngine("Hello.")
     with serving(engine, chat_template=THINKER) as server:
         engine.closed = True
         with pytest.raises(anthropic.OverloadedError) as caught:
@@ -550,7 +550,7 @@ def test_an_engine_that_is_down_is_overload() -> None:
 
 
 def test_a_stream_that_breaks_raises() -> None:
-    engine = Scripted(Reply("Half an ans", raise_at=2))
+    engine = ScriptedEngine(Reply("Half an ans", raise_at=2))
     with serving(engine, chat_template=THINKER) as server:
         stream = speaking(server).messages.create(**REQUEST, stream=True)
         with pytest.raises(anthropic.APIStatusError) as caught:
@@ -565,7 +565,7 @@ def test_a_stream_that_breaks_raises() -> None:
 
 
 def test_a_silent_stream_is_pinged() -> None:
-    engine = Scripted(Reply("done"), pace=None)
+    engine = ScriptedEngine(Reply("done"), pace=None)
     body = REQUEST | {"stream": True}
     with (
         serving(engine, patience=0.02, ping=0.05) as server,

@@ -14,7 +14,7 @@ from openai import OpenAI
 from openai.types.responses import Response, ResponseCreatedEvent
 
 from dragoman.responses.compaction import CUT
-from dragoman.testing import Reply, Scripted
+from dragoman.testing import Reply, ScriptedEngine
 from tests.support.event_order import check_responses as check_frames
 from tests.support.paths import TEMPLATES
 from tests.support.serving import Running, serving
@@ -39,7 +39,7 @@ SCRIPT = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    engine = Scripted(SCRIPT, tokens=True)
+    engine = ScriptedEngine(SCRIPT, tokens=True)
     with serving(engine, chat_template=THINKER, api_key=["anna", "bert"]) as made:
         yield made
 
@@ -243,7 +243,7 @@ def test_an_item_can_be_named_instead_of_said(server: Running, client: OpenAI) -
 
 
 def test_too_long_a_conversation_loses_its_beginning_if_it_may() -> None:
-    engine = Scripted("Hello there!", context=400, tokens=True)
+    engine = ScriptedEngine("Hello there!", context=400, tokens=True)
     with serving(engine, chat_template=THINKER) as server, of(server, "x") as client:
         said: list[Any] = [{"role": "system", "content": "Be kind."}]
         for at in range(10):
@@ -262,7 +262,7 @@ def test_too_long_a_conversation_loses_its_beginning_if_it_may() -> None:
 
 
 def test_a_conversation_that_just_fits_leaves_room_for_an_answer() -> None:
-    engine = Scripted("Hello there!", context=400, tokens=True)
+    engine = ScriptedEngine("Hello there!", context=400, tokens=True)
     with serving(engine) as server, of(server, "x") as client:
         said: list[Any] = [
             {"role": "user", "content": "u" * 300},
@@ -342,7 +342,7 @@ def test_many_hear_one_response(server: Running, client: OpenAI) -> None:
 
 
 def test_a_stop_is_told_to_who_hears_it() -> None:
-    with serving(Scripted(SCRIPT), drain=0.1) as server, of(server, "x") as client:
+    with serving(ScriptedEngine(SCRIPT), drain=0.1) as server, of(server, "x") as client:
         name = ask(client, "hang", background=True).id
         heard = iter(client.responses.retrieve(name, stream=True))
         events: list[Any] = [next(heard)]
@@ -413,7 +413,7 @@ def test_a_summary_is_asked_for_without_thoughts(server: Running, client: OpenAI
 
 def summed_up(said: str) -> list[str]:
     """The warnings with a summary by a model that says this."""
-    engine = Scripted(said, tokens=True)
+    engine = ScriptedEngine(said, tokens=True)
     with serving(engine, chat_template=THINKER) as server, of(server, "x") as client:
         made = client.responses.with_raw_response.compact(model="scripted", input="x")
         return list(made.headers.get_list("x-dragoman-warning"))

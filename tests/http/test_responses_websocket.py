@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 from websockets.sync.client import ClientConnection, connect
 
-from dragoman.testing import Reply, Scripted
+from dragoman.testing import Reply, ScriptedEngine
 from tests.support.event_order import check_responses
 from tests.support.serving import Running, serving
 
@@ -27,12 +27,12 @@ LAST = ("response.completed", "response.failed", "response.incomplete", "error")
 
 
 @pytest.fixture(scope="module")
-def engine() -> Scripted:
-    return Scripted(SCRIPT, tokens=True)
+def engine() -> ScriptedEngine:
+    return ScriptedEngine(SCRIPT, tokens=True)
 
 
 @pytest.fixture(scope="module")
-def server(engine: Scripted) -> Iterator[Running]:
+def server(engine: ScriptedEngine) -> Iterator[Running]:
     with serving(engine, chat_template=TEMPLATE, api_key=["anna"]) as made:
         yield made
 
@@ -86,7 +86,7 @@ def test_one_after_another(socket: ClientConnection) -> None:
 
 
 def test_what_is_not_kept_can_be_followed_on_the_same_connection(
-    server: Running, socket: ClientConnection, engine: Scripted
+    server: Running, socket: ClientConnection, engine: ScriptedEngine
 ) -> None:
     first = checked(ask(socket, "I am Anna.", store=False))
     second = checked(ask(socket, "and?", store=False, previous_response_id=first["id"]))
@@ -195,7 +195,7 @@ def test_failures_are_counted(server: Running, socket: ClientConnection) -> None
 
 
 def test_a_stop_is_told() -> None:
-    with serving(Scripted(SCRIPT), drain=0.1) as server:
+    with serving(ScriptedEngine(SCRIPT), drain=0.1) as server:
         with connect(server.url.replace("http", "ws") + "/v1/responses") as socket:
             said = {"type": "response.create", "model": "scripted", "input": "hang"}
             socket.send(json.dumps(said))
@@ -207,7 +207,7 @@ def test_a_stop_is_told() -> None:
         assert last["response"]["error"]["code"] == "server_is_overloaded"
 
 
-def test_leaving_ends_the_work(server: Running, socket: ClientConnection, engine: Scripted) -> None:
+def test_leaving_ends_the_work(server: Running, socket: ClientConnection, engine: ScriptedEngine) -> None:
     said = {"type": "response.create", "model": "scripted", "input": "hang"}
     socket.send(json.dumps(said))
     while json.loads(socket.recv(timeout=20))["type"] != "response.output_text.delta":

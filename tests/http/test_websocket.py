@@ -27,7 +27,7 @@ from dragoman.http.connection import Connection
 from dragoman.http.router import Route
 from dragoman.http.websocket import Socket
 from dragoman.http.websocket_connection import Upgraded
-from dragoman.testing import Scripted
+from dragoman.testing import ScriptedEngine
 from tests.support.serving import Running, poll, running, scripted_app
 
 PATH = "/v1/talk"
@@ -203,7 +203,7 @@ async def spoken(app: App, headers: list[Any], extensions: dict[str, Any]) -> li
 def test_a_server_for_others_gives_none_to_pages_from_elsewhere(
     origin: str, status: int | None
 ) -> None:
-    app = runtime.engine_app(Scripted("x"), {"port": 0, "name": "scripted"}, local=False)
+    app = runtime.engine_app(ScriptedEngine("x"), {"port": 0, "name": "scripted"}, local=False)
     inner = talking()
     for route in inner.routes.all:
         app.routes.add(route)

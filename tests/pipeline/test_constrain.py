@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.testing import Reply, Scripted
+from dragoman.testing import Reply, ScriptedEngine
 from dragoman.testing.grammars import accepted
 from tests.support.paths import TEMPLATES
 from tests.support.serving import Running, events, serving
@@ -45,7 +45,7 @@ def post(server: Running, **fields: Any) -> httpx.Response:
 
 def answer(text: str, template: Any = THINKER, **fields: Any) -> httpx.Response:
     """What becomes of a script under demands."""
-    with serving(Scripted(text, checked=True), chat_template=template) as server:
+    with serving(ScriptedEngine(text, checked=True), chat_template=template) as server:
         return post(server, **fields)
 
 
@@ -89,7 +89,7 @@ def server() -> Iterator[Running]:
     """Says what it is asked to say."""
     texts = dict.fromkeys(text for text, _ in (*FITS, *BREAKS))
     replies = [Reply(text, when=f"<{hash(text)}>") for text in texts]
-    with serving(Scripted(replies, checked=True), chat_template=THINKER) as made:
+    with serving(ScriptedEngine(replies, checked=True), chat_template=THINKER) as made:
         yield made
 
 
@@ -149,7 +149,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
 def test_an_engine_that_cannot_is_not_asked(fields: dict[str, Any], param: str) -> None:
-    with serving(Scripted("x"), chat_template=THINKER) as server:
+    with serving(ScriptedEngine("x"), chat_template=THINKER) as server:
         response = post(server, **fields)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, param)
@@ -157,7 +157,7 @@ def test_an_engine_that_cannot_is_not_asked(fields: dict[str, Any], param: str) 
 
 
 def test_an_engine_that_cannot_still_answers_where_nothing_is_demanded() -> None:
-    with serving(Scripted(CALL), chat_template=THINKER) as server:
+    with serving(ScriptedEngine(CALL), chat_template=THINKER) as server:
         response = post(server, tools=TOOLS)
     assert response.status_code == 200
     assert "cannot keep to a grammar" in response.headers["x-dragoman-warning"]
@@ -174,7 +174,7 @@ def test_an_engine_that_cannot_still_answers_where_nothing_is_demanded() -> None
 )
 def test_what_does_not_go_with_a_grammar(fields: dict[str, Any], param: str) -> None:
     """A demand is refused by both names; where nothing is demanded, a warning is enough."""
-    with serving(Scripted(ROME * 3, grammars=True), chat_template=THINKER) as server:
+    with serving(ScriptedEngine(ROME * 3, grammars=True), chat_template=THINKER) as server:
         refused = post(server, response_format=SCHEMA, **fields)
         warned = post(server, tools=TOOLS, **fields)
     error = refused.json()["error"]
@@ -214,7 +214,7 @@ def test_a_schema_that_is_none_is_refused_even_where_nothing_is_demanded() -> No
 
 def test_a_cut_answer_says_length() -> None:
     """D65"""
-    engine = Scripted(Reply(ROME, chunks=1), checked=True)
+    engine = ScriptedEngine(Reply(ROME, chunks=1), checked=True)
     with serving(engine, chat_template=THINKER) as server:
         choice = post(server, response_format=SCHEMA, max_tokens=5).json()["choices"][0]
     assert (choice["finish_reason"], choice["message"]["content"]) == ("length", ROME[:5])
@@ -230,7 +230,7 @@ def test_a_cut_answer_says_length() -> None:
     ],
 )
 def test_a_stop_string_does_not_cut_json(text: str, fields: dict[str, Any], stream: bool) -> None:
-    engine = Scripted(Reply(text, chunks=3), checked=True)
+    engine = ScriptedEngine(Reply(text, chunks=3), checked=True)
     with serving(engine, chat_template=THINKER) as server:
         response = post(server, stop=["STOP"], stream=stream, **fields)
     said = response.json()["choices"][0] if not stream else _added(response)
@@ -251,7 +251,7 @@ def _added(response: httpx.Response) -> dict[str, Any]:
 
 
 def test_a_stop_string_still_cuts_text_before_a_call() -> None:
-    engine = Scripted(Reply(f"Well STOP now. {CALL}", chunks=3), checked=True)
+    engine = ScriptedEngine(Reply(f"Well STOP now. {CALL}", chunks=3), checked=True)
     with serving(engine, chat_template=THINKER) as server:
         choice = post(server, stop=["STOP"], tools=TOOLS).json()["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("Well ", "stop")
@@ -259,7 +259,7 @@ def test_a_stop_string_still_cuts_text_before_a_call() -> None:
 
 def test_a_budget_and_a_demand_go_together() -> None:
     """D62: after thoughts that were cut short, the grammar is that of the answer."""
-    engine = Scripted(["I go on and on and on and on and on", ROME], grammars=True)
+    engine = ScriptedEngine(["I go on and on and on and on and on", ROME], grammars=True)
     kwargs = {"chat_template_kwargs": {"enable_thinking": True}}
     with serving(engine, chat_template=THINKER) as server:
         response = post(server, response_format=SCHEMA, thinking_budget=3, **kwargs)
@@ -275,7 +275,7 @@ def test_a_budget_and_a_demand_go_together() -> None:
 
 def test_a_template_with_a_place_for_the_schema_is_given_it() -> None:
     template = "{{ messages[0].content }}{% if response_format %} {{ response_format | tojson }}"
-    engine = Scripted(ROME, checked=True)
+    engine = ScriptedEngine(ROME, checked=True)
     with serving(engine, chat_template=template + "{% endif %}") as server:
         assert post(server, response_format=SCHEMA).status_code == 200
         assert post(server).status_code == 200
@@ -285,7 +285,7 @@ def test_a_template_with_a_place_for_the_schema_is_given_it() -> None:
 
 
 def test_metrics_tell_of_grammars() -> None:
-    with serving(Scripted(ROME, checked=True), chat_template=THINKER) as server:
+    with serving(ScriptedEngine(ROME, checked=True), chat_template=THINKER) as server:
         for _ in range(2):
             post(server, response_format=SCHEMA)
         page = httpx.get(f"{server.url}/metrics").text

@@ -20,7 +20,7 @@ import dragoman
 from dragoman import config, runtime
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
-from dragoman.testing import ByteTokenizer, Reply, Scripted
+from dragoman.testing import ByteTokenizer, Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
 from tests.support.serving import Running, chat, events, serving
 
@@ -77,7 +77,7 @@ def replies(**how: Any) -> list[Reply]:
 
 @pytest.fixture(scope="module", params=WAYS)
 def server(request: pytest.FixtureRequest) -> Iterator[Running]:
-    engine = Scripted(replies(**WAYS[request.param]), tokens=request.param == "bytes")
+    engine = ScriptedEngine(replies(**WAYS[request.param]), tokens=request.param == "bytes")
     with serving(engine, chat_template=THINKER) as made:
         yield made
 
@@ -89,12 +89,12 @@ def client(server: Running) -> Iterator[OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def bytes_engine() -> Scripted:
-    return Scripted(replies(chunks="bytes"), tokens=True)
+def bytes_engine() -> ScriptedEngine:
+    return ScriptedEngine(replies(chunks="bytes"), tokens=True)
 
 
 @pytest.fixture(scope="module")
-def by_bytes(bytes_engine: Scripted) -> Iterator[Running]:
+def by_bytes(bytes_engine: ScriptedEngine) -> Iterator[Running]:
     """A model every token of which is a byte, so that counts are lengths."""
     with serving(bytes_engine, chat_template=THINKER) as made:
         yield made
@@ -276,7 +276,7 @@ def test_arguments_flow_as_they_are_generated() -> None:
     """A long argument does not wait for its end."""
     long = "x" * 2000
     text = f'<tool_call>\n{{"name": "weather", "arguments": {{"city": "{long}"}}}}\n</tool_call>'
-    with serving(Scripted(Reply(text, chunks=10)), chat_template=THINKER) as server:
+    with serving(ScriptedEngine(Reply(text, chunks=10)), chat_template=THINKER) as server:
         pieces = [
             one["tool_calls"][0]["function"]["arguments"]
             for one in deltas(post(server, "it", stream=True))
@@ -334,7 +334,7 @@ def test_thoughts_that_are_not_told_are_counted(by_bytes: Running) -> None:
 def test_a_slow_reader_gets_the_same(by_bytes: Running) -> None:
     """Steps that were merged on their way are read token by token."""
     text = SAYS["both"].encode()
-    engine = Scripted(Reply(pieces=(text[:50], text[50:90], text[90:])), tokens=True)
+    engine = ScriptedEngine(Reply(pieces=(text[:50], text[50:90], text[90:])), tokens=True)
     with serving(engine, chat_template=THINKER) as server:
         merged = post(server, "both", logprobs=True).json()
     single = post(by_bytes, "both", logprobs=True).json()
@@ -348,7 +348,7 @@ def test_a_slow_reader_gets_the_same(by_bytes: Running) -> None:
 def hesitant(request: pytest.FixtureRequest) -> Iterator[Running]:
     """A model that ends a thought; the marks are letters to it, or tokens."""
     marks = ("<think>", "</think>") if request.param else ()
-    engine = Scripted("hm</think>Yes.", tokens=request.param, markup=marks)
+    engine = ScriptedEngine("hm</think>Yes.", tokens=request.param, markup=marks)
     with serving(engine, chat_template=THINKER) as made:
         yield made
 
@@ -426,7 +426,7 @@ def test_a_message_that_is_continued_says_where_it_is(
     ],
 )
 def test_efforts_turn_the_templates_switch(
-    by_bytes: Running, bytes_engine: Scripted, fields: dict[str, Any], ending: str
+    by_bytes: Running, bytes_engine: ScriptedEngine, fields: dict[str, Any], ending: str
 ) -> None:
     assert post(by_bytes, "plain", **fields).status_code == 200
     prompt = bytes_engine.jobs[-1].prompt
@@ -463,7 +463,7 @@ KNOWS_EFFORT = (
 def test_what_cannot_be_done_is_refused_by_name(
     template: Any, fields: dict[str, Any], param: str
 ) -> None:
-    with serving(Scripted("x", grammars=True), chat_template=template) as server:
+    with serving(ScriptedEngine("x", grammars=True), chat_template=template) as server:
         response = post(server, "it", **fields)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
@@ -476,14 +476,14 @@ def test_thinking_can_be_turned_off_where_there_is_none(template: str | None) ->
 
 
 def test_an_effort_goes_to_a_template_that_knows_it() -> None:
-    engine = Scripted("x")
+    engine = ScriptedEngine("x")
     with serving(engine, chat_template=KNOWS_EFFORT) as server:
         assert post(server, "it", tools=None, reasoning_effort="medium").status_code == 200
     assert engine.jobs[-1].prompt == "say it. medium"
 
 
 def test_d61_no_grammar_is_made_for_tools_so_none_is_incomplete() -> None:
-    engine = Scripted("x")
+    engine = ScriptedEngine("x")
     with serving(engine, chat_template=THINKER) as server:
         assert post(server, "it").status_code == 200
     assert engine.jobs[-1].grammar is None
@@ -495,7 +495,7 @@ STRENGTH = (
 
 
 def test_an_effort_goes_to_the_variable_that_the_template_has_for_it() -> None:
-    engine = Scripted("x")
+    engine = ScriptedEngine("x")
     with serving(engine, chat_template=STRENGTH) as server:
         assert post(server, "it", tools=None, reasoning_effort="high").status_code == 200
     assert engine.jobs[-1].prompt == "say it. high"
@@ -510,7 +510,7 @@ BUDGET = [
 @pytest.mark.parametrize("tokens", [False, True])
 @pytest.mark.parametrize("field", ["thinking_budget", "thinking_token_budget"])
 def test_a_budget_ends_thoughts_that_take_too_long(tokens: bool, field: str) -> None:
-    engine = Scripted(BUDGET, tokens=tokens, context=4096)
+    engine = ScriptedEngine(BUDGET, tokens=tokens, context=4096)
     said = "<think>one two"
     budget = len(" one two".strip().encode()) if tokens else 2
     with (
@@ -542,7 +542,7 @@ def test_a_budget_ends_thoughts_that_take_too_long(tokens: bool, field: str) -> 
 
 
 def test_a_budget_that_is_not_used_up_changes_nothing() -> None:
-    engine = Scripted(BUDGET)
+    engine = ScriptedEngine(BUDGET)
     with serving(engine, chat_template=THINKER) as server:
         free = post(server, "it").json()
         kept = post(server, "it", thinking_budget=1000).json()
@@ -551,7 +551,7 @@ def test_a_budget_that_is_not_used_up_changes_nothing() -> None:
 
 
 def test_no_budget_at_all_ends_thoughts_before_they_begin() -> None:
-    engine = Scripted("The answer.")
+    engine = ScriptedEngine("The answer.")
     thinking = {"chat_template_kwargs": {"enable_thinking": True}}
     with serving(engine, chat_template=THINKER) as server:
         message = post(server, "it", thinking_budget=0, **thinking).json()["choices"][0]["message"]
@@ -561,7 +561,7 @@ def test_no_budget_at_all_ends_thoughts_before_they_begin() -> None:
 
 
 def test_no_budget_at_all_ends_thoughts_that_the_model_begins() -> None:
-    engine = Scripted([BUDGET[1].text, "The answer."])
+    engine = ScriptedEngine([BUDGET[1].text, "The answer."])
     with serving(engine, chat_template=THINKER) as server:
         answer = post(server, "it", thinking_budget=0).json()
     assert answer["choices"][0]["message"]["content"] == "The answer."
@@ -570,7 +570,7 @@ def test_no_budget_at_all_ends_thoughts_that_the_model_begins() -> None:
 
 
 def test_a_budget_leaves_the_limit_as_it_is() -> None:
-    engine = Scripted(BUDGET)
+    engine = ScriptedEngine(BUDGET)
     with serving(engine, chat_template=THINKER) as server:
         whole = post(server, "it", thinking_budget=2, max_tokens=6).json()
     assert whole["usage"]["completion_tokens"] == 6
@@ -582,7 +582,7 @@ def test_a_budget_goes_to_a_template_that_reads_one() -> None:
         "{% for m in messages %}{{ m.content }}{% endfor %}"
         "{% if thinking_budget is defined %} Think for {{ thinking_budget }}.{% endif %}"
     )
-    engine = Scripted("x")
+    engine = ScriptedEngine("x")
     with serving(engine, chat_template=template) as server:
         assert post(server, "it", tools=None, thinking_budget=7).status_code == 200
     assert engine.jobs[-1].prompt == "say it. Think for 7."
@@ -637,7 +637,7 @@ GEMMA = ("<|endoftext|>", "<|im_start|>", "<|tool_call>", "<tool_call|>", '<|"|>
 def test_marks_that_are_control_tokens_are_read_and_never_shown(
     text: str, content: str, thoughts: str, made: list[Any]
 ) -> None:
-    engine = Scripted(Reply(text, chunks="bytes"), tokens=True)
+    engine = ScriptedEngine(Reply(text, chunks="bytes"), tokens=True)
     engine.tokenizer = ByteTokenizer(GEMMA)
     options = {"format": "gemma4", "reasoning_format": "gemma4_channel"}
     with (
@@ -694,7 +694,7 @@ def test_every_choice_keeps_the_models_own_ids() -> None:
 
 @pytest.mark.parametrize("tokens", [False, True])
 def test_marks_that_are_part_of_the_answer_stay_in_it(tokens: bool) -> None:
-    engine = Scripted(Reply("hm</think>Yes.", chunks="bytes"), tokens=True)
+    engine = ScriptedEngine(Reply("hm</think>Yes.", chunks="bytes"), tokens=True)
     if tokens:
         engine.tokenizer = ByteTokenizer(("<|endoftext|>", "<think>", "</think>", "<|im_end|>"))
     options = {"format": "none", "reasoning_format": "think_append"}
@@ -737,7 +737,7 @@ def test_an_answer_may_begin_inside_a_header(
 ) -> None:
     template = MESSAGES + "{% if add_generation_prompt %}" + opening + "{% endif %}"
     options = {"format": name if tools else "none", "reasoning_format": name}
-    with serving(Scripted(Reply(text, chunks=3)), chat_template=template, **options) as server:
+    with serving(ScriptedEngine(Reply(text, chunks=3)), chat_template=template, **options) as server:
         message = post(server, "it").json()["choices"][0]["message"]
     assert (message["content"], message.get("reasoning_content", "")) == ("Hi", thoughts)
 
@@ -759,7 +759,7 @@ def test_a_header_that_the_user_opens_is_none() -> None:
 
 @pytest.mark.parametrize("template", [None, "{% for m in messages %}{{ m.content }}\n{% endfor %}"])
 def test_tools_work_without_a_place_in_the_template(template: str | None) -> None:
-    engine = Scripted([Reply("Sunny.", when="21 degrees"), Reply(PARIS)])
+    engine = ScriptedEngine([Reply("Sunny.", when="21 degrees"), Reply(PARIS)])
     with serving(engine, chat_template=template) as server:
         first = post(server, "it").json()["choices"][0]
         [call] = first["message"]["tool_calls"]
@@ -782,7 +782,7 @@ def test_tools_work_without_a_place_in_the_template(template: str | None) -> Non
 
 
 def test_past_thoughts_and_calls_reach_the_template() -> None:
-    engine = Scripted("x")
+    engine = ScriptedEngine("x")
     call = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": '{"a": 1}'}}
     messages = [
         {"role": "user", "content": "q"},
@@ -840,7 +840,7 @@ def test_d75_s5_31_an_unknown_format_is_refused_at_startup_with_the_choices(
     said: dict[str, str], choices: list[str]
 ) -> None:
     with pytest.raises(runtime.StartupError) as refusal:
-        dragoman.app(Scripted("x"), **said)
+        dragoman.app(ScriptedEngine("x"), **said)
     assert all(choice in str(refusal.value) for choice in choices)
     if "parser" not in next(iter(said)):
         with pytest.raises(runtime.StartupError):
@@ -863,7 +863,7 @@ def test_the_example_of_every_format_comes_through(tools: str, reasoning: str, t
     declared: Any = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
     with (
         serving(
-            Scripted(Reply(text, chunks=3)), format=tools, reasoning_format=reasoning
+            ScriptedEngine(Reply(text, chunks=3)), format=tools, reasoning_format=reasoning
         ) as server,
         OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
     ):

@@ -11,24 +11,24 @@ import pytest
 
 from dragoman.events import Completion, Delta
 from dragoman.pipeline import pipeline
-from dragoman.testing import Scripted
+from dragoman.testing import ScriptedEngine
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Message, Request, Sampling
 from tests.protocols.test_decode import SAMPLING
 from tests.support.serving import Running, chat, serving
 
 
 @pytest.fixture(scope="module")
-def engine() -> Scripted:
-    return Scripted("Hello there!", tokens=True, context=4096)
+def engine() -> ScriptedEngine:
+    return ScriptedEngine("Hello there!", tokens=True, context=4096)
 
 
 @pytest.fixture(scope="module")
-def server(engine: Scripted) -> Iterator[Running]:
+def server(engine: ScriptedEngine) -> Iterator[Running]:
     with serving(engine) as made:
         yield made
 
 
-def told(server: Running, engine: Scripted, path: str = "chat/completions", **said: Any) -> Job:
+def told(server: Running, engine: ScriptedEngine, path: str = "chat/completions", **said: Any) -> Job:
     """The job the engine got for a request."""
     body = chat("hi", **said) if path.startswith("chat") else {"prompt": "hi", **said}
     url = f"{server.url}/v1/{path}"
@@ -42,7 +42,7 @@ def told(server: Running, engine: Scripted, path: str = "chat/completions", **sa
 @pytest.mark.parametrize(("field", "value", "name", "arrives"), SAMPLING)
 def test_d23_d24_d26_every_sampling_field_reaches_the_engine(
     server: Running,
-    engine: Scripted,
+    engine: ScriptedEngine,
     path: str,
     streamed: bool,
     field: str,
@@ -59,7 +59,7 @@ def test_d23_d24_d26_every_sampling_field_reaches_the_engine(
 
 
 def test_d26_without_fields_the_engine_gets_exactly_the_defaults(
-    server: Running, engine: Scripted
+    server: Running, engine: ScriptedEngine
 ) -> None:
     job = told(server, engine)
     assert isinstance(job.prompt, list)
@@ -70,7 +70,7 @@ def test_d26_without_fields_the_engine_gets_exactly_the_defaults(
     assert job.logprobs is None
 
 
-def test_d25_temperature_0_and_top_k_1_are_greedy(server: Running, engine: Scripted) -> None:
+def test_d25_temperature_0_and_top_k_1_are_greedy(server: Running, engine: ScriptedEngine) -> None:
     assert told(server, engine, temperature=0).sampling.greedy
     assert told(server, engine, temperature=1.9, top_k=1).sampling.greedy
     assert not told(server, engine).sampling.greedy
@@ -108,7 +108,7 @@ def test_layers_of_sampling() -> None:
 
 
 def test_a_seeded_request_goes_without_the_cache_unless_it_asks_for_it(
-    server: Running, engine: Scripted
+    server: Running, engine: ScriptedEngine
 ) -> None:
     assert told(server, engine).cache_prompt
     assert not told(server, engine, seed=1).cache_prompt

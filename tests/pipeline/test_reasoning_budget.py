@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.testing import ByteTokenizer, Reply, Scripted
+from dragoman.testing import ByteTokenizer, Reply, ScriptedEngine
 from dragoman.types import Capabilities, Job, Step
 from tests.pipeline.test_output_formats import THINKER, post
 from tests.support.serving import Running, events, serving
@@ -26,7 +26,7 @@ def message(server: Running, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_model_that_thinks_again_whenever_it_is_interrupted_is_left_to_it() -> None:
-    engine = Scripted("<think>hm</think>Yes.")
+    engine = ScriptedEngine("<think>hm</think>Yes.")
     with serving(engine, chat_template=THINKER) as server:
         said = message(server, thinking_budget=0)
     assert said["content"] == "Yes."
@@ -45,7 +45,7 @@ def test_a_model_that_thinks_again_whenever_it_is_interrupted_is_left_to_it() ->
 def test_thoughts_that_end_with_their_budget_are_not_interrupted(
     pieces: tuple[str, ...], fields: dict[str, Any]
 ) -> None:
-    engine = Scripted(thinking(*pieces))
+    engine = ScriptedEngine(thinking(*pieces))
     with serving(engine, chat_template=THINKER) as server:
         said = message(server, thinking_budget=2, **fields)
     assert (said["reasoning_content"], said["content"]) == ("one two", "Yes.")
@@ -53,7 +53,7 @@ def test_thoughts_that_end_with_their_budget_are_not_interrupted(
 
 
 def test_what_only_looked_like_the_mark_is_a_thought() -> None:
-    engine = Scripted(thinking("<think>one", " two</", "b>", " three", "</think>", "Yes."))
+    engine = ScriptedEngine(thinking("<think>one", " two</", "b>", " three", "</think>", "Yes."))
     with serving(engine, chat_template=THINKER) as server:
         said = message(server, thinking_budget=2)
     assert (said["reasoning_content"], said["content"]) == ("one two</b>", "The answer.")
@@ -61,7 +61,7 @@ def test_what_only_looked_like_the_mark_is_a_thought() -> None:
 
 
 def test_a_character_is_not_cut() -> None:
-    engine = Scripted(
+    engine = ScriptedEngine(
         [Reply("<think>雨雨</think>Yes.", chunks="bytes", turns=1), ANSWER], tokens=True
     )
     with serving(engine, chat_template=THINKER) as server:
@@ -78,7 +78,7 @@ def test_fact30_every_character_of_the_answer_has_its_token(tokens: bool, budget
     script = [Reply("<think>one two three four five six</think>No.", turns=1), ANSWER]
     if tokens:
         script[0] = Reply(script[0].text, chunks="bytes", turns=1)
-    with serving(Scripted(script, tokens=tokens), chat_template=THINKER) as server:
+    with serving(ScriptedEngine(script, tokens=tokens), chat_template=THINKER) as server:
         answer = post(server, "it", thinking_budget=budget, logprobs=True).json()
     [choice] = answer["choices"]
     entries = choice["logprobs"]["content"]
@@ -92,7 +92,7 @@ def test_fact30_every_character_of_the_answer_has_its_token(tokens: bool, budget
 @pytest.mark.parametrize("streamed", [False, True])
 def test_an_answer_that_no_longer_fits_ends_at_its_length(streamed: bool) -> None:
     """The engine counts the tokens of a text, so it is the one to say that it is full."""
-    engine = Scripted([Reply("<think>" + " word" * 60), ANSWER], context=50)
+    engine = ScriptedEngine([Reply("<think>" + " word" * 60), ANSWER], context=50)
     finishes = set()
     with serving(engine, chat_template=THINKER) as server:
         for budget in range(15, 45, 3):
@@ -105,7 +105,7 @@ def test_an_answer_that_no_longer_fits_ends_at_its_length(streamed: bool) -> Non
 
 def test_a_call_that_is_drafted_among_thoughts_counts() -> None:
     draft = '<think>a <tool_call>{"name": "weather", "arguments": {"city": "'
-    engine = Scripted([Reply(draft + " word" * 300, turns=1), ANSWER])
+    engine = ScriptedEngine([Reply(draft + " word" * 300, turns=1), ANSWER])
     with serving(engine, chat_template=THINKER) as server:
         answer = post(server, "it", thinking_budget=30, max_tokens=200).json()
     assert answer["choices"][0]["message"]["content"] == "The answer."
@@ -126,7 +126,7 @@ ENDINGS = {
 @pytest.mark.parametrize("name", ENDINGS)
 def test_the_answer_follows_what_it_follows_in_its_format(name: str) -> None:
     begin, ending = ENDINGS[name]
-    engine = Scripted(thinking(begin, "one", " two", " three"))
+    engine = ScriptedEngine(thinking(begin, "one", " two", " three"))
     with serving(engine, chat_template=THINKER, reasoning_format=name) as server:
         said = message(server, thinking_budget=2)
     assert (said["reasoning_content"], said["content"]) == ("one two", "The answer.")

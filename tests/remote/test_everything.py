@@ -14,7 +14,7 @@ import httpx
 import pytest
 from openai import OpenAI
 
-from dragoman.testing import Reply, Scripted
+from dragoman.testing import Reply, ScriptedEngine
 from tests.remote.installed import EVERYTHING, NODE
 from tests.support.event_order import check_responses
 from tests.support.serving import Running, serving
@@ -80,7 +80,7 @@ def _wait(port: int) -> None:
 
 @pytest.fixture
 def server(url: str) -> Iterator[Running]:
-    engine = Scripted(SCRIPT, tokens=True)
+    engine = ScriptedEngine(SCRIPT, tokens=True)
     with serving(engine, chat_template=TEMPLATE, mcp=[f"every={url}"], mcp_timeout=60.0) as made:
         yield made
 

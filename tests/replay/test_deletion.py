@@ -17,7 +17,7 @@ from dragoman.replay.cache import Shelf
 from dragoman.replay.digest import Entry
 from dragoman.store.rows import Memory as Row
 from dragoman.store.store import Store
-from dragoman.testing import Reply, Scripted
+from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
 from tests.support.serving import serving
 from tests.support.stores import poke
@@ -59,7 +59,7 @@ class Talk:
 @pytest.fixture
 def talk(tmp_path: Path) -> Iterator[Talk]:
     url = f"sqlite:///{tmp_path}/store.db"
-    engine = Scripted(Reply("<think>\nHm.\n</think>\n\nHello there!"), tokens=True)
+    engine = ScriptedEngine(Reply("<think>\nHm.\n</think>\n\nHello there!"), tokens=True)
     with (
         serving(engine, chat_template=THINKER, store=url) as server,
         OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30) as client,

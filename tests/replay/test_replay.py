@@ -27,7 +27,7 @@ from dragoman.replay.digest import Entry, canonical, told
 from dragoman.replay.prefix_index import Trail, packed
 from dragoman.replay.splice import without
 from dragoman.store.rows import Memory as Row
-from dragoman.testing import ByteTokenizer, Reply, Scripted
+from dragoman.testing import ByteTokenizer, Reply, ScriptedEngine
 from dragoman.tokenizers.vocabulary import endings
 from dragoman.types import Adapter, Chat, Job, Message, Request, Said, Sampling, Tool, ToolCall
 from tests.support.paths import TESTS
@@ -107,7 +107,7 @@ class Talk:
     """A client that keeps a conversation, and tells it back in its own way."""
 
     def __init__(
-        self, engine: Scripted, template: str, memory: Memory | None, **fields: Any
+        self, engine: ScriptedEngine, template: str, memory: Memory | None, **fields: Any
     ) -> None:
         self.models = Models.of_engine(engine, "scripted", chat_template=template)
         self.models.memory = memory
@@ -175,8 +175,8 @@ def rewritten(arguments: str) -> str:
     return json.dumps(dict(reversed(value.items())), indent=1)
 
 
-def scripted(manner: Manner, *texts: str, **settings: Any) -> Scripted:
-    engine = Scripted(
+def scripted(manner: Manner, *texts: str, **settings: Any) -> ScriptedEngine:
+    engine = ScriptedEngine(
         [Reply(text, turns=1, chunks="bytes") for text in texts], tokens=True, **settings
     )
     engine.tokenizer = manner.tokenizer()
@@ -346,7 +346,7 @@ def test_each_choice_is_remembered() -> None:
     async def talk() -> None:
         texts = [f"{THINKING.replace('see', word)}{word}" for word in ("one", "two")]
         reply = Reply(texts[0], variants=(texts[1],), chunks="bytes")
-        engine = Scripted([reply], tokens=True)
+        engine = ScriptedEngine([reply], tokens=True)
         engine.tokenizer = TAGGED.tokenizer()
         made = Talk(engine, source("thinker"), Memory())
         made.messages, made.request["n"] = [QUESTION], 2

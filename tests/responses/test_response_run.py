@@ -26,7 +26,7 @@ from dragoman.responses.state import State
 from dragoman.responses.tool_rounds import approved
 from dragoman.store.rows import Conversation, Limits
 from dragoman.store.store import Store
-from dragoman.testing import Reply, Scripted
+from dragoman.testing import Reply, ScriptedEngine
 from dragoman.types import Chat, Request
 from tests.support.state_server import TEMPLATE
 
@@ -39,7 +39,7 @@ SCRIPT = [
 
 @asynccontextmanager
 async def desk(**options: Any) -> AsyncGenerator[App, None]:
-    engine = Scripted(SCRIPT, tokens=True, context=options.pop("context", None))
+    engine = ScriptedEngine(SCRIPT, tokens=True, context=options.pop("context", None))
     said = {"name": "scripted", "chat_template": TEMPLATE, "store": "sqlite://"} | options
     app = runtime.engine_app(engine, said, local=True)
     try:
@@ -341,7 +341,7 @@ def test_a_call_that_was_cut_is_not_gone_on_from() -> None:
     call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris, the capital of France"}}'
 
     async def scenario() -> None:
-        engine = Scripted(call, tokens=True)
+        engine = ScriptedEngine(call, tokens=True)
         said = {"name": "scripted", "store": "sqlite://"}
         app = runtime.engine_app(engine, said, local=True)
         tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}}

@@ -14,7 +14,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response
 
-from dragoman.testing import Reply, Scripted
+from dragoman.testing import Reply, ScriptedEngine
 from tests.support.event_order import check_responses
 from tests.support.mcp_servers import Listening, by_hand, hello, listening, real
 from tests.support.paths import TEMPLATES
@@ -68,7 +68,7 @@ def tools() -> Iterator[Listening]:
 def server(tools: Listening) -> Iterator[Running]:
     options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp": [f"calc={tools.url}"]}
     options |= {"mcp_rounds": 3, "mcp_timeout": 20.0, "chat_template": THINKER}
-    with serving(Scripted(SCRIPT, tokens=True, grammars=True), **options) as made:
+    with serving(ScriptedEngine(SCRIPT, tokens=True, grammars=True), **options) as made:
         yield made
 
 
@@ -476,7 +476,7 @@ def test_schemas_of_strangers_break_nothing(schema: Any, unusable: bool, choice:
         return known.get(message["method"]) or hello(message)
 
     with listening(by_hand(answer)) as odd:
-        engine = Scripted(SCRIPT, tokens=True, grammars=True)
+        engine = ScriptedEngine(SCRIPT, tokens=True, grammars=True)
         options: Any = {"chat_template": THINKER, "mcp_hosts": [odd.host]}
         with serving(engine, **options) as server, speaking(server) as client:
             raw = client.responses.with_raw_response.create(
@@ -513,7 +513,7 @@ def test_a_background_response_is_cancelled_in_its_call(client: OpenAI, tools: L
 def test_an_output_leaves_room_in_the_context(tools: Listening) -> None:
     """However much a tool says, and whatever the operator allows."""
     script = [Reply(call("calc__big", size=100_000), when="Say"), Reply("A lot.")]
-    engine = Scripted(script, tokens=True, context=6000)
+    engine = ScriptedEngine(script, tokens=True, context=6000)
     options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_output": 1_000_000}
     options["chat_template"] = THINKER
     with serving(engine, **options) as server, speaking(server) as client:
@@ -526,14 +526,14 @@ def test_an_output_leaves_room_in_the_context(tools: Listening) -> None:
 def test_a_tool_that_takes_too_long_is_told(tools: Listening) -> None:
     options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_timeout": 0.5}
     options["chat_template"] = THINKER
-    engine = Scripted(SCRIPT, tokens=True)
+    engine = ScriptedEngine(SCRIPT, tokens=True)
     with serving(engine, **options) as server, speaking(server) as client:
         assert ask(client, "Slowly", of(tools)).output_text == "Too slow."
 
 
 def test_while_a_tool_is_called_the_engine_is_for_others() -> None:
     script = [Reply("One, two", when="Hang", hang_at=1), *SCRIPT]
-    engine = Scripted(script, tokens=True, slots=1)
+    engine = ScriptedEngine(script, tokens=True, slots=1)
     with real() as tools:
         options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_timeout": 1.0, "queue": 0}
         with (

@@ -28,7 +28,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
-from dragoman.testing import Scripted
+from dragoman.testing import ScriptedEngine
 from tests.suites.seed import Seeds
 from tests.support.serving import QUIET, Running, serving
 
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("-k", default="", help="only tests that match, as pytest has it")
     said = parser.parse_args()
     excused = allowed(HERE / f"{said.suite}.allow")
-    engine = Scripted(ANSWER, tokens=True, grammars=True, context=8192)
+    engine = ScriptedEngine(ANSWER, tokens=True, grammars=True, context=8192)
     with serving(engine, any_model=True, **QUIET) as server:
         results = run_suite(said.suite, server, ["-k", said.k] if said.k else [])
     if said.k:

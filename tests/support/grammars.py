@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import msgspec
 
-from dragoman.engines.token_mask import Masker
+from dragoman.engines.token_mask import TokenMasker
 from dragoman.errors import BadRequest
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats
 from dragoman.grammar.compiler.compile import compiled
@@ -58,8 +58,8 @@ def thoughts_of(name: str) -> str:
 
 
 @cache
-def _bytes() -> Masker:
-    return Masker((*BYTES, b"<|end|>"), {END}, {END})
+def _bytes() -> TokenMasker:
+    return TokenMasker((*BYTES, b"<|end|>"), {END}, {END})
 
 
 class Walk:

@@ -16,7 +16,7 @@ import uvloop
 from dragoman import runtime
 from dragoman.http import server
 from dragoman.http.app import App
-from dragoman.testing import Scripted
+from dragoman.testing import ScriptedEngine
 
 QUIET = {"log_level": "warning"}
 
@@ -75,7 +75,7 @@ def running(app: App) -> Iterator[Running]:
 def scripted_app(engine: Any = "Hello there!", **options: Any) -> App:
     """An app over a scripted engine, on a port that is free."""
     if isinstance(engine, str):
-        engine = Scripted(engine)
+        engine = ScriptedEngine(engine)
     options = {"name": "scripted", "port": 0} | options
     return runtime.engine_app(engine, options, local=True)
 

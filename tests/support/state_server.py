@@ -15,7 +15,7 @@ from openai import OpenAI
 
 from dragoman import runtime
 from dragoman.http import server
-from dragoman.testing import Reply, Scripted
+from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import ROOT
 
 TEMPLATE = (
@@ -68,7 +68,7 @@ class Spawned:
 
 
 def main(store: str, *keys: str) -> None:
-    engine = Scripted(SCRIPT, tokens=True)
+    engine = ScriptedEngine(SCRIPT, tokens=True)
     options = {"name": "scripted", "port": 0, "chat_template": TEMPLATE, "store": store}
     app = runtime.engine_app(engine, options | {"api_key": keys, "drain": 1.0}, local=True)
     running = server.make(app, app.settings, lambda url: print(url, flush=True))

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.testing import NotConformant, Reply, Result, Scripted, check_engine
+from dragoman.testing import NotConformant, Reply, Result, ScriptedEngine, check_engine
 from dragoman.testing.engine_checks import CHECKS
 from dragoman.types import Capabilities, Job, Step
 
@@ -23,16 +23,16 @@ replace = msgspec.structs.replace
 @pytest.mark.parametrize(
     "engine",
     [
-        Scripted(TEXT),
-        Scripted(TEXT, tokens=True, context=500, lora=("a",)),
-        Scripted(Reply(TEXT, variants=("Another reply.",), chunks="bytes"), tokens=True),
-        Scripted(TEXT, context=100, lora=("a",), cached=3),
-        Scripted(TEXT, pace=0.001, logprobs=-1, embeddings=0),
-        Scripted(""),
+        ScriptedEngine(TEXT),
+        ScriptedEngine(TEXT, tokens=True, context=500, lora=("a",)),
+        ScriptedEngine(Reply(TEXT, variants=("Another reply.",), chunks="bytes"), tokens=True),
+        ScriptedEngine(TEXT, context=100, lora=("a",), cached=3),
+        ScriptedEngine(TEXT, pace=0.001, logprobs=-1, embeddings=0),
+        ScriptedEngine(""),
     ],
     ids=["text", "tokens", "variants", "limits", "plain", "silent"],
 )
-def test_sound_engines_pass(engine: Scripted) -> None:
+def test_sound_engines_pass(engine: ScriptedEngine) -> None:
     results = asyncio.run(check_engine(engine, patience=5))
     assert [result.name for result in results] == [check.__name__ for check in CHECKS]
     assert {result.outcome for result in results} <= {"kept", "skipped"}
@@ -40,13 +40,13 @@ def test_sound_engines_pass(engine: Scripted) -> None:
 
 
 def test_an_engine_that_claims_everything_is_checked_for_everything() -> None:
-    engine = Scripted(TEXT, tokens=True, context=500, lora=("a",))
+    engine = ScriptedEngine(TEXT, tokens=True, context=500, lora=("a",))
     results = asyncio.run(check_engine(engine, patience=5))
     assert {result.outcome for result in results} == {"kept"}
     assert all(result.about for result in results)
 
 
-class Broken(Scripted):
+class Broken(ScriptedEngine):
     """A sound engine whose steps a subclass spoils."""
 
     def __init__(self, **settings: Any) -> None:
@@ -107,12 +107,12 @@ class ForgetsLength(Broken):
         return [replace(step, finish="stop")] if step.finish else [step]
 
 
-class IgnoresMaxTokens(Scripted):
+class IgnoresMaxTokens(ScriptedEngine):
     def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         return super().generate(replace(job, sampling=replace(job.sampling, max_tokens=None)))
 
 
-class Whimsical(Scripted):
+class Whimsical(ScriptedEngine):
     def __init__(self) -> None:
         super().__init__(TEXT)
         self._mood = itertools.count()
@@ -127,7 +127,7 @@ class Whimsical(Scripted):
 class WhimsicalWhenSeeded(Whimsical):
     def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         seeded = job.sampling.seed is not None
-        return super().generate(job) if seeded else Scripted.generate(self, job)
+        return super().generate(job) if seeded else ScriptedEngine.generate(self, job)
 
 
 class CountsPromptTwice(Broken):
@@ -155,7 +155,7 @@ class NoLogprobs(Broken):
         return [replace(step, logprobs=[])]
 
 
-class UnaskedLogprobs(Scripted):
+class UnaskedLogprobs(ScriptedEngine):
     def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         return super().generate(replace(job, logprobs=1))
 
@@ -165,7 +165,7 @@ class NanLogprobs(Broken):
         return [replace(step, logprobs=[replace(m, logprob=math.nan) for m in step.logprobs])]
 
 
-class TooManyAlternatives(Scripted):
+class TooManyAlternatives(ScriptedEngine):
     def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         return super().generate(job if job.logprobs is None else replace(job, logprobs=9))
 
@@ -175,7 +175,7 @@ class NoPromptLogprobs(Broken):
         return [replace(step, prompt_logprobs=[])]
 
 
-class MixesJobs(Scripted):
+class MixesJobs(ScriptedEngine):
     """What the newest open job was asked is what every open job answers."""
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class MixesJobs(Scripted):
                 yield step
 
 
-class IgnoresStopTokens(Scripted):
+class IgnoresStopTokens(ScriptedEngine):
     def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         return super().generate(replace(job, sampling=replace(job.sampling, stop_token_ids=())))
 
@@ -204,7 +204,7 @@ class ShowsStopToken(Broken):
         return [replace(step, ids=ids, tokens=len(ids), logprobs=[])]
 
 
-class ClosesSlowly(Scripted):
+class ClosesSlowly(ScriptedEngine):
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         try:
             async with aclosing(super().generate(job)) as steps:
@@ -215,7 +215,7 @@ class ClosesSlowly(Scripted):
             raise
 
 
-class BusyAfterClose(Scripted):
+class BusyAfterClose(ScriptedEngine):
     """A job that was closed keeps the only slot for ever."""
 
     def __init__(self) -> None:
@@ -230,7 +230,7 @@ class BusyAfterClose(Scripted):
         self._slot.release()
 
 
-class SwallowsCancel(Scripted):
+class SwallowsCancel(ScriptedEngine):
     def __init__(self) -> None:
         super().__init__(TEXT, pace=0.002)
 
@@ -245,57 +245,57 @@ class SwallowsCancel(Scripted):
             await stream.aclose()
 
 
-class AdmitsAll(Scripted):
+class AdmitsAll(ScriptedEngine):
     async def admit(self, job: Job) -> None:
         pass
 
 
-class AdmitsNone(Scripted):
+class AdmitsNone(ScriptedEngine):
     async def admit(self, job: Job) -> None:
         raise RuntimeError("not today")
 
 
-class AdmitAnswers(Scripted):
+class AdmitAnswers(ScriptedEngine):
     async def admit(self, job: Job) -> Any:
         return True
 
 
-class AdmitHangs(Scripted):
+class AdmitHangs(ScriptedEngine):
     async def admit(self, job: Job) -> None:
         await asyncio.sleep(60)
 
 
-class Awaited(Scripted):
+class Awaited(ScriptedEngine):
     async def generate(self, job: Job) -> Any:  # type: ignore[override]
         return [Step(finish="stop")]
 
 
-class NotClosable(Scripted):
+class NotClosable(ScriptedEngine):
     def generate(self, job: Job) -> Any:
         return iter([Step(finish="stop")])
 
 
-class ShortVectors(Scripted):
+class ShortVectors(ScriptedEngine):
     async def embed(self, inputs: Any, adapters: Any = ()) -> list[list[float]]:
         return [[1.0] for _ in inputs]
 
 
-class NanVectors(Scripted):
+class NanVectors(ScriptedEngine):
     async def embed(self, inputs: Any, adapters: Any = ()) -> list[list[float]]:
         return [[math.nan] * 16 for _ in inputs]
 
 
-class RestlessVectors(Scripted):
+class RestlessVectors(ScriptedEngine):
     async def embed(self, inputs: Any, adapters: Any = ()) -> list[list[float]]:
         return [[float(at)] * 16 for at, _ in enumerate(inputs)]
 
 
-class TextTokens(Scripted):
+class TextTokens(ScriptedEngine):
     async def tokenize(self, text: str, special: bool = False) -> Any:
         return text.split()
 
 
-class ClosesOnce(Scripted):
+class ClosesOnce(ScriptedEngine):
     async def aclose(self) -> None:
         assert not self.closed
         await super().aclose()
@@ -391,7 +391,7 @@ def test_an_engine_that_is_not_deterministic_may_say_so() -> None:
 
 @pytest.mark.parametrize("patient", [False, True])
 def test_a_job_can_be_made_by_the_author(patient: bool) -> None:
-    engine = Scripted({"[magic]": TEXT})
+    engine = ScriptedEngine({"[magic]": TEXT})
 
     def make_job(text: str) -> Any:
         made = Job(id="x", prompt=f"[magic] {text}")

@@ -20,7 +20,7 @@ from dragoman.errors import (
     Overloaded,
     Unsupported,
 )
-from dragoman.testing import ByteTokenizer, Reply, Scripted, every_cut
+from dragoman.testing import ByteTokenizer, Reply, ScriptedEngine, every_cut
 from dragoman.testing.replies import cut, last_message
 from dragoman.testing.scripted import create
 from dragoman.types import Adapter, Job, Sampling, Step
@@ -35,12 +35,12 @@ def job(prompt: list[int] | str = "hi", *, n: int = 1, **fields: Any) -> Job:
     return Job(id="j", prompt=prompt, n=n, sampling=Sampling(**sampling), **fields)
 
 
-async def collect(engine: Scripted, work: Job) -> list[Step]:
+async def collect(engine: ScriptedEngine, work: Job) -> list[Step]:
     async with aclosing(engine.generate(work)) as stream:
         return [step async for step in stream]
 
 
-def play(engine: Scripted, work: Job | None = None) -> list[Step]:
+def play(engine: ScriptedEngine, work: Job | None = None) -> list[Step]:
     return asyncio.run(collect(engine, work or job()))
 
 
@@ -55,7 +55,7 @@ def said_ids(steps: list[Step], choice: int = 0) -> list[int]:
 @pytest.mark.parametrize("chunks", ["words", "characters", 1, 3, 1000])
 @pytest.mark.parametrize("text", ["", "a", TEXT, "   ", "日本語 テキスト"])
 def test_a_reply_is_said_whole_however_it_is_cut(text: str, chunks: Any) -> None:
-    steps = play(Scripted(Reply(text, chunks=chunks)))
+    steps = play(ScriptedEngine(Reply(text, chunks=chunks)))
     assert said(steps) == text
     assert [step.finish for step in steps if step.finish] == ["stop"]
     assert steps[-1].finish == "stop"
@@ -69,25 +69,25 @@ def test_words_are_cut_like_tokens() -> None:
 
 
 def test_pieces_can_be_given_by_hand() -> None:
-    engine = Scripted(Reply(pieces=("<tool", "_call>", "x")))
+    engine = ScriptedEngine(Reply(pieces=("<tool", "_call>", "x")))
     assert [step.text for step in play(engine)] == ["<tool", "_call>", "x", None]
 
 
 @pytest.mark.parametrize("fields", [{"chunks": "bytes"}, {"chunks": 0}, {"pieces": (b"x",)}])
 def test_a_cut_that_text_cannot_have_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"chunks|pieces"):
-        play(Scripted(Reply("x", **fields)))
+        play(ScriptedEngine(Reply("x", **fields)))
 
 
 def test_a_reader_cannot_change_what_is_said_next() -> None:
-    engine = Scripted(Reply("abc", chunks=3), tokens=True)
+    engine = ScriptedEngine(Reply("abc", chunks=3), tokens=True)
     play(engine)[0].ids.clear()
     assert said_ids(play(engine)) == [*b"abc"]
 
 
 @pytest.mark.parametrize("chunks", ["words", "characters", "bytes", 2])
 def test_token_ids_spell_the_text(chunks: Any) -> None:
-    engine = Scripted(Reply(TEXT, chunks=chunks), tokens=True)
+    engine = ScriptedEngine(Reply(TEXT, chunks=chunks), tokens=True)
     assert engine.tokenizer is not None
     steps = play(engine)
     assert engine.tokenizer.decode(said_ids(steps)) == TEXT
@@ -96,12 +96,12 @@ def test_token_ids_spell_the_text(chunks: Any) -> None:
 
 
 def test_bytes_by_hand_cut_a_character() -> None:
-    engine = Scripted(Reply(pieces=("a", b"\xf0\x9f", b"\x91\x8b")), tokens=True)
+    engine = ScriptedEngine(Reply(pieces=("a", b"\xf0\x9f", b"\x91\x8b")), tokens=True)
     assert [step.ids for step in play(engine)] == [[97], [0xF0, 0x9F], [0x91, 0x8B], []]
 
 
 def test_an_end_token_in_the_reply_ends_it() -> None:
-    engine = Scripted("yes<|im_end|>no", tokens=True)
+    engine = ScriptedEngine("yes<|im_end|>no", tokens=True)
     steps = play(engine)
     assert bytes(said_ids(steps)) == b"yes"
     assert (steps[-1].finish, steps[-1].stop_id) == ("stop", 258)
@@ -111,7 +111,7 @@ def test_an_end_token_in_the_reply_ends_it() -> None:
 
 
 def test_stop_token_ids_end_it_after_min_tokens() -> None:
-    engine = Scripted(Reply("abcabc", chunks=6), tokens=True)
+    engine = ScriptedEngine(Reply("abcabc", chunks=6), tokens=True)
     first = play(engine, job(stop_token_ids=(ord("b"),)))
     assert (said_ids(first), first[-1].stop_id) == ([*b"a"], ord("b"))
     later = play(engine, job(stop_token_ids=(ord("b"),), min_tokens=3))
@@ -124,7 +124,7 @@ MAX_TOKENS = [(1, "a", "length"), (3, "abc", "length"), (4, "abcd", "length"), (
 @pytest.mark.parametrize("tokens", [False, True])
 @pytest.mark.parametrize(("limit", "text", "finish"), MAX_TOKENS)
 def test_max_tokens(tokens: bool, limit: int, text: str, finish: str) -> None:
-    engine = Scripted(Reply("abcd", chunks=1), tokens=tokens)
+    engine = ScriptedEngine(Reply("abcd", chunks=1), tokens=tokens)
     steps = play(engine, job(max_tokens=limit))
     assert (said(steps) or bytes(said_ids(steps)).decode()) == text
     assert steps[-1].finish == finish
@@ -132,25 +132,25 @@ def test_max_tokens(tokens: bool, limit: int, text: str, finish: str) -> None:
 
 
 def test_max_tokens_cuts_a_step_of_many_ids() -> None:
-    steps = play(Scripted(Reply("abcdef", chunks=4), tokens=True), job(max_tokens=5))
+    steps = play(ScriptedEngine(Reply("abcdef", chunks=4), tokens=True), job(max_tokens=5))
     assert [step.ids for step in steps] == [[*b"abcd"], [*b"e"]]
     assert steps[-1].finish == "length"
 
 
 def test_ignored_end_and_min_tokens_make_it_go_on() -> None:
-    engine = Scripted(Reply("ab", chunks=1))
+    engine = ScriptedEngine(Reply("ab", chunks=1))
     assert said(play(engine, job(ignore_eos=True, max_tokens=5))) == "ababa"
     assert said(play(engine, job(min_tokens=3))) == "abab"
 
 
 def test_the_context_ends_an_answer() -> None:
-    engine = Scripted(Reply("x" * 50, chunks=1), context=10)
+    engine = ScriptedEngine(Reply("x" * 50, chunks=1), context=10)
     steps = play(engine, job("one two three"))
     assert (len(steps), steps[-1].finish) == (7, "length")
 
 
 def test_choices_variants_and_seeds() -> None:
-    engine = Scripted(Reply("zero", variants=("one", "two")))
+    engine = ScriptedEngine(Reply("zero", variants=("one", "two")))
     assert [said(play(engine, job(n=4)), choice) for choice in range(4)] == [
         "zero", "one", "two", "zero",
     ]  # fmt: skip
@@ -160,7 +160,7 @@ def test_choices_variants_and_seeds() -> None:
 
 
 def test_choices_come_beat_by_beat_and_the_prompt_is_counted_once() -> None:
-    engine = Scripted(Reply("abc", variants=("d",), chunks=1), cached=2)
+    engine = ScriptedEngine(Reply("abc", variants=("d",), chunks=1), cached=2)
     steps = play(engine, job("one two three", n=2))
     assert [step.choice for step in steps] == [0, 1, 0, 1, 0, 0]
     assert [step.prompt_tokens for step in steps] == [3, None, None, None, None, None]
@@ -170,7 +170,7 @@ def test_choices_come_beat_by_beat_and_the_prompt_is_counted_once() -> None:
 
 def test_logprobs_belong_to_their_tokens() -> None:
     for tokens in (False, True):
-        engine = Scripted(Reply("Hello there.", chunks="words"), tokens=tokens)
+        engine = ScriptedEngine(Reply("Hello there.", chunks="words"), tokens=tokens)
         steps = play(engine, job(logprobs=3))
         for step in steps:
             assert len(step.logprobs) == step.tokens
@@ -186,7 +186,7 @@ def test_logprobs_belong_to_their_tokens() -> None:
 
 
 def test_prompt_logprobs_have_no_number_for_the_first_token() -> None:
-    first = play(Scripted("x", tokens=True), job([104, 105], prompt_logprobs=1))[0]
+    first = play(ScriptedEngine("x", tokens=True), job([104, 105], prompt_logprobs=1))[0]
     assert [(mark.id, mark.logprob is None) for mark in first.prompt_logprobs] == [
         (104, True), (105, False),
     ]  # fmt: skip
@@ -209,7 +209,7 @@ GEMMA = "<start_of_turn>{}\n{}<end_of_turn>\n"
 )
 @pytest.mark.parametrize("tokens", [False, True])
 def test_an_agent_loop_is_played_by_the_last_message(turn: str, opening: str, tokens: bool) -> None:
-    engine = Scripted(AGENT, tokens=tokens)
+    engine = ScriptedEngine(AGENT, tokens=tokens)
     prompt = turn.format("user", "How is the weather?")
 
     def answer() -> str:
@@ -224,44 +224,44 @@ def test_an_agent_loop_is_played_by_the_last_message(turn: str, opening: str, to
 def test_a_prompt_without_marks_is_looked_at_as_it_is() -> None:
     assert last_message("What is the weather?") == "What is the weather?"
     assert last_message("<|im_start|>assistant\n") == ""
-    assert said(play(Scripted(AGENT), job("user: the weather?"))) == "<call>look()</call>"
+    assert said(play(ScriptedEngine(AGENT), job("user: the weather?"))) == "<call>look()</call>"
 
 
 def test_rules_are_substrings_or_expressions_and_the_first_that_fits_wins() -> None:
     rules = [Reply("a", when="a.c"), Reply("b", when="a.c$", regex=True), Reply("c")]
     for prompt, text in [("xa.cx", "a"), ("xabc", "b"), ("abcd", "c")]:
-        assert said(play(Scripted(rules), job(prompt))) == text
+        assert said(play(ScriptedEngine(rules), job(prompt))) == text
 
 
 def test_a_reply_with_turns_gives_way_to_the_next() -> None:
     rules = [Reply("first", when="hi", turns=1), Reply("again", when="hi")]
-    engine = Scripted(rules)
+    engine = ScriptedEngine(rules)
     assert [said(play(engine)) for _ in range(3)] == ["first", "again", "again"]
-    texts = Scripted(["one", "two", "three"])
+    texts = ScriptedEngine(["one", "two", "three"])
     assert [said(play(texts)) for _ in range(4)] == ["one", "two", "three", "three"]
 
 
 def test_a_prompt_that_no_reply_fits_is_a_failure() -> None:
     with pytest.raises(EngineFailed, match="No reply of the script fits"):
-        play(Scripted({"other": "x"}))
+        play(ScriptedEngine({"other": "x"}))
 
 
 ADMISSIONS = [
-    (Scripted("x", context=3), job("a b c"), ContextOverflow),
-    (Scripted("x", context=3, tokens=True), job([1, 2, 3]), ContextOverflow),
-    (Scripted("x", lora=("known",)), job(lora=(Adapter("other"),)), BadRequest),
-    (Scripted("x"), job([1, 2, 3]), Unsupported),
+    (ScriptedEngine("x", context=3), job("a b c"), ContextOverflow),
+    (ScriptedEngine("x", context=3, tokens=True), job([1, 2, 3]), ContextOverflow),
+    (ScriptedEngine("x", lora=("known",)), job(lora=(Adapter("other"),)), BadRequest),
+    (ScriptedEngine("x"), job([1, 2, 3]), Unsupported),
 ]
 
 
 @pytest.mark.parametrize(("engine", "work", "error"), ADMISSIONS)
-def test_admit_refuses(engine: Scripted, work: Job, error: type[Exception]) -> None:
+def test_admit_refuses(engine: ScriptedEngine, work: Job, error: type[Exception]) -> None:
     with pytest.raises(error):
         asyncio.run(engine.admit(work))
 
 
 def test_admit_lets_the_rest_pass() -> None:
-    engine = Scripted("x", context=4, lora=("known",))
+    engine = ScriptedEngine("x", context=4, lora=("known",))
     work = job("a b c", lora=(Adapter("known"),))
 
     async def admitted_and_done() -> str:
@@ -283,7 +283,7 @@ def test_admit_lets_the_rest_pass() -> None:
 )
 def test_a_fault_lets_so_many_steps_through(reply: Reply, error: type[BaseException]) -> None:
     async def main() -> None:
-        engine = Scripted(reply)
+        engine = ScriptedEngine(reply)
         with pytest.raises(error):
             await collect(engine, job())
         assert engine.steps == 2
@@ -294,7 +294,7 @@ def test_a_fault_lets_so_many_steps_through(reply: Reply, error: type[BaseExcept
 
 def test_a_hang_ends_only_by_cancelling() -> None:
     async def main() -> None:
-        engine = Scripted(Reply("abc", chunks=1, hang_at=1))
+        engine = ScriptedEngine(Reply("abc", chunks=1, hang_at=1))
         task = asyncio.create_task(collect(engine, job()))
         await engine.until(lambda e: e.steps == 1)
         with pytest.raises(TimeoutError):
@@ -324,19 +324,19 @@ def test_a_death_takes_the_process() -> None:
 
 def test_garbage() -> None:
     def of(**fields: Any) -> list[Step]:
-        return play(Scripted(Reply("ab", chunks=1, **fields)), job(logprobs=1))
+        return play(ScriptedEngine(Reply("ab", chunks=1, **fields)), job(logprobs=1))
 
     assert [step.finish for step in of(no_finish=True)] == [None, None, None]
     assert math.isnan(of(garbage="nan_logprob")[0].logprobs[0].logprob or 0.0)
     assert of(garbage="after_finish")[-1] == Step(0, "and more", tokens=1)
     assert of(garbage="bad_choice")[0].choice == 1
-    spoilt = play(Scripted(Reply("ab", garbage="bad_token"), tokens=True))
+    spoilt = play(ScriptedEngine(Reply("ab", garbage="bad_token"), tokens=True))
     assert spoilt[0].ids == [1_000_000]
 
 
 def test_closing_early_is_seen() -> None:
     async def main() -> None:
-        engine = Scripted("one two three")
+        engine = ScriptedEngine("one two three")
         stream = engine.generate(job())
         await anext(stream)
         assert (engine.active, engine.started) == (1, 1)
@@ -351,7 +351,7 @@ def test_closing_early_is_seen() -> None:
 
 def test_nothing_moves_by_hand_until_it_is_ticked() -> None:
     async def main() -> None:
-        engine = Scripted(Reply("abcd", chunks=1), pace=None)
+        engine = ScriptedEngine(Reply("abcd", chunks=1), pace=None)
         tasks = [asyncio.create_task(collect(engine, job())) for _ in range(2)]
         await engine.until(lambda e: e.active == 2)
         engine.tick()
@@ -377,7 +377,7 @@ def test_many_paced_streams_share_one_timer(monkeypatch: pytest.MonkeyPatch) -> 
             return call_at(*args, **kwargs)
 
         monkeypatch.setattr(loop, "call_at", counting)
-        engine = Scripted(Reply("abcd", chunks=1), pace=0.002)
+        engine = ScriptedEngine(Reply("abcd", chunks=1), pace=0.002)
         answers = await asyncio.gather(*(collect(engine, job()) for _ in range(300)))
         assert {said(steps) for steps in answers} == {"abcd"}
         assert engine.peak == 300
@@ -390,7 +390,7 @@ def test_a_paced_stream_keeps_its_pace() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        await collect(Scripted(Reply("abcd", chunks=1, pace=0.01), pace=0), job())
+        await collect(ScriptedEngine(Reply("abcd", chunks=1, pace=0.01), pace=0), job())
         assert loop.time() - begun >= 0.045
 
     asyncio.run(main())
@@ -398,7 +398,7 @@ def test_a_paced_stream_keeps_its_pace() -> None:
 
 def test_an_engine_without_pace_lets_others_run() -> None:
     async def main() -> None:
-        engine = Scripted(Reply("a" * 100, chunks=1))
+        engine = ScriptedEngine(Reply("a" * 100, chunks=1))
         one, two = [asyncio.create_task(collect(engine, job())) for _ in range(2)]
         await asyncio.wait({one, two}, return_when=asyncio.FIRST_COMPLETED)
         assert engine.steps > 180  # they took turns
@@ -408,7 +408,7 @@ def test_an_engine_without_pace_lets_others_run() -> None:
 
 
 def test_embeddings_depend_on_the_input_only() -> None:
-    engine = Scripted("x", embeddings=5)
+    engine = ScriptedEngine("x", embeddings=5)
     one, two, again = asyncio.run(engine.embed(["a", [1, 2], "a"]))
     assert one == again != two
     assert [len(one), len(two)] == [5, 5]
@@ -417,13 +417,13 @@ def test_embeddings_depend_on_the_input_only() -> None:
 
 
 def test_tokenize() -> None:
-    assert asyncio.run(Scripted("x", tokens=True).tokenize("é<|im_end|>", True)) == [195, 169, 258]
-    assert len(asyncio.run(Scripted("x").tokenize("one two, three", False))) == 4
+    assert asyncio.run(ScriptedEngine("x", tokens=True).tokenize("é<|im_end|>", True)) == [195, 169, 258]
+    assert len(asyncio.run(ScriptedEngine("x").tokenize("one two, three", False))) == 4
 
 
 def test_a_closed_engine_takes_nothing() -> None:
     async def main() -> None:
-        engine = Scripted("x")
+        engine = ScriptedEngine("x")
         await engine.aclose()
         await engine.aclose()
         with pytest.raises(EngineDown):

@@ -7,16 +7,16 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from dragoman.engines.step_queue import Mailbox
+from dragoman.engines.step_queue import StepQueue
 from dragoman.errors import DragomanError, from_note, to_note
 from dragoman.types import Step
 
 log = logging.getLogger("dragoman.engines")
 
 
-async def together(streams: Sequence[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step, None]:
+async def merge_steps(streams: Sequence[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step, None]:
     """Steps of all streams. Closing it closes every one; the first failure ends them all."""
-    mailbox = Mailbox()
+    mailbox = StepQueue()
     left = len(streams)
 
     async def pump(stream: AsyncGenerator[Step, None]) -> None:

@@ -83,7 +83,7 @@ def _spans(step: Step) -> list[tuple[int, int]]:
     return [(len(step.text or ""), step.tokens)]
 
 
-class Mailbox:
+class StepQueue:
     """Steps for one reader, until they end."""
 
     __slots__ = ("_crowd", "_error", "_new_future", "_steps", "_wake", "ended")

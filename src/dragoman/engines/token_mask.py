@@ -80,7 +80,7 @@ def _depth(grammar: str) -> int:
     return deepest
 
 
-class Masker:
+class TokenMasker:
     """Follows grammars over one model's vocabulary. Any thread may use it."""
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engines.merge import together
+from dragoman.engines.merge import merge_steps
 from dragoman.types import Engine, Job, Step
 
 
@@ -21,7 +21,7 @@ def run_together(engine: Engine, jobs: Sequence[Job]) -> AsyncGenerator[Step, No
     """Steps of all jobs; closing it closes every one of them."""
     if len(jobs) == 1:
         return engine.generate(jobs[0])
-    return together([_renumbered(engine, job, at * job.n) for at, job in enumerate(jobs)])
+    return merge_steps([_renumbered(engine, job, at * job.n) for at, job in enumerate(jobs)])
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from dragoman.testing.conformance import NotConformant, Result, check_engine
 from dragoman.testing.cuts import every_cut
 from dragoman.testing.format_checks import check_format
 from dragoman.testing.replies import Reply
-from dragoman.testing.scripted import Scripted
+from dragoman.testing.scripted import ScriptedEngine
 
 __all__ = [
     "ByteTokenizer",

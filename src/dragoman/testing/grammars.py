@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from dragoman.engines.token_mask import Masker
+from dragoman.engines.token_mask import TokenMasker
 from dragoman.errors import BadRequest, EngineFailed
 from dragoman.testing.byte_tokenizer import ByteTokenizer
 from dragoman.types import Job
@@ -14,10 +14,10 @@ BYTES = tuple(bytes([byte]) for byte in range(256))
 
 
 @lru_cache(maxsize=8)
-def _masker(control: tuple[str, ...]) -> Masker:
+def _masker(control: tuple[str, ...]) -> TokenMasker:
     """A masker over bytes and control tokens; the last token of all ends a text."""
     pieces = (*BYTES, *(text.encode() for text in control), b"<|end|>")
-    return Masker(pieces, {len(pieces) - 1}, range(256, len(pieces)))
+    return TokenMasker(pieces, {len(pieces) - 1}, range(256, len(pieces)))
 
 
 def accepted(grammar: str, text: str, control: Sequence[str] = ()) -> tuple[bool, int]:
@@ -55,7 +55,7 @@ def check_script(
     if tokenizer is None:
         masker = _masker(())
     else:
-        masker = Masker(tokenizer.pieces, tokenizer.eos_ids, tokenizer.control)
+        masker = TokenMasker(tokenizer.pieces, tokenizer.eos_ids, tokenizer.control)
     following = masker.follow(job.grammar or "")
     for at, token in enumerate(ids):
         try:

@@ -73,7 +73,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         )
 
 
-class Scripted:
+class ScriptedEngine:
     """Plays a script. `settings` are the fields of `Settings`."""
 
     def __init__(self, script: Script = "Hello.", **settings: Any) -> None:
@@ -89,7 +89,7 @@ class Scripted:
         self._ready: dict[int, list[list[Step]]] = {}
         self._cuts: dict[tuple[int, int], list[str] | list[list[int]]] = {}
         self._beats: dict[float | None, Beat] = {}
-        self._watchers: list[tuple[Callable[[Scripted], bool], asyncio.Future[None]]] = []
+        self._watchers: list[tuple[Callable[[ScriptedEngine], bool], asyncio.Future[None]]] = []
 
     # the engine's contract
 
@@ -148,7 +148,7 @@ class Scripted:
         for _ in range(times):
             beat.grant()
 
-    async def until(self, true: Callable[[Scripted], bool], timeout: float = 10.0) -> None:
+    async def until(self, true: Callable[[ScriptedEngine], bool], timeout: float = 10.0) -> None:
         """Return when the fact is true; `TimeoutError` when it does not come true."""
         if true(self):
             return
@@ -322,7 +322,7 @@ def _spoil(reply: Reply, job: Job, step: Step) -> Iterator[Step]:
         yield Step(step.choice, "and more", tokens=1)
 
 
-def create(script: Any = "Hello.", **settings: Any) -> Scripted:
+def create(script: Any = "Hello.", **settings: Any) -> ScriptedEngine:
     """A scripted engine from plain data, so that it can be made in another process.
 
     `script` is a text, a list of texts or of `Reply` fields, or a mapping from part of a message
@@ -330,10 +330,10 @@ def create(script: Any = "Hello.", **settings: Any) -> Scripted:
     """
     checked = msgspec.structs.asdict(msgspec.convert(settings, Settings))
     if isinstance(script, Mapping):
-        return Scripted({when: _from_plain(reply) for when, reply in script.items()}, **checked)
+        return ScriptedEngine({when: _from_plain(reply) for when, reply in script.items()}, **checked)
     if isinstance(script, str | Reply):
-        return Scripted(script, **checked)
-    return Scripted([_from_plain(reply) for reply in script], **checked)
+        return ScriptedEngine(script, **checked)
+    return ScriptedEngine([_from_plain(reply) for reply in script], **checked)
 
 
 def _from_plain(reply: Any) -> str | Reply:

@@ -50,7 +50,7 @@ from dragoman.engines.llamacpp.server import (
 )
 from dragoman.engines.llamacpp.slots import Slots
 from dragoman.engines.llamacpp.validate import Grammars, check_job, check_tokens
-from dragoman.engines.token_mask import Masker
+from dragoman.engines.token_mask import TokenMasker
 from dragoman.errors import BadRequest, DragomanError, EngineFailed, ModelBroken, Unsupported
 from dragoman.types import Adapter, Capabilities, Job, Logprob, Sampling, Step
 
@@ -111,7 +111,7 @@ class LlamaCpp:
         self._pieces: Pieces | None = None
         self._marks = Marks(self)
         self._grammars = Grammars(self)
-        self._masker = Masker(vocabulary.pieces or (), vocabulary.ends, vocabulary.controls)
+        self._masker = TokenMasker(vocabulary.pieces or (), vocabulary.ends, vocabulary.controls)
         self.capabilities = Capabilities(
             context=self.context,
             slots=settings.slots,

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from dragoman.engines.logits.sampling import Floats, Picker, mark
-from dragoman.engines.step_queue import Mailbox
+from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.token_mask import Following
 from dragoman.errors import DragomanError, EngineFailed
 from dragoman.types import Job, Logprob, Step, StepFinish
@@ -30,7 +30,7 @@ class Answer:
         self.prompt = prompt
         self.size = size  # of the vocabulary
         self.left = job.n
-        self.mailbox = Mailbox()
+        self.mailbox = StepQueue()
 
 
 class Choice:

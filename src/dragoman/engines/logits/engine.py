@@ -12,7 +12,7 @@ from typing import Protocol
 from dragoman.engines.logits.batches import LogitsModel, Rounds
 from dragoman.engines.logits.choice import Answer, Choice
 from dragoman.engines.logits.sampling import HONOURED, Picker
-from dragoman.engines.token_mask import Following, Masker
+from dragoman.engines.token_mask import Following, TokenMasker
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
 from dragoman.types import Capabilities, Job, Step
 
@@ -54,12 +54,12 @@ class LogitsEngine:
         *,
         context: int | None = None,
         slots: int = 16,
-        masker: Masker | None = None,
+        masker: TokenMasker | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self._ends = frozenset(tokenizer.eos_ids)
         self._rounds = Rounds(model, slots)
-        self._masker = masker or Masker(tokenizer.pieces, self._ends, tokenizer.control)
+        self._masker = masker or TokenMasker(tokenizer.pieces, self._ends, tokenizer.control)
         known = sorted(map(re.escape, tokenizer.specials), key=len, reverse=True)
         self._specials = re.compile(f"({'|'.join(known)})") if known else None
         self.capabilities = Capabilities(

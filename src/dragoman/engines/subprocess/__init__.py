@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dragoman.engines.subprocess.engine import Isolated, Timing
+from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
 
 __all__ = ["Isolated", "Timing"]

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engines.step_queue import Mailbox
+from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.subprocess import messages
 from dragoman.errors import DragomanError, EngineDown, EngineFailed, ModelBroken, from_note, to_note
 
@@ -30,12 +30,12 @@ LONGEST_LINE = 2000
 MODULE = "dragoman.engines.subprocess.child"
 
 
-class Line:
+class ChildConnection:
     """One child and all that waits on it."""
 
     def __init__(self, process: asyncio.subprocess.Process, logger: logging.Logger) -> None:
         self.process = process
-        self.boxes: dict[int, Mailbox] = {}
+        self.boxes: dict[int, StepQueue] = {}
         self.down: DragomanError | None = None
         self.on_down: Callable[[], None] | None = None
         self.heard = 0  # how often anything came
@@ -48,7 +48,7 @@ class Line:
         self._writer: asyncio.StreamWriter | None = None
 
     @classmethod
-    async def open(cls, hello: messages.Hello, logger: logging.Logger) -> Line:
+    async def open(cls, hello: messages.Hello, logger: logging.Logger) -> ChildConnection:
         """Start a child; it has not made its engine yet."""
         ours, theirs = socket.socketpair()
         try:

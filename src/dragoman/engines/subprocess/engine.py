@@ -21,9 +21,9 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.engines.step_queue import Mailbox
+from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.subprocess import messages
-from dragoman.engines.subprocess.connection import Line, checked
+from dragoman.engines.subprocess.connection import ChildConnection, checked
 from dragoman.errors import EngineDown, ModelBroken
 from dragoman.types import Adapter, Capabilities, Job, Step
 
@@ -43,7 +43,7 @@ class Timing(Struct, frozen=True, kw_only=True):
     grace: float = 5.0  # for a child that was asked to stop
 
 
-class Isolated:
+class SubprocessEngine:
     """An engine behind a process boundary: `await start()`, then use it like any other."""
 
     def __init__(
@@ -53,11 +53,11 @@ class Isolated:
         self.state: State = "stopped"
         self.restarts = 0
         self.capabilities = Capabilities()
-        self.on_change: list[Callable[[Isolated], None]] = []
+        self.on_change: list[Callable[[SubprocessEngine], None]] = []
         self._hello = messages.Hello(factory, settings)
         self._timing = timing or Timing()
         self._log = logging.getLogger(f"dragoman.engine.{name}")
-        self._line: Line | None = None
+        self._line: ChildConnection | None = None
         self._up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._retry_at = 0.0
@@ -90,7 +90,7 @@ class Isolated:
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         line = await self._wait()
-        number, box = line.number(), Mailbox()
+        number, box = line.number(), StepQueue()
         line.boxes[number] = box
         try:
             await line.send(messages.Start(number, job))
@@ -129,7 +129,7 @@ class Isolated:
         if line is not None:
             await self._stop(line)
 
-    async def _stop(self, line: Line) -> None:
+    async def _stop(self, line: ChildConnection) -> None:
         line.post(messages.Stop())
         line.fail(EngineDown("The engine has been stopped."))
         ending = asyncio.ensure_future(line.finished())
@@ -139,9 +139,9 @@ class Isolated:
             line.kill()
             await ending
 
-    async def _open(self) -> Line:
+    async def _open(self) -> ChildConnection:
         """A child that is ready, or the reason there is none."""
-        line = self._line = await Line.open(self._hello, self._log)
+        line = self._line = await ChildConnection.open(self._hello, self._log)
         try:
             async with asyncio.timeout(self._timing.loading):
                 ready = await line.ready()
@@ -162,7 +162,7 @@ class Isolated:
         if self.state == "ready":
             self._change("restarting")
 
-    async def _keep(self, line: Line) -> None:
+    async def _keep(self, line: ChildConnection) -> None:
         """Watch the child, and replace it whenever it dies."""
         loop, pause = asyncio.get_running_loop(), self._timing.first_pause
         while True:
@@ -182,7 +182,7 @@ class Isolated:
                 except Exception as error:
                     self._log.error("restart %d failed: %r", self.restarts, error)
 
-    async def _watch(self, line: Line) -> None:
+    async def _watch(self, line: ChildConnection) -> None:
         """Until the child is gone; kill it if it hangs."""
         ending = asyncio.ensure_future(line.finished())
         missed = 0  # rounds in a row; by rounds, so that a pause of ours is not blamed on the child
@@ -199,12 +199,12 @@ class Isolated:
         finally:
             ending.cancel()
 
-    def _report(self, line: Line) -> None:
+    def _report(self, line: ChildConnection) -> None:
         self._log.error("the engine's process ended with %s", line.process.returncode)
         for text in list(line.said)[-10:]:
             self._log.error("its last words: %s", text)
 
-    async def _wait(self) -> Line:
+    async def _wait(self) -> ChildConnection:
         """The line to a child that is up, soon, or `EngineDown`."""
         if self.state == "restarting":
             with contextlib.suppress(TimeoutError):

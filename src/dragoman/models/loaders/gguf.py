@@ -83,7 +83,7 @@ async def load_gguf(source: Source) -> Model:
 
 def make_engine(source: Source) -> Any:
     """An engine in a process of its own; not started yet."""
-    from dragoman.engines.subprocess.engine import Isolated
+    from dragoman.engines.subprocess.engine import SubprocessEngine
 
     chosen = source.chosen
     settings: dict[str, Any] = {
@@ -100,7 +100,7 @@ def make_engine(source: Source) -> Any:
         made_by = factory(chosen.engine or DEFAULT)
     except ValueError as error:
         raise ModelBroken(str(error)) from None
-    return Isolated(made_by, said, name=source.id)
+    return SubprocessEngine(made_by, said, name=source.id)
 
 
 def read_model(path: Path) -> gguf.Header:
