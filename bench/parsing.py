@@ -23,7 +23,7 @@ from bench.parts import Plan, Table
 from bench.speech import SPEECHES, TOOL, Said, Speech, Writer, many_values, one_string, plain_words
 from dragoman.formats import find_reasoning, find_tools, tool_formats
 from dragoman.output.library import OutputParser, markers
-from dragoman.output.spec import GAP, Tools
+from dragoman.output.spec import GAP, ToolFormat
 
 SHORT, LONG = 1000, 8000  # tokens
 PEERS = ROOT / "bench" / ".peers" / "bin" / "python"
@@ -143,7 +143,7 @@ def _costs(plan: Plan, speech: Speech, short: Said, long: Said) -> list[str]:
 class Attack(Struct, frozen=True):
     """A text that begins like an answer and then repeats itself for ever."""
 
-    format: Tools
+    format: ToolFormat
     title: str
     begins: str
     unit: str
@@ -167,16 +167,16 @@ class Attack(Struct, frozen=True):
         return long / short if long > QUICK else 2.0
 
 
-def thoughts_of(tools: Tools) -> str:
-    return tools.thoughts or (tools.name if tools.name == "harmony" else "think")
+def thoughts_of(tools: ToolFormat) -> str:
+    return tools.default_reasoning or (tools.name if tools.name == "harmony" else "think")
 
 
-def marks_of(tools: Tools) -> list[str]:
+def marks_of(tools: ToolFormat) -> list[str]:
     found = markers(tools, find_reasoning(thoughts_of(tools)))
     return sorted(mark.replace(GAP, " ") for mark in found)
 
 
-def units(tools: Tools) -> dict[str, str]:
+def units(tools: ToolFormat) -> dict[str, str]:
     """What is repeated."""
     marks = marks_of(tools)
     return {
@@ -195,7 +195,7 @@ def units(tools: Tools) -> dict[str, str]:
     }
 
 
-def attacks(tools: Tools) -> Iterator[Attack]:
+def attacks(tools: ToolFormat) -> Iterator[Attack]:
     """Everything that is repeated, in every kind of place."""
     example = tools.example
     string = example[: example.rfind("1")] + '"'  # examples have a 1 as their argument
@@ -206,7 +206,7 @@ def attacks(tools: Tools) -> Iterator[Attack]:
         yield Attack(tools, title, "", unit, inside=True)
 
 
-def everywhere(tools: Tools) -> Iterator[Attack]:
+def everywhere(tools: ToolFormat) -> Iterator[Attack]:
     """Runs of one letter after every beginning of the example that does not end in a word."""
     example = tools.example
     for at in range(1, len(example)):

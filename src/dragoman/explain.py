@@ -20,7 +20,7 @@ from dragoman.detection.sources import Source, from_path, text_of
 from dragoman.errors import ModelBroken
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import markers
-from dragoman.output.spec import GAP, Reasoning, Tools
+from dragoman.output.spec import GAP, ReasoningFormat, ToolFormat
 
 BEGINS = {
     "inside": "inside thoughts, which the template opened",
@@ -150,16 +150,16 @@ def _digest(template: str) -> str:
     return hashlib.sha256(template.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _marks(tools: Tools | None, reasoning: Reasoning | None) -> list[str]:
+def _marks(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> list[str]:
     return sorted(mark.replace(GAP, "") for mark in markers(tools, reasoning))
 
 
-def _states(tools: Tools | None, reasoning: Reasoning | None) -> Iterator[tuple[str, list[str]]]:
+def _states(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> Iterator[tuple[str, list[str]]]:
     """Where the parser can be, and what leads from there to where."""
     calls = (*tools.section.open, *tools.call.open) if tools else ()
     opened = [*_lead(calls, "a call")]
-    if tools is not None and (tools.first or tools.start):
-        opened += _lead(tools.first or ("a name",), "a call, at the beginning")
+    if tools is not None and (tools.unmarked_starts or tools.unmarked_at_start):
+        opened += _lead(tools.unmarked_starts or ("a name",), "a call, at the beginning")
     header = (tools and tools.header) or (reasoning and reasoning.header)
     begun = [*_lead(header.open if header else (), "a header")]
     thoughts = [*_lead(reasoning.open if reasoning else (), "thoughts")]
@@ -239,7 +239,7 @@ def _how_sure(found: Detected) -> str:
     return FAILED if found.failed and found.sure == "partly" else SURE[found.sure]
 
 
-def _of_tools(found: Detected, tools: Tools | None) -> Iterator[str]:
+def _of_tools(found: Detected, tools: ToolFormat | None) -> Iterator[str]:
     yield ""
     yield _line("calls", f"{found.tools}{' (generic)' if found.generic else ''}")
     yield _line("", found.why[0].partition(": ")[2])
@@ -251,7 +251,7 @@ def _of_tools(found: Detected, tools: Tools | None) -> Iterator[str]:
         yield _line("", "the template has no place for definitions of tools")
 
 
-def _of_thoughts(found: Detected, reasoning: Reasoning | None) -> Iterator[str]:
+def _of_thoughts(found: Detected, reasoning: ReasoningFormat | None) -> Iterator[str]:
     thinking = found.thinking
     yield ""
     yield _line("thoughts", found.reasoning or "none")

@@ -19,15 +19,15 @@ from dragoman.http import server
 from dragoman.http.app import App
 from dragoman.http.auth import Keys
 from dragoman.mcp import client
-from dragoman.mcp.url_guard import Places, Refused
+from dragoman.mcp.url_guard import UrlGuard, UrlRejected
 from dragoman.models.catalog import Catalog
 from dragoman.models.loaders.gguf import load
 from dragoman.models.mapping import Chosen
 from dragoman.models.output_format import Formats, check_names
 from dragoman.models.pull import DEFAULT_ALIASES
 from dragoman.models.registry import Models, Policy
-from dragoman.responses.service import Elsewhere
-from dragoman.responses.tool_rounds import Bounds
+from dragoman.responses.service import RemoteToolsConfig
+from dragoman.responses.tool_rounds import RemoteToolLimits
 
 BROUGHT = ("name", "chat_template")
 # names that other servers have for the same
@@ -109,21 +109,21 @@ def make_app(models: Models, settings: Settings, local: bool) -> App:
     return App(models, settings, keys, local and settings.loopback, elsewhere(settings))
 
 
-def elsewhere(settings: Settings) -> Elsewhere:
+def elsewhere(settings: Settings) -> RemoteToolsConfig:
     """How remote tools are reached."""
     try:
-        places, servers = Places(settings.mcp_hosts), client.configured(settings.mcp)
-    except (Refused, ValueError) as error:
+        places, servers = UrlGuard(settings.mcp_hosts), client.parse_servers(settings.mcp)
+    except (UrlRejected, ValueError) as error:
         raise StartupError(str(error)) from None
-    if not client.installed():
+    if not client.is_installed():
         if servers:
             raise StartupError("Remote tools need `pip install dragoman[mcp]`.")
-        return Elsewhere()
+        return RemoteToolsConfig()
     each = settings.mcp_timeout
-    bounds = Bounds(
+    bounds = RemoteToolLimits(
         rounds=settings.mcp_rounds, seconds=5 * each, output=max(settings.mcp_output, 0)
     )
-    return Elsewhere(lambda: client.Tools(places, each), servers, bounds)
+    return RemoteToolsConfig(lambda: client.McpClient(places, each), servers, bounds)
 
 
 def catalog(settings: Settings, model: str | None = None) -> Catalog:
@@ -193,7 +193,7 @@ async def serve_models(settings: Settings, model: str, say: Callable[[str], None
             entry = await models.load(models.default, wait=float("inf"))
             server.settle()
             say(f"Serving {entry.id}. Press Ctrl-C to stop.")
-            await app.state.seal()  # opens the store: what a dead server left is seen to
+            await app.state.signer()  # opens the store: what a dead server left is seen to
         except DragomanError as error:
             failed.append(error)
             running.should_exit = True

@@ -16,14 +16,14 @@ LARGEST = 16 << 20  # bytes that a sealed text may unpack to
 SIZE = 16
 
 
-class Seal:
+class Signer:
     """Seals for one server."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
 
-    def of(self, owner: str) -> OwnedSeal:
-        return OwnedSeal(self, owner)
+    def for_owner(self, owner: str) -> OwnerSigner:
+        return OwnerSigner(self, owner)
 
     def sign(self, owner: str, purpose: str, data: bytes) -> str:
         """A signature of something that travels beside it."""
@@ -33,12 +33,12 @@ class Seal:
         expected = self.sign(owner, purpose, data)
         return hmac.compare_digest(expected.encode(), signature.encode())
 
-    def sealed(self, owner: str, purpose: str, data: bytes) -> str:
+    def pack(self, owner: str, purpose: str, data: bytes) -> str:
         """Something in a form that only `opened` reads."""
         packed = zlib.compress(data)
         return base64.b64encode(self._mac(owner, purpose, packed) + packed).decode()
 
-    def opened(self, owner: str, purpose: str, text: str) -> bytes | None:
+    def unpack(self, owner: str, purpose: str, text: str) -> bytes | None:
         """What was sealed; None if that was not done here, for this owner and this purpose."""
         try:
             raw = base64.b64decode(text, validate=True)
@@ -56,10 +56,10 @@ class Seal:
         return hmac.new(self._key, said, hashlib.sha256).digest()[:SIZE]
 
 
-class OwnedSeal:
+class OwnerSigner:
     """The seals of one owner."""
 
-    def __init__(self, seal: Seal, owner: str) -> None:
+    def __init__(self, seal: Signer, owner: str) -> None:
         self._seal = seal
         self._owner = owner
 
@@ -69,8 +69,8 @@ class OwnedSeal:
     def verify(self, purpose: str, data: bytes, signature: str) -> bool:
         return self._seal.verify(self._owner, purpose, data, signature)
 
-    def seal(self, purpose: str, data: bytes) -> str:
-        return self._seal.sealed(self._owner, purpose, data)
+    def pack(self, purpose: str, data: bytes) -> str:
+        return self._seal.pack(self._owner, purpose, data)
 
-    def open(self, purpose: str, text: str) -> bytes | None:
-        return self._seal.opened(self._owner, purpose, text)
+    def unpack(self, purpose: str, text: str) -> bytes | None:
+        return self._seal.unpack(self._owner, purpose, text)

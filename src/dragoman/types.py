@@ -67,7 +67,7 @@ DEFAULT_SAMPLING = Sampling(
 )
 
 
-class Said(Struct, frozen=True):
+class ReplayedTurn(Struct, frozen=True):
     """What a model wrote in an earlier turn, token by token, to be put back as it was."""
 
     opening: tuple[int, ...]  # what its template wrote to open the turn
@@ -91,7 +91,7 @@ class Message(Struct, frozen=True, kw_only=True):
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    said: Said | None = None  # of the assistant's turns, where it is remembered
+    said: ReplayedTurn | None = None  # of the assistant's turns, where it is remembered
 
 
 class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.formats import reasoning_formats, tool_formats
-from dragoman.output.library import OutputParser, Policy
+from dragoman.output.library import OutputParser, ParserPolicy
 from dragoman.testing import check_format
 from dragoman.testing.format_checks import Said, fold, read
 from tests.support.paths import FORMAT_CASES
@@ -48,7 +48,7 @@ def parser(case: dict[str, Any]) -> OutputParser:
         tools=None if case.get("any") else TOOLS,
         prompt=case.get("prompt"),
         inside=case.get("inside"),
-        policy=Policy(**case.get("policy", {})),
+        policy=ParserPolicy(**case.get("policy", {})),
     )
 
 

@@ -22,7 +22,7 @@ from dragoman.grammar.compiler.compile import compiled
 from dragoman.grammar.compiler.compiler_pool import Workshop
 from dragoman.grammar.spec import Made, Order
 from dragoman.grammar.writer.lark import HEADER
-from dragoman.output.spec import Tagged
+from dragoman.output.spec import TaggedArguments
 from dragoman.testing import ScriptedEngine
 from dragoman.testing.grammars import accepted
 from dragoman.types import Shape, Tool
@@ -38,7 +38,7 @@ TRIMMED = {
     name
     for name, one in tool_formats().items()
     for body in one.bodies
-    if isinstance(body, Tagged) and body.trim == "newline"
+    if isinstance(body, TaggedArguments) and body.trim == "newline"
 }
 COUNT = 4  # ways to write a call
 TEXT = {"type": "string"}

@@ -159,7 +159,7 @@ def test_one_call_where_only_one_may_be_made(name: str) -> None:
     raise AssertionError(f"of {name}, calls of {seen} were seen")
 
 
-UNMARKED = {name for name, one in tool_formats().items() if one.first}
+UNMARKED = {name for name, one in tool_formats().items() if one.unmarked_starts}
 
 # what schemas mean
 

@@ -106,7 +106,7 @@ WRONG: dict[str, Schemas] = {
     "more than a choice": {"f": members("count unit", count=ANY_NUMBER, unit={"const": "cc"})},
 }
 # without a mark of their own, calls of others are text
-UNMARKED = {name for name, one in tool_formats().items() if one.first or one.start}
+UNMARKED = {name for name, one in tool_formats().items() if one.unmarked_starts or one.unmarked_at_start}
 
 
 def a_call(name: str, tools: Schemas, chance: random.Random) -> str:

@@ -45,21 +45,21 @@ def is_error(response: httpx.Response, route: Route | None = None) -> dict[str, 
     assert response.headers["content-type"] == "application/json"
     assert not LEAKS.search(response.text)
     body = response.json()
-    write = openai.error if route is None else route.error
+    write = openai.encode_error if route is None else route.error
     shape = json.loads(write(DragomanError("What happened."), "req_1"))
     assert set(body) == set(shape)
     assert set(body["error"]) == set(shape["error"])
     assert isinstance(body["error"]["message"], str)
     assert response.headers["x-request-id"]
     error: dict[str, Any] = body["error"]
-    if write is not openai.error:  # other dialects have no codes
+    if write is not openai.encode_error:  # other dialects have no codes
         error["code"] = None
     return error
 
 
 @pytest.mark.parametrize("kind", [KINDS[name] for name in sorted(KINDS)])
 def test_d69_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
-    body = json.loads(openai.error(kind("What happened.", param="there")))["error"]
+    body = json.loads(openai.encode_error(kind("What happened.", param="there")))["error"]
     assert set(body) == {"message", "type", "param", "code"}
     assert body["message"] == "What happened."
     assert body["param"] == "there"

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.mcp.client import Tools, configured
-from dragoman.mcp.types import Listed, Outcome, Server, ToolsUnavailable
-from dragoman.mcp.url_guard import Places
+from dragoman.mcp.client import McpClient, parse_servers
+from dragoman.mcp.types import ListedTool, CallResult, McpServer, ToolsUnavailable
+from dragoman.mcp.url_guard import UrlGuard
 from tests.support.mcp_servers import Listening, by_hand, hello, listening, real
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -34,27 +34,27 @@ def server(request: pytest.FixtureRequest) -> Iterator[Listening]:
 
 
 def use(
-    server: Listening, work: Callable[[Tools, Server], Awaitable[Any]], seconds: float = 20.0
+    server: Listening, work: Callable[[McpClient, McpServer], Awaitable[Any]], seconds: float = 20.0
 ) -> Any:
     """Let a toolbox work with a server that a request named."""
 
     async def run() -> Any:
-        tools = Tools(Places([server.host]), seconds)
+        tools = McpClient(UrlGuard([server.host]), seconds)
         try:
-            return await work(tools, Server(label="test", url=server.url))
+            return await work(tools, McpServer(label="test", url=server.url))
         finally:
             await tools.aclose()
 
     return asyncio.run(run())
 
 
-def called(server: Listening, name: str, arguments: Any = None, seconds: float = 20.0) -> Outcome:
+def called(server: Listening, name: str, arguments: Any = None, seconds: float = 20.0) -> CallResult:
     outcome = use(server, lambda tools, one: tools.call(one, name, arguments or {}, 1000), seconds)
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, CallResult)
     return outcome
 
 
-def listed(server: Listening) -> dict[str, Listed]:
+def listed(server: Listening) -> dict[str, ListedTool]:
     return {one.name: one for one in use(server, lambda tools, one: tools.list(one))}
 
 
@@ -73,15 +73,15 @@ def test_a_server_says_what_it_offers(server: Listening) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "outcome"),
     [
-        ("add", {"a": 1, "b": 2}, Outcome(output="The sum is 3.")),
-        ("only.structured", {}, Outcome(output='{"größe": 42}')),
-        ("structured", {}, Outcome(output='{\n  "answer": 42\n}')),
-        ("fail", {}, Outcome(error="Error executing tool fail")),
-        ("nothing", {}, Outcome(error="Unknown tool: nothing")),
+        ("add", {"a": 1, "b": 2}, CallResult(output="The sum is 3.")),
+        ("only.structured", {}, CallResult(output='{"größe": 42}')),
+        ("structured", {}, CallResult(output='{\n  "answer": 42\n}')),
+        ("fail", {}, CallResult(error="Error executing tool fail")),
+        ("nothing", {}, CallResult(error="Unknown tool: nothing")),
     ],
 )
 def test_a_call_comes_to_something(
-    server: Listening, name: str, arguments: Any, outcome: Outcome
+    server: Listening, name: str, arguments: Any, outcome: CallResult
 ) -> None:
     assert called(server, name, arguments) == outcome
 
@@ -110,17 +110,17 @@ def test_an_output_is_cut(server: Listening) -> None:
 
 
 def test_an_answer_that_is_far_too_large_is_not_read(server: Listening) -> None:
-    async def work(tools: Tools, one: Server) -> None:
+    async def work(tools: McpClient, one: McpServer) -> None:
         outcome = await tools.call(one, "big", {"size": 6_000_000}, 1000)
         assert outcome.output is None
         assert "The server" in (outcome.error or "")
-        assert await tools.call(one, "add", {"a": 1, "b": 1}, 1000) == Outcome("The sum is 2.")
+        assert await tools.call(one, "add", {"a": 1, "b": 1}, 1000) == CallResult("The sum is 2.")
 
     use(server, work)
 
 
 def test_calls_are_made_at_once_in_one_session(server: Listening) -> None:
-    async def work(tools: Tools, one: Server) -> list[Outcome]:
+    async def work(tools: McpClient, one: McpServer) -> list[CallResult]:
         await tools.list(one)
         return await asyncio.gather(
             *(tools.call(one, "add", {"a": n, "b": n}, 1000) for n in range(20))
@@ -136,7 +136,7 @@ def test_calls_are_made_at_once_in_one_session(server: Listening) -> None:
 def test_a_call_has_its_time(server: Listening) -> None:
     server.seen.left.clear()
     outcome = called(server, "slow", seconds=0.5)
-    assert outcome == Outcome(error="The tool did not answer within 0.5 seconds.")
+    assert outcome == CallResult(error="The tool did not answer within 0.5 seconds.")
     assert heard(server)  # that nobody waits any more
 
 
@@ -151,7 +151,7 @@ def test_whoever_gives_up_leaves_nothing_behind(server: Listening) -> None:
     seen.begun.clear()
     seen.left.clear()
 
-    async def work(tools: Tools, one: Server) -> float:
+    async def work(tools: McpClient, one: McpServer) -> float:
         call = asyncio.create_task(tools.call(one, "slow", {}, 1000))
         assert await asyncio.to_thread(seen.begun.wait, 10)
         began = time.monotonic()
@@ -166,7 +166,7 @@ def test_whoever_gives_up_leaves_nothing_behind(server: Listening) -> None:
 
 
 def test_a_toolbox_is_closed_without_waiting() -> None:
-    async def work(tools: Tools, one: Server) -> None:
+    async def work(tools: McpClient, one: McpServer) -> None:
         waiting = asyncio.create_task(tools.list(one))
         assert await asyncio.to_thread(asked.wait, 10)
         tools.close()
@@ -184,7 +184,7 @@ def test_a_toolbox_is_closed_without_waiting() -> None:
 
 
 def test_headers_are_sent_and_ours_are_kept(server: Listening) -> None:
-    async def work(tools: Tools, one: Server) -> None:
+    async def work(tools: McpClient, one: McpServer) -> None:
         with_key = msgspec.structs.replace(one, headers={"Authorization": "Bearer s3cret"})
         await tools.list(with_key)
         assert "s3cret" not in repr(with_key)
@@ -204,7 +204,7 @@ def test_headers_are_sent_and_ours_are_kept(server: Listening) -> None:
 def unlisted(server: Listening, seconds: float = 20.0, **fields: Any) -> str:
     """Why a server's tools cannot be listed."""
 
-    async def work(tools: Tools, one: Server) -> str:
+    async def work(tools: McpClient, one: McpServer) -> str:
         with pytest.raises(ToolsUnavailable) as error:
             await tools.list(msgspec.structs.replace(one, **fields))
         return str(error.value)
@@ -228,7 +228,7 @@ def test_a_server_that_forgot_the_session_is_greeted_again() -> None:
     lost = {"content-type": "text/plain"}
     app = by_hand(answer, status=404, headers=lost, session="abc")
     with listening(app) as server:
-        assert called(server, "any") == Outcome("here")
+        assert called(server, "any") == CallResult("here")
     assert len(sessions) == 2
 
 
@@ -239,7 +239,7 @@ def test_nobody_is_there() -> None:
     with real() as server:
         pass
     assert unlisted(server) == "The server could not be reached."
-    assert called(server, "add") == Outcome(error="The server could not be reached.")
+    assert called(server, "add") == CallResult(error="The server could not be reached.")
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_a_result_is_not_held_against_a_stranger_s_schema() -> None:
         kinds: dict[str, Any] = {"tools/list": {"tools": [tool]}, "tools/call": result}
         return kinds.get(message["method"]) or hello(message)
 
-    async def work(tools: Tools, one: Server) -> Outcome:
+    async def work(tools: McpClient, one: McpServer) -> CallResult:
         await tools.list(one)
         return await tools.call(one, "t", {}, 1000)
 
@@ -384,10 +384,10 @@ def test_a_stranger_writes_nothing_into_our_log(caplog: pytest.LogCaptureFixture
 
 
 def test_an_operator_may_name_any_server(server: Listening) -> None:
-    async def work() -> list[Listed]:
-        tools = Tools(Places(), 20.0)
+    async def work() -> list[ListedTool]:
+        tools = McpClient(UrlGuard(), 20.0)
         try:
-            return await tools.list(configured([f"test={server.url}"])["test"])
+            return await tools.list(parse_servers([f"test={server.url}"])["test"])
         finally:
             await tools.aclose()
 
@@ -397,4 +397,4 @@ def test_an_operator_may_name_any_server(server: Listening) -> None:
 @pytest.mark.parametrize("said", ["a", "=http://a", "a=", "a=b", "a=ftp://b", "a=file:///etc"])
 def test_a_server_of_the_operator_is_a_label_and_an_address(said: str) -> None:
     with pytest.raises(ValueError, match="LABEL=URL"):
-        configured([said])
+        parse_servers([said])

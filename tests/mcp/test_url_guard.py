@@ -17,9 +17,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from dragoman.mcp.client import Tools
-from dragoman.mcp.types import Server, ToolsUnavailable
-from dragoman.mcp.url_guard import Place, Places, Refused, allowed_place, place, public
+from dragoman.mcp.client import McpClient
+from dragoman.mcp.types import McpServer, ToolsUnavailable
+from dragoman.mcp.url_guard import Endpoint, UrlGuard, UrlRejected, allowed_place, place, public
 from tests.support.mcp_servers import by_hand, hello, listening
 
 # names that mean something else to whoever looks them up
@@ -54,7 +54,7 @@ PUBLIC = [
 
 @pytest.mark.parametrize("url", PUBLIC)
 def test_public_hosts_may_be_named(url: str) -> None:
-    assert asyncio.run(Places(resolve=resolve).addresses(place(url)))
+    assert asyncio.run(UrlGuard(resolve=resolve).addresses(place(url)))
 
 
 # addresses that are not public, in all their spellings
@@ -152,8 +152,8 @@ def canary() -> Iterator[tuple[int, list[bytes]]]:
         thread.join(10)
 
 
-async def refused(tools: Tools, url: str) -> str:
-    server = Server(label="a", url=url)
+async def refused(tools: McpClient, url: str) -> str:
+    server = McpServer(label="a", url=url)
     with pytest.raises(ToolsUnavailable) as error:
         await tools.list(server)
     outcome = await tools.call(server, "a", {}, 100)
@@ -165,7 +165,7 @@ async def refused(tools: Tools, url: str) -> str:
 def test_no_spelling_leads_inside() -> None:
     async def all_of_them(port: int) -> None:
         for url in spellings(port):
-            said = await refused(Tools(Places(resolve=resolve), 20.0), url)
+            said = await refused(McpClient(UrlGuard(resolve=resolve), 20.0), url)
             assert said.startswith(("The address must", "The port of", "The host of", "`")), (
                 url,
                 said,
@@ -184,8 +184,8 @@ def test_no_spelling_leads_inside() -> None:
 
 def test_whether_a_name_is_known_inside_is_not_told() -> None:
     async def said(url: str) -> str:
-        with pytest.raises(Refused) as error:
-            await Places(resolve=resolve).addresses(place(url))
+        with pytest.raises(UrlRejected) as error:
+            await UrlGuard(resolve=resolve).addresses(place(url))
         return str(error.value).replace(url, "")
 
     inside, nowhere = (
@@ -214,14 +214,14 @@ def test_a_name_that_changes_its_meaning_gains_nothing(
         async def turning(host: str, port: int, answers: Iterator[Any] = answers) -> Any:
             return next(answers)
 
-        tools = Tools(Places(resolve=turning), 20.0)
+        tools = McpClient(UrlGuard(resolve=turning), 20.0)
         asyncio.run(refused_soon(tools, "https://rebind.example/mcp"))
     assert set(went) == {address for address in first if public(address)}
 
 
-async def refused_soon(tools: Tools, url: str) -> None:
+async def refused_soon(tools: McpClient, url: str) -> None:
     with pytest.raises(ToolsUnavailable):
-        await tools.list(Server(label="a", url=url))
+        await tools.list(McpServer(label="a", url=url))
     await tools.aclose()
 
 
@@ -239,7 +239,7 @@ def test_the_connection_goes_to_the_address_that_was_looked_at(
     monkeypatch.setattr("dragoman.mcp.url_guard.public", lambda address: True)
     with listening(by_hand(hello)) as server:
         port = server.host.rpartition(":")[2]
-        tools = Tools(Places(resolve=once), 20.0)
+        tools = McpClient(UrlGuard(resolve=once), 20.0)
         asyncio.run(refused_soon(tools, f"http://tools.example:{port}/mcp"))
     assert {request["host"] for request in server.seen.requests} == {f"tools.example:{port}"}
 
@@ -270,7 +270,7 @@ def test_a_certificate_is_held_against_the_name(
     secure: dict[str, Any] = {"ssl_keyfile": str(key), "ssl_certfile": str(certificate)}
     with listening(by_hand(hello), **secure) as server:
         port = server.host.rpartition(":")[2]
-        asyncio.run(refused_soon(Tools(Places(resolve=here), 20.0), f"https://{name}:{port}/mcp"))
+        asyncio.run(refused_soon(McpClient(UrlGuard(resolve=here), 20.0), f"https://{name}:{port}/mcp"))
     assert bool(server.seen.requests) == fits
 
 
@@ -289,7 +289,7 @@ def test_an_international_name_is_looked_up_as_it_is_written(
 
     monkeypatch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", nowhere)
     url = "https://xn--mnchen-3ya.example/mcp"
-    asyncio.run(refused_soon(Tools(Places(resolve=found), 20.0), url))
+    asyncio.run(refused_soon(McpClient(UrlGuard(resolve=found), 20.0), url))
     assert set(went) == {("93.184.216.34", "xn--mnchen-3ya.example")}
 
 
@@ -297,7 +297,7 @@ def test_an_international_name_is_looked_up_as_it_is_written(
     "url", ["https://TOKEN@example.com/mcp", "https://a:TOKEN@example.com/", "https://TOKEN%40a/"]
 )
 def test_an_address_is_refused_without_its_secrets(url: str) -> None:
-    with pytest.raises(Refused) as error:
+    with pytest.raises(UrlRejected) as error:
         place(url)
     assert "TOKEN" not in str(error.value)
 
@@ -307,7 +307,7 @@ def test_an_address_is_refused_without_its_secrets(url: str) -> None:
 def test_where_a_redirect_leads_is_not_told(status: int, onward: str) -> None:
     away = {"location": onward, "content-type": "text/plain"}
     with listening(by_hand(lambda _: b"", status=status, headers=away)) as server:
-        said = asyncio.run(refused(Tools(Places([server.host]), 20.0), server.url))
+        said = asyncio.run(refused(McpClient(UrlGuard([server.host]), 20.0), server.url))
     assert said == "The server redirects elsewhere, which is not followed."
 
 
@@ -316,7 +316,7 @@ def test_redirects_lead_nowhere_else(status: int) -> None:
     with canary() as (port, came):
         away = {"location": f"http://127.0.0.1:{port}/", "content-type": "text/plain"}
         with listening(by_hand(lambda _: b"", status=status, headers=away)) as server:
-            tools = Tools(Places([server.host]), 20.0)
+            tools = McpClient(UrlGuard([server.host]), 20.0)
             asyncio.run(refused_soon(tools, server.url))
             assert server.seen.requests
         assert came == []
@@ -342,22 +342,22 @@ def test_redirects_lead_nowhere_else(status: int) -> None:
     ],
 )
 def test_an_operator_allows_hosts(allowed: str, url: str, may: bool) -> None:
-    places = Places([allowed], resolve)
+    places = UrlGuard([allowed], resolve)
     if may:
         assert asyncio.run(places.addresses(place(url)))
         return
-    with pytest.raises(Refused):
+    with pytest.raises(UrlRejected):
         asyncio.run(places.addresses(place(url)))
 
 
 @pytest.mark.parametrize("said", ["", "a b", "host:", "host:0", "host:x", "http://a", "a/b", "[x]"])
 def test_what_is_no_host_cannot_be_allowed(said: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(UrlRejected):
         allowed_place(said)
 
 
 def test_a_place_is_read_once() -> None:
-    assert place("HTTPS://Example.com/a") == Place("example.com", 443)
-    assert place("http://[2606:4700:0::1]:81") == Place("2606:4700::1", 81)
+    assert place("HTTPS://Example.com/a") == Endpoint("example.com", 443)
+    assert place("http://[2606:4700:0::1]:81") == Endpoint("2606:4700::1", 81)
     assert public("93.184.216.34")
     assert not public("10.0.0.1")

@@ -12,7 +12,7 @@ import pytest
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
 from dragoman.output.library import (
     OutputParser,
-    Policy,
+    ParserPolicy,
     list_formats,
     markers,
     opens_inside,
@@ -173,7 +173,7 @@ def test_an_undeclared_name_is_no_call() -> None:
     """D56."""
     text = CALL.replace("weather", "nobody")
     assert say(text, "hermes_json", tools=[WEATHER])["text"] == text
-    accepting = Policy(undeclared="accept")
+    accepting = ParserPolicy(undeclared="accept")
     assert say(text, "hermes_json", tools=[WEATHER], policy=accepting)["calls"]
 
 
@@ -216,7 +216,7 @@ def test_white_space_alone_is_an_answer() -> None:
     ],
 )
 def test_calls_inside_thoughts(policy: Any, text: str, reasoning: str, calls: int) -> None:
-    said = say(text, "hermes_json", "think", policy=Policy(in_reasoning=policy))
+    said = say(text, "hermes_json", "think", policy=ParserPolicy(in_reasoning=policy))
     assert (said["reasoning"], len(said["calls"])) == (reasoning, calls)
 
 
@@ -245,7 +245,7 @@ def test_marks_are_known() -> None:
 
 def test_control_tokens_can_be_left_out() -> None:
     said = say(
-        "<bos><think>a<eos></think>b", None, "think", policy=Policy(hidden=("<bos>", "<eos>"))
+        "<bos><think>a<eos></think>b", None, "think", policy=ParserPolicy(hidden=("<bos>", "<eos>"))
     )
     assert (said["reasoning"], said["text"]) == ("a", "b")
 
@@ -260,7 +260,7 @@ def test_control_tokens_can_be_left_out() -> None:
     ],
 )
 def test_an_answer_of_thoughts_alone_can_be_told_as_text(text: str, cut: bool, again: str) -> None:
-    policy = Policy(speechless="repeat")
+    policy = ParserPolicy(unclosed_reasoning="repeat")
     found = say(text, "hermes_json", "think", inside=True, policy=policy, cut=cut)
     assert (found["text"], found["reasoning"].startswith("Hello.")) == (again, True)
 

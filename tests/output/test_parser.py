@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.output.arguments.cast import cast, read
 from dragoman.output.arguments.parameter_types import schema_of
-from dragoman.output.library import OutputParser, Policy
+from dragoman.output.library import OutputParser, ParserPolicy
 from dragoman.testing.format_checks import Said, check_format, fold
 from dragoman.testing.format_checks import read as read_spans
 
@@ -72,7 +72,7 @@ def test_long_names_mean_the_same_in_all_pieces(size: int) -> None:
 
 def test_long_marks_of_ones_own_are_no_trouble() -> None:
     mark = "<" + "x" * 500 + ">"
-    parser = OutputParser(policy=Policy(hidden=(mark,)))
+    parser = OutputParser(policy=ParserPolicy(hidden=(mark,)))
     assert fold(read_spans(parser, f"a{mark}b")).text == "ab"
     tools = [{"name": "f", "parameters": {"properties": {"x" * 500: {"type": "string"}}}}]
     OutputParser("lfm2", tools=tools).feed("<|tool_call_start|>[f(b=Rom)]")

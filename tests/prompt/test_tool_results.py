@@ -17,7 +17,7 @@ from dragoman.prompt.conversation import arrange
 from dragoman.prompt.special_tokens import joined, ours
 from dragoman.prompt.template.capabilities import Abilities
 from dragoman.prompt.tool_results import answered
-from dragoman.types import Message, Role, Said, ToolCall
+from dragoman.types import Message, Role, ReplayedTurn, ToolCall
 from tests.support.work_counter import lines
 
 EVERYTHING = Abilities(
@@ -182,7 +182,7 @@ speakers = st.builds(
     reasoning=texts,
     name=st.sampled_from([None, "Ada", "Bob"]),
     tool_calls=st.sampled_from([(), (), (call("a"),), (call("b"), call("c"))]),
-    said=st.sampled_from([None, Said((1,), (2,))]),
+    said=st.sampled_from([None, ReplayedTurn((1,), (2,))]),
 )
 
 

@@ -35,12 +35,12 @@ from dragoman.events import Channel, Completion, Delta, Finish, Token, Usage
 from dragoman.protocols.chat import encode
 from dragoman.protocols.messages import encode as messages_answer
 from dragoman.protocols.messages import errors
-from dragoman.protocols.responses.encode.encoder import Writer
+from dragoman.protocols.responses.encode.encoder import ResponseEncoder
 from dragoman.protocols.responses.encode.frames import unframed
 from dragoman.protocols.responses.encode.replay import replay
 from dragoman.protocols.responses.encode.resource import cancelled, failed
 from dragoman.protocols.responses.types import Frame, Known
-from dragoman.signing import Seal
+from dragoman.signing import Signer
 from dragoman.types import Chat, Message, Request
 from tests.support.event_order import check_chat, check_messages, check_responses
 
@@ -96,13 +96,13 @@ class Sealer:
     """Seals for nobody in particular."""
 
     def __init__(self) -> None:
-        self.seals = Seal(b"key")
+        self.seals = Signer(b"key")
 
     def seal(self, purpose: str, data: bytes) -> str:
-        return self.seals.sealed("", purpose, data)
+        return self.seals.pack("", purpose, data)
 
     def open(self, purpose: str, text: str) -> bytes | None:
-        return self.seals.opened("", purpose, text)
+        return self.seals.unpack("", purpose, text)
 
     def sign(self, purpose: str, data: bytes) -> str:
         return self.seals.sign("", purpose, data)
@@ -215,7 +215,7 @@ class Played(Struct):
 
     run: Run
     frames: list[bytes]
-    writer: Writer
+    writer: ResponseEncoder
     heard: list[Delta]
     broken: bool = False  # while a remote server was asked
 
@@ -223,14 +223,14 @@ class Played(Struct):
 def play(seed: int, stop: int | None = None) -> Played:
     """Write a made-up answer down as the server would, or as far as it came."""
     run, dice = made_up(seed), random.Random(seed)
-    writer = Writer(run.frame, run.request)
+    writer = ResponseEncoder(run.frame, run.request)
     played = Played(run, [*(writer.queue() if run.queued else []), *writer.start()], writer, [])
     for deltas in stages(played, dice):
         for delta in deltas:
             if len(played.heard) == stop:
                 return played
             played.heard.append(delta)
-            played.frames += writer.write(delta)
+            played.frames += writer.encode_delta(delta)
     if stop is None:
         played.frames += ended(played)
     return played
@@ -293,9 +293,9 @@ def test_responses_are_in_order(seeds: range) -> None:
 def responses_in_order(seed: int) -> None:
     played = play(seed)
     final = check_responses(played.frames)
-    assert final == json.loads(played.writer.whole())
+    assert final == json.loads(played.writer.encode_whole())
     assert said(final) == told(played)
-    assert check_responses(replay(played.writer.whole())) == final
+    assert check_responses(replay(played.writer.encode_whole())) == final
     usage = [delta.usage for delta in played.heard if delta.usage is not None]
     if usage:
         assert final["usage"]["input_tokens"] == sum(one.prompt for one in usage)
@@ -415,7 +415,7 @@ def told(played: Played) -> list[tuple[str, str]]:
 def test_responses_that_were_kept_unfinished_are_told_again_in_order() -> None:
     for seed in range(2000):
         played = play(seed, stop=random.Random(seed).randint(0, 12))
-        body = played.writer.whole()
+        body = played.writer.encode_whole()
         for made, status in ((failed(body), "failed"), (cancelled(body), "cancelled")):
             final = check_responses(replay(made))
             assert final["status"] == status or (made == body and played.writer.over)
@@ -506,7 +506,7 @@ def test_openai_reads_responses_as_they_are(share: int) -> None:
     for seed in range(share * EVERY, ANSWERS, 5 * EVERY):
         played = play(seed)
         body[:] = played.frames
-        whole = json.loads(played.writer.whole())
+        whole = json.loads(played.writer.encode_whole())
         with client.responses.stream(model="m", input="?") as stream:
             events: list[Any] = list(stream)
         assert len(events) == len(played.frames)
@@ -555,17 +555,17 @@ class Written(Struct):
 
 def write(seed: int, dialect: str) -> Written:
     run, dice = made_up(seed), random.Random(seed)
-    writer: Any = encode.Writer(run.request, "m", 1)
+    writer: Any = encode.ChatEncoder(run.request, "m", 1)
     if dialect == "messages":
-        writer = messages_answer.Writer(run.request, "m", 3, Sealer(), errors.error)
+        writer = messages_answer.MessagesEncoder(run.request, "m", 3, Sealer(), errors.encode_error)
     frames, completion = writer.start(), Completion()
     heard = cut_round(dice, run, run.rounds[0], True)
     for delta in heard:
-        frames += writer.write(delta)
+        frames += writer.encode_delta(delta)
         completion.add(delta)
     if heard and heard[-1].finish is not None:
         frames += writer.end(completion.usage)
-        return Written(run, frames, completion, writer.whole(completion))
+        return Written(run, frames, completion, writer.encode_whole(completion))
     return Written(run, frames + writer.fail(run.error), completion, b"")
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.protocols.messages import Messages, reasoning
-from dragoman.signing import Seal
+from dragoman.signing import Signer
 from dragoman.types import Chat, Message, Request, ToolCall
 
-SEAL = Seal(b"k" * 32)
-MINE, THEIRS = SEAL.of("me"), SEAL.of("somebody else")
+SEAL = Signer(b"k" * 32)
+MINE, THEIRS = SEAL.for_owner("me"), SEAL.for_owner("somebody else")
 USER = {"role": "user", "content": "hi"}
 TOOL: dict[str, Any] = {
     "name": "look",

@@ -39,11 +39,11 @@ from dragoman.errors import (
 from dragoman.events import Completion, Delta, Usage
 from dragoman.protocols import messages
 from dragoman.protocols.messages import Messages, partial_json, reasoning
-from dragoman.signing import Seal
+from dragoman.signing import Signer
 from dragoman.types import Chat, Request
 from dragoman.types import Message as Turn
 
-SIGNING = Seal(b"k" * 32).of("me")
+SIGNING = Signer(b"k" * 32).for_owner("me")
 DIALECT = Messages(SIGNING, "req_1")
 USAGE = Usage(prompt=100, completion=20, cached=60, reasoning=5)
 EVENT = re.compile(rb"event: (\w+)\ndata: ([^\n]*)\n\n")
@@ -70,10 +70,10 @@ def call(at: int, name: str, *arguments: str) -> list[Delta]:
 
 def frames(deltas: list[Delta], **fields: Any) -> list[tuple[str, dict[str, Any]]]:
     """Events of a stream, each with its name."""
-    writer = DIALECT.writer(request(**fields), "m", 1, 100)
+    writer = DIALECT.encoder(request(**fields), "m", 1, 100)
     written = writer.start()
     for delta in deltas:
-        written += writer.write(delta)
+        written += writer.encode_delta(delta)
     written += writer.end(USAGE)
     found = []
     for frame in written:
@@ -89,8 +89,8 @@ def whole(deltas: list[Delta], **fields: Any) -> dict[str, Any]:
     completion = Completion()
     for delta in deltas:
         completion.add(delta)
-    writer = DIALECT.writer(request(**fields), "m", 1, 100)
-    answer: dict[str, Any] = json.loads(writer.whole(completion))
+    writer = DIALECT.encoder(request(**fields), "m", 1, 100)
+    answer: dict[str, Any] = json.loads(writer.encode_whole(completion))
     Message.model_validate(answer)
     return answer
 
@@ -266,7 +266,7 @@ def test_what_an_answer_cost() -> None:
 
 
 def test_a_prompt_is_never_said_to_be_empty() -> None:
-    writer = DIALECT.writer(request(), "m", 1, 0)
+    writer = DIALECT.encoder(request(), "m", 1, 0)
     [frame] = writer.start()
     assert b'"input_tokens":1,' in frame
 
@@ -357,11 +357,11 @@ def test_where_nothing_is_certain_there_is_an_empty_object(said: str) -> None:
     ],
 )
 def test_errors_have_a_type_for_each_status(failure: DragomanError, status: int, kind: str) -> None:
-    assert messages.status(failure) == status
+    assert messages.error_status(failure) == status
     body = {"type": "error", "error": {"type": kind, "message": "x"}}
-    assert json.loads(messages.error(failure)) == body | {"request_id": None}
-    assert json.loads(DIALECT.error(failure)) == body | {"request_id": "req_1"}
-    [frame] = DIALECT.writer(request(), "m", 1, 1).fail(failure)
+    assert json.loads(messages.encode_error(failure)) == body | {"request_id": None}
+    assert json.loads(DIALECT.encode_error(failure)) == body | {"request_id": "req_1"}
+    [frame] = DIALECT.encoder(request(), "m", 1, 1).fail(failure)
     match = EVENT.fullmatch(frame)
     assert match is not None
     assert match[1] == b"error"
@@ -389,4 +389,4 @@ def test_errors_have_a_type_for_each_status(failure: DragomanError, status: int,
     ],
 )
 def test_errors_name_what_is_to_blame(failure: DragomanError, message: str) -> None:
-    assert json.loads(messages.error(failure))["error"]["message"] == message
+    assert json.loads(messages.encode_error(failure))["error"]["message"] == message

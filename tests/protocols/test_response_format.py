@@ -392,13 +392,13 @@ def test_fact21_a_call_that_was_named_ends_with_stop(said: Any, finish: Finish, 
         Delta(choice=0, channel="tool_args", text="{}", call=0),
         Delta(choice=0, finish=finish),
     ]
-    writer = decode.writer(request, "m", 1)
-    frames = [frame for delta in deltas for frame in writer.write(delta)]
+    writer = decode.encoder(request, "m", 1)
+    frames = [frame for delta in deltas for frame in writer.encode_delta(delta)]
     last = json.loads(frames[-1].removeprefix(b"data: "))
     assert last["choices"][0]["finish_reason"] == told
     whole = Completion()
     for delta in deltas:
         whole.add(delta)
-    (choice,) = json.loads(decode.writer(request, "m", 1).whole(whole))["choices"]
+    (choice,) = json.loads(decode.encoder(request, "m", 1).encode_whole(whole))["choices"]
     assert choice["finish_reason"] == told
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "g", "arguments": "{}"}

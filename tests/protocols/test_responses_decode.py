@@ -1069,7 +1069,7 @@ def test_a_conversation_goes_on_from_what_a_response_said() -> None:
         include=sealed,
         sealing=Paper(),
     )
-    writer = responses.Writer(frame, ask(found))
+    writer = responses.ResponseEncoder(frame, ask(found))
     writer.start()
     for delta in (
         Delta(channel="reasoning", text="hm"),
@@ -1077,7 +1077,7 @@ def test_a_conversation_goes_on_from_what_a_response_said() -> None:
         Delta(channel="tool_args", text='{"a":1}'),
         Delta(finish="tool_calls", usage=Usage()),
     ):
-        writer.write(delta)
+        writer.encode_delta(delta)
     for wanted in writer.remote_calls():
         writer.result(wanted, "page", None)
     for delta in (
@@ -1088,7 +1088,7 @@ def test_a_conversation_goes_on_from_what_a_response_said() -> None:
         Delta(channel="tool_args", text='{"input":"é"}', call=1),
         Delta(finish="tool_calls", usage=Usage()),
     ):
-        writer.write(delta)
+        writer.encode_delta(delta)
     writer.end(Usage())
     items = [item | {"content": None} if "summary" in item else item for item in writer.items]
     history = (*found.items, *items)

@@ -20,13 +20,13 @@ from dragoman.errors import (
     Overloaded,
 )
 from dragoman.events import Delta, Finish, Token, Usage
-from dragoman.protocols.responses.encode.encoder import Writer
+from dragoman.protocols.responses.encode.encoder import ResponseEncoder
 from dragoman.protocols.responses.encode.frames import framed, unframed
 from dragoman.protocols.responses.encode.free_text import FreeText
 from dragoman.protocols.responses.encode.replay import replay
 from dragoman.protocols.responses.encode.resource import cancelled, failed
 from dragoman.protocols.responses.types import Frame, Known
-from dragoman.signing import Seal
+from dragoman.signing import Signer
 from dragoman.types import Chat, Request
 from tests.support.event_order import RESOURCE, check_responses, sse
 
@@ -42,13 +42,13 @@ TOOLS = {
 
 class Sealing:
     def seal(self, purpose: str, data: bytes) -> str:
-        return Seal(b"key").sealed("me", purpose, data)
+        return Signer(b"key").pack("me", purpose, data)
 
     def open(self, purpose: str, text: str) -> bytes | None:
-        return Seal(b"key").opened("me", purpose, text)
+        return Signer(b"key").unpack("me", purpose, text)
 
 
-def writer(request: dict[str, Any] | None = None, **fields: Any) -> Writer:
+def writer(request: dict[str, Any] | None = None, **fields: Any) -> ResponseEncoder:
     known: dict[str, Any] = {
         "id": "resp_1",
         "created": 9,
@@ -56,7 +56,9 @@ def writer(request: dict[str, Any] | None = None, **fields: Any) -> Writer:
         "echo": {},
         "tools": TOOLS,
     } | fields
-    return Writer(Frame(**known), Request(model="m", prompts=(Chat(messages=()),), **request or {}))
+    return ResponseEncoder(
+        Frame(**known), Request(model="m", prompts=(Chat(messages=()),), **request or {})
+    )
 
 
 def text(said: str, **fields: Any) -> Delta:
@@ -76,15 +78,15 @@ def finish(how: Finish = "stop", usage: Usage = SPENT) -> Delta:
     return Delta(finish=how, usage=usage)
 
 
-def written(made: Writer, *deltas: Delta) -> list[bytes]:
-    return [frame for delta in deltas for frame in made.write(delta)]
+def written(made: ResponseEncoder, *deltas: Delta) -> list[bytes]:
+    return [frame for delta in deltas for frame in made.encode_delta(delta)]
 
 
-def response(*deltas: Delta, made: Writer | None = None) -> list[dict[str, Any]]:
+def response(*deltas: Delta, made: ResponseEncoder | None = None) -> list[dict[str, Any]]:
     """The events of an answer of one round."""
     made = made or writer()
     frames = made.start() + written(made, *deltas) + made.end(Usage())
-    assert check_responses(frames) == json.loads(made.whole())
+    assert check_responses(frames) == json.loads(made.encode_whole())
     return sse(frames)
 
 
@@ -248,7 +250,7 @@ def test_the_resource_has_all_its_fields() -> None:
     assert created["response"]["usage"] is None
     written(made, text("a"), finish())
     made.end(Usage())
-    whole = json.loads(made.whole())
+    whole = json.loads(made.encode_whole())
     assert whole["usage"] == {
         "input_tokens": 7,
         "input_tokens_details": {"cached_tokens": 2, "cache_write_tokens": 0},
@@ -319,7 +321,12 @@ def test_a_response_that_broke_says_why(error: DragomanError, code: str, message
     assert final["error"] == {"code": code, "message": message}
     assert final["output"][0]["status"] == "incomplete"
     assert made.over
-    assert [*made.fail(error), *made.cancel(), *made.end(SPENT), *made.write(text("b"))] == []
+    assert [
+        *made.fail(error),
+        *made.cancel(),
+        *made.end(SPENT),
+        *made.encode_delta(text("b")),
+    ] == []
 
 
 def test_a_response_can_break_before_it_began() -> None:
@@ -428,7 +435,7 @@ def test_what_was_kept_unfinished_ends() -> None:
     made = writer()
     made.start()
     written(made, *call(0, "far", "{}"), *call(1, "f", '{"a'))
-    body = made.whole()
+    body = made.encode_whole()
     dead = json.loads(failed(body))
     assert (dead["status"], dead["error"]["code"]) == ("failed", "server_error")
     assert [item["status"] for item in dead["output"]] == ["incomplete", "incomplete"]
@@ -443,8 +450,8 @@ def test_what_is_finished_is_told_again_with_one_piece_for_each_part() -> None:
     made.start()
     written(made, thought("h"), thought("m"), text("a"), text("b"), finish())
     made.end(Usage())
-    frames = replay(made.whole())
-    assert check_responses(frames) == json.loads(made.whole())
+    frames = replay(made.encode_whole())
+    assert check_responses(frames) == json.loads(made.encode_whole())
     assert [event["delta"] for event in sse(frames) if "delta" in event] == ["hm", "hm", "ab"]
 
 

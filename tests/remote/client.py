@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from dragoman.mcp.client import Tools
-from dragoman.mcp.types import Listed, Server
-from dragoman.mcp.url_guard import Places, place
+from dragoman.mcp.client import McpClient
+from dragoman.mcp.types import ListedTool, McpServer
+from dragoman.mcp.url_guard import UrlGuard, place
 
 CONTEXT = "MCP_CONFORMANCE_CONTEXT"  # what the suite has to say to a client: calls to make
 EXAMPLES: dict[str, Any] = {
@@ -27,7 +27,7 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-def arguments(tool: Listed, first: Listed) -> dict[str, Any]:
+def arguments(tool: ListedTool, first: ListedTool) -> dict[str, Any]:
     """Something for all that a tool must be given; for a `schema`, that of the first tool."""
     wanted = tool.input_schema.get("properties", {})
     examples = {
@@ -37,7 +37,7 @@ def arguments(tool: Listed, first: Listed) -> dict[str, Any]:
     return examples | ({"schema": first.input_schema} if "schema" in examples else {})
 
 
-def calls(tools: list[Listed]) -> list[tuple[str, dict[str, Any]]]:
+def calls(tools: list[ListedTool]) -> list[tuple[str, dict[str, Any]]]:
     context = msgspec.json.decode(os.environ.get(CONTEXT) or "{}")
     wanted = context.get("toolCalls")
     if wanted is None:
@@ -48,8 +48,8 @@ def calls(tools: list[Listed]) -> list[tuple[str, dict[str, Any]]]:
 async def work(url: str) -> None:
     where = place(url)
     host = f"[{where.host}]" if ":" in where.host else where.host
-    tools = Tools(Places([f"{host}:{where.port}"]), 20.0)
-    server = Server(label="suite", url=url)
+    tools = McpClient(UrlGuard([f"{host}:{where.port}"]), 20.0)
+    server = McpServer(label="suite", url=url)
     try:
         found = await tools.list(server)
         for name, given in calls(found):

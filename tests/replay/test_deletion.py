@@ -15,7 +15,7 @@ from openai import OpenAI
 from dragoman.replay import Memory
 from dragoman.replay.cache import Shelf
 from dragoman.replay.digest import Entry
-from dragoman.store.rows import Memory as Row
+from dragoman.store.rows import StoredTurn as Row
 from dragoman.store.store import Store
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES

@@ -26,10 +26,10 @@ from dragoman.replay.cache import Shelf
 from dragoman.replay.digest import Entry, canonical, told
 from dragoman.replay.prefix_index import Trail, packed
 from dragoman.replay.splice import without
-from dragoman.store.rows import Memory as Row
+from dragoman.store.rows import StoredTurn as Row
 from dragoman.testing import ByteTokenizer, Reply, ScriptedEngine
 from dragoman.tokenizers.vocabulary import endings
-from dragoman.types import Adapter, Chat, Job, Message, Request, Said, Sampling, Tool, ToolCall
+from dragoman.types import Adapter, Chat, Job, Message, Request, ReplayedTurn, Sampling, Tool, ToolCall
 from tests.support.paths import TESTS
 from tests.support.serving import chat as asking
 from tests.support.serving import serving
@@ -467,7 +467,7 @@ def test_a_turn_that_has_no_clear_place_is_written_as_the_client_told_it(content
         assert not found
         return
     ids = tuple(b"Hm. It is.")
-    said = Said(tuple((first.ids or [])[first.opened :]), ids)
+    said = ReplayedTurn(tuple((first.ids or [])[first.opened :]), ids)
     turn = Message(role="assistant", content="It is.", said=said)
     asked = Chat(messages=(QUESTION, turn, user("So?")))
     made = rendered(prompter, asked)
@@ -545,7 +545,7 @@ def outcome(prompter: Prompter, turn: Message, after: Message) -> str:
     if first.opened is None or plain is None:
         return "no opening"
     ids = list(b"Not what the template writes.")
-    said = Said(tuple(first.ids[first.opened :]), tuple(ids))
+    said = ReplayedTurn(tuple(first.ids[first.opened :]), tuple(ids))
     messages = (QUESTION, edited(turn, said=said), after)
     made = rendered(prompter, Chat(messages=messages, tools=(WEATHER,)))
     assert made is not None
@@ -601,7 +601,7 @@ def test_a_long_conversation_goes_on_in_real_templates() -> None:
             if first is None or first.ids is None or first.opened is None:
                 break
             ids = tuple(f"What {len(messages)} was.".encode())
-            said = Said(tuple(first.ids[first.opened :]), ids)
+            said = ReplayedTurn(tuple(first.ids[first.opened :]), ids)
             messages += [edited(turn, said=said), after]
             asked = Chat(messages=tuple(messages), tools=(WEATHER,))
             made = rendered(prompter, asked)
@@ -668,7 +668,7 @@ def tell(prompter: Prompter, stories: Stories, **fields: Any) -> tuple[int, int]
         if first is not None and first.opened is not None and stories.often(0.8):
             said[len(messages)] = word = stories.word()
             opening = tuple((first.ids or [])[first.opened :])
-            turn = edited(turn, said=Said(opening, tuple(word.encode())))
+            turn = edited(turn, said=ReplayedTurn(opening, tuple(word.encode())))
         messages += [turn, *stories.after(turn)]
     asked = Chat(messages=tuple(messages), **fields)
     made, plain = rendered(prompter, asked), rendered(prompter, without(asked))

@@ -21,10 +21,10 @@ from dragoman.http.app import App
 from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
 from dragoman.protocols.responses.types import Names
-from dragoman.responses.run import Outlet
+from dragoman.responses.run import Sink
 from dragoman.responses.state import State
 from dragoman.responses.tool_rounds import approved
-from dragoman.store.rows import Conversation, Limits
+from dragoman.store.rows import StoredConversation, StoreLimits
 from dragoman.store.store import Store
 from dragoman.testing import Reply, ScriptedEngine
 from dragoman.types import Chat, Request
@@ -85,7 +85,7 @@ async def heard(app: App, name: str) -> list[str]:
     """The kinds of all events of a response, told from its beginning."""
     frames: list[bytes] = []
     work = await app.desk.listen("", name, -1)
-    await work.run(Outlet(ignored, frames.extend))
+    await work.run(Sink(ignored, frames.extend))
     return [json.loads(responses.unframed(frame))["type"] for frame in frames]
 
 
@@ -143,7 +143,7 @@ def test_a_stop_while_it_is_kept_tells_how_it_ended(monkeypatch: pytest.MonkeyPa
         await app.state.store()
         slow = Slow(monkeypatch, "add")
         turn = await app.desk.begin(asked("hello"), "")
-        running = asyncio.create_task(turn.run(Outlet(ignored)))
+        running = asyncio.create_task(turn.run(Sink(ignored)))
         await slow.reached.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -195,7 +195,7 @@ def test_what_could_not_be_kept_says_so(monkeypatch: pytest.MonkeyPatch, text: s
         turn: Any = await app.desk.begin(asked(text), "")
         frames = turn.start()
         try:
-            await turn.run(Outlet(ignored, frames.extend))
+            await turn.run(Sink(ignored, frames.extend))
         except EngineFailed as error:
             frames += await turn.fail(error)
         turn.close()
@@ -212,7 +212,7 @@ def test_what_could_not_be_kept_says_so(monkeypatch: pytest.MonkeyPatch, text: s
 def test_naming_many_items_costs_little() -> None:
     async def scene(app: App) -> None:
         turn: Any = await app.desk.begin(asked("hello"), "")
-        await turn.run(Outlet(ignored))
+        await turn.run(Sink(ignored))
         turn.close()
         (item,) = turn.writer.items
         named = [{"type": "item_reference", "id": item["id"]} for _ in range(900)]
@@ -256,12 +256,12 @@ def test_what_a_response_follows_has_a_bound(monkeypatch: pytest.MonkeyPatch, ki
 
     async def scene(app: App) -> None:
         store = await app.state.store()
-        await store.add_conversation(Conversation(id="conv_1", owner="", created=1), [])
+        await store.add_conversation(StoredConversation(id="conv_1", owner="", created=1), [])
         named = "conv_1"
         for number in range(3):
             more = {kind: named} if number or kind == "conversation" else {}
             turn = await app.desk.begin(asked("and?", **more), "")
-            await turn.run(Outlet(ignored))
+            await turn.run(Sink(ignored))
             turn.close()
             if kind == "previous_response_id":
                 named = json.loads(turn.whole())["id"]
@@ -311,13 +311,13 @@ def test_a_store_that_cannot_be_opened_is_not_tried_by_everyone(
     monkeypatch.setattr(Store, "open", failing)
 
     async def scenario() -> None:
-        state = State("sqlite://", Limits())
+        state = State("sqlite://", StoreLimits())
         for _ in range(3):
             with pytest.raises(Unavailable):
                 await state.store()
-        first, second = await asyncio.gather(state.seal(), state.seal())
-        sealed = first.sealed("", "x", b"data")
-        assert second.opened("", "x", sealed) == b"data"
+        first, second = await asyncio.gather(state.signer(), state.signer())
+        sealed = first.pack("", "x", b"data")
+        assert second.unpack("", "x", sealed) == b"data"
 
     asyncio.run(scenario())
     assert tries == 1
@@ -330,7 +330,7 @@ def test_where_a_finished_background_response_is_heard_from(after: int, first: i
         await heard(app, name)
         frames: list[bytes] = []
         work = await app.desk.listen("", name, max(-1, after))
-        await work.run(Outlet(ignored, frames.extend))
+        await work.run(Sink(ignored, frames.extend))
         numbers = [json.loads(responses.unframed(frame))["sequence_number"] for frame in frames]
         assert numbers[:1] == ([] if first is None else [first])
 
@@ -346,7 +346,7 @@ def test_a_call_that_was_cut_is_not_gone_on_from() -> None:
         app = runtime.engine_app(engine, said, local=True)
         tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
         turn: Any = await app.desk.begin(asked("hi", tools=[tool], max_output_tokens=60), "")
-        await turn.run(Outlet(ignored))
+        await turn.run(Sink(ignored))
         turn.close()
         again: Any = await app.desk.begin(asked("and?", previous_response_id=turn.id), "")
         again.close()

@@ -21,7 +21,7 @@ from sqlalchemy import create_engine, inspect
 from dragoman.errors import Unavailable
 from dragoman.store import migrations
 from dragoman.store.database import Database
-from dragoman.store.rows import ROW, Conversation, Entry, Stored, StoreError, Swept
+from dragoman.store.rows import ROW, StoredConversation, StoredItem, StoredResponse, StoreError, SweepCounts
 from dragoman.store.store import Store
 from dragoman.store.tables import METADATA
 from tests.support import postgres
@@ -133,14 +133,14 @@ def test_what_a_living_process_runs_is_left_alone_until_it_dies(url: str) -> Non
         with child("-c", HOLD, url) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            assert await store.sweep() == Swept()
+            assert await store.sweep() == SweepCounts()
             found = await store.get("ann", "theirs")
             assert found is not None
             assert found.status == "in_progress"
             process.kill()
             dead = os.WEXITED | os.WNOWAIT  # and not yet buried
             await asyncio.to_thread(os.waitid, os.P_PID, process.pid, dead)
-            assert await store.sweep() == Swept(failed=1)
+            assert await store.sweep() == SweepCounts(failed=1)
             found = await store.get("ann", "theirs")
             assert found is not None
             assert (found.status, found.body) == ("failed", died(b"1"))
@@ -169,11 +169,11 @@ def test_who_is_dead(url: str, case: str) -> None:
         elif change:
             whose = "WHERE id = (SELECT server FROM responses)"
             poke(url, f"UPDATE servers SET {change} {whose}")  # noqa: S608
-        assert await mine.sweep() == Swept(failed=int(dead))
+        assert await mine.sweep() == SweepCounts(failed=int(dead))
         assert await other.update("ann", "r", "completed", b"2") is not dead
         await other.add(response("again"))  # it is known again
         if case == "not in the register":
-            assert await mine.sweep() == Swept()
+            assert await mine.sweep() == SweepCounts()
 
     play(url, scenario, stores=2)
 
@@ -185,9 +185,9 @@ def test_a_server_elsewhere_lives_while_it_is_heard(url: str) -> None:
         whose = "WHERE id = (SELECT server FROM responses)"
         change = "UPDATE servers SET place = :place, beat = beat - 50 "
         poke(url, change + whose, place=place.split()[0] + " another namespace")
-        assert await mine.sweep() == Swept()
+        assert await mine.sweep() == SweepCounts()
         poke(url, f"UPDATE servers SET beat = beat - 50 {whose}")  # noqa: S608
-        assert await mine.sweep() == Swept(failed=1)
+        assert await mine.sweep() == SweepCounts(failed=1)
 
     play(url, scenario, stores=2)
 
@@ -211,7 +211,7 @@ def test_a_server_that_was_taken_for_dead_does_not_believe_it(url: str) -> None:
     async def scenario(store: Store) -> None:
         await store.add(response("r"))
         poke(url, "DELETE FROM servers")
-        assert await store.sweep() == Swept()
+        assert await store.sweep() == SweepCounts()
         assert await store.update("ann", "r", "completed", b"2")
 
     play(url, scenario)
@@ -223,7 +223,7 @@ def test_a_file_from_before_a_reboot_has_no_living_server(tmp_path: Path) -> Non
     async def scenario(mine: Store, other: Store) -> None:
         await other.add(response("r"))
         poke(url, "UPDATE servers SET place = 'then' WHERE id = (SELECT server FROM responses)")
-        assert await mine.sweep() == Swept(failed=1)
+        assert await mine.sweep() == SweepCounts(failed=1)
 
     play(url, scenario, stores=2)
 
@@ -234,7 +234,7 @@ def test_a_body_that_cannot_be_rewritten_still_fails(
     def broken(_: bytes) -> bytes:
         raise ValueError
 
-    async def scenario() -> Stored | None:
+    async def scenario() -> StoredResponse | None:
         store = await Store.open(url, failed=broken)
         await store.add(response("r", body=b"1"))
         await store.aclose()
@@ -283,7 +283,7 @@ def test_processes_share_a_database(url: str) -> None:
             assert process.stdout.readline() == "ready\n"
 
         async def prepare(store: Store) -> list[tuple[str, str]]:
-            await store.add_conversation(Conversation(id="c", owner="ann", created=1))
+            await store.add_conversation(StoredConversation(id="c", owner="ann", created=1))
             for turn in range(20):
                 await store.add(response(f"shared-{turn}"))
             talks = [asyncio.to_thread(process.communicate, "go\n") for process in crowd]
@@ -355,7 +355,7 @@ def test_an_old_database_is_brought_up_with_all_it_holds(url: str) -> None:
         assert await store.secret("seal") == b"kept"
         sizes = poke(url, "SELECT size FROM responses ORDER BY id")
         assert [size for (size,) in sizes] == [3 * ROW + 12, 3 * ROW + 13]  # with body and event
-        assert await store.sweep() == Swept(expired=1)  # the other one ended just now
+        assert await store.sweep() == SweepCounts(expired=1)  # the other one ended just now
 
     play(url, scenario)
     assert poke(url, "SELECT version FROM dragoman") == [(migrations.NEWEST,)]
@@ -377,7 +377,7 @@ def test_old_rows_are_counted_as_new_ones_are(url: str) -> None:
         poke(url, statement, **({"blob": b"123"} if ":blob" in statement else {}))
 
     async def scenario(store: Store) -> None:
-        await store.add_items("ann", "c", [Entry("j", b"1234")])
+        await store.add_items("ann", "c", [StoredItem("j", b"1234")])
         tables = ("responses", "conversations", "completions", "memories")
         sizes = [poke(url, f"SELECT size FROM {table}")[0][0] for table in tables]  # noqa: S608
         assert sizes == [4 * ROW + 9, 3 * ROW + 10, ROW + 6, ROW + 3]

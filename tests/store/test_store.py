@@ -15,15 +15,15 @@ from dragoman.errors import BadRequest, TooLarge
 from dragoman.store.rows import (
     ROW,
     RUNNING,
-    Conversation,
-    Entry,
-    Kept,
-    Limits,
-    Memory,
+    StoredConversation,
+    StoredItem,
+    StoredCompletion,
+    StoreLimits,
+    StoredTurn,
     Status,
-    Stored,
+    StoredResponse,
     StoreError,
-    Swept,
+    SweepCounts,
 )
 from dragoman.store.store import Store
 from tests.support.stores import KINDS, NOW, address, died, opened, play, poke, response, until
@@ -39,12 +39,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield made
 
 
-def talk(name: str, owner: str = "ann", metadata: bytes = b"{}") -> Conversation:
-    return Conversation(id=name, owner=owner, created=5, metadata=metadata)
+def talk(name: str, owner: str = "ann", metadata: bytes = b"{}") -> StoredConversation:
+    return StoredConversation(id=name, owner=owner, created=5, metadata=metadata)
 
 
-def entries(*names: str) -> list[Entry]:
-    return [Entry(name, name.encode()) for name in names]
+def entries(*names: str) -> list[StoredItem]:
+    return [StoredItem(name, name.encode()) for name in names]
 
 
 async def names(store: Store, conversation: str = "c", **page: Any) -> list[str] | None:
@@ -71,7 +71,7 @@ OWNED: dict[str, tuple[Asked, Any]] = {
     "update_conversation": (lambda s, who: s.update_conversation(who, "c", b"[]"), None),
     "delete_conversation": (lambda s, who: s.delete_conversation(who, "c"), False),
     "responses_of": (lambda s, who: s.responses_of(who, "c"), []),
-    "add_items": (lambda s, who: s.add_items(who, "c", [Entry("i2", b"2")]), False),
+    "add_items": (lambda s, who: s.add_items(who, "c", [StoredItem("i2", b"2")]), False),
     "items": (
         lambda s, who: s.items(who, "c", after=None, limit=9, newest_first=False),
         None,
@@ -94,11 +94,11 @@ OTHERS |= {"remember", "add_completion"}
 
 
 async def furnish(store: Store) -> None:
-    await store.add(response("r", conversation="c"), [Entry("i0", b"0", answered=True)])
+    await store.add(response("r", conversation="c"), [StoredItem("i0", b"0", answered=True)])
     await store.append("r", [(0, b"zero")])
     await store.add_conversation(talk("c"), entries("i"))
-    await store.remember("ann", [Memory("k", "m", b"said")])
-    await store.add_completion(Kept(id="chat", owner="ann", created=NOW, body=b"{}"))
+    await store.remember("ann", [StoredTurn("k", "m", b"said")])
+    await store.add_completion(StoredCompletion(id="chat", owner="ann", created=NOW, body=b"{}"))
 
 
 def test_every_method_is_tried_with_a_stranger() -> None:
@@ -138,9 +138,9 @@ def test_what_belongs_to_another_is_not_there(url: str, method: str) -> None:
 def test_owners_may_remember_under_the_same_key(url: str) -> None:
     async def scenario(store: Store) -> None:
         for who in ("ann", "bob", ""):
-            await store.remember(who, [Memory("k", "m", who.encode())])
+            await store.remember(who, [StoredTurn("k", "m", who.encode())])
         for who in ("ann", "bob", ""):
-            assert await store.recall(who, ["k"]) == [Memory("k", "m", who.encode())]
+            assert await store.recall(who, ["k"]) == [StoredTurn("k", "m", who.encode())]
 
     play(url, scenario)
 
@@ -151,7 +151,7 @@ def test_owners_may_remember_under_the_same_key(url: str) -> None:
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("odd", ODD, ids=ascii)
 def test_a_response_comes_out_as_it_went_in(tmp_path: Path, odd: str, state: Status) -> None:
-    row = Stored(
+    row = StoredResponse(
         id=odd,
         owner=odd,
         status=state,
@@ -174,12 +174,12 @@ def test_odd_names_are_kept_apart(url: str) -> None:
     async def scenario(store: Store) -> None:
         for name in ODD:
             await store.add(response(name, owner=name, body=name.encode("utf-8", "surrogatepass")))
-            await store.remember(name, [Memory(name, name, b"1")])
+            await store.remember(name, [StoredTurn(name, name, b"1")])
         for name in ODD:
             found = await store.get(name, name)
             assert found is not None
             assert found.body == name.encode("utf-8", "surrogatepass")
-            assert await store.recall(name, ODD) == [Memory(name, name, b"1")]
+            assert await store.recall(name, ODD) == [StoredTurn(name, name, b"1")]
 
     play(url, scenario)
 
@@ -373,10 +373,10 @@ def test_pages_of_items(url: str) -> None:
 
 def test_an_item_is_kept_once_and_can_go(url: str) -> None:
     async def scenario(store: Store) -> None:
-        await store.add_conversation(talk("c"), [*entries("a", "b"), Entry("a", b"again")])
-        assert await store.add_items("ann", "c", [Entry("a", b"later"), *entries("d")])
+        await store.add_conversation(talk("c"), [*entries("a", "b"), StoredItem("a", b"again")])
+        assert await store.add_items("ann", "c", [StoredItem("a", b"later"), *entries("d")])
         assert await names(store) == ["a", "b", "d"]
-        assert await store.item("ann", "c", "a") == Entry("a", b"a")
+        assert await store.item("ann", "c", "a") == StoredItem("a", b"a")
         assert await store.delete_item("ann", "c", "d")
         assert not await store.delete_item("ann", "c", "d")
         assert await store.item("ann", "c", "d") is None
@@ -461,9 +461,9 @@ def test_a_secret_is_made_once(url: str) -> None:
 def test_the_newest_memory_of_a_key_stays(url: str) -> None:
     async def scenario(store: Store) -> None:
         await store.remember("ann", [])
-        await store.remember("ann", [Memory("k", "m", b"1"), Memory("l", "m", b"1")])
-        await store.remember("ann", [Memory("k", "n", b"2"), Memory("k", "o", b"3")])
-        k, other = Memory("k", "o", b"3"), Memory("l", "m", b"1")
+        await store.remember("ann", [StoredTurn("k", "m", b"1"), StoredTurn("l", "m", b"1")])
+        await store.remember("ann", [StoredTurn("k", "n", b"2"), StoredTurn("k", "o", b"3")])
+        k, other = StoredTurn("k", "o", b"3"), StoredTurn("l", "m", b"1")
         assert await store.recall("ann", ["k", "l"]) == [k, other]
         assert await store.recall("ann", ["l", "x", "k", "l"]) == [other, k]
         assert await store.recall("ann", [*map(str, range(2000)), "k"]) == [k]
@@ -477,7 +477,7 @@ def test_the_newest_memory_of_a_key_stays(url: str) -> None:
 
 def test_what_is_too_large_is_refused(url: str) -> None:
     big = b"x" * 101
-    item, body, frame = [Entry("i", big)], big, [(9, big)]
+    item, body, frame = [StoredItem("i", big)], big, [(9, big)]
 
     async def scenario(store: Store) -> None:
         await furnish(store)
@@ -492,9 +492,9 @@ def test_what_is_too_large_is_refused(url: str) -> None:
             store.add_conversation(talk("d"), item),
             store.update_conversation("ann", "c", big),
             store.add_items("ann", "c", item),
-            store.remember("ann", [Memory("k", "m", big)]),
+            store.remember("ann", [StoredTurn("k", "m", big)]),
             store.add(response("n" * 513)),
-            store.add_items("ann", "c", [Entry("n" * 513, b"")]),
+            store.add_items("ann", "c", [StoredItem("n" * 513, b"")]),
         ):
             with pytest.raises(TooLarge):
                 await refused
@@ -504,7 +504,7 @@ def test_what_is_too_large_is_refused(url: str) -> None:
         assert await store.get("ann", "s") is None
         await store.add(response("s", body=b"x" * 50, input=b"x" * 50))
 
-    play(url, scenario, Limits(row=100))
+    play(url, scenario, StoreLimits(row=100))
 
 
 def test_what_is_old_goes(url: str) -> None:
@@ -515,21 +515,21 @@ def test_what_is_old_goes(url: str) -> None:
         await store.append("old", [(0, b"")])
         await store.add(response("runs", created=old))
         await store.add(response("new", created=now, status="completed"))
-        await store.add_completion(Kept(id="kept", owner="ann", created=old, body=b"{}"))
+        await store.add_completion(StoredCompletion(id="kept", owner="ann", created=old, body=b"{}"))
         for who in ("old", "new"):
             await store.add_conversation(talk(who), entries("a"))
-            await store.remember("ann", [Memory(who, "m", b"1")])
+            await store.remember("ann", [StoredTurn(who, "m", b"1")])
         for table in ("responses", "conversations", "memories"):
             where = "key" if table == "memories" else "id"
             poke(url, f"UPDATE {table} SET touched = {old} WHERE {where} <> 'new'")  # noqa: S608
-        assert await store.sweep() == Swept(expired=4)
-        assert await store.sweep() == Swept()
+        assert await store.sweep() == SweepCounts(expired=4)
+        assert await store.sweep() == SweepCounts()
         rows = {name: await store.get("ann", name) for name in ("old", "runs", "new")}
         assert [name for name, row in rows.items() if row] == ["runs", "new"]
         assert [await names(store, name) for name in ("old", "new")] == [None, ["a"]]
-        assert await store.recall("ann", ["old", "new"]) == [Memory("new", "m", b"1")]
+        assert await store.recall("ann", ["old", "new"]) == [StoredTurn("new", "m", b"1")]
 
-    play(url, scenario, Limits(ttl=500))
+    play(url, scenario, StoreLimits(ttl=500))
 
 
 def test_what_is_too_much_goes_oldest_first(url: str) -> None:
@@ -542,15 +542,15 @@ def test_what_is_too_much_goes_oldest_first(url: str) -> None:
             await store.append(row.id, [(0, b"y" * 100)])
             await store.finish_turn("ann", row.id, "completed", row.body, frames=[(1, b"z" * 100)])
         await store.add_conversation(talk("c"), entries("a" * 98))
-        await store.remember("ann", [Memory("k", "m", b"x" * 100)])
+        await store.remember("ann", [StoredTurn("k", "m", b"x" * 100)])
         poke(url, f"UPDATE conversations SET touched = {now - 550}")  # noqa: S608
         poke(url, f"UPDATE memories SET touched = {now - 850}")  # noqa: S608
         poke(url, "UPDATE responses SET touched = created")
         # 302 run, 3000 in responses, 100 in a conversation, 100 in a memory; and their 45 rows
-        assert await store.sweep() == Swept()
-        strict = await opened(url, Limits(size=302 + 1500 + 150 + ROW * (2 + 5 * 4 + 2)))
-        assert await strict.sweep() == Swept(evicted=6)
-        assert await strict.sweep() == Swept()
+        assert await store.sweep() == SweepCounts()
+        strict = await opened(url, StoreLimits(size=302 + 1500 + 150 + ROW * (2 + 5 * 4 + 2)))
+        assert await strict.sweep() == SweepCounts(evicted=6)
+        assert await strict.sweep() == SweepCounts()
         await strict.aclose()
         left = [age for age in range(1, 11) if await store.get("ann", f"r{age}")]
         assert left == [1, 2, 3, 4, 5]
@@ -563,11 +563,11 @@ def test_what_is_too_much_goes_oldest_first(url: str) -> None:
 
 def test_many_go_in_batches(url: str) -> None:
     async def scenario(store: Store) -> None:
-        await store.remember("ann", [Memory(f"{n}", "m", b"x" * 10) for n in range(1000)])
-        strict = await opened(url, Limits(size=100 * (ROW + 10)))
-        assert await strict.sweep() == Swept(evicted=900)
+        await store.remember("ann", [StoredTurn(f"{n}", "m", b"x" * 10) for n in range(1000)])
+        strict = await opened(url, StoreLimits(size=100 * (ROW + 10)))
+        assert await strict.sweep() == SweepCounts(evicted=900)
         poke(url, "UPDATE memories SET touched = 0")
-        assert await strict.sweep() == Swept(expired=100)
+        assert await strict.sweep() == SweepCounts(expired=100)
         await strict.aclose()
 
     play(url, scenario)
@@ -584,7 +584,7 @@ def test_a_lot_at_once_is_swept_without_being_asked(url: str) -> None:
         await until(swept)
         assert await store.get("ann", "r29") is not None
 
-    play(url, scenario, Limits(size=14_000, ttl=1e10))
+    play(url, scenario, StoreLimits(size=14_000, ttl=1e10))
 
 
 # chains in use
@@ -607,18 +607,18 @@ async def chain(store: Store, last: str) -> list[str] | None:
 def test_a_chain_in_use_does_not_lose_its_head_to_age(url: str) -> None:
     async def scenario(store: Store) -> None:
         await grown(url, store)
-        assert await store.sweep() == Swept(expired=2)
+        assert await store.sweep() == SweepCounts(expired=2)
         assert await chain(store, "c") == ["a", "b", "c"]
         assert await chain(store, "y") is None
 
-    play(url, scenario, Limits(ttl=500))
+    play(url, scenario, StoreLimits(ttl=500))
 
 
 def test_a_chain_in_use_does_not_lose_its_head_to_size(url: str) -> None:
     async def scenario(store: Store) -> None:
         await grown(url, store)
-        strict = await opened(url, Limits(size=3 * (2 * ROW + 10)))
-        assert await strict.sweep() == Swept(evicted=2)
+        strict = await opened(url, StoreLimits(size=3 * (2 * ROW + 10)))
+        assert await strict.sweep() == SweepCounts(evicted=2)
         await strict.aclose()
         assert await chain(store, "c") == ["a", "b", "c"]
 
@@ -629,9 +629,9 @@ def test_only_the_owner_keeps_a_chain_in_use(url: str) -> None:
     async def scenario(store: Store) -> None:
         await grown(url, store)
         await store.add(response("z", owner="bob", previous="y"))
-        assert await store.sweep() == Swept(expired=2)
+        assert await store.sweep() == SweepCounts(expired=2)
 
-    play(url, scenario, Limits(ttl=500))
+    play(url, scenario, StoreLimits(ttl=500))
 
 
 def test_many_may_go_on_from_one_chain_at_once(url: str) -> None:
@@ -660,9 +660,9 @@ SAID = {
 async def speak(store: Store) -> None:
     await furnish(store)
     for source in ("r", "chat", "other"):
-        rows = [Memory(f"{source}{at}", "m", b"said", source) for at in range(3)]
+        rows = [StoredTurn(f"{source}{at}", "m", b"said", source) for at in range(3)]
         await store.remember("ann", rows)
-    await store.remember("bob", [Memory("k", "m", b"said", "r")])
+    await store.remember("bob", [StoredTurn("k", "m", b"said", "r")])
 
 
 async def spoken(store: Store) -> set[str | None]:
@@ -690,13 +690,13 @@ def test_what_is_swept_is_not_remembered(url: str, why: str) -> None:
         await store.update("ann", "r", "completed", b"")
         poke(url, "UPDATE responses SET touched = touched - 1000")
         poke(url, "UPDATE completions SET created = created - 1000")
-        limits = Limits(ttl=500)
+        limits = StoreLimits(ttl=500)
         if why == "size":  # as much as there will be, so that nothing else has to go
             left = counted(url) - weighed(url, "r", "chat")
-            limits = Limits(size=left)
+            limits = StoreLimits(size=left)
         strict = await opened(url, limits)
         swept = await strict.sweep()
-        assert swept == (Swept(expired=2) if why == "age" else Swept(evicted=2))
+        assert swept == (SweepCounts(expired=2) if why == "age" else SweepCounts(evicted=2))
         await strict.aclose()
         assert await spoken(store) == {None, "other"}
 
@@ -706,9 +706,9 @@ def test_what_is_swept_is_not_remembered(url: str, why: str) -> None:
 def test_the_last_to_say_something_is_its_source(url: str) -> None:
     async def scenario(store: Store) -> None:
         for source in ("a", "b"):
-            await store.remember("ann", [Memory("k", "m", b"said", source)])
+            await store.remember("ann", [StoredTurn("k", "m", b"said", source)])
         await store.delete("ann", "a")
-        assert await store.recall("ann", ["k"]) == [Memory("k", "m", b"said", "b")]
+        assert await store.recall("ann", ["k"]) == [StoredTurn("k", "m", b"said", "b")]
 
     play(url, scenario)
 
@@ -746,20 +746,20 @@ def weighed(url: str, *names: str) -> int:
 WRITES: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "add": lambda s: s.add(
         response("new", previous="r", conversation="c"),
-        [Entry("i0", b"00", answered=True), Entry("i3", b"three", answered=True)],
+        [StoredItem("i0", b"00", answered=True), StoredItem("i3", b"three", answered=True)],
     ),
     "append": lambda s: s.append("r", [(0, b"again"), (1, b"one"), (1, b"two"), (2, b"")]),
     "add_conversation": lambda s: s.add_conversation(talk("d"), entries("x", "y", "x")),
-    "remember": lambda s: s.remember("ann", [Memory("k", "m", b"more"), Memory("l", "m", b"")]),
+    "remember": lambda s: s.remember("ann", [StoredTurn("k", "m", b"more"), StoredTurn("l", "m", b"")]),
     "add_completion": lambda s: s.add_completion(
-        Kept(id="other", owner="ann", created=NOW, body=b"{}", messages=b"[1]")
+        StoredCompletion(id="other", owner="ann", created=NOW, body=b"{}", messages=b"[1]")
     ),
     "sweep": lambda s: s.sweep(),
     "secret": lambda s: s.secret("seal"),
     "update, longer": lambda s: s.update("ann", "r", "in_progress", b"x" * 99),
     "update, the end": lambda s: s.update("ann", "r", "failed", b""),
     "finish_turn, with all": lambda s: s.finish_turn(
-        "ann", "r", "completed", b"12", [Entry("i9", b"9", answered=True)], [(0, b"0"), (9, b"9")]
+        "ann", "r", "completed", b"12", [StoredItem("i9", b"9", answered=True)], [(0, b"0"), (9, b"9")]
     ),
     "add_items, some known": lambda s: s.add_items("ann", "c", entries("i", "j", "j")),
 } | {name: lambda s, ask=ask: ask(s, "ann") for name, (ask, _) in OWNED.items()}
@@ -785,11 +785,11 @@ def test_what_is_counted_is_what_is_there(url: str, write: str) -> None:
 def test_changing_a_kept_completion_keeps_it_counted(url: str) -> None:
     async def scenario(store: Store) -> None:
         for name in range(10):
-            kept = Kept(id=f"{name}", owner="ann", created=name, body=b"{}", messages=b"x" * 1000)
+            kept = StoredCompletion(id=f"{name}", owner="ann", created=name, body=b"{}", messages=b"x" * 1000)
             await store.add_completion(kept)
             assert await store.change_completion("ann", f"{name}", b'{"a":1}')
-        strict = await opened(url, Limits(size=5 * (ROW + 1007), ttl=1e10))
-        assert await strict.sweep() == Swept(evicted=5)
+        strict = await opened(url, StoreLimits(size=5 * (ROW + 1007), ttl=1e10))
+        assert await strict.sweep() == SweepCounts(evicted=5)
         await strict.aclose()
 
     play(url, scenario)
@@ -798,7 +798,7 @@ def test_changing_a_kept_completion_keeps_it_counted(url: str) -> None:
 def test_a_list_of_completions_reads_no_messages(url: str) -> None:
     async def scenario(store: Store) -> None:
         for name in ("a", "b", "c"):
-            await store.add_completion(Kept(id=name, owner="ann", created=NOW, body=name.encode()))
+            await store.add_completion(StoredCompletion(id=name, owner="ann", created=NOW, body=name.encode()))
         poke(url, "ALTER TABLE completions RENAME COLUMN messages TO unread")
         found = await store.completions("ann", after="a", limit=1, newest_first=False)
         assert found == [("b", b"b")]

@@ -14,7 +14,7 @@ import httpx
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.store.rows import Conversation, Entry, Kept, Stored
+from dragoman.store.rows import StoredConversation, StoredItem, StoredCompletion, StoredResponse
 from dragoman.store.store import Store
 from tests.support.serving import Running
 
@@ -71,8 +71,8 @@ class Seeds:
 
     def __init__(self, server: Running) -> None:
         self._server = server
-        self._model: Stored | None = None
-        self._chat: Kept | None = None
+        self._model: StoredResponse | None = None
+        self._chat: StoredCompletion | None = None
         self._frames: list[tuple[int, bytes]] = []
 
     def plant(self) -> None:
@@ -117,8 +117,8 @@ class Seeds:
             await store.finish_turn("", name, "completed", copy.body, (), frames)
         for name in CONVERSATIONS:
             await store.delete_conversation("", name)
-            talk = Conversation(id=name, owner="", created=int(time.time()))
-            await store.add_conversation(talk, [Entry("msg_abc", msgspec.json.encode(ITEM))])
+            talk = StoredConversation(id=name, owner="", created=int(time.time()))
+            await store.add_conversation(talk, [StoredItem("msg_abc", msgspec.json.encode(ITEM))])
 
 
 def _renamed(data: bytes, before: str, after: str) -> bytes:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.formats import reasoning_formats
-from dragoman.output.library import OutputParser, Policy
-from dragoman.output.spec import Reasoning, Tools
+from dragoman.output.library import OutputParser, ParserPolicy
+from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 
 def parse(case: dict[str, Any], chunks: list[str]) -> dict[str, Any]:
@@ -32,8 +32,8 @@ def parse(case: dict[str, Any], chunks: list[str]) -> dict[str, Any]:
 
 def make_parser(case: dict[str, Any]) -> OutputParser:
     api, request = case.get("api", "unified"), case.get("request") or {}
-    tools: str | Tools | None = case.get("format")
-    reasoning: str | Reasoning | None = case.get("reasoning_format")
+    tools: str | ToolFormat | None = case.get("format")
+    reasoning: str | ReasoningFormat | None = case.get("reasoning_format")
     if api == "tool" and tools is not None:
         reasoning = None  # the text of these cases has its thoughts removed
     if api == "reasoning":
@@ -50,22 +50,22 @@ def make_parser(case: dict[str, Any]) -> OutputParser:
         tools=case.get("tools"),
         prompt=case.get("prompt_prefix"),
         inside=begins_inside(case),
-        policy=Policy(
+        policy=ParserPolicy(
             # what a case declares is there for the types: many call what they did not declare
             undeclared="text" if request.get("tool_choice") == "none" else "accept",
             in_reasoning="accept" if api == "reasoning" else "auto",
             # a turn that is known to be whole must have said something
-            speechless="repeat" if whole else "leave",
+            unclosed_reasoning="repeat" if whole else "leave",
             hidden=("<bos>", "<eos>") if request.get("skip_special_tokens") else (),
         ),
     )
 
 
-def tags(request: dict[str, Any]) -> Reasoning | None:
+def tags(request: dict[str, Any]) -> ReasoningFormat | None:
     """A reasoning format of two marks that the case brings along."""
     if "reasoning_start" not in request:
         return None
-    return Reasoning(
+    return ReasoningFormat(
         name="generic_tags",
         models="any",
         example="",

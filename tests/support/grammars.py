@@ -54,7 +54,7 @@ def _grammar(order: bytes) -> str:
 
 def thoughts_of(name: str) -> str:
     """A way to think that goes with a tool format."""
-    return name if name in reasoning_formats() else find_tools(name).thoughts or "think"
+    return name if name in reasoning_formats() else find_tools(name).default_reasoning or "think"
 
 
 @cache

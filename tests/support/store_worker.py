@@ -14,7 +14,7 @@ import random
 import sys
 from typing import Any
 
-from dragoman.store.rows import Conversation, Entry
+from dragoman.store.rows import StoredConversation, StoredItem
 from tests.support.stores import opened, response
 
 WORKERS = 4
@@ -30,16 +30,16 @@ def body(name: str, version: int, size: int) -> bytes:
     return json.dumps({"id": name, "version": version, "pad": "x" * size, "end": True}).encode()
 
 
-def ending(name: str) -> tuple[list[Entry], list[tuple[int, bytes]]]:
+def ending(name: str) -> tuple[list[StoredItem], list[tuple[int, bytes]]]:
     """What comes with the end of a response: items and its last events."""
-    items = [Entry(f"{name}-in", b"in"), Entry(f"{name}-out", b"out")]
+    items = [StoredItem(f"{name}-in", b"in"), StoredItem(f"{name}-out", b"out")]
     return items, [(1000, b"last but one"), (1001, b"last")]
 
 
 async def work(url: str, seed: int) -> None:
     store = await opened(url)
     if await store.get_conversation("ann", "c") is None:
-        await store.add_conversation(Conversation(id="c", owner="ann", created=1))
+        await store.add_conversation(StoredConversation(id="c", owner="ann", created=1))
     say("ready")
     await asyncio.gather(*(turns(store, f"{seed}-{place}") for place in range(WORKERS)))
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from sqlalchemy import create_engine, text
 
-from dragoman.store.rows import Limits, Stored
+from dragoman.store.rows import StoreLimits, StoredResponse
 from dragoman.store.store import Store
 from tests.support import postgres
 
 POSTGRES = os.environ.get(postgres.VARIABLE, "")
 KINDS = ["sqlite", "postgres"] if POSTGRES else ["sqlite"]
-LIMITS = Limits()
+LIMITS = StoreLimits()
 NOW = int(time.time())
 
 
@@ -37,12 +37,12 @@ def died(body: bytes) -> bytes:
     return body + b"!"
 
 
-async def opened(url: str, limits: Limits = LIMITS) -> Store:
+async def opened(url: str, limits: StoreLimits = LIMITS) -> Store:
     return await Store.open(url, limits, failed=died)
 
 
 def play(
-    url: str, scenario: Callable[..., Awaitable[Any]], limits: Limits = LIMITS, stores: int = 1
+    url: str, scenario: Callable[..., Awaitable[Any]], limits: StoreLimits = LIMITS, stores: int = 1
 ) -> Any:
     """Run a scenario with so many stores open at one address."""
 
@@ -57,9 +57,9 @@ def play(
     return asyncio.run(scene())
 
 
-def response(name: str, owner: str = "ann", **said: Any) -> Stored:
+def response(name: str, owner: str = "ann", **said: Any) -> StoredResponse:
     usual: dict[str, Any] = {"created": NOW, "status": "in_progress", "body": b'{"id":1}'}
-    return Stored(id=name, owner=owner, **(usual | said))
+    return StoredResponse(id=name, owner=owner, **(usual | said))
 
 
 def poke(url: str, statement: str, **values: Any) -> list[Any]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-from dragoman.output.spec import GAP, Body, Header, Named, Nested, Reasoning, Tagged, Tools
+from dragoman.output.spec import GAP, CallBody, MessageHeader, NamedObject, NestedElements, ReasoningFormat, TaggedArguments, ToolFormat
 
 Group = tuple[str, ...]  # spellings of one mark
 
@@ -31,27 +31,27 @@ def any_stands(marks: Iterable[str], text: str) -> bool:
     return any(stands(mark, text) for mark in marks if mark.strip())
 
 
-def openers(tools: Tools) -> Group:
+def openers(tools: ToolFormat) -> Group:
     """The marks that a call may begin with."""
     header = tools.header.open + tools.header.end if tools.header else ()
     return tuple(mark for mark in (*tools.section.open, *tools.call.open, *header) if mark.strip())
 
 
-def markless(tools: Tools) -> bool:
+def markless(tools: ToolFormat) -> bool:
     """Whether a call may stand without any mark."""
-    return bool(tools.first) or tools.start or not openers(tools)
+    return bool(tools.unmarked_starts) or tools.unmarked_at_start or not openers(tools)
 
 
-def _body(body: Body) -> list[Group]:
-    if isinstance(body, Named):
-        return [body.ends, body.fence, body.quotes]
-    if isinstance(body, Tagged):
+def _body(body: CallBody) -> list[Group]:
+    if isinstance(body, NamedObject):
+        return [body.name_ends, body.fence, body.string_markers]
+    if isinstance(body, TaggedArguments):
         pairs = (body.key, body.value)
-        return [body.ends, *(group for pair in pairs for group in (pair.open, pair.close))]
-    return [(body.prefix,)] if isinstance(body, Nested) else []
+        return [body.name_ends, *(group for pair in pairs for group in (pair.open, pair.close))]
+    return [(body.prefix,)] if isinstance(body, NestedElements) else []
 
 
-def _header(header: Header | None) -> list[Group]:
+def _header(header: MessageHeader | None) -> list[Group]:
     return [header.open, header.end, header.close] if header else []
 
 
@@ -61,7 +61,7 @@ def _solid(groups: Iterable[Group]) -> tuple[Group, ...]:
     return tuple(group for group in kept if group)
 
 
-def coverage(of: Tools | Reasoning, has: Callable[[str], bool]) -> tuple[int, int]:
+def coverage(of: ToolFormat | ReasoningFormat, has: Callable[[str], bool]) -> tuple[int, int]:
     """How many of a format's marks are missing somewhere, and how long those are that are not."""
     found = [_covered(groups, has) for groups in _all_groups(of)]
     ways = [(missing, length - at) for at, (missing, length) in enumerate(found)]
@@ -72,17 +72,17 @@ def within(text: str) -> Callable[[str], bool]:
     return lambda mark: stands(mark, text)
 
 
-def _all_groups(of: Tools | Reasoning) -> Sequence[tuple[Group, ...]]:
-    if isinstance(of, Reasoning):
+def _all_groups(of: ToolFormat | ReasoningFormat) -> Sequence[tuple[Group, ...]]:
+    if isinstance(of, ReasoningFormat):
         return [
-            _solid([of.open, of.close, of.drop, of.wrap.open, of.wrap.close, *_header(of.header)])
+            _solid([of.open, of.close, of.dropped, of.answer_wrapper.open, of.answer_wrapper.close, *_header(of.header)])
         ]
     frame = [
         of.section.open,
         of.section.close,
         of.call.open,
         of.call.close,
-        of.drop,
+        of.dropped,
         *_header(of.header),
     ]
     return [_solid([*frame, *_body(body)]) for body in of.bodies]
@@ -97,8 +97,8 @@ def _covered(groups: Iterable[Group], has: Callable[[str], bool]) -> tuple[int, 
     return missing, length
 
 
-def signs(of: Tools | Reasoning, text: str) -> int:
+def signs(of: ToolFormat | ReasoningFormat, text: str) -> int:
     """Whether the text has what else gives this format away: 1 yes, -1 no, 0 there is nothing."""
-    if not of.signs:
+    if not of.template_hints:
         return 0
-    return 1 if any_stands(of.signs, text) else -1
+    return 1 if any_stands(of.template_hints, text) else -1

@@ -20,7 +20,7 @@ from dragoman.detection.result import Item, Said
 from dragoman.detection.round_trip import BRIEF, CALL, Scene, folded
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
-from dragoman.output.spec import Reasoning, Tools
+from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 SPACE = re.compile(r"\s+")
 TELLING = 4  # letters of a mark that hardly stand there by chance
@@ -30,7 +30,7 @@ TELLING = 4  # letters of a mark that hardly stand there by chance
 class Choice:
     """A format and the reason for it."""
 
-    format: Tools | None = None
+    format: ToolFormat | None = None
     why: str = ""
     shown: bool = False  # by what the template does, and not only by what it says
     also: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Choice:
 class Thoughts:
     """The same for reasoning."""
 
-    format: Reasoning | None = None
+    format: ReasoningFormat | None = None
     why: str = ""
     shown: bool = False
 
@@ -64,7 +64,7 @@ class Chooser:
 
     # Thoughts
 
-    def thoughts(self, tools: Tools | None) -> Thoughts:
+    def thoughts(self, tools: ToolFormat | None) -> Thoughts:
         """The format of thoughts, beside a format of calls."""
         likely = self.likely
         shown = [one for one in likely if self._shows(tools, one)]
@@ -86,34 +86,34 @@ class Chooser:
             return Thoughts(max(whole, key=self._fit), "its marks are in the template")
         return self._silent(tools)
 
-    def _framed(self, reasoning: Reasoning, text: str) -> bool:
+    def _framed(self, reasoning: ReasoningFormat, text: str) -> bool:
         """Opened in the text; or closed there, and opened elsewhere."""
         closed = any_stands(reasoning.close, text) and any_stands(reasoning.open, self.words)
         return any_stands(reasoning.open, text) or closed
 
-    def _cuts(self, reasoning: Reasoning) -> bool:
+    def _cuts(self, reasoning: ReasoningFormat) -> bool:
         return any(mark in self.stage.facts.cuts for mark in reasoning.close)
 
-    def _both(self, reasoning: Reasoning) -> bool:
+    def _both(self, reasoning: ReasoningFormat) -> bool:
         """Opened and closed by what the template itself can write, and by no header."""
         return any_stands(reasoning.open, self.source) and any_stands(reasoning.close, self.source)
 
-    def _likely_thoughts(self) -> list[Reasoning]:
+    def _likely_thoughts(self) -> list[ReasoningFormat]:
         return [
             one
             for one in reasoning_formats().values()
-            if not one.shown and any_stands(_thought_marks(one), self.words)
+            if not one.keeps_markers and any_stands(_thought_marks(one), self.words)
         ]
 
-    def _shows(self, tools: Tools | None, reasoning: Reasoning) -> bool:
+    def _shows(self, tools: ToolFormat | None, reasoning: ReasoningFormat) -> bool:
         names = ("thoughts", "thoughts and a call")
         return any(item.status == "proved" for item in self.scene.prove(tools, reasoning, names))
 
-    def _fit(self, reasoning: Reasoning) -> tuple[int, int, int, int]:
+    def _fit(self, reasoning: ReasoningFormat) -> tuple[int, int, int, int]:
         missing, length = coverage(reasoning, within(self.words))
         return signs(reasoning, self.words), -missing, self._like_thoughts(reasoning), length
 
-    def _like_thoughts(self, reasoning: Reasoning) -> int:
+    def _like_thoughts(self, reasoning: ReasoningFormat) -> int:
         """How much the template writes thoughts as the example does."""
         if self.stage.thinking is None:
             return 0
@@ -123,15 +123,15 @@ class Chooser:
             return 0
         return max(_alike(written.prompt + text, reasoning.example) for text in written.texts)
 
-    def _silent(self, tools: Tools | None) -> Thoughts:
+    def _silent(self, tools: ToolFormat | None) -> Thoughts:
         """A template without a word on thoughts."""
         known = reasoning_formats()
         for one in known.values():
             marks = (*one.open[:1], *one.close[:1])
-            if not one.shown and len(marks) == 2 and all(map(self.vocabulary.__contains__, marks)):
+            if not one.keeps_markers and len(marks) == 2 and all(map(self.vocabulary.__contains__, marks)):
                 return Thoughts(one, "its marks are tokens of the model")
-        if tools is not None and tools.thoughts in known:
-            return Thoughts(known[tools.thoughts], "models that call this way think this way")
+        if tools is not None and tools.default_reasoning in known:
+            return Thoughts(known[tools.default_reasoning], "models that call this way think this way")
         return Thoughts()
 
     # Calls
@@ -175,11 +175,11 @@ class Chooser:
             also=tuple(name for name in equal if name != best.name),
         )
 
-    def fails(self, tools: Tools) -> bool:
+    def fails(self, tools: ToolFormat) -> bool:
         """Whether a format does not read back the calls that are written."""
         return not _score(self._best_proof(tools))[0]
 
-    def _best_proof(self, tools: Tools) -> tuple[Item, ...]:
+    def _best_proof(self, tools: ToolFormat) -> tuple[Item, ...]:
         """The proof beside whatever thoughts fit best."""
         best: tuple[Item, ...] = ()
         for reasoning in [None, *self.likely]:
@@ -190,17 +190,17 @@ class Chooser:
                 best = proof
         return best
 
-    def _rank(self, tools: Tools, proof: tuple[Item, ...]) -> tuple[int, ...]:
+    def _rank(self, tools: ToolFormat, proof: tuple[Item, ...]) -> tuple[int, ...]:
         """How well a format reads what is written; equal ones differ in nothing that matters."""
         marked = any_stands(openers(tools), self.turns) and not markless(tools)
         return (int(marked), *_score(proof))
 
-    def _whole_rank(self, tools: Tools, rank: tuple[int, ...]) -> tuple[int, ...]:
+    def _whole_rank(self, tools: ToolFormat, rank: tuple[int, ...]) -> tuple[int, ...]:
         missing, length = coverage(tools, within(self.words))
         unlike = 0 if markless(tools) else missing
         return (*rank, signs(tools, self.words), self._like_calls(tools), -unlike, length)
 
-    def _like_calls(self, tools: Tools) -> int:
+    def _like_calls(self, tools: ToolFormat) -> int:
         """How much the template writes a call as the example does."""
         manner = self.stage.calling
         said = _example(tools)
@@ -221,7 +221,7 @@ class Chooser:
 
         bones = _skeleton(text)
 
-        def rank(tools: Tools) -> tuple[int, ...]:
+        def rank(tools: ToolFormat) -> tuple[int, ...]:
             missing, length = coverage(tools, within(text))
             alike = _skeleton(tools.example) in bones  # whatever the words in it are
             likely = (-missing, not markless(tools), length, alike)
@@ -251,14 +251,14 @@ class Chooser:
         if not found:
             return None
 
-        def rank(tools: Tools) -> tuple[int, int]:
+        def rank(tools: ToolFormat) -> tuple[int, int]:
             missing, length = coverage(tools, has)
             return -missing, length
 
         return Choice(max(found, key=rank), "its marks are tokens of the model")
 
 
-def _thought_marks(reasoning: Reasoning) -> tuple[str, ...]:
+def _thought_marks(reasoning: ReasoningFormat) -> tuple[str, ...]:
     header = reasoning.header.open + reasoning.header.end if reasoning.header else ()
     return (*reasoning.open, *reasoning.close, *header)
 
@@ -271,14 +271,14 @@ def _told(stage: Stage) -> str:
     return "\n".join(line for line in told.splitlines() if line not in lines)
 
 
-def _may_read(tools: Tools, texts: list[str]) -> bool:
+def _may_read(tools: ToolFormat, texts: list[str]) -> bool:
     """A cheap look before a format is tried."""
     if markless(tools):
         return True
     return any(any_stands(openers(tools), text) for text in texts)
 
 
-def _all_openers(tools: Tools, text: str) -> bool:
+def _all_openers(tools: ToolFormat, text: str) -> bool:
     """Whether all that opens a call is there. A few letters alone may stand for anything."""
     groups = [tools.section.open, tools.call.open]
     if tools.header is not None:
@@ -299,7 +299,7 @@ def _score(proof: Iterable[Item]) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=256)
-def _example(tools: Tools) -> Said:
+def _example(tools: ToolFormat) -> Said:
     return folded(OutputParser(tools.name), tools.example)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from dragoman.detection.markers import last
 from dragoman.detection.render_probe import Manner, Stage, Switches
 from dragoman.detection.result import Begin, Switch, Thinking
-from dragoman.output.spec import Reasoning
+from dragoman.output.spec import ReasoningFormat
 from dragoman.prompt.template.template import RESERVED
 
 ABOUT = re.compile(r"think|reason", re.I)
@@ -88,7 +88,7 @@ class Positions:
             found.setdefault(one.opening, one)
         return list(found.values())[:WAYS]
 
-    def thinking(self, reasoning: Reasoning | None) -> Thinking:
+    def thinking(self, reasoning: ReasoningFormat | None) -> Thinking:
         """What the positions mean when thoughts are written like this."""
         found = [
             _switch(name, tried, reasoning)
@@ -112,7 +112,7 @@ class Positions:
             words=self._words(reasoning),
         )
 
-    def _turns(self, switch: Switch, reasoning: Reasoning | None) -> bool:
+    def _turns(self, switch: Switch, reasoning: ReasoningFormat | None) -> bool:
         """Whether it changes where an answer begins."""
         ends = [self._found(switch.name, value) for value in (switch.on, switch.off)]
         return len({begin(reasoning, one.opening) for one in ends}) > 1
@@ -141,7 +141,7 @@ class Positions:
                 return name, tuple(kept)
         return None, ()
 
-    def _words(self, reasoning: Reasoning | None) -> dict[str, Begin]:
+    def _words(self, reasoning: ReasoningFormat | None) -> dict[str, Begin]:
         """Words in a system message that change where an answer begins."""
         words = [word for word in WORDS if word in self._stage.facts.words]
         found = {word: self._at({}, word) for word in words}
@@ -151,7 +151,7 @@ class Positions:
         return begins if len({*begins.values(), begin(reasoning, self.default.opening)}) > 1 else {}
 
 
-def begin(reasoning: Reasoning | None, opening: str) -> Begin:
+def begin(reasoning: ReasoningFormat | None, opening: str) -> Begin:
     """Where an answer begins after this opening."""
     if reasoning is None:
         return "open"
@@ -190,7 +190,7 @@ def _values(stage: Stage, name: str) -> Sequence[Any]:
     return [True, False, *dict.fromkeys([*words, *known])][:MOST]
 
 
-def _switch(name: str, tried: Sequence[Position], reasoning: Reasoning | None) -> Switch | None:
+def _switch(name: str, tried: Sequence[Position], reasoning: ReasoningFormat | None) -> Switch | None:
     """The variable as a switch, if it turns anything on and off."""
     if not _telling(tried):
         return None
@@ -203,7 +203,7 @@ def _switch(name: str, tried: Sequence[Position], reasoning: Reasoning | None) -
     return Switch(name, on.switches[name], off.switches[name])
 
 
-def _is(position: Position, reasoning: Reasoning | None, wanted: Begin) -> bool:
+def _is(position: Position, reasoning: ReasoningFormat | None, wanted: Begin) -> bool:
     return begin(reasoning, position.opening) == wanted
 
 

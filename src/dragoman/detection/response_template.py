@@ -23,7 +23,7 @@ from dragoman.detection.result import Said
 from dragoman.detection.round_trip import folded
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
-from dragoman.output.spec import GAP, Body, Named, Objects, Pair, Reasoning, Tagged, Tools
+from dragoman.output.spec import GAP, CallBody, NamedObject, JsonObjects, MarkerPair, ReasoningFormat, TaggedArguments, ToolFormat
 
 NAME = "response_template"
 MODELS = "a checkpoint with a response template"
@@ -36,8 +36,8 @@ PLACE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 class Brought:
     """The formats that came with a checkpoint, and what of them could not be said."""
 
-    tools: Tools | None = None
-    reasoning: Reasoning | None = None
+    tools: ToolFormat | None = None
+    reasoning: ReasoningFormat | None = None
     missing: tuple[str, ...] = ()
 
 
@@ -103,28 +103,28 @@ def _marks(field: Mapping[str, Any], side: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(mark for mark in found if mark.replace(GAP, "").strip()))
 
 
-def _reasoning(field: Mapping[str, Any], drop: tuple[str, ...]) -> Reasoning:
+def _reasoning(field: Mapping[str, Any], drop: tuple[str, ...]) -> ReasoningFormat:
     opened, closed = _marks(field, "open"), _marks(field, "close")
     if not closed:
         raise Unsayable("nothing closes it")
     example = f"{_plain(opened[0]) if opened else ''}thoughts{_plain(closed[0])}"
     example += f"{_plain(drop[0])}answer{_plain(drop[-1])}" if drop else "answer"
-    return Reasoning(
+    return ReasoningFormat(
         name=NAME,
         models=MODELS,
         example=example,
         open=opened,
         close=closed,
-        drop=drop,
+        dropped=drop,
         trim="space",
-        inside=not opened,
+        starts_inside=not opened,
     )
 
 
 # Calls
 
 
-def _tools(field: Mapping[str, Any], drop: tuple[str, ...]) -> Tools:
+def _tools(field: Mapping[str, Any], drop: tuple[str, ...]) -> ToolFormat:
     opened = _sides(field, "open")
     closed = tuple(mark.strip(SPACES) for mark in _marks(field, "close"))
     if not opened:
@@ -140,13 +140,13 @@ def _tools(field: Mapping[str, Any], drop: tuple[str, ...]) -> Tools:
         body = _tagged(args, after)
     else:
         raise Unsayable(f"content {kind!r} holds no arguments")
-    made = Tools(
+    made = ToolFormat(
         name=NAME,
         models=MODELS,
         example="",
         bodies=(body,),
-        section=Pair(open=before, close=closed),
-        drop=drop,
+        section=MarkerPair(open=before, close=closed),
+        dropped=drop,
     )
     return replace(made, example=_example(made, body))
 
@@ -159,7 +159,7 @@ def _split(found: Pieces) -> tuple[Pieces, bool, Pieces]:
     return found[:at], True, found[at + 1 :]
 
 
-def _json_body(field: Mapping[str, Any], args: Mapping[str, Any], after: tuple[str, ...]) -> Body:
+def _json_body(field: Mapping[str, Any], args: Mapping[str, Any], after: tuple[str, ...]) -> CallBody:
     """Arguments as an object behind a name."""
     delimiters = args.get("string_delims") or ()
     quotes = tuple(dict.fromkeys(pair[0] for pair in delimiters if pair and pair[0] == pair[-1]))
@@ -167,19 +167,19 @@ def _json_body(field: Mapping[str, Any], args: Mapping[str, Any], after: tuple[s
         raise Unsayable("strings that open and close differently")
     ends = tuple(mark for mark in after if mark)
     loose = bool(args.get("unquoted_keys"))
-    return Named(ends=ends, bare=loose, quotes=quotes, schema=loose)
+    return NamedObject(name_ends=ends, unquoted_values=loose, string_markers=quotes, types_from_schema=loose)
 
 
-def _objects(field: Mapping[str, Any]) -> Body:
+def _objects(field: Mapping[str, Any]) -> CallBody:
     """Objects that hold the name as well; the transform says under which keys."""
     function = field.get("transform")
     function = function.get("function", function) if isinstance(function, dict) else function
     if isinstance(function, str) or function is None:
-        return Objects()
+        return JsonObjects()
     keys = {key: _key(function.get(key)) for key in ("name", "arguments")}
-    usual = Objects()
+    usual = JsonObjects()
     name, arguments = keys["name"], keys["arguments"]
-    return Objects(
+    return JsonObjects(
         name=tuple(dict.fromkeys([*([name] if name else []), *usual.name])),
         arguments=tuple(dict.fromkeys([*([arguments] if arguments else []), *usual.arguments])),
     )
@@ -191,7 +191,7 @@ def _key(said: Any) -> str | None:
     return found[1].rpartition(".")[2] if found else None
 
 
-def _tagged(args: Mapping[str, Any], after: tuple[str, ...]) -> Body:
+def _tagged(args: Mapping[str, Any], after: tuple[str, ...]) -> CallBody:
     pattern = args.get("tag_pattern")
     if not isinstance(pattern, str):
         raise Unsayable("no pattern of a tag")
@@ -200,11 +200,11 @@ def _tagged(args: Mapping[str, Any], after: tuple[str, ...]) -> Body:
     if others or [found[at] for at in where] != [Capture("key"), Capture("value")]:
         raise Unsayable("a tag that is not a key and then a value")
     key, value = where
-    return Tagged(
-        ends=tuple(mark for mark in after if mark) or (">",),
-        key=Pair(open=(_bare(found[:key]),), close=(_bare(found[key + 1 : value]),)),
-        value=Pair(close=(_bare(found[value + 1 :]),)),
-        inner=True,
+    return TaggedArguments(
+        name_ends=tuple(mark for mark in after if mark) or (">",),
+        key=MarkerPair(open=(_bare(found[:key]),), close=(_bare(found[key + 1 : value]),)),
+        value=MarkerPair(close=(_bare(found[value + 1 :]),)),
+        implicit_end=True,
     )
 
 
@@ -223,24 +223,24 @@ def _plain(mark: str) -> str:
     return mark.replace(GAP, "")
 
 
-def _example(tools: Tools, body: Body) -> str:
+def _example(tools: ToolFormat, body: CallBody) -> str:
     opened = _plain(tools.section.open[0])
     closed = _plain(tools.section.close[0]) if tools.section.close else ""
-    if isinstance(body, Objects):
+    if isinstance(body, JsonObjects):
         inner = f'{{"{body.name[0]}": "f", "{body.arguments[0]}": {{"a": 1}}}}'
-    elif isinstance(body, Named):
-        inner = f"f{_plain(body.ends[0]) if body.ends else ''}" + (
-            "{a:1}" if body.bare else '{"a": 1}'
+    elif isinstance(body, NamedObject):
+        inner = f"f{_plain(body.name_ends[0]) if body.name_ends else ''}" + (
+            "{a:1}" if body.unquoted_values else '{"a": 1}'
         )
-    elif isinstance(body, Tagged):
+    elif isinstance(body, TaggedArguments):
         key, value = body.key, body.value
-        inner = f"f{_plain(body.ends[0])}{key.open[0]}a{key.close[0]}1{value.close[0]}"
+        inner = f"f{_plain(body.name_ends[0])}{key.open[0]}a{key.close[0]}1{value.close[0]}"
     else:
         inner = ""
     return f"{opened}{inner}{closed}"
 
 
-def _known_tools(made: Tools) -> Tools:
+def _known_tools(made: ToolFormat) -> ToolFormat:
     """A format of ours that reads the example just so, else this one."""
     wanted = folded(OutputParser(made), made.example)
     fits = [
@@ -252,19 +252,19 @@ def _known_tools(made: Tools) -> Tools:
     return max(fits, key=lambda one: _likeness(one, made.example)) if fits else made
 
 
-def _known_reasoning(made: Reasoning) -> Reasoning:
+def _known_reasoning(made: ReasoningFormat) -> ReasoningFormat:
     wanted = folded(OutputParser(reasoning=made), made.example)
     fits = [
         one
         for one in reasoning_formats().values()
         if any_stands(_frame(one), made.example)
-        and not one.shown
+        and not one.keeps_markers
         and _same(folded(OutputParser(reasoning=one.name), made.example), wanted)
     ]
     return max(fits, key=lambda one: _likeness(one, made.example)) if fits else made
 
 
-def _frame(reasoning: Reasoning) -> tuple[str, ...]:
+def _frame(reasoning: ReasoningFormat) -> tuple[str, ...]:
     return reasoning.open or reasoning.close or (reasoning.header.open if reasoning.header else ())
 
 
@@ -272,7 +272,7 @@ def _same(one: Said, two: Said) -> bool:
     return (one.text.strip(), one.thoughts.strip()) == (two.text.strip(), two.thoughts.strip())
 
 
-def _likeness(known: Tools | Reasoning, example: str) -> tuple[int, int]:
+def _likeness(known: ToolFormat | ReasoningFormat, example: str) -> tuple[int, int]:
     missing, length = coverage(known, within(example))
     return -missing, length
 

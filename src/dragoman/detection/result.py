@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from dragoman.output.spec import Reasoning, Tools
+from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 Begin: TypeAlias = Literal["inside", "closed", "open"]
 Sure: TypeAlias = Literal["proved", "partly", "said", "generic"]
@@ -91,8 +91,8 @@ class Detected:
     why: tuple[str, ...]  # what led to the two formats
     also: tuple[str, ...] = ()  # formats that read everything just as well
     digest: str = ""  # of the template
-    calls: Tools | None = None  # the two formats themselves
-    thoughts: Reasoning | None = None
+    calls: ToolFormat | None = None  # the two formats themselves
+    thoughts: ReasoningFormat | None = None
 
     @property
     def failed(self) -> tuple[Item, ...]:

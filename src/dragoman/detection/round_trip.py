@@ -31,7 +31,7 @@ from dragoman.detection.render_probe import (
 from dragoman.detection.result import Call, Item, Said, Status
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
-from dragoman.output.spec import Reasoning, Tools
+from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 OPENER = re.compile(rf"(?:{TAG.pattern})[^<\[\n]*")
 MARKS_BEHIND = 4  # that a template may write behind a turn
@@ -65,14 +65,14 @@ ORDER: tuple[Status, ...] = ("proved", "otherwise", "failed", "unwritten")
 BRIEF = (TALK, CALL, "thoughts", "thoughts and a call")  # enough to tell most formats apart
 
 
-def read(text: str, prompt: str, tools: Tools | None, reasoning: Reasoning | None) -> Said:
+def read(text: str, prompt: str, tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> Said:
     """What a format makes of a turn."""
     known = tools.name if tools and tool_formats().get(tools.name) is tools else tools
     about = reasoning.name if reasoning and _known(reasoning) else reasoning
     return folded(OutputParser(known, about, tools=TOOLS, prompt=prompt), text)
 
 
-def _known(reasoning: Reasoning) -> bool:
+def _known(reasoning: ReasoningFormat) -> bool:
     return reasoning_formats().get(reasoning.name) is reasoning
 
 
@@ -173,12 +173,12 @@ class Scene:
         return replace(stage.calling, carrier=thinking.carrier), switches
 
     def prove(
-        self, tools: Tools | None, reasoning: Reasoning | None, names: Sequence[str] = tuple(ITEMS)
+        self, tools: ToolFormat | None, reasoning: ReasoningFormat | None, names: Sequence[str] = tuple(ITEMS)
     ) -> tuple[Item, ...]:
         """The items, read with two formats."""
         return tuple(self._item(name, tools, reasoning) for name in names)
 
-    def _item(self, name: str, tools: Tools | None, reasoning: Reasoning | None) -> Item:
+    def _item(self, name: str, tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> Item:
         said, best = ITEMS[name], None
         takes = self.takes(name) if not said.calls or tools is not None else []
         for take in takes:

@@ -10,22 +10,22 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 
-from dragoman.output.spec import NO_REASONING, Reasoning, Tools
+from dragoman.output.spec import NO_REASONING, ReasoningFormat, ToolFormat
 
 
 @cache
-def tool_formats() -> dict[str, Tools]:
+def tool_formats() -> dict[str, ToolFormat]:
     """Tool formats by name, in order of their names."""
-    return {one.name: one for one in _collect("TOOLS") if isinstance(one, Tools)}
+    return {one.name: one for one in _collect("TOOLS") if isinstance(one, ToolFormat)}
 
 
 @cache
-def reasoning_formats() -> dict[str, Reasoning]:
+def reasoning_formats() -> dict[str, ReasoningFormat]:
     """Reasoning formats by name, in order of their names."""
-    return {one.name: one for one in _collect("REASONING") if isinstance(one, Reasoning)}
+    return {one.name: one for one in _collect("REASONING") if isinstance(one, ReasoningFormat)}
 
 
-def find_tools(name: str) -> Tools:
+def find_tools(name: str) -> ToolFormat:
     """The tool format of that name or alias; a `ValueError` lists the choices."""
     found = _tools_by_any_name().get(name)
     if found is None:
@@ -33,7 +33,7 @@ def find_tools(name: str) -> Tools:
     return found
 
 
-def find_reasoning(name: str) -> Reasoning:
+def find_reasoning(name: str) -> ReasoningFormat:
     """The reasoning format of that name or alias; a `ValueError` lists the choices."""
     found = _reasoning_by_any_name().get(name)
     if found is None:
@@ -49,7 +49,7 @@ def _collect(kind: str) -> list[object]:
 
 
 @cache
-def _tools_by_any_name() -> dict[str, Tools]:
+def _tools_by_any_name() -> dict[str, ToolFormat]:
     known = dict(tool_formats())
     for one in tool_formats().values():
         for alias in one.aliases:
@@ -58,7 +58,7 @@ def _tools_by_any_name() -> dict[str, Tools]:
 
 
 @cache
-def _reasoning_by_any_name() -> dict[str, Reasoning]:
+def _reasoning_by_any_name() -> dict[str, ReasoningFormat]:
     from dataclasses import replace
 
     known = {"none": NO_REASONING, **reasoning_formats()}

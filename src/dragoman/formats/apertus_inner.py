@@ -1,13 +1,13 @@
 """Thoughts between marks; calls may stand among them."""
 
-from dragoman.output.spec import Reasoning
+from dragoman.output.spec import ReasoningFormat
 
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="apertus_inner",
     models="Apertus",
     example="<|inner_prefix|>thoughts<|inner_suffix|>answer",
     open=("<|inner_prefix|>",),
-    control=True,
+    special_token_markers=True,
     close=("<|inner_suffix|>",),
-    answer="",
+    answer_separator="",
 )

@@ -1,14 +1,14 @@
 """Thoughts that the prompt opens in words, closed by a mark."""
 
-from dragoman.output.spec import Pair, Reasoning
+from dragoman.output.spec import MarkerPair, ReasoningFormat
 
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="apriel",
     models="Apriel 1.6",
     example="thoughts\n[BEGIN FINAL RESPONSE]\nanswer",
     open=("Here are my reasoning steps:",),
     close=("[BEGIN FINAL RESPONSE]",),
-    words=True,
-    wrap=Pair(close=("[END FINAL RESPONSE]",)),
-    inside=True,
+    plain_word_markers=True,
+    answer_wrapper=MarkerPair(close=("[END FINAL RESPONSE]",)),
+    starts_inside=True,
 )

@@ -1,16 +1,16 @@
 """Thoughts between marks, and the answer between marks."""
 
-from dragoman.output.spec import Pair, Reasoning
+from dragoman.output.spec import MarkerPair, ReasoningFormat
 
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="cohere_thinking",
     models="Command A, Command 4",
     example="<|START_THINKING|>thoughts<|END_THINKING|><|START_TEXT|>answer<|END_TEXT|>",
     open=("<|START_THINKING|>",),
-    control=True,
+    special_token_markers=True,
     close=("<|END_THINKING|>",),
-    drop=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
-    skip=(Pair(open=("<co>",)), Pair(open=("</co:",), close=(">",))),
+    dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+    skipped=(MarkerPair(open=("<co>",)), MarkerPair(open=("</co:",), close=(">",))),
     ended_by=("<|START_ACTION|>",),
     aliases={"cohere_command3": False, "cohere_command4": True, "cohere_cmd": False},
 )

@@ -1,12 +1,12 @@
 """A list of actions in a fence after the word `Action`."""
 
-from dragoman.output.spec import Objects, Pair, Tools
+from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="command_r_plus",
     models="Command R+",
     example='Action:\n```json\n[{"tool_name": "f", "parameters": {"a": 1}}]\n```',
-    section=Pair(open=("Action:\n```json\n", "Action: ```json\n"), close=("```",)),
-    bodies=(Objects(),),
-    signs=("directly-answer",),
+    section=MarkerPair(open=("Action:\n```json\n", "Action: ```json\n"), close=("```",)),
+    bodies=(JsonObjects(),),
+    template_hints=("directly-answer",),
 )

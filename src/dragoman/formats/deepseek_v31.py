@@ -1,17 +1,17 @@
 """A name, a mark, and the arguments."""
 
-from dragoman.output.spec import Named, Pair, Tools
+from dragoman.output.spec import NamedObject, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="deepseek_v31",
     models="DeepSeek V3.1",
     example=(
         '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}'
         "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
     ),
-    section=Pair(open=("<｜tool▁calls▁begin｜>",), close=("<｜tool▁calls▁end｜>",)),
-    call=Pair(open=("<｜tool▁call▁begin｜>",), close=("<｜tool▁call▁end｜>",)),
-    bodies=(Named(ends=("<｜tool▁sep｜>",)),),
-    bare=True,
+    section=MarkerPair(open=("<｜tool▁calls▁begin｜>",), close=("<｜tool▁calls▁end｜>",)),
+    call=MarkerPair(open=("<｜tool▁call▁begin｜>",), close=("<｜tool▁call▁end｜>",)),
+    bodies=(NamedObject(name_ends=("<｜tool▁sep｜>",)),),
+    section_optional=True,
     aliases=("deepseekv31", "deepseek31"),
 )

@@ -1,8 +1,8 @@
 """Elements that say of every argument whether it is a string."""
 
-from dragoman.output.spec import Pair, Tagged, Tools
+from dragoman.output.spec import MarkerPair, TaggedArguments, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="deepseek_v32",
     models="DeepSeek V3.2",
     example=(
@@ -10,19 +10,19 @@ TOOLS = Tools(
         '<｜DSML｜parameter name="a" string="false">1</｜DSML｜parameter>\n'
         "</｜DSML｜invoke>\n</｜DSML｜function_calls>"
     ),
-    section=Pair(open=("<｜DSML｜function_calls>",), close=("</｜DSML｜function_calls>",)),
-    call=Pair(open=("<｜DSML｜invoke name=",), close=("</｜DSML｜invoke>",)),
+    section=MarkerPair(open=("<｜DSML｜function_calls>",), close=("</｜DSML｜function_calls>",)),
+    call=MarkerPair(open=("<｜DSML｜invoke name=",), close=("</｜DSML｜invoke>",)),
     bodies=(
-        Tagged(
-            ends=(">", "/>"),
-            written=('"{name}"',),
-            key=Pair(open=("<｜DSML｜parameter name=",), close=(">",)),
-            keys=r"[\"']?(?P<key>[^\"'<>]+?)[\"']?(?:\s+string=[\"']?(?P<type>\w+)[\"']?)?",
-            key_written='"{key}" string="{text}"',
-            value=Pair(close=("</｜DSML｜parameter>",)),
+        TaggedArguments(
+            name_ends=(">", "/>"),
+            spellings=('"{name}"',),
+            key=MarkerPair(open=("<｜DSML｜parameter name=",), close=(">",)),
+            key_pattern=r"[\"']?(?P<key>[^\"'<>]+?)[\"']?(?:\s+string=[\"']?(?P<type>\w+)[\"']?)?",
+            key_spelling='"{key}" string="{text}"',
+            value=MarkerPair(close=("</｜DSML｜parameter>",)),
             trim="none",
-            inner=True,
-            json=True,
+            implicit_end=True,
+            accepts_json=True,
         ),
     ),
     aliases=("deepseekv32",),

@@ -1,12 +1,12 @@
 """The name in a tag, then the arguments."""
 
-from dragoman.output.spec import Named, Pair, Tools
+from dragoman.output.spec import NamedObject, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="functionary_v31",
     models="Functionary 3.1",
     example='<function=f>{"a": 1}</function>',
-    section=Pair(open=("<function=",), close=("</function>",)),
-    spare=("<|eom_id|>",),
-    bodies=(Named(ends=(">",), name=r"(?P<name>[^\s{}<>]+)"),),
+    section=MarkerPair(open=("<function=",), close=("</function>",)),
+    ignored_after_call=("<|eom_id|>",),
+    bodies=(NamedObject(name_ends=(">",), name_pattern=r"(?P<name>[^\s{}<>]+)"),),
 )

@@ -1,17 +1,17 @@
 """Every part of an answer begins with the name of who it is for; `all` is the user."""
 
-from dragoman.output.spec import Header, Named, Tools
+from dragoman.output.spec import MessageHeader, NamedObject, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="functionary_v32",
     models="Functionary 3.2",
     example='f\n{"a": 1}',
-    header=Header(
+    header=MessageHeader(
         open=(">>>",),
         end=("\n",),
-        begins=("",),
+        answer_starts=("",),
         routes=((r"^(?:>>>)?all$", "text"), (r"^(?:>>>)?(?P<name>[\w.-]+)$", "call")),
-        written=(("text", ">>>all\n"), ("call", ">>>{name}\n")),
+        spellings=(("text", ">>>all\n"), ("call", ">>>{name}\n")),
     ),
-    bodies=(Named(),),
+    bodies=(NamedObject(),),
 )

@@ -1,20 +1,20 @@
 """As `gemma4`, with other marks."""
 
-from dragoman.output.spec import Named, Pair, Tools
+from dragoman.output.spec import NamedObject, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="functiongemma",
     models="FunctionGemma",
     example="<start_function_call>call:f{a:<escape>v<escape>}<end_function_call>",
-    section=Pair(open=("<start_function_call>",), close=("<end_function_call>",)),
+    section=MarkerPair(open=("<start_function_call>",), close=("<end_function_call>",)),
     bodies=(
-        Named(
-            name=r"call:\s*(?P<name>[^\s{}]+)",
-            written=("call:{name}",),
-            bare=True,
-            quotes=("<escape>",),
-            schema=True,
-            casts=True,
+        NamedObject(
+            name_pattern=r"call:\s*(?P<name>[^\s{}]+)",
+            spellings=("call:{name}",),
+            unquoted_values=True,
+            string_markers=("<escape>",),
+            types_from_schema=True,
+            casts_strings=True,
         ),
     ),
     aliases=("function_gemma",),

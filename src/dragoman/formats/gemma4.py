@@ -1,20 +1,20 @@
 """A name, then arguments in braces, strings between marks of their own."""
 
-from dragoman.output.spec import Named, Pair, Tools
+from dragoman.output.spec import NamedObject, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="gemma4",
     models="Gemma 4",
     example='<|tool_call>call:f{city:<|"|>Paris<|"|>,n:3,o:{k:true},l:[1,2]}<tool_call|>',
-    section=Pair(open=("<|tool_call>",), close=("<tool_call|>",)),
-    spare=("<|tool_response>",),
+    section=MarkerPair(open=("<|tool_call>",), close=("<tool_call|>",)),
+    ignored_after_call=("<|tool_response>",),
     bodies=(
-        Named(
-            name=r"call:\s*(?P<name>[^\s{}]+)",
-            written=("call:{name}",),
-            bare=True,
-            quotes=('<|"|>',),
-            schema=True,
+        NamedObject(
+            name_pattern=r"call:\s*(?P<name>[^\s{}]+)",
+            spellings=("call:{name}",),
+            unquoted_values=True,
+            string_markers=('<|"|>',),
+            types_from_schema=True,
         ),
     ),
 )

@@ -1,17 +1,17 @@
 """Thoughts in a channel whose name is no part of them."""
 
-from dragoman.output.spec import Reasoning
+from dragoman.output.spec import ReasoningFormat
 
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="gemma4_channel",
     models="Gemma 4",
     example="<|channel>thought\nthoughts<channel|>answer",
     open=("<|channel>",),
-    control=True,
+    special_token_markers=True,
     close=("<channel|>",),
-    begins=("thought\n",),
+    opens_at_start=("thought\n",),
     label=("thought\n",),
     ended_by=("<|tool_call>",),
     aliases={"gemma4": False},
-    answer="",
+    answer_separator="",
 )

@@ -1,12 +1,12 @@
 """A JSON object after a message of its own; nothing closes it."""
 
-from dragoman.output.spec import Objects, Pair, Tools
+from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="gigachat3",
     models="GigaChat 3 and 3.1",
     example='<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "f", "arguments": {"a": 1}}',
-    section=Pair(
+    section=MarkerPair(
         open=(
             "<|message_sep|>\n\nfunction call<|role_sep|>\n",
             "function call<|role_sep|>\n",
@@ -14,6 +14,6 @@ TOOLS = Tools(
         ),
         close=("<|message_sep|>",),
     ),
-    bodies=(Objects(),),
-    spare=("</s>",),
+    bodies=(JsonObjects(),),
+    ignored_after_call=("</s>",),
 )

@@ -1,11 +1,11 @@
 """The answer is a name on a line of its own and the arguments below it."""
 
-from dragoman.output.spec import Named, Tools
+from dragoman.output.spec import NamedObject, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="glm4_legacy",
     models="GLM-4",
     example='f\n{"a": 1}',
-    bodies=(Named(ends=("\n",), name=r"(?P<name>[\w.-]+)"),),
-    start=True,
+    bodies=(NamedObject(name_ends=("\n",), name_pattern=r"(?P<name>[\w.-]+)"),),
+    unmarked_at_start=True,
 )

@@ -1,12 +1,12 @@
 """A JSON list after a mark that nothing closes."""
 
-from dragoman.output.spec import Objects, Pair, Tools
+from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="granite3",
     models="Granite 3",
     example='<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]',
-    section=Pair(open=("<|tool_call|>", "<tool_call>"), close=("</tool_call>",)),
-    bodies=(Objects(),),
+    section=MarkerPair(open=("<|tool_call|>", "<tool_call>"), close=("</tool_call>",)),
+    bodies=(JsonObjects(),),
     aliases=("granite",),
 )

@@ -1,12 +1,12 @@
 """Thoughts and answer, each between tags."""
 
-from dragoman.output.spec import Pair, Reasoning
+from dragoman.output.spec import MarkerPair, ReasoningFormat
 
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="granite33_tags",
     models="Granite 3.3",
     example="<think>thoughts</think><response>answer</response>",
     open=("<think>",),
     close=("</think>",),
-    wrap=Pair(open=("<response>",), close=("</response>",)),
+    answer_wrapper=MarkerPair(open=("<response>",), close=("</response>",)),
 )

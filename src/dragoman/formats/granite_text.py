@@ -1,13 +1,13 @@
 """Thoughts and answer are announced in words."""
 
-from dragoman.output.spec import Reasoning
+from dragoman.output.spec import ReasoningFormat
 
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="granite_text",
     models="Granite 3.2",
     example="Here is my thought process: thoughts Here is my response: answer",
     open=("Here is my thought process:", "Here's my thought process:"),
     close=("Here is my response:", "Here's my response:"),
-    words=True,
+    plain_word_markers=True,
     aliases={"granite": False},
 )

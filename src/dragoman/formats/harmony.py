@@ -1,18 +1,18 @@
 """Every message has a header with its channel and who it is for."""
 
-from dragoman.output.spec import Header, Named, Pair, Reasoning, Tools
+from dragoman.output.spec import MessageHeader, NamedObject, MarkerPair, ReasoningFormat, ToolFormat
 
-HEADER = Header(
+HEADER = MessageHeader(
     open=("<|start|>", "<|channel|>"),
     end=("<|message|>",),
     close=("<|end|>", "<|return|>", "<|call|>"),
-    begins=("to=", "assistant to=", "assistant<|channel|>"),
+    answer_starts=("to=", "assistant to=", "assistant<|channel|>"),
     routes=(
         (r"to=(?:functions\.)?(?P<name>(?!assistant\b)[\w.-]+)", "call"),
         (r"analysis", "reasoning"),
         (r"", "text"),
     ),
-    written=(
+    spellings=(
         ("reasoning", "<|channel|>analysis<|message|>"),
         ("text", "<|channel|>final<|message|>"),
         ("text", "<|channel|>commentary<|message|>"),
@@ -27,18 +27,18 @@ HEADER = Header(
             for kind in (" <|constrain|>json", " json", " code", "")
         ),
     ),
-    joint="<|start|>assistant",
+    separator="<|start|>assistant",
 )
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="harmony",
     models="gpt-oss",
     example='<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
     header=HEADER,
-    call=Pair(close=("<|call|>", "<|end|>", "<|return|>")),
-    bodies=(Named(),),
+    call=MarkerPair(close=("<|call|>", "<|end|>", "<|return|>")),
+    bodies=(NamedObject(),),
     aliases=("openai", "gpt-oss", "gpt_oss"),
 )
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="harmony",
     models="gpt-oss",
     example=(

@@ -1,12 +1,12 @@
 """A JSON object between tags; the format of Qwen and Hermes, and the one for models without any."""
 
-from dragoman.output.spec import Objects, Pair, Tools
+from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="hermes_json",
     models="Qwen 2.5 and 3, QwQ, Hermes 2 and 3, Granite 4, SmolLM3, Reka, Bielik, Trinity",
     example='<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
-    section=Pair(open=("<tool_call>",), close=("</tool_call>",)),
-    bodies=(Objects(),),
+    section=MarkerPair(open=("<tool_call>",), close=("</tool_call>",)),
+    bodies=(JsonObjects(),),
     aliases=("hermes", "granite4", "qwen", "qwen25", "trinity", "qwen3"),
 )

@@ -1,6 +1,6 @@
 """As `glm45`, in a list; every tag may carry the model's suffix."""
 
-from dragoman.output.spec import Pair, Tagged, Tools
+from dragoman.output.spec import MarkerPair, TaggedArguments, ToolFormat
 
 SUFFIXES = ("", ":opensource")
 
@@ -9,25 +9,25 @@ def tags(name: str) -> tuple[str, ...]:
     return tuple(f"<{name}{suffix}>" for suffix in SUFFIXES)
 
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="hy_v3",
     models="Hunyuan Hy3",
     example=(
         "<tool_calls>\n<tool_call>f<tool_sep>\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n"
         "</tool_call>\n</tool_calls>"
     ),
-    section=Pair(open=tags("tool_calls"), close=tags("/tool_calls")),
-    call=Pair(open=tags("tool_call"), close=tags("/tool_call")),
+    section=MarkerPair(open=tags("tool_calls"), close=tags("/tool_calls")),
+    call=MarkerPair(open=tags("tool_call"), close=tags("/tool_call")),
     bodies=(
-        Tagged(
-            ends=tags("tool_sep"),
-            name=r"(?P<name>[^\s<>{}]+)",
-            key=Pair(open=tags("arg_key"), close=tags("/arg_key")),
-            value=Pair(open=tags("arg_value"), close=tags("/arg_value")),
+        TaggedArguments(
+            name_ends=tags("tool_sep"),
+            name_pattern=r"(?P<name>[^\s<>{}]+)",
+            key=MarkerPair(open=tags("arg_key"), close=tags("/arg_key")),
+            value=MarkerPair(open=tags("arg_value"), close=tags("/arg_value")),
             trim="none",
-            inner=True,
+            implicit_end=True,
         ),
     ),
-    bare=True,
-    spare=("<｜hy_eos｜>", "<｜hy_eos:opensource｜>"),
+    section_optional=True,
+    ignored_after_call=("<｜hy_eos｜>", "<｜hy_eos:opensource｜>"),
 )

@@ -1,15 +1,15 @@
 """Blocks that say what they hold, in any order."""
 
-from dragoman.output.spec import Header, Objects, Pair, Reasoning, Tools
+from dragoman.output.spec import MessageHeader, JsonObjects, MarkerPair, ReasoningFormat, ToolFormat
 
 BLOCKS = ("<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>")
 PLAIN = ("<|content_text|>", "<|content_invoke_tool_text|>", "<|content_tool_error|>")
-HEADER = Header(
+HEADER = MessageHeader(
     open=("<|message_model|>",),
     end=(*BLOCKS, *PLAIN),
     close=("<|end_message|>",),
-    begins=("",),
-    written=(
+    answer_starts=("",),
+    spellings=(
         ("reasoning", "<|message_model|><|content_thinking|>"),
         ("text", "<|message_model|><|content_text|>"),
         ("call", "<|message_model|>{name}<|content_invoke_tool_json|>"),
@@ -18,26 +18,26 @@ HEADER = Header(
 )
 ENDS = ("<|end_message|>", "<|content_model_end_sampling|>")
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="inkling",
     models="Inkling",
     example=(
         "<|message_model|>f<|content_invoke_tool_json|>"
         '{"name": "f", "args": {"a": 1}}<|end_message|>'
     ),
-    section=Pair(open=("<|content_invoke_tool_json|>",), close=("<|end_message|>",)),
-    bodies=(Objects(),),
+    section=MarkerPair(open=("<|content_invoke_tool_json|>",), close=("<|end_message|>",)),
+    bodies=(JsonObjects(),),
     header=HEADER,
-    drop=(*PLAIN, *ENDS),
+    dropped=(*PLAIN, *ENDS),
 )
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="inkling",
     models="Inkling",
     example="<|content_thinking|>thoughts<|end_message|><|content_text|>answer<|end_message|>",
     open=("<|content_thinking|>",),
-    control=True,
+    special_token_markers=True,
     close=("<|end_message|>", "<|content_text|>"),
     header=HEADER,
-    drop=(*PLAIN, *ENDS),
-    answer="<|message_model|><|content_text|>",
+    dropped=(*PLAIN, *ENDS),
+    answer_separator="<|message_model|><|content_text|>",
 )

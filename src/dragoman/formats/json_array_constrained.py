@@ -1,11 +1,11 @@
 """What a forced call is written as when the model has no say in it: a JSON list."""
 
-from dragoman.output.spec import Objects, Tools
+from dragoman.output.spec import JsonObjects, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="json_array_constrained",
     models="any, when a call is forced by a JSON schema",
     example='[{"name": "f", "parameters": {"a": 1}}]',
-    first=("[",),
-    bodies=(Objects(complete=True),),
+    unmarked_starts=("[",),
+    bodies=(JsonObjects(requires_arguments=True),),
 )

@@ -1,12 +1,12 @@
 """A JSON object or list anywhere in the answer."""
 
-from dragoman.output.spec import Objects, Tools
+from dragoman.output.spec import JsonObjects, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="json_bare",
     models="any model that answers in JSON",
     example='{"name": "f", "arguments": {"a": 1}}',
-    first=("{", "["),
-    bodies=(Objects(),),
+    unmarked_starts=("{", "["),
+    bodies=(JsonObjects(),),
     aliases=("json",),
 )

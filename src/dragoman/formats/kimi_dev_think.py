@@ -1,8 +1,8 @@
 """Thoughts between `◁think▷` and `◁/think▷`."""
 
-from dragoman.output.spec import Reasoning
+from dragoman.output.spec import ReasoningFormat
 
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="kimi_dev_think",
     models="Kimi-VL, Kimi-Dev",
     example="◁think▷thoughts◁/think▷answer",

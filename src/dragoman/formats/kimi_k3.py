@@ -1,6 +1,6 @@
 """Elements whose tags are marks; every argument says its type."""
 
-from dragoman.output.spec import GAP, Pair, Reasoning, Tagged, Tools
+from dragoman.output.spec import GAP, MarkerPair, ReasoningFormat, TaggedArguments, ToolFormat
 
 
 def opening(name: str) -> str:
@@ -13,7 +13,7 @@ def closing(name: str) -> str:
 
 RESPONSE = (opening("response"), closing("response"), closing("message"), "<|end_of_msg|>")
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="kimi_k3",
     models="Kimi K3",
     example=(
@@ -21,32 +21,32 @@ TOOLS = Tools(
         '<|open|>argument key="a" type="number"<|sep|>1<|close|>argument<|sep|>'
         "<|close|>call<|sep|><|close|>tools<|sep|>"
     ),
-    section=Pair(open=(opening("tools"),), close=(closing("tools"),)),
-    call=Pair(open=(f"<|open|>{GAP}call ",), close=(closing("call"),)),
+    section=MarkerPair(open=(opening("tools"),), close=(closing("tools"),)),
+    call=MarkerPair(open=(f"<|open|>{GAP}call ",), close=(closing("call"),)),
     bodies=(
-        Tagged(
-            ends=("<|sep|>",),
-            name=r'\s*tool\s*=\s*"(?P<name>[^"]*)"(?:\s+\w+\s*=\s*"[^"]*")*\s*',
-            written=('tool="{name}" index="{number}"', 'tool="{name}"'),
-            key=Pair(open=(f"<|open|>{GAP}argument ",), close=("<|sep|>",)),
-            keys=r'\s*key\s*=\s*"(?P<key>[^"]*)"(?:\s+type\s*=\s*"(?P<type>[^"]*)")?\s*',
-            key_written='key="{key}" type="{type}"',
-            value=Pair(close=(closing("argument"),)),
-            block=Pair(open=(f"<|open|>{GAP}json ",), close=(closing("json"),)),
+        TaggedArguments(
+            name_ends=("<|sep|>",),
+            name_pattern=r'\s*tool\s*=\s*"(?P<name>[^"]*)"(?:\s+\w+\s*=\s*"[^"]*")*\s*',
+            spellings=('tool="{name}" index="{number}"', 'tool="{name}"'),
+            key=MarkerPair(open=(f"<|open|>{GAP}argument ",), close=("<|sep|>",)),
+            key_pattern=r'\s*key\s*=\s*"(?P<key>[^"]*)"(?:\s+type\s*=\s*"(?P<type>[^"]*)")?\s*',
+            key_spelling='key="{key}" type="{type}"',
+            value=MarkerPair(close=(closing("argument"),)),
+            block=MarkerPair(open=(f"<|open|>{GAP}json ",), close=(closing("json"),)),
             trim="none",
-            escaped=True,
+            html_entities=True,
         ),
     ),
-    drop=RESPONSE,
+    dropped=RESPONSE,
 )
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="kimi_k3",
     models="Kimi K3",
     example="<|open|>think<|sep|>thoughts<|close|>think<|sep|><|open|>response<|sep|>answer",
     open=(opening("think"),),
     close=(closing("think"), opening("response")),
-    drop=RESPONSE,
+    dropped=RESPONSE,
     ended_by=(opening("tools"),),
-    inside=True,
-    answer="<|open|>response<|sep|>",
+    starts_inside=True,
+    answer_separator="<|open|>response<|sep|>",
 )

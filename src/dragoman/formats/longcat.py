@@ -1,11 +1,11 @@
 """As `hermes_json`, between tags of its own."""
 
-from dragoman.output.spec import Objects, Pair, Tools
+from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="longcat",
     models="LongCat-Flash",
     example='<longcat_tool_call>{"name": "f", "arguments": {"a": 1}}</longcat_tool_call>',
-    section=Pair(open=("<longcat_tool_call>",), close=("</longcat_tool_call>",)),
-    bodies=(Objects(),),
+    section=MarkerPair(open=("<longcat_tool_call>",), close=("</longcat_tool_call>",)),
+    bodies=(JsonObjects(),),
 )

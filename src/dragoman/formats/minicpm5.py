@@ -1,20 +1,20 @@
 """An element for every call, without a wrapper; values may stand in CDATA."""
 
-from dragoman.output.spec import GAP, Pair, Tagged, Tools
+from dragoman.output.spec import GAP, MarkerPair, TaggedArguments, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="minicpm5",
     models="MiniCPM5",
     example='<function name="f"><param name="a">1</param></function>',
-    section=Pair(open=(f"<function{GAP}name=",), close=("</function>",)),
+    section=MarkerPair(open=(f"<function{GAP}name=",), close=("</function>",)),
     bodies=(
-        Tagged(
-            written=('"{name}"',),
-            key=Pair(open=(f"<param{GAP}name=",), close=(">",)),
-            key_written='"{key}"',
-            value=Pair(close=("</param>",)),
+        TaggedArguments(
+            spellings=('"{name}"',),
+            key=MarkerPair(open=(f"<param{GAP}name=",), close=(">",)),
+            key_spelling='"{key}"',
+            value=MarkerPair(close=("</param>",)),
             cdata=True,
-            inner=True,
+            implicit_end=True,
         ),
     ),
 )

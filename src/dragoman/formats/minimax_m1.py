@@ -1,12 +1,12 @@
 """JSON objects, one on a line, between tags."""
 
-from dragoman.output.spec import Objects, Pair, Tools
+from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="minimax_m1",
     models="MiniMax-M1",
     example='<tool_calls>\n{"name": "f", "arguments": {"a": 1}}\n</tool_calls>',
-    section=Pair(open=("<tool_calls>",), close=("</tool_calls>",)),
-    bodies=(Objects(),),
+    section=MarkerPair(open=("<tool_calls>",), close=("</tool_calls>",)),
+    bodies=(JsonObjects(),),
     aliases=("minimax",),
 )

@@ -1,24 +1,24 @@
 """An element for every call, and in it one for every argument."""
 
-from dragoman.output.spec import Pair, Tagged, Tools
+from dragoman.output.spec import MarkerPair, TaggedArguments, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="minimax_m2",
     models="MiniMax M2, M2.1 and M2.5",
     example=(
         '<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">1</parameter>\n</invoke>\n'
         "</minimax:tool_call>"
     ),
-    section=Pair(open=("<minimax:tool_call>",), close=("</minimax:tool_call>",)),
-    call=Pair(open=("<invoke name=",), close=("</invoke>",)),
+    section=MarkerPair(open=("<minimax:tool_call>",), close=("</minimax:tool_call>",)),
+    call=MarkerPair(open=("<invoke name=",), close=("</invoke>",)),
     bodies=(
-        Tagged(
-            written=('"{name}"',),
-            key=Pair(open=("<parameter name=",), close=(">",)),
-            key_written='"{key}"',
-            value=Pair(close=("</parameter>",)),
+        TaggedArguments(
+            spellings=('"{name}"',),
+            key=MarkerPair(open=("<parameter name=",), close=(">",)),
+            key_spelling='"{key}"',
+            value=MarkerPair(close=("</parameter>",)),
             trim="none",
-            inner=True,
+            implicit_end=True,
         ),
     ),
     aliases=("minimax-m2",),

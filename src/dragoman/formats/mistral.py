@@ -1,18 +1,18 @@
 """A mark, then a name and its arguments; or, from older models, a JSON list."""
 
-from dragoman.output.spec import Named, Objects, Pair, Tools
+from dragoman.output.spec import NamedObject, JsonObjects, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="mistral",
     models="Mistral, Nemo, Small, Large, Magistral, Devstral, Ministral",
     example='[TOOL_CALLS]f[ARGS]{"a": 1}',
-    section=Pair(open=("[TOOL_CALLS]",)),
+    section=MarkerPair(open=("[TOOL_CALLS]",)),
     bodies=(
-        Objects(),
-        Named(
-            ends=("[ARGS]",),
-            name=r"(?P<name>[^\s{}\[\]]+)(?:\[CALL_ID\](?P<id>[^\s\[\]]+))?",
-            written=("{name}", "{name}[CALL_ID]{id}"),
+        JsonObjects(),
+        NamedObject(
+            name_ends=("[ARGS]",),
+            name_pattern=r"(?P<name>[^\s{}\[\]]+)(?:\[CALL_ID\](?P<id>[^\s\[\]]+))?",
+            spellings=("{name}", "{name}[CALL_ID]{id}"),
         ),
     ),
 )

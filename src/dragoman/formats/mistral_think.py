@@ -1,8 +1,8 @@
 """Thoughts between `[THINK]` and `[/THINK]`."""
 
-from dragoman.output.spec import Reasoning
+from dragoman.output.spec import ReasoningFormat
 
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="mistral_think",
     models="Magistral, Ministral 3",
     example="[THINK]thoughts[/THINK]answer",

@@ -1,8 +1,8 @@
 """Thoughts between `<mm:think>` and `</mm:think>`."""
 
-from dragoman.output.spec import Reasoning
+from dragoman.output.spec import ReasoningFormat
 
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="mm_think",
     models="MiniMax M3",
     example="<mm:think>thoughts</mm:think>answer",

@@ -1,26 +1,26 @@
 """Every message says who it is for; calls stand in elements."""
 
-from dragoman.output.spec import Header, Pair, Reasoning, Tagged, Tools
+from dragoman.output.spec import MessageHeader, MarkerPair, ReasoningFormat, TaggedArguments, ToolFormat
 
-HEADER = Header(
+HEADER = MessageHeader(
     open=("<|start|>",),
     end=("<|message|>",),
     close=("<|eom|>", "<|eot|>"),
-    begins=("to=",),
+    answer_starts=("to=",),
     routes=(
         (r"to=self\b", "reasoning"),
         (r"to=user\b", "text"),
         (r"to=(?P<name>[\w.-]+)", "call"),
         (r"", "text"),
     ),
-    written=(
+    spellings=(
         ("reasoning", " to=self<|message|>"),
         ("text", " to=user<|message|>"),
         ("call", " to={name}<|message|>"),
     ),
-    joint="<|start|>assistant",
+    separator="<|start|>assistant",
 )
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="muse_glimmer",
     models="Muse Glimmer",
     example=(
@@ -28,21 +28,21 @@ TOOLS = Tools(
         '<atem:parameter name="a">1</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|>'
     ),
     header=HEADER,
-    section=Pair(open=("<atem:function_calls>",), close=("</atem:function_calls>",)),
-    call=Pair(open=("<atem:invoke name=",), close=("</atem:invoke>",)),
+    section=MarkerPair(open=("<atem:function_calls>",), close=("</atem:function_calls>",)),
+    call=MarkerPair(open=("<atem:invoke name=",), close=("</atem:invoke>",)),
     bodies=(
-        Tagged(
-            written=('"{name}"',),
-            key=Pair(open=("<atem:parameter name=",), close=(">",)),
-            key_written='"{key}"',
-            value=Pair(close=("</atem:parameter>",)),
+        TaggedArguments(
+            spellings=('"{name}"',),
+            key=MarkerPair(open=("<atem:parameter name=",), close=(">",)),
+            key_spelling='"{key}"',
+            value=MarkerPair(close=("</atem:parameter>",)),
             trim="none",
             untyped="json",
-            inner=True,
+            implicit_end=True,
         ),
     ),
 )
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="muse_glimmer",
     models="Muse Glimmer",
     example=" to=self<|message|>thoughts<|eom|><|start|>assistant to=user<|message|>answer<|eot|>",

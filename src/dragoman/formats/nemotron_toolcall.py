@@ -1,11 +1,11 @@
 """A JSON list between capital tags."""
 
-from dragoman.output.spec import Objects, Pair, Tools
+from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="nemotron_toolcall",
     models="Nemotron Nano v2",
     example='<TOOLCALL>[{"name": "f", "arguments": {"a": 1}}]</TOOLCALL>',
-    section=Pair(open=("<TOOLCALL>",), close=("</TOOLCALL>",)),
-    bodies=(Objects(),),
+    section=MarkerPair(open=("<TOOLCALL>",), close=("</TOOLCALL>",)),
+    bodies=(JsonObjects(),),
 )

@@ -1,24 +1,24 @@
 """A name, then keys and values in turn, each in a tag."""
 
-from dragoman.output.spec import Objects, Pair, Tagged, Tools
+from dragoman.output.spec import JsonObjects, MarkerPair, TaggedArguments, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="poolside_v1",
     models="Laguna",
     example="<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
-    section=Pair(open=("<tool_call>",), close=("</tool_call>",)),
+    section=MarkerPair(open=("<tool_call>",), close=("</tool_call>",)),
     bodies=(
-        Tagged(
-            ends=("\n",),
-            name=r"(?P<name>[^\s<>{}]+)",
-            key=Pair(open=("<arg_key>",), close=("</arg_key>",)),
-            value=Pair(open=("<arg_value>",), close=("</arg_value>",)),
+        TaggedArguments(
+            name_ends=("\n",),
+            name_pattern=r"(?P<name>[^\s<>{}]+)",
+            key=MarkerPair(open=("<arg_key>",), close=("</arg_key>",)),
+            value=MarkerPair(open=("<arg_value>",), close=("</arg_value>",)),
             trim="none",
-            inner=True,
-            json=True,
+            implicit_end=True,
+            accepts_json=True,
         ),
-        Objects(),
+        JsonObjects(),
     ),
-    signs=("<assistant>",),
+    template_hints=("<assistant>",),
     aliases=("laguna",),
 )

@@ -1,13 +1,13 @@
 """The answer is a list of calls as Python writes them."""
 
-from dragoman.output.spec import Pair, Pythonic, Tools
+from dragoman.output.spec import MarkerPair, PythonCalls, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="pythonic",
     models="Llama 4 and 3.2, ToolACE, Gemma 3",
     example="[f(a=1, b='x')]",
-    section=Pair(open=("<|python_start|>",), close=("<|python_end|>",)),
-    first=("[",),
-    bodies=(Pythonic(),),
+    section=MarkerPair(open=("<|python_start|>",), close=("<|python_end|>",)),
+    unmarked_starts=("[",),
+    bodies=(PythonCalls(),),
     aliases=("llama4_pythonic", "llama4"),
 )

@@ -1,12 +1,12 @@
 """A list as Python writes it, after a mark."""
 
-from dragoman.output.spec import Objects, Pair, Tools
+from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="sarashina",
     models="Sarashina",
     example="<|tool_calls|>[{'name': 'f', 'arguments': {'a': True}}]",
-    section=Pair(open=("<|tool_calls|>",)),
-    first=("[",),
-    bodies=(Objects(complete=True, python=True),),
+    section=MarkerPair(open=("<|tool_calls|>",)),
+    unmarked_starts=("[",),
+    bodies=(JsonObjects(requires_arguments=True, python=True),),
 )

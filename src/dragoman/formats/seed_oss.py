@@ -1,22 +1,22 @@
 """As `qwen3_coder`, in a wrapper of its own."""
 
-from dragoman.output.spec import Pair, Tagged, Tools
+from dragoman.output.spec import MarkerPair, TaggedArguments, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="seed_oss",
     models="Seed-OSS",
     example=(
         "<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>"
     ),
-    section=Pair(open=("<seed:tool_call>",), close=("</seed:tool_call>",)),
-    call=Pair(open=("<function=",), close=("</function>",)),
+    section=MarkerPair(open=("<seed:tool_call>",), close=("</seed:tool_call>",)),
+    call=MarkerPair(open=("<function=",), close=("</function>",)),
     bodies=(
-        Tagged(
-            key=Pair(open=("<parameter=",), close=(">",)),
-            value=Pair(close=("</parameter>",)),
+        TaggedArguments(
+            key=MarkerPair(open=("<parameter=",), close=(">",)),
+            value=MarkerPair(close=("</parameter>",)),
             trim="none",
-            inner=True,
+            implicit_end=True,
         ),
     ),
-    bare=True,
+    section_optional=True,
 )

@@ -1,8 +1,8 @@
 """Thoughts between `<seed:think>` and `</seed:think>`."""
 
-from dragoman.output.spec import Reasoning
+from dragoman.output.spec import ReasoningFormat
 
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="seed_think",
     models="Seed-OSS",
     example="<seed:think>thoughts</seed:think>answer",

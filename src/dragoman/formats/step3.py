@@ -1,8 +1,8 @@
 """An invoked element between marks."""
 
-from dragoman.output.spec import Pair, Tagged, Tools
+from dragoman.output.spec import MarkerPair, TaggedArguments, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="step3",
     models="Step3",
     example=(
@@ -11,8 +11,8 @@ TOOLS = Tools(
         '<steptml:parameter name="a">1</steptml:parameter></steptml:invoke><｜tool_call_end｜>\n'
         "<｜tool_calls_end｜>"
     ),
-    section=Pair(open=("<｜tool_calls_begin｜>",), close=("<｜tool_calls_end｜>",)),
-    call=Pair(
+    section=MarkerPair(open=("<｜tool_calls_begin｜>",), close=("<｜tool_calls_end｜>",)),
+    call=MarkerPair(
         open=(
             "<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name=",
             "<｜tool_call_begin｜><steptml:invoke name=",
@@ -20,13 +20,13 @@ TOOLS = Tools(
         close=("</steptml:invoke><｜tool_call_end｜>", "</steptml:invoke>"),
     ),
     bodies=(
-        Tagged(
-            written=('"{name}"',),
-            key=Pair(open=("<steptml:parameter name=",), close=(">",)),
-            key_written='"{key}"',
-            value=Pair(close=("</steptml:parameter>",)),
-            inner=True,
+        TaggedArguments(
+            spellings=('"{name}"',),
+            key=MarkerPair(open=("<steptml:parameter name=",), close=(">",)),
+            key_spelling='"{key}"',
+            value=MarkerPair(close=("</steptml:parameter>",)),
+            implicit_end=True,
         ),
     ),
-    spare=("<｜tool_call_end｜>",),
+    ignored_after_call=("<｜tool_call_end｜>",),
 )

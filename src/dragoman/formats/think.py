@@ -1,8 +1,8 @@
 """Thoughts between `<think>` tags."""
 
-from dragoman.output.spec import Reasoning
+from dragoman.output.spec import ReasoningFormat
 
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="think",
     models="DeepSeek, Qwen 3, QwQ, GLM, Kimi K2, MiniMax M2, Nemotron, Step, SmolLM3, LFM2, OLMo 3",
     example="<think>thoughts</think>answer",

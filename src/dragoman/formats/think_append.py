@@ -1,14 +1,14 @@
 """As `think`, but the marks stay in the answer along with the thoughts."""
 
-from dragoman.output.spec import Reasoning
+from dragoman.output.spec import ReasoningFormat
 
-REASONING = Reasoning(
+REASONING = ReasoningFormat(
     name="think_append",
     models="MiniMax M2, for clients that split thoughts themselves",
     example="thoughts</think>answer",
     open=("<think>",),
     close=("</think>",),
-    shown=True,
-    inside=True,
+    keeps_markers=True,
+    starts_inside=True,
     aliases={"minimax_m2_append_think": True, "minimax-append-think": True},
 )

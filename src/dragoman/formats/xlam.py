@@ -1,14 +1,14 @@
 """A JSON list as the answer, bare, fenced, or after a mark."""
 
-from dragoman.output.spec import Objects, Pair, Tools
+from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 
-TOOLS = Tools(
+TOOLS = ToolFormat(
     name="xlam",
     models="xLAM 2",
     example='[{"name": "f", "arguments": {"a": 1}}]',
-    section=Pair(
+    section=MarkerPair(
         open=("<tool_call>", "[TOOL_CALLS]", "```json\n", "```\n"), close=("</tool_call>", "```")
     ),
-    first=("[",),
-    bodies=(Objects(complete=True),),
+    unmarked_starts=("[",),
+    bodies=(JsonObjects(requires_arguments=True),),
 )

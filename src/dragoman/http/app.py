@@ -33,11 +33,11 @@ from dragoman.protocols.embeddings import embeddings
 from dragoman.protocols.models import models
 from dragoman.protocols.tokenize import tokenize
 from dragoman.replay import Memory
-from dragoman.responses.background import Background
-from dragoman.responses.run import Answer
-from dragoman.responses.service import Desk, Elsewhere
+from dragoman.responses.background import BackgroundRuns
+from dragoman.responses.run import CompletionRun
+from dragoman.responses.service import ResponseService, RemoteToolsConfig
 from dragoman.responses.state import State
-from dragoman.store.rows import Limits
+from dragoman.store.rows import StoreLimits
 
 LARGE = 1 << 20  # bytes of a body that takes its time to read
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class App:
     """The server as an ASGI callable."""
 
     def __init__(
-        self, models: Models, settings: Settings, keys: Keys, local: bool, elsewhere: Elsewhere
+        self, models: Models, settings: Settings, keys: Keys, local: bool, elsewhere: RemoteToolsConfig
     ) -> None:
         self.models = models
         self.settings = settings
@@ -60,16 +60,16 @@ class App:
         self.answering = Answering(clock, self.metrics)
         self.sockets = Sockets(settings.body_limit)
         self.state = State(
-            settings.store_url, Limits(ttl=settings.store_ttl, size=settings.store_size)
+            settings.store_url, StoreLimits(ttl=settings.store_ttl, size=settings.store_size)
         )
         if models.memory is not None:
             models.memory.keep_in(self.state)
-        background = Background(
+        background = BackgroundRuns(
             lambda: self.answering.watches.watch(None),
             lambda: self.answering.timing().note,
             self.metrics.fail,
         )
-        self.desk = Desk(models, self.state, background, elsewhere)
+        self.desk = ResponseService(models, self.state, background, elsewhere)
         self.routes = Routes(self._table())
         allowed = {host_name(host.encode()) or "" for host in settings.allowed_host}
         hosts = frozenset({*LOOPBACK, "[::1]", *allowed}) if local else None
@@ -153,7 +153,7 @@ class App:
             said = await self.read(exchange, dialect.decode)
             request = replace(said, owner=exchange.owner)
             await self.answering.answer(
-                exchange, lambda: Answer.prepared(dialect, request, self.models)
+                exchange, lambda: CompletionRun.prepare(dialect, request, self.models)
             )
 
         return handler
@@ -196,8 +196,8 @@ class App:
                 body=messages.MessagesRequest,
                 answer=messages.Message,
                 streams=True,
-                error=messages.error,
-                status=messages.status,
+                error=messages.encode_error,
+                status=messages.error_status,
             ),
             Route(
                 path="/v1/messages/count_tokens",
@@ -206,8 +206,8 @@ class App:
                 summary="Count the tokens of a conversation.",
                 body=messages.Asked,
                 answer=messages.Count,
-                error=messages.error,
-                status=messages.status,
+                error=messages.encode_error,
+                status=messages.error_status,
             ),
         ]
 
@@ -217,7 +217,7 @@ class App:
             return Route(path=path, method="GET", handler=handler, summary=summary, **more)
 
         def listed(path: str, handler: Handler, summary: str, answer: Any) -> Route:
-            return get(path, handler, summary, answer=answer, other_error=messages.error)
+            return get(path, handler, summary, answer=answer, other_error=messages.encode_error)
 
         return [
             listed("/v1/models", do.list_models, "All models.", models.ModelList),

@@ -64,7 +64,7 @@ class Exchange:
         self.code: str | None = None  # of the error that was answered or broke the stream
         self.route = ""  # the pattern that matched, for metrics
         # these two are the route's
-        self.write_error: Callable[[DragomanError, str], bytes] = openai.error
+        self.write_error: Callable[[DragomanError, str], bytes] = openai.encode_error
         self.status_of: Callable[[DragomanError], int] = lambda error: error.status
 
     def header(self, name: bytes) -> bytes | None:

@@ -222,7 +222,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            body = openai.error(error)
+            body = openai.encode_error(error)
             head = (
                 f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
                 f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"

@@ -20,7 +20,7 @@ from dragoman.http.cancellation import Disconnected, Watches
 from dragoman.http.metrics import Metrics
 from dragoman.http.stream import Clock, Stream
 from dragoman.replay import Reuse
-from dragoman.responses.run import Outlet, Work
+from dragoman.responses.run import Sink, Run
 
 log = logging.getLogger("dragoman.http")
 LAST_WORDS = 1.0  # seconds to tell a client that its stream broke
@@ -68,11 +68,11 @@ class Answering:
         async with self.watches.watch(gone()):
             yield
 
-    async def answer(self, exchange: Exchange, prepare: Callable[[], Awaitable[Work]]) -> None:
+    async def answer(self, exchange: Exchange, prepare: Callable[[], Awaitable[Run]]) -> None:
         """Prepare a piece of work, which may fail with a status, and tell what comes of it."""
         timing = self.timing()
         stream: Stream | None = None
-        work: Work | None = None
+        work: Run | None = None
         try:
             async with self.watching(exchange.gone):
                 work = await prepare()
@@ -87,11 +87,11 @@ class Answering:
             await last_words(stream, await work.fail(error))
 
     async def _run(
-        self, exchange: Exchange, work: Work, stream: Stream | None, timing: Timing
+        self, exchange: Exchange, work: Run, stream: Stream | None, timing: Timing
     ) -> None:
         with closing(work), unbroken(f"request {exchange.request_id}"):
             if stream is None:
-                await work.run(Outlet(timing.note))
+                await work.run(Sink(timing.note))
                 await exchange.answer(200, work.whole())
             else:
                 with self._clock.watching(stream):
@@ -122,11 +122,11 @@ def prompted(reuse: Reuse | None) -> list[Header]:
     return [] if reuse is None else [(b"x-dragoman-prompt", str(reuse).encode())]
 
 
-async def send_stream(stream: Stream, work: Work, timing: Timing) -> None:
+async def send_stream(stream: Stream, work: Run, timing: Timing) -> None:
     def push(frames: list[bytes]) -> Awaitable[None] | None:
         return stream.push(frames, timing.last)
 
-    await work.run(Outlet(timing.note, push))
+    await work.run(Sink(timing.note, push))
     await stream.start()
     await stream.finish()
 

@@ -41,7 +41,7 @@ class Route(Struct, frozen=True, kw_only=True):
     body: Any = None  # the Struct of its JSON body, for the document
     answer: Any = None
     streams: bool = False
-    error: Callable[[DragomanError, str], bytes] = openai.error  # in the dialect of the path
+    error: Callable[[DragomanError, str], bytes] = openai.encode_error  # in the dialect of the path
     # for clients of Messages, where they come to the same path
     other_error: Callable[[DragomanError, str], bytes] | None = None
     status: Callable[[DragomanError], int] = own_status  # what the dialect makes of a status

@@ -12,23 +12,23 @@ import importlib.util
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from dragoman.mcp.types import Listed, Outcome, Server, ToolsUnavailable
-from dragoman.mcp.url_guard import PORTS, Places
+from dragoman.mcp.types import ListedTool, CallResult, McpServer, ToolsUnavailable
+from dragoman.mcp.url_guard import PORTS, UrlGuard
 
 if TYPE_CHECKING:
-    from dragoman.mcp.session import Session
+    from dragoman.mcp.session import McpSession
 
 
-class Tools:
+class McpClient:
     """A toolbox over MCP; `seconds` is how long anything that a server is asked may take."""
 
-    def __init__(self, places: Places, seconds: float) -> None:
+    def __init__(self, places: UrlGuard, seconds: float) -> None:
         self._places = places
         self._seconds = seconds
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, McpSession] = {}
         self._loading = asyncio.Lock()
 
-    async def list(self, server: Server) -> list[Listed]:
+    async def list(self, server: McpServer) -> list[ListedTool]:
         try:
             async with asyncio.timeout(self._seconds):
                 return await (await self._session(server)).list()
@@ -36,8 +36,8 @@ class Tools:
             raise ToolsUnavailable(self._late("server")) from None
 
     async def call(
-        self, server: Server, name: str, arguments: dict[str, Any], most: int
-    ) -> Outcome:
+        self, server: McpServer, name: str, arguments: dict[str, Any], most: int
+    ) -> CallResult:
         try:
             async with asyncio.timeout(self._seconds):
                 session = await self._session(server)
@@ -47,14 +47,14 @@ class Tools:
                     outcome = await session.call(name, arguments, most)
                 return outcome
         except TimeoutError:
-            return Outcome(error=self._late("tool"))
+            return CallResult(error=self._late("tool"))
         except ToolsUnavailable as error:
-            return Outcome(error=str(error))
+            return CallResult(error=str(error))
 
     def _late(self, who: str) -> str:
         return f"The {who} did not answer within {self._seconds:g} seconds."
 
-    async def _session(self, server: Server) -> Session:
+    async def _session(self, server: McpServer) -> McpSession:
         async with self._loading:
             module = await asyncio.to_thread(importlib.import_module, "dragoman.mcp.session")
         known = self._sessions.get(server.label)
@@ -77,18 +77,18 @@ class Tools:
             await session.ended()
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether the SDK is there."""
     return importlib.util.find_spec("mcp") is not None
 
 
-def configured(pairs: Iterable[str]) -> dict[str, Server]:
+def parse_servers(pairs: Iterable[str]) -> dict[str, McpServer]:
     """Servers as an operator names them, LABEL=URL each."""
-    found: dict[str, Server] = {}
+    found: dict[str, McpServer] = {}
     for pair in pairs:
         label, equals, url = pair.partition("=")
         scheme = url.partition("://")[0].lower()
         if not (label and equals) or scheme not in PORTS or label in found:
             raise ValueError(f"--mcp wants LABEL=URL, each label once, not {label!r}.")
-        found[label] = Server(label=label, url=url, configured=True)
+        found[label] = McpServer(label=label, url=url, configured=True)
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from dragoman.mcp.types import Listed, Outcome
+from dragoman.mcp.types import ListedTool, CallResult
 
 if TYPE_CHECKING:
     from mcp_types import (
@@ -26,12 +26,12 @@ ANYTHING: dict[str, Any] = {"type": "object"}
 WORDS = 2000  # characters of an error
 
 
-def listed(tool: Tool) -> Listed | None:
+def listed(tool: Tool) -> ListedTool | None:
     """A tool as it may be told; None for one that cannot be called by its name."""
     if not tool.name or len(tool.name) > NAME or not tool.name.isprintable():
         return None
     notes = tool.annotations
-    return Listed(
+    return ListedTool(
         name=tool.name,
         description=(tool.description or "")[:DESCRIPTION] or None,
         input_schema=tool.input_schema if _modest(tool.input_schema) else ANYTHING,
@@ -54,15 +54,15 @@ def _inside(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def outcome(result: CallToolResult, most: int) -> Outcome:
+def outcome(result: CallToolResult, most: int) -> CallResult:
     """What a call gave, as a model can read it."""
     said = [words(block) for block in result.content]
     if result.structured_content is not None and not any(_is_text(b) for b in result.content):
         said.append(json.dumps(result.structured_content, ensure_ascii=False))
     text = shortened("\n".join(said), most)
     if result.is_error:
-        return Outcome(error=text or "The tool failed, and does not say why.")
-    return Outcome(output=text)
+        return CallResult(error=text or "The tool failed, and does not say why.")
+    return CallResult(output=text)
 
 
 def _is_text(block: ContentBlock) -> bool:

@@ -33,9 +33,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from dragoman._version import __version__
 from dragoman.mcp import results
-from dragoman.mcp.transport import GONE, LARGEST, LATE, Carrier, client
-from dragoman.mcp.types import Listed, Outcome, Server, ToolsUnavailable
-from dragoman.mcp.url_guard import Places, Refused
+from dragoman.mcp.transport import GONE, LARGEST, LATE, GuardedTransport, client
+from dragoman.mcp.types import ListedTool, CallResult, McpServer, ToolsUnavailable
+from dragoman.mcp.url_guard import UrlGuard, UrlRejected
 
 PAGES, TOOLS = 100, 1024  # of a list
 AT_ONCE = 8  # calls of one server
@@ -64,14 +64,14 @@ if _log.level == logging.NOTSET:
     _log.setLevel(logging.CRITICAL)
 
 
-class Session:
+class McpSession:
     """A session; `seconds` is how long the server may take for anything."""
 
-    def __init__(self, server: Server, places: Places, seconds: float) -> None:
+    def __init__(self, server: McpServer, places: UrlGuard, seconds: float) -> None:
         self._server = server
         self._places = None if server.configured else places
         self._seconds = seconds
-        self._carrier = Carrier(self._places)
+        self._carrier = GuardedTransport(self._places)
         self._open: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
         self._broken = False
@@ -109,7 +109,7 @@ class Session:
         await self._carrier.look(server.url)
         for name in server.headers:
             if name.lower() in OURS:
-                raise Refused(f"The header `{name}` cannot be given.")
+                raise UrlRejected(f"The header `{name}` cannot be given.")
         try:
             async with client(self._carrier, server.headers, self._seconds) as http:
                 over = streamable_http_client(
@@ -123,7 +123,7 @@ class Session:
 
     async def _connect_older(self, reason: Exception) -> None:
         """Try the older transport; if that fails as well, the `reason` was why."""
-        carrier = Carrier(self._places)
+        carrier = GuardedTransport(self._places)
 
         def make(headers: Any = None, timeout: Any = None, auth: Any = None) -> Any:
             return client(carrier, headers or {}, self._seconds)
@@ -152,9 +152,9 @@ class Session:
 
     # what others ask
 
-    async def list(self) -> list[Listed]:
+    async def list(self) -> list[ListedTool]:
         session = await asyncio.shield(self._open)
-        found: dict[str, Listed] = {}
+        found: dict[str, ListedTool] = {}
         cursor: str | None = None
         size = 0
         for _ in range(PAGES):
@@ -172,15 +172,15 @@ class Session:
                 return list(found.values())
         raise ToolsUnavailable(UNENDING)
 
-    async def call(self, name: str, arguments: dict[str, Any], most: int) -> Outcome:
+    async def call(self, name: str, arguments: dict[str, Any], most: int) -> CallResult:
         session = await asyncio.shield(self._open)
         try:
             async with self._turns:
                 result = await _called(session, name, arguments)
         except Exception as error:
-            return Outcome(error=self._failed(error))
+            return CallResult(error=self._failed(error))
         if isinstance(result, InputRequiredResult):
-            return Outcome(error=ASKS)
+            return CallResult(error=ASKS)
         return results.outcome(result, most)
 
     def _failed(self, error: Exception) -> str:
@@ -214,7 +214,7 @@ def explained(error: BaseException) -> str:
     match error:
         case BaseExceptionGroup():
             return explained(error.exceptions[0])
-        case Refused() | ToolsUnavailable():
+        case UrlRejected() | ToolsUnavailable():
             return str(error)
         case MCPError(code=code):
             return _rpc(code, error.message)

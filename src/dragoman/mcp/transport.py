@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 import httpx2
 from mcp_types import INTERNAL_ERROR
 
-from dragoman.mcp.url_guard import PORTS, Place, Places, Refused, host_of, place
+from dragoman.mcp.url_guard import PORTS, Endpoint, UrlGuard, UrlRejected, host_of, place
 
 LARGEST = 4 * 1024 * 1024  # bytes of one answer, or of one event of a stream
 CONNECT = 10.0  # seconds
@@ -27,13 +27,13 @@ _TRUST = httpx2.create_ssl_context()  # once: reading all certificates takes its
 _NEAR = (httpx2.ConnectError, httpx2.ConnectTimeout)
 
 
-class Carrier(httpx2.AsyncBaseTransport):
+class GuardedTransport(httpx2.AsyncBaseTransport):
     """Carries the requests of one session. Without `places` it goes wherever it is told."""
 
-    def __init__(self, places: Places | None) -> None:
+    def __init__(self, places: UrlGuard | None) -> None:
         self._places = places
         self._inner = httpx2.AsyncHTTPTransport(verify=_TRUST)
-        self._pinned: dict[Place, list[str]] = {}
+        self._pinned: dict[Endpoint, list[str]] = {}
         self.old = False  # the server may be one of the older transport
         self.expired = False  # it does not know our session any more
 
@@ -42,7 +42,7 @@ class Carrier(httpx2.AsyncBaseTransport):
         if self._places is not None:
             await self._addresses(self._places, place(url))
 
-    async def _addresses(self, places: Places, wanted: Place) -> list[str]:
+    async def _addresses(self, places: UrlGuard, wanted: Endpoint) -> list[str]:
         if wanted not in self._pinned:
             self._pinned[wanted] = await places.addresses(wanted)
         return self._pinned[wanted]
@@ -50,7 +50,7 @@ class Carrier(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         try:
             response = await self._send(request)
-        except Refused as error:
+        except UrlRejected as error:
             return _told(str(error))
         except httpx2.TimeoutException:
             return _told(LATE)
@@ -72,7 +72,7 @@ class Carrier(httpx2.AsyncBaseTransport):
         if self._places is None:
             return await self._inner.handle_async_request(request)
         url, host = request.url, _host(request.url)
-        wanted = Place(host_of(f"[{host}]" if ":" in host else host), url.port or PORTS[url.scheme])
+        wanted = Endpoint(host_of(f"[{host}]" if ":" in host else host), url.port or PORTS[url.scheme])
         *others, last = await self._addresses(self._places, wanted)
         for address in others:
             try:
@@ -171,7 +171,7 @@ def _told(words: str, status: int = 502) -> httpx2.Response:
     return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error})
 
 
-def client(carrier: Carrier, headers: dict[str, str], seconds: float) -> httpx2.AsyncClient:
+def client(carrier: GuardedTransport, headers: dict[str, str], seconds: float) -> httpx2.AsyncClient:
     """A client whose every request goes through the carrier."""
     own = {"user-agent": "dragoman", "accept-encoding": "identity"}
     return httpx2.AsyncClient(

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 
-class Server(Struct, frozen=True, kw_only=True):
+class McpServer(Struct, frozen=True, kw_only=True):
     """A server of remote tools, as a request or the configuration names it."""
 
     label: str
@@ -23,7 +23,7 @@ class Server(Struct, frozen=True, kw_only=True):
         return f"Server({self.label!r})"
 
 
-class Listed(Struct, frozen=True, kw_only=True):
+class ListedTool(Struct, frozen=True, kw_only=True):
     """A tool that a server offers."""
 
     name: str
@@ -36,7 +36,7 @@ class Listed(Struct, frozen=True, kw_only=True):
         return (self.annotations or {}).get("readOnlyHint") is True
 
 
-class Outcome(Struct, frozen=True):
+class CallResult(Struct, frozen=True):
     """What came of a call: an output, or an error in words."""
 
     output: str | None = None
@@ -47,14 +47,14 @@ class ToolsUnavailable(Exception):
     """A server's tools cannot be listed; the message is for the client."""
 
 
-class Toolbox(Protocol):
-    async def list(self, server: Server) -> list[Listed]:
+class ToolClient(Protocol):
+    async def list(self, server: McpServer) -> list[ListedTool]:
         """What a server offers, or `ToolsUnavailable`."""
         ...
 
     async def call(
-        self, server: Server, name: str, arguments: dict[str, Any], most: int
-    ) -> Outcome:
+        self, server: McpServer, name: str, arguments: dict[str, Any], most: int
+    ) -> CallResult:
         """What came of a call, in at most so many characters."""
         ...
 

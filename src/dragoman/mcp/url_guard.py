@@ -41,32 +41,32 @@ _APART: list[IPv4Network | IPv6Network] = [
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 
 
-class Refused(Exception):
+class UrlRejected(Exception):
     """A place that a request may not name; the message is for the client."""
 
 
-class Place(Struct, frozen=True):
+class Endpoint(Struct, frozen=True):
     """Whom a URL is about."""
 
     host: str  # a name or an address, in small letters, without brackets
     port: int
 
 
-def place(url: str) -> Place:
+def place(url: str) -> Endpoint:
     """Whom a URL is about, if it is plainly written."""
     if not _PLAIN.fullmatch(url) or "\\" in url:
-        raise Refused("The address must be written in plain ASCII, without spaces and backslashes.")
+        raise UrlRejected("The address must be written in plain ASCII, without spaces and backslashes.")
     found = _URL.fullmatch(url[:8].lower() + url[8:])
     if found is None:
-        raise Refused(
+        raise UrlRejected(
             "The address must be `http://` or `https://`, a host, perhaps a port, a path."
         )
     if "@" in found["host"]:
-        raise Refused("The address must not hold a name or a password: use `authorization`.")
+        raise UrlRejected("The address must not hold a name or a password: use `authorization`.")
     port = int(found["port"] or PORTS[found["scheme"]])
     if not 0 < port < 65536:
-        raise Refused("The port of the address must be between 1 and 65535.")
-    return Place(host_of(found["host"]), port)
+        raise UrlRejected("The port of the address must be between 1 and 65535.")
+    return Endpoint(host_of(found["host"]), port)
 
 
 def host_of(said: str) -> str:
@@ -79,10 +79,10 @@ def host_of(said: str) -> str:
         if _FOUR.fullmatch(host):
             return str(IPv4Address(host))
     except ValueError:
-        raise Refused(ODD) from None
+        raise UrlRejected(ODD) from None
     # a last part that is a number makes an address of it, for some readers
     if not _NAME.fullmatch(host) or len(host) > 253 or _NUMBER.fullmatch(host.rpartition(".")[2]):
-        raise Refused(ODD)
+        raise UrlRejected(ODD)
     return host
 
 
@@ -100,12 +100,12 @@ def allowed_place(said: str) -> tuple[str, int | None]:
     found = _ALLOWED.fullmatch(said)
     host, digits = (found[1], found[2]) if found is not None else (f"[{said}]", None)
     port = int(digits) if digits else None
-    wrong = Refused(f"`{said[:100]}` is not HOST or HOST:PORT.")
+    wrong = UrlRejected(f"`{said[:100]}` is not HOST or HOST:PORT.")
     if port is not None and not 0 < port < 65536:
         raise wrong
     try:
         return host_of(host), port
-    except Refused:
+    except UrlRejected:
         raise wrong from None
 
 
@@ -116,18 +116,18 @@ async def look_up(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-class Places:
+class UrlGuard:
     """Which places may be gone to."""
 
     def __init__(self, allowed: Iterable[str] = (), resolve: Resolve = look_up) -> None:
         self._allowed = {allowed_place(one) for one in allowed}
         self._resolve = resolve
 
-    def allows(self, wanted: Place) -> bool:
+    def allows(self, wanted: Endpoint) -> bool:
         """Whether the operator lets requests name it, whatever it is."""
         return (wanted.host, None) in self._allowed or (wanted.host, wanted.port) in self._allowed
 
-    async def addresses(self, wanted: Place) -> list[str]:
+    async def addresses(self, wanted: Endpoint) -> list[str]:
         """Where to connect to; nothing else may be connected to for it."""
         if self.allows(wanted):
             return [wanted.host]
@@ -137,10 +137,10 @@ class Places:
             found = await self._found(wanted)
         # one sentence for all: whether a name is known inside is nobody's business outside
         if not found or not all(map(public, found)):
-            raise Refused(f"`{wanted.host[:100]}` is not a public host that can be reached.")
+            raise UrlRejected(f"`{wanted.host[:100]}` is not a public host that can be reached.")
         return found
 
-    async def _found(self, wanted: Place) -> list[str]:
+    async def _found(self, wanted: Endpoint) -> list[str]:
         try:
             found = await self._resolve(wanted.host, wanted.port)
             return [str(ip_address(one)) for one in found]

@@ -22,8 +22,8 @@ from dragoman.detection import Detected, detect
 from dragoman.errors import DragomanError, TemplateRejected
 from dragoman.formats import find_reasoning, find_tools
 from dragoman.output.library import OutputParser, opens_inside, rules, shows
-from dragoman.output.spec import GAP, Reasoning
-from dragoman.output.text_buffer import last_of
+from dragoman.output.spec import GAP, ReasoningFormat
+from dragoman.output.text_buffer import find_last_marker
 from dragoman.prompt import generic_tools
 from dragoman.prompt.reasoning_options import Knobs
 from dragoman.prompt.renderer import Prompter, Rendered
@@ -64,7 +64,7 @@ class Speech(Struct, frozen=True):
         return self.tools is not None or self.reasoning is not None
 
     @property
-    def thoughts(self) -> Reasoning | None:
+    def thoughts(self) -> ReasoningFormat | None:
         return None if self.reasoning is None else find_reasoning(self.reasoning)
 
     def parser(self, chat: Chat, begins: Beginning) -> OutputParser:
@@ -91,7 +91,7 @@ class Speech(Struct, frozen=True):
     def kept(self, vocabulary: Vocabulary | None) -> frozenset[int]:
         """Those of them that are part of the answer."""
         thoughts = self.thoughts
-        if vocabulary is None or thoughts is None or not thoughts.shown:
+        if vocabulary is None or thoughts is None or not thoughts.keeps_markers:
             return frozenset()
         known = vocabulary.specials
         return frozenset(known[mark] for mark in (*thoughts.open, *thoughts.close) if mark in known)
@@ -100,7 +100,7 @@ class Speech(Struct, frozen=True):
     def closing(self) -> str | None:
         """The mark that ends a thought, where we can write it in the model's stead."""
         thoughts = self.thoughts
-        if thoughts is None or not thoughts.close or thoughts.shown:
+        if thoughts is None or not thoughts.close or thoughts.keeps_markers:
             return None
         if thoughts.header is not None and thoughts.header.routes:
             return None
@@ -110,7 +110,7 @@ class Speech(Struct, frozen=True):
     def ending(self) -> str:
         """The same as it stands in a prompt, with what the answer follows on."""
         thoughts, mark = self.thoughts, self.closing
-        return "" if thoughts is None or mark is None else f"\n{mark.lstrip()}{thoughts.answer}"
+        return "" if thoughts is None or mark is None else f"\n{mark.lstrip()}{thoughts.answer_separator}"
 
     async def begins(self, chat: Chat, rendered: Rendered, by: Prompter) -> Beginning:
         """Where the answer begins, by this prompt."""
@@ -135,9 +135,9 @@ class Speech(Struct, frozen=True):
             return None
         if chat.continue_final_message:
             own = (chat.messages[-1].content or "").strip()
-            closed = last_of(own, thoughts.close)
+            closed = find_last_marker(own, thoughts.close)
             if own.startswith(tuple(mark.replace(GAP, "") for mark in thoughts.open)):
-                return last_of(own, thoughts.open) > closed
+                return find_last_marker(own, thoughts.open) > closed
             if closed[0] >= 0:
                 return False
         elif not opens_inside(thoughts, rendered.text):

@@ -12,7 +12,7 @@ from typing import Any
 
 from dragoman.output.arguments.parameter_types import Schema, Types, schema_of
 from dragoman.output.span import Span
-from dragoman.output.text_buffer import Marks, Source
+from dragoman.output.text_buffer import MarkerSet, TextBuffer
 
 NOTHING = schema_of(None)
 
@@ -51,7 +51,7 @@ class Calls:
     """Takes down what the readers of calls find."""
 
     def __init__(
-        self, src: Source, spans: list[Span], tools: Toolbox, give_back: Callable[[], None]
+        self, src: TextBuffer, spans: list[Span], tools: Toolbox, give_back: Callable[[], None]
     ) -> None:
         self.tools = tools
         self.spoiled = False  # whether one of a draft was
@@ -61,7 +61,7 @@ class Calls:
         self.name = ""
         self.closing: Callable[[], str] = str  # what would complete the arguments
         self.held: Callable[[], str] = str  # what of them is held back
-        self.ends: Marks | None = None  # marks that end a call, whatever of it is missing
+        self.ends: MarkerSet | None = None  # marks that end a call, whatever of it is missing
         self._src = src
         self._spans = spans
         self._give_back = give_back
@@ -99,7 +99,7 @@ class Calls:
             self._begun = self.found = True
             spans.append(Span("tool_name", self.name, 0, self.count, self._id))
         if self._draft is None:
-            self._src.keep()  # what comes now may still turn out to be no part of it
+            self._src.hold()  # what comes now may still turn out to be no part of it
         if text:
             spans.append(Span("tool_args", text, 0, self.count))
 
@@ -118,18 +118,18 @@ class Calls:
         self.spoiled = True
         if self._draft is None:
             self._give_back()
-            self._src.keep()
+            self._src.hold()
 
     def settle(self) -> None:
         """What was read up to here is dealt with, unless it belongs to a call that is text."""
         if self._draft is None and not self._text and not self.muted:
-            self._src.keep()
+            self._src.hold()
 
     def renew(self) -> None:
         """Another call begins. What is left of one that became text is text too."""
         if self._text and self._draft is None:
             self._give_back()
-            self._src.keep()
+            self._src.hold()
         self._text = False
 
     def end(self) -> None:

@@ -21,10 +21,10 @@ from typing import Any
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
 from dragoman.output.calls import Toolbox
 from dragoman.output.parser import Parser
-from dragoman.output.rules import DEFAULT, Policy, Rules
+from dragoman.output.rules import DEFAULT_POLICY, ParserPolicy, FormatRules
 from dragoman.output.span import Span
-from dragoman.output.spec import GAP, NO_REASONING, Header, Named, Nested, Reasoning, Tagged, Tools
-from dragoman.output.text_buffer import last_of
+from dragoman.output.spec import GAP, NO_REASONING, MessageHeader, NamedObject, NestedElements, ReasoningFormat, TaggedArguments, ToolFormat
+from dragoman.output.text_buffer import find_last_marker
 from dragoman.types import Tool
 
 __all__ = [
@@ -48,17 +48,17 @@ Declared = Sequence[Tool | Mapping[str, Any]]
 
 
 @lru_cache(maxsize=64)
-def _rules(tools: str | None, reasoning: str | None) -> Rules:
-    return Rules(
+def _rules(tools: str | None, reasoning: str | None) -> FormatRules:
+    return FormatRules(
         None if tools is None else find_tools(tools),
         None if reasoning is None else find_reasoning(reasoning),
     )
 
 
-def rules(tools: str | Tools | None, reasoning: str | Reasoning | None) -> Rules:
+def rules(tools: str | ToolFormat | None, reasoning: str | ReasoningFormat | None) -> FormatRules:
     """Two formats put together; by name they are put together once."""
-    if isinstance(tools, Tools) or isinstance(reasoning, Reasoning):
-        return Rules(
+    if isinstance(tools, ToolFormat) or isinstance(reasoning, ReasoningFormat):
+        return FormatRules(
             find_tools(tools) if isinstance(tools, str) else tools,
             find_reasoning(reasoning) if isinstance(reasoning, str) else reasoning,
         )
@@ -70,13 +70,13 @@ class OutputParser(Parser):
 
     def __init__(
         self,
-        format: str | Tools | None = None,  # noqa: A002
-        reasoning: str | Reasoning | None = None,
+        format: str | ToolFormat | None = None,  # noqa: A002
+        reasoning: str | ReasoningFormat | None = None,
         *,
         tools: Declared | None = None,
         prompt: str | None = None,
         inside: bool | None = None,
-        policy: Policy = DEFAULT,
+        policy: ParserPolicy = DEFAULT_POLICY,
     ) -> None:
         """`tools` None accepts every name; `prompt` or `inside` say where the answer begins."""
         both = rules(format, reasoning)
@@ -98,7 +98,7 @@ def _declared(tool: Tool | Mapping[str, Any]) -> tuple[str, Any]:
     return str(said.get("name", "")), said.get("parameters")
 
 
-def opens_inside(reasoning: Reasoning, prompt: str) -> bool:
+def opens_inside(reasoning: ReasoningFormat, prompt: str) -> bool:
     """Whether a prompt ends inside thoughts.
 
     A mark that somebody only mentioned is followed by other marks, or by a lot of text.
@@ -106,30 +106,30 @@ def opens_inside(reasoning: Reasoning, prompt: str) -> bool:
     header = reasoning.header
     if header is not None and header.routes:
         return _routed(header, prompt) == "reasoning"
-    opened, closed = last_of(prompt, reasoning.open), last_of(prompt, reasoning.close)
+    opened, closed = find_last_marker(prompt, reasoning.open), find_last_marker(prompt, reasoning.close)
     after = prompt[opened[1] :]
     return opened > closed and len(after) <= FAR and TAG.search(after) is None
 
 
-def _routed(header: Header, prompt: str) -> str | None:
+def _routed(header: MessageHeader, prompt: str) -> str | None:
     """Where a message goes whose header a prompt ends with; None if it does not end in one."""
-    start, end = last_of(prompt, header.open)[0], last_of(prompt, header.end)[0]
-    if not start < end or last_of(prompt, header.close)[0] > start:
+    start, end = find_last_marker(prompt, header.open)[0], find_last_marker(prompt, header.end)[0]
+    if not start < end or find_last_marker(prompt, header.close)[0] > start:
         return None
     routes = (where for pattern, where in header.routes if re.search(pattern, prompt[start:end]))
     return next(routes, None)
 
 
-def markers(tools: Tools | None, reasoning: Reasoning | None) -> frozenset[str]:
+def markers(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> frozenset[str]:
     """The marks that two formats look for, around a call and inside it."""
     found = {mark.replace(GAP, "") for one in (tools, reasoning) for mark in _texts(one)}
     return frozenset(found - {""})
 
 
-def shows(tools: Tools | None, reasoning: Reasoning | None, token: str) -> bool:
+def shows(tools: ToolFormat | None, reasoning: ReasoningFormat | None, token: str) -> bool:
     """Whether a token is one of the marks, or a part of one, or of a pattern that is looked for."""
     bodies = () if tools is None else tools.bodies
-    patterns = [one.name for one in bodies if isinstance(one, Named | Tagged | Nested)]
+    patterns = [one.name_pattern for one in bodies if isinstance(one, NamedObject | TaggedArguments | NestedElements)]
     escaped = re.escape(token)
     return any(token in mark for mark in markers(tools, reasoning)) or any(
         token in pattern or escaped in pattern for pattern in patterns

@@ -31,7 +31,7 @@ class Parser(Machine):
             return []
         spans = self._spans[:]
         self._spans.clear()
-        if self._policy.speechless == "repeat":
+        if self._policy.unclosed_reasoning == "repeat":
             self._thoughts_said += spans
         return spans
 
@@ -47,7 +47,7 @@ class Parser(Machine):
             pass
         if self._pure:
             self._spans.extend(self._blank)
-        if self._policy.speechless == "repeat" and not cut:
+        if self._policy.unclosed_reasoning == "repeat" and not cut:
             self._spans.extend(self._again(rest + self._spans))
         return rest + self._spans
 
@@ -66,7 +66,7 @@ class Parser(Machine):
     @property
     def waiting(self) -> bool:
         """Whether a tail is held back that may become a mark, or a call that is not certain."""
-        return self._src.more or self._src.keeping
+        return self._src.has_more or self._src.is_holding
 
     @property
     def calling(self) -> bool:

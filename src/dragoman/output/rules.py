@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dragoman.events import Channel
-from dragoman.output.spec import NO_REASONING, Header, Reasoning, Tools
-from dragoman.output.text_buffer import Marks
+from dragoman.output.spec import NO_REASONING, MessageHeader, ReasoningFormat, ToolFormat
+from dragoman.output.text_buffer import MarkerSet
 
-What = Literal[
+MarkerMeaning = Literal[
     "open",
     "close",
     "drop",
@@ -32,77 +32,77 @@ What = Literal[
 
 
 @dataclass(frozen=True)
-class Policy:
+class ParserPolicy:
     """What is done with what formats leave open."""
 
     undeclared: Literal["text", "accept"] = "text"  # a call of a tool that was not declared
     in_reasoning: Literal["auto", "ignore", "accept"] = "auto"  # a call inside thoughts
-    speechless: Literal["leave", "repeat"] = "leave"  # a whole answer of unclosed thoughts alone
+    unclosed_reasoning: Literal["leave", "repeat"] = "leave"  # a whole answer of unclosed thoughts alone
     hidden: tuple[str, ...] = ()  # control tokens to leave out, for text that still has them
 
 
-DEFAULT = Policy()
+DEFAULT_POLICY = ParserPolicy()
 
 
-class Place:
+class ParserState:
     """Where the parser is, and which marks mean something there."""
 
-    def __init__(self, channel: Channel, found: Sequence[tuple[str, What]]) -> None:
+    def __init__(self, channel: Channel, meanings: Sequence[tuple[str, MarkerMeaning]]) -> None:
         self.channel = channel
-        self.meanings: dict[str, What] = {}
-        for mark, what in found:
+        self.meanings: dict[str, MarkerMeaning] = {}
+        for mark, what in meanings:
             self.meanings.setdefault(mark, what)
-        self.marks = Marks(list(self.meanings))
+        self.markers = MarkerSet(list(self.meanings))
 
 
-class Rules:
+class FormatRules:
     """A tool format and a reasoning format put together. Made once, used by many parsers."""
 
-    def __init__(self, tools: Tools | None, reasoning: Reasoning | None) -> None:
+    def __init__(self, tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> None:
         self.tools = tools
         self.reasoning = reasoning or NO_REASONING
-        self.skip = (*(tools.skip if tools is not None else ()), *self.reasoning.skip)
-        self.text = Place("text", [*self._calls(), *self._answer()])
-        self.after = Place("text", [*self._calls(), *self._answer(), *self._closers()])
-        over: list[tuple[str, What]] = [(mark, "over") for mark in self.reasoning.ended_by]
-        self.opened = Place("text", [*self._calls(), *self._answer(), *self._openers()])
-        self.said = self.text if not self._routed() else Place("text", self._answer())
-        self.thoughts = Place("reasoning", [*self._ends(), *self._calls()])
-        self.leaving = Place("reasoning", [*self._ends(), *(self._calls() or over)])
-        self.alone = Place("reasoning", self._ends())
+        self.skipped = (*(tools.skipped if tools is not None else ()), *self.reasoning.skipped)
+        self.in_text = ParserState("text", [*self._call_openers(), *self._answer_markers()])
+        self.after_call = ParserState("text", [*self._call_openers(), *self._answer_markers(), *self._after_call_markers()])
+        over: list[tuple[str, MarkerMeaning]] = [(mark, "over") for mark in self.reasoning.ended_by]
+        self.after_rejected_section = ParserState("text", [*self._call_openers(), *self._answer_markers(), *self._bare_call_openers()])
+        self.in_routed_text = self.in_text if not self._has_call_routes() else ParserState("text", self._answer_markers())
+        self.in_reasoning = ParserState("reasoning", [*self._reasoning_markers(), *self._call_openers()])
+        self.in_reasoning_with_calls = ParserState("reasoning", [*self._reasoning_markers(), *(self._call_openers() or over)])
+        self.in_reasoning_without_calls = ParserState("reasoning", self._reasoning_markers())
         ends = self.reasoning.header.close if self.reasoning.header is not None else ()
-        self.closers = Marks((*self.reasoning.close, *ends))  # end thoughts, whatever is open
-        self.nothing = Marks(self._meaningless())  # what may follow calls and says nothing
+        self.reasoning_closers = MarkerSet((*self.reasoning.close, *ends))  # end thoughts, whatever is open
+        self.ignorable = MarkerSet(self._ignorable_markers())  # what may follow calls and says nothing
         headers = [one.header for one in (tools, self.reasoning) if one is not None and one.header]
-        self.header: Header | None = headers[0] if headers else None
+        self.header: MessageHeader | None = headers[0] if headers else None
 
-    def _calls(self) -> list[tuple[str, What]]:
+    def _call_openers(self) -> list[tuple[str, MarkerMeaning]]:
         tools = self.tools
         if tools is None:
             return []
-        found: list[tuple[str, What]] = [(mark, "section") for mark in tools.section.open]
-        if tools.bare or not tools.section.open:
+        found: list[tuple[str, MarkerMeaning]] = [(mark, "section") for mark in tools.section.open]
+        if tools.section_optional or not tools.section.open:
             found += [(mark, "call") for mark in tools.call.open]
-        return found + [(mark, "first") for mark in tools.first]
+        return found + [(mark, "first") for mark in tools.unmarked_starts]
 
-    def _answer(self) -> list[tuple[str, What]]:
-        found: list[tuple[str, What]] = [(mark, "open") for mark in self.reasoning.open]
+    def _answer_markers(self) -> list[tuple[str, MarkerMeaning]]:
+        found: list[tuple[str, MarkerMeaning]] = [(mark, "open") for mark in self.reasoning.open]
         found += [(mark, "close") for mark in self.reasoning.close]
-        found += [(mark, "drop") for mark in self.reasoning.drop]
-        found += [(mark, "wrap") for mark in self.reasoning.wrap.open]
-        found += [(mark, "unwrap") for mark in self.reasoning.wrap.close]
-        found += self._skips()
+        found += [(mark, "drop") for mark in self.reasoning.dropped]
+        found += [(mark, "wrap") for mark in self.reasoning.answer_wrapper.open]
+        found += [(mark, "unwrap") for mark in self.reasoning.answer_wrapper.close]
+        found += self._skip_openers()
         if self.tools is not None:
-            found += [(mark, "drop") for mark in self.tools.drop]
-        return found + self._headers()
+            found += [(mark, "drop") for mark in self.tools.dropped]
+        return found + self._header_markers()
 
-    def _routed(self) -> bool:
+    def _has_call_routes(self) -> bool:
         """Whether headers tell calls from text, so that text can hold none."""
         header = self.tools.header if self.tools is not None else None
         return header is not None and any(where == "call" for _, where in header.routes)
 
-    def _headers(self) -> list[tuple[str, What]]:
-        found: list[tuple[str, What]] = []
+    def _header_markers(self) -> list[tuple[str, MarkerMeaning]]:
+        found: list[tuple[str, MarkerMeaning]] = []
         for one in (self.tools, self.reasoning):
             if one is not None and one.header is not None:
                 found += [(mark, "header") for mark in one.header.open]
@@ -111,28 +111,28 @@ class Rules:
                     found += [(mark, "end") for mark in one.header.end if mark.strip()]
         return found
 
-    def _ends(self) -> list[tuple[str, What]]:
-        found: list[tuple[str, What]] = [(mark, "close") for mark in self.reasoning.close]
+    def _reasoning_markers(self) -> list[tuple[str, MarkerMeaning]]:
+        found: list[tuple[str, MarkerMeaning]] = [(mark, "close") for mark in self.reasoning.close]
         found += [(mark, "open") for mark in self.reasoning.open]
-        return found + self._skips() + self._headers()
+        return found + self._skip_openers() + self._header_markers()
 
-    def _skips(self) -> list[tuple[str, What]]:
-        return [(mark, "skip") for pair in self.skip for mark in pair.open]
+    def _skip_openers(self) -> list[tuple[str, MarkerMeaning]]:
+        return [(mark, "skip") for pair in self.skipped for mark in pair.open]
 
-    def _closers(self) -> list[tuple[str, What]]:
+    def _after_call_markers(self) -> list[tuple[str, MarkerMeaning]]:
         tools = self.tools
         if tools is None:
             return []
-        marks = (*tools.section.close, *tools.call.close, *tools.spare)
-        return [*self._openers(), *((mark, "drop") for mark in marks)]
+        marks = (*tools.section.close, *tools.call.close, *tools.ignored_after_call)
+        return [*self._bare_call_openers(), *((mark, "drop") for mark in marks)]
 
-    def _meaningless(self) -> list[str]:
+    def _ignorable_markers(self) -> list[str]:
         tools = self.tools
         if tools is None:
             return []
         ends = () if tools.header is None else tools.header.close
         closes = (*tools.section.close, *tools.call.close)
-        return [*tools.drop, *tools.spare, *self.reasoning.drop, *closes, *ends]
+        return [*tools.dropped, *tools.ignored_after_call, *self.reasoning.dropped, *closes, *ends]
 
-    def _openers(self) -> list[tuple[str, What]]:
+    def _bare_call_openers(self) -> list[tuple[str, MarkerMeaning]]:
         return [] if self.tools is None else [(mark, "call") for mark in self.tools.call.open]

@@ -15,113 +15,113 @@ from dragoman.output.arguments.call_body import (
 from dragoman.output.arguments.pythonic import pythonic
 from dragoman.output.arguments.tags import nested, tagged
 from dragoman.output.calls import Calls
-from dragoman.output.spec import Body, Named, Nested, Objects, Pythonic, Tagged, Tools
+from dragoman.output.spec import CallBody, NamedObject, NestedElements, JsonObjects, PythonCalls, TaggedArguments, ToolFormat
 from dragoman.output.text_buffer import (
-    Marks,
-    Reading,
-    Refused,
-    Source,
-    closed,
-    here,
-    look,
-    peek,
-    skip,
+    MarkerSet,
+    ReadSteps,
+    Mismatch,
+    TextBuffer,
+    read_closing_marker,
+    read_marker,
+    peek_char,
+    is_at_marker,
+    skip_space,
 )
 
 
 class Frames:
     """Reads calls of one format."""
 
-    def __init__(self, src: Source, calls: Calls, tools: Tools) -> None:
+    def __init__(self, src: TextBuffer, calls: Calls, tools: ToolFormat) -> None:
         self._src = src
         self._calls = calls
         self._tools = tools
         calls.ends = _ends(tools)
 
-    def section(self) -> Reading[None]:
+    def section(self) -> ReadSteps[None]:
         """The calls of a section whose opening mark was read."""
         tools, src, calls = self._tools, self._src, self._calls
         fresh = True
         while True:
-            yield from skip(src)
-            if (yield from closed(src, marks(*tools.section.close))):
+            yield from skip_space(src)
+            if (yield from read_closing_marker(src, marks(*tools.section.close))):
                 calls.settle()
                 return
             if not fresh:
-                fresh = (yield from here(src, marks(*tools.section.open))) >= 0
+                fresh = (yield from read_marker(src, marks(*tools.section.open))) >= 0
                 if fresh:
                     continue
             calls.renew()
-            marked = (yield from here(src, marks(*tools.call.open))) >= 0
+            marked = (yield from read_marker(src, marks(*tools.call.open))) >= 0
             if not marked and not (yield from self._unmarked(not fresh)):
                 if not fresh:
                     return
-                raise Refused
+                raise Mismatch
             yield from self._one()
             fresh = False
 
-    def call(self) -> Reading[None]:
+    def call(self) -> ReadSteps[None]:
         """One call without a section; several, if nothing but a comma or semicolon is between."""
         yield from self._one()
-        while self._tools.first and (yield from self._joined()):
+        while self._tools.unmarked_starts and (yield from self._joined()):
             yield from self._one()
 
-    def addressed(self, name: str) -> Reading[None]:
+    def addressed(self, name: str) -> ReadSteps[None]:
         """The call of a message that was addressed to a tool."""
         tools, src, calls = self._tools, self._src, self._calls
         body = tools.bodies[0]
-        yield from skip(src)
-        if (yield from peek(src, marks(*tools.call.close))):
+        yield from skip_space(src)
+        if (yield from is_at_marker(src, marks(*tools.call.close))):
             calls.open(name)
             calls.args("{}")
             calls.close()
-        elif isinstance(body, Named):
+        elif isinstance(body, NamedObject):
             yield from named_arguments(src, body, calls, name)
         else:
             yield from self.section_or_call()
         yield from self._closed()
 
-    def section_or_call(self) -> Reading[None]:
+    def section_or_call(self) -> ReadSteps[None]:
         """What follows, whichever of its opening marks is there."""
-        yield from skip(self._src)
-        if (yield from here(self._src, marks(*self._tools.section.open))) >= 0:
+        yield from skip_space(self._src)
+        if (yield from read_marker(self._src, marks(*self._tools.section.open))) >= 0:
             yield from self.section()
-        elif (yield from here(self._src, marks(*self._tools.call.open))) >= 0:
+        elif (yield from read_marker(self._src, marks(*self._tools.call.open))) >= 0:
             yield from self.call()
         else:
-            raise Refused
+            raise Mismatch
 
-    def follows(self) -> Reading[bool]:
+    def follows(self) -> ReadSteps[bool]:
         """Whether more calls follow, in a section of their own or without one."""
         tools = self._tools
-        yield from skip(self._src)
-        if tools.bare and (yield from peek(self._src, marks(*tools.call.open))):
+        yield from skip_space(self._src)
+        if tools.section_optional and (yield from is_at_marker(self._src, marks(*tools.call.open))):
             return True
-        return (yield from peek(self._src, marks(*tools.section.open)))
+        return (yield from is_at_marker(self._src, marks(*tools.section.open)))
 
-    def _joined(self) -> Reading[bool]:
+    def _joined(self) -> ReadSteps[bool]:
         """Whether a comma or semicolon and another call without a mark follow."""
         letter = yield from letter_after_space(self._src)
         if letter not in (",", ";"):
             return False
-        self._src.at += 1
-        yield from skip(self._src)
-        return (yield from peek(self._src, marks(*self._tools.first)))
+        self._src.pos += 1
+        yield from skip_space(self._src)
+        return (yield from is_at_marker(self._src, marks(*self._tools.unmarked_starts)))
 
-    def _unmarked(self, found: bool) -> Reading[bool]:
+    def _unmarked(self, found: bool) -> ReadSteps[bool]:
         """Whether a call without a mark of its own stands here."""
         src, tools = self._src, self._tools
         if tools.call.open and len(tools.bodies) == 1:
             return False
-        letter = yield from look(src)
+        letter = yield from peek_char(src)
         if found and letter in (",", ";"):
-            src.at += 1
+            src.pos += 1
             letter = yield from letter_after_space(src)
         if tools.call.open or found:
             return letter in ("{", "[")
         return True
 
-    def _one(self) -> Reading[None]:
+    def _one(self) -> ReadSteps[None]:
         """A call from its body to its closing mark."""
         bodies = self._tools.bodies
         letter = yield from letter_after_space(self._src)
@@ -130,50 +130,50 @@ class Frames:
                 yield from self._body(body)
                 break
         else:
-            raise Refused
+            raise Mismatch
         if self._calls.found:
             self._calls.settle()
         yield from self._closed()
 
-    def _closed(self) -> Reading[None]:
+    def _closed(self) -> ReadSteps[None]:
         """What closes a call, if it is there."""
         closes = self._tools.call.close
         if not closes:
             return
-        yield from skip(self._src)
-        if (yield from closed(self._src, marks(*closes))):
+        yield from skip_space(self._src)
+        if (yield from read_closing_marker(self._src, marks(*closes))):
             self._calls.settle()
 
-    def _body(self, body: Body) -> Reading[None]:
+    def _body(self, body: CallBody) -> ReadSteps[None]:
         src, calls, tools = self._src, self._calls, self._tools
         after = (*tools.call.close, *tools.section.close)
         match body:
-            case Objects():
+            case JsonObjects():
                 yield from objects(src, body, calls)
-            case Named():
+            case NamedObject():
                 yield from named(src, body, calls)
-            case Tagged():
+            case TaggedArguments():
                 yield from tagged(src, body, calls, after)
-            case Nested():
+            case NestedElements():
                 yield from nested(src, body, calls, after)
-            case Pythonic():
+            case PythonCalls():
                 yield from pythonic(src, body, calls)
 
 
-def _ends(tools: Tools) -> Marks | None:
+def _ends(tools: ToolFormat) -> MarkerSet | None:
     """Marks that end a call, whatever of it is missing."""
-    if not all(isinstance(body, Named | Objects) for body in tools.bodies):
+    if not all(isinstance(body, NamedObject | JsonObjects) for body in tools.bodies):
         return None
     found = (*tools.call.close, *tools.section.close, *tools.call.open, *tools.section.open)
     found = tuple(mark for mark in found if len(mark) > 3)
     return marks(*found) if found else None
 
 
-def _begins(body: Body, letter: str) -> bool:
+def _begins(body: CallBody, letter: str) -> bool:
     """Whether a body can begin with this letter."""
     match body:
-        case Objects():
+        case JsonObjects():
             return letter in ("{", "[")
-        case Pythonic():
+        case PythonCalls():
             return letter == "[" or letter.isalpha()
     return letter not in ("{", "[")

@@ -26,85 +26,85 @@ Trim: TypeAlias = Literal["none", "newline", "space"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class MarkerPair:
     """Marks around something. Several spellings are equal; without `close` it ends by itself."""
 
     open: tuple[str, ...] = ()
     close: tuple[str, ...] = ()
 
 
-NOTHING = Pair()
+NO_MARKERS = MarkerPair()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objects:
+class JsonObjects:
     """A call is a JSON object with a name and arguments in it; a list of them is several calls."""
 
     name: tuple[str, ...] = ("name", "tool_name", "function")
     arguments: tuple[str, ...] = ("arguments", "parameters", "args")
     id: tuple[str, ...] = ("id", "tool_call_id")
     keyed: bool = False  # the name is the only key: {"f": {...}}
-    complete: bool = False  # an object without arguments is no call
+    requires_arguments: bool = False  # an object without arguments is no call
     python: bool = False  # written as Python writes a dictionary
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
+class NamedObject:
     """A name, a mark, and the arguments as one object."""
 
-    ends: tuple[str, ...] = ()  # what ends the name; an opening brace always does
-    name: str = r"(?P<name>[^\s{}]+)"  # what the text before it may be
-    written: tuple[str, ...] = ("{name}",)
+    name_ends: tuple[str, ...] = ()  # what ends the name; an opening brace always does
+    name_pattern: str = r"(?P<name>[^\s{}]+)"  # what the text before it may be
+    spellings: tuple[str, ...] = ("{name}",)
     fence: tuple[str, ...] = ()  # what may close the arguments
-    bare: bool = False  # words without quotes end at a comma or a bracket only
-    quotes: tuple[str, ...] = ()  # marks around strings, besides quotation marks
-    schema: bool = False  # bare words are typed by the tool's schema
-    casts: bool = False  # and so are strings
+    unquoted_values: bool = False  # words without quotes end at a comma or a bracket only
+    string_markers: tuple[str, ...] = ()  # marks around strings, besides quotation marks
+    types_from_schema: bool = False  # bare words are typed by the tool's schema
+    casts_strings: bool = False  # and so are strings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tagged:
+class TaggedArguments:
     """A name, then for each argument its key and its value between marks."""
 
-    ends: tuple[str, ...] = (">",)  # what ends the name
-    name: str = r"[\"']?(?P<name>[^\"'<>]+?)[\"']?"
-    written: tuple[str, ...] = ("{name}",)
-    key: Pair = NOTHING  # without `close`, the value follows the key's opening mark at once
-    value: Pair = NOTHING
-    keys: str = r"[\"']?(?P<key>[^\"'<>]+?)[\"']?"
-    key_written: str = "{key}"
+    name_ends: tuple[str, ...] = (">",)  # what ends the name
+    name_pattern: str = r"[\"']?(?P<name>[^\"'<>]+?)[\"']?"
+    spellings: tuple[str, ...] = ("{name}",)
+    key: MarkerPair = NO_MARKERS  # without `close`, the value follows the key's opening mark at once
+    value: MarkerPair = NO_MARKERS
+    key_pattern: str = r"[\"']?(?P<key>[^\"'<>]+?)[\"']?"
+    key_spelling: str = "{key}"
     trim: Trim = "newline"  # what of a value's white space is markup
     cdata: bool = False
-    escaped: bool = False  # entities in names and keys
-    inner: bool = False  # a value may end where the next key or the call's end begins
-    json: bool = False  # the arguments may also be written as one JSON object
-    block: Pair = NOTHING  # marks around such an object; the first ends as a key does
+    html_entities: bool = False  # entities in names and keys
+    implicit_end: bool = False  # a value may end where the next key or the call's end begins
+    accepts_json: bool = False  # the arguments may also be written as one JSON object
+    block: MarkerPair = NO_MARKERS  # marks around such an object; the first ends as a key does
     untyped: Literal["text", "json"] = "text"  # what a value is that no schema describes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nested:
+class NestedElements:
     """A name, then the arguments as elements: an object's keys are tags, a list's are `item`s."""
 
-    ends: tuple[str, ...] = ('">',)
-    name: str = r"[\"']?(?P<name>[^\"'<>]+?)[\"']?"
-    written: tuple[str, ...] = ("{name}",)
+    name_ends: tuple[str, ...] = ('">',)
+    name_pattern: str = r"[\"']?(?P<name>[^\"'<>]+?)[\"']?"
+    spellings: tuple[str, ...] = ("{name}",)
     prefix: str = ""  # stands before every tag
     item: str = "item"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pythonic:
+class PythonCalls:
     """Calls as Python writes them: `[f(a=1), g()]`."""
 
     brackets: bool = True  # without them, calls may stand on lines of their own
 
 
-Body: TypeAlias = Objects | Named | Tagged | Nested | Pythonic
+CallBody: TypeAlias = JsonObjects | NamedObject | TaggedArguments | NestedElements | PythonCalls
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
+class MessageHeader:
     """A message's header: what it says decides where the message goes.
 
     A header is what stands between one of `open` and one of `end`. The first of `routes` whose
@@ -115,35 +115,35 @@ class Header:
     end: tuple[str, ...] = ()
     close: tuple[str, ...] = ()  # what ends a message
     routes: tuple[tuple[str, Literal["text", "reasoning", "call"]], ...] = ()
-    begins: tuple[str, ...] = ()  # what an answer may begin with when it begins inside a header
-    written: tuple[tuple[Literal["text", "reasoning", "call"], str], ...] = ()  # whole headers
-    joint: str = ""  # stands between a message and the header of the next
+    answer_starts: tuple[str, ...] = ()  # what an answer may begin with when it begins inside a header
+    spellings: tuple[tuple[Literal["text", "reasoning", "call"], str], ...] = ()  # whole headers
+    separator: str = ""  # stands between a message and the header of the next
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tools:
+class ToolFormat:
     """How calls are written."""
 
     name: str
     models: str
     example: str
-    bodies: tuple[Body, ...]  # several: the first that can begin as the text does
-    section: Pair = NOTHING
-    call: Pair = NOTHING
-    header: Header | None = None
-    bare: bool = False  # a call may stand without its section
-    first: tuple[str, ...] = ()  # what a call without any mark begins with
-    start: bool = False  # a call needs no mark, but only the beginning of an answer can be one
-    drop: tuple[str, ...] = ()  # marks around text that are no part of it
-    skip: tuple[Pair, ...] = ()  # marks inside text, with all that stands between the two
-    spare: tuple[str, ...] = ()  # what may follow a call and means nothing
-    signs: tuple[str, ...] = ()  # what a template has that speaks so, where marks do not tell
-    thoughts: str = ""  # how these models think, for templates that do not say
+    bodies: tuple[CallBody, ...]  # several: the first that can begin as the text does
+    section: MarkerPair = NO_MARKERS
+    call: MarkerPair = NO_MARKERS
+    header: MessageHeader | None = None
+    section_optional: bool = False  # a call may stand without its section
+    unmarked_starts: tuple[str, ...] = ()  # what a call without any mark begins with
+    unmarked_at_start: bool = False  # a call needs no mark, but only the beginning of an answer can be one
+    dropped: tuple[str, ...] = ()  # marks around text that are no part of it
+    skipped: tuple[MarkerPair, ...] = ()  # marks inside text, with all that stands between the two
+    ignored_after_call: tuple[str, ...] = ()  # what may follow a call and means nothing
+    template_hints: tuple[str, ...] = ()  # what a template has that speaks so, where marks do not tell
+    default_reasoning: str = ""  # how these models think, for templates that do not say
     aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reasoning:
+class ReasoningFormat:
     """How thoughts are written."""
 
     name: str
@@ -151,21 +151,21 @@ class Reasoning:
     example: str
     open: tuple[str, ...] = ()
     close: tuple[str, ...] = ()
-    begins: tuple[str, ...] = ()  # opens thoughts too, but only as the first thing of an answer
+    opens_at_start: tuple[str, ...] = ()  # opens thoughts too, but only as the first thing of an answer
     label: tuple[str, ...] = ()  # left out right after the opening mark
-    drop: tuple[str, ...] = ()  # marks around the answer that are no part of it
-    skip: tuple[Pair, ...] = ()  # marks inside text, with all that stands between the two
-    header: Header | None = None
+    dropped: tuple[str, ...] = ()  # marks around the answer that are no part of it
+    skipped: tuple[MarkerPair, ...] = ()  # marks inside text, with all that stands between the two
+    header: MessageHeader | None = None
     trim: Trim = "none"  # white space of thoughts and answer that is markup
-    shown: bool = False  # the marks are part of the answer
-    control: bool = False  # the marks are tokens that are never words
-    words: bool = False  # the marks are plain words: only the first of each counts
-    wrap: Pair = NOTHING  # marks around the whole answer that are no part of it
-    signs: tuple[str, ...] = ()  # what a template has that thinks so, where marks do not tell
-    answer: str = "\n\n"  # what comes between closed thoughts and the answer
-    inside: bool = False  # where an answer begins when nothing is known of the prompt
+    keeps_markers: bool = False  # the marks are part of the answer
+    special_token_markers: bool = False  # the marks are tokens that are never words
+    plain_word_markers: bool = False  # the marks are plain words: only the first of each counts
+    answer_wrapper: MarkerPair = NO_MARKERS  # marks around the whole answer that are no part of it
+    template_hints: tuple[str, ...] = ()  # what a template has that thinks so, where marks do not tell
+    answer_separator: str = "\n\n"  # what comes between closed thoughts and the answer
+    starts_inside: bool = False  # where an answer begins when nothing is known of the prompt
     ended_by: tuple[str, ...] = ()  # marks of calls that end thoughts which were left open
     aliases: Mapping[str, bool] = field(default_factory=dict)  # other names, and their `inside`
 
 
-NO_REASONING = Reasoning(name="none", models="models that do not think", example="Hello.")
+NO_REASONING = ReasoningFormat(name="none", models="models that do not think", example="Hello.")

@@ -18,20 +18,20 @@ from functools import partial
 from dragoman.events import Channel
 from dragoman.output.arguments.call_body import marks
 from dragoman.output.calls import Calls, Toolbox
-from dragoman.output.rules import DEFAULT, Place, Policy, Rules, What
+from dragoman.output.rules import DEFAULT_POLICY, ParserState, ParserPolicy, FormatRules, MarkerMeaning
 from dragoman.output.sections import Frames
 from dragoman.output.span import Span
-from dragoman.output.spec import Header
+from dragoman.output.spec import MessageHeader
 from dragoman.output.text_buffer import (
-    Cut,
-    Reading,
-    Refused,
-    Sieve,
-    Source,
-    here,
-    peek,
-    skip,
-    until,
+    UnexpectedEnd,
+    ReadSteps,
+    Mismatch,
+    MarkerFilter,
+    TextBuffer,
+    read_marker,
+    is_at_marker,
+    skip_space,
+    read_until,
 )
 
 WORD = re.compile(r"[\w.\-]*")
@@ -44,10 +44,10 @@ class Machine:
 
     def __init__(
         self,
-        rules: Rules,
+        rules: FormatRules,
         tools: Toolbox,
         inside: bool | None = None,
-        policy: Policy = DEFAULT,
+        policy: ParserPolicy = DEFAULT_POLICY,
         *,
         header: bool = False,
     ) -> None:
@@ -55,18 +55,18 @@ class Machine:
         self._rules = rules
         self._policy = policy
         self._begins = header
-        self._src = Source()
+        self._src = TextBuffer()
         self._spans: list[Span] = []
         self._calls = Calls(self._src, self._spans, tools, self._give_back)
         self._frames = None if rules.tools is None else Frames(self._src, self._calls, rules.tools)
-        self._inside = rules.reasoning.inside if inside is None else inside
-        self._place = self._thoughts() if self._inside else rules.text
+        self._inside = rules.reasoning.starts_inside if inside is None else inside
+        self._place = self._thoughts() if self._inside else rules.in_text
         self._blank: list[Span] = []  # white space that is only worth telling if text follows
         self._lead = True  # whether nothing was said yet since the last thing that was not text
         self._pure = True  # whether nothing but text was seen
         self._silent = True  # whether no text was
         self._wrapped = False
-        self._sieve = Sieve(policy.hidden) if policy.hidden else None
+        self._sieve = MarkerFilter(policy.hidden) if policy.hidden else None
         self._thoughts_said: list[Span] = []  # all there was, where it may be wanted again
         self._cut = False
         self._closed = False
@@ -75,16 +75,16 @@ class Machine:
 
     # places
 
-    def _thoughts(self) -> Place:
+    def _thoughts(self) -> ParserState:
         rules = self._rules
         match self._policy.in_reasoning:
             case "ignore":
-                return rules.alone
+                return rules.in_reasoning_without_calls
             case "accept":
-                return rules.leaving
-        return rules.thoughts
+                return rules.in_reasoning_with_calls
+        return rules.in_reasoning
 
-    def _go(self, place: Place) -> None:
+    def _go(self, place: ParserState) -> None:
         self._place = place
         self._lead = True
         self._blank.clear()
@@ -96,7 +96,7 @@ class Machine:
         if self._place.channel == "reasoning":
             self._pure = False
             self._lead = self._lead and not text.strip()
-            channel: Channel = "text" if self._rules.reasoning.shown else "reasoning"
+            channel: Channel = "text" if self._rules.reasoning.keeps_markers else "reasoning"
             self._spans.append(Span(channel, text, start))
             return
         span = Span("text", text, start)
@@ -111,40 +111,40 @@ class Machine:
         self._spans.append(span)
 
     def _give_back(self) -> None:
-        text, start = self._src.kept()
+        text, start = self._src.take_held()
         self._say(text, start)
 
     # the loop
 
-    def _run(self) -> Reading[None]:
+    def _run(self) -> ReadSteps[None]:
         src = self._src
-        if self._inside and self._rules.reasoning.shown:
+        if self._inside and self._rules.reasoning.keeps_markers:
             yield from self._show()
         yield from self._beginning()
         while True:
             place = self._place
-            start, end, number = place.marks.search(src)
-            if start > src.at:
-                self._say(src.text[src.at : start], src.base + src.at)
-                src.at = start
+            start, end, number = place.markers.search(src)
+            if start > src.pos:
+                self._say(src.text[src.pos : start], src.base + src.pos)
+                src.pos = start
             if number >= 0:
-                mark = place.marks.marks[number]
+                mark = place.markers.markers[number]
                 yield from self._met(place.meanings[mark], mark, end)
-            elif src.walled:
-                src.lift()
+            elif src.is_stopped:
+                src.resume()
             elif src.ended:
-                self._say(src.text[src.at :], src.base + src.at)
+                self._say(src.text[src.pos :], src.base + src.pos)
                 return
             else:
                 yield
 
-    def _show(self) -> Reading[None]:
+    def _show(self) -> ReadSteps[None]:
         """Thoughts that stay in the answer get the mark back that the prompt opened them with."""
         reasoning = self._rules.reasoning
-        if not (yield from peek(self._src, marks(*reasoning.open))):
+        if not (yield from is_at_marker(self._src, marks(*reasoning.open))):
             self._spans.append(Span("text", reasoning.open[0], -len(reasoning.open[0])))
 
-    def _beginning(self) -> Reading[None]:
+    def _beginning(self) -> ReadSteps[None]:
         """Formats in which the beginning of an answer is a header or a call without a mark."""
         src, header = self._src, self._rules.header
         while not src.text and not src.ended:
@@ -153,178 +153,178 @@ class Machine:
         if self._inside:
             return
         if header is not None and self._begins:
-            src.keep()
+            src.hold()
             yield from self._header()
-        elif header is not None and header.begins:
-            src.keep()
+        elif header is not None and header.answer_starts:
+            src.hold()
             if (yield from self._inside_header(header)):
                 yield from self._header()
             else:
                 self._give_back()
-        elif rules.reasoning.begins:
-            if (yield from here(src, marks(*rules.reasoning.begins))) >= 0:
+        elif rules.reasoning.opens_at_start:
+            if (yield from read_marker(src, marks(*rules.reasoning.opens_at_start))) >= 0:
                 self._pure = False
                 self._go(self._thoughts())
         else:
             yield from self._unmarked()
 
-    def _unmarked(self) -> Reading[None]:
+    def _unmarked(self) -> ReadSteps[None]:
         """A call that nothing marks: where an answer begins, or after thoughts it began with."""
         src, tools = self._src, self._rules.tools
-        if tools is None or not tools.start or not self._silent:
+        if tools is None or not tools.unmarked_at_start or not self._silent:
             return
-        src.keep()
-        yield from skip(src)
-        if (yield from peek(src, marks(*self._rules.reasoning.open))):
+        src.hold()
+        yield from skip_space(src)
+        if (yield from is_at_marker(src, marks(*self._rules.reasoning.open))):
             self._give_back()
         else:
-            yield from self._attempt(Frames.call, src.at)
+            yield from self._attempt(Frames.call, src.pos)
 
-    def _inside_header(self, header: Header) -> Reading[bool]:
+    def _inside_header(self, header: MessageHeader) -> ReadSteps[bool]:
         """Whether an answer begins in the middle of a header."""
         src = self._src
-        if any(header.begins):
-            yield from skip(src)
-            return (yield from peek(src, marks(*header.begins)))
-        yield from skip(src, WORD)
-        return (yield from peek(src, marks(*header.end)))
+        if any(header.answer_starts):
+            yield from skip_space(src)
+            return (yield from is_at_marker(src, marks(*header.answer_starts)))
+        yield from skip_space(src, WORD)
+        return (yield from is_at_marker(src, marks(*header.end)))
 
-    def _met(self, what: What, mark: str, end: int) -> Reading[None]:
+    def _met(self, what: MarkerMeaning, mark: str, end: int) -> ReadSteps[None]:
         """Do what a mark means here."""
         src = self._src
         match what:
             case "section":
                 refused = yield from self._attempt(Frames.section, end)
-                if refused and self._place is self._rules.text:
-                    self._place = self._rules.opened  # its next call may be a good one
+                if refused and self._place is self._rules.in_text:
+                    self._place = self._rules.after_rejected_section  # its next call may be a good one
             case "call":
                 yield from self._attempt(Frames.call, end)
             case "first":
-                yield from self._attempt(Frames.call, src.at)
+                yield from self._attempt(Frames.call, src.pos)
             case "header":
-                src.keep()
-                src.at = end
+                src.hold()
+                src.pos = end
                 yield from self._header()
             case "skip":
                 yield from self._skip(mark, end)
             case "over":
-                self._go(self._rules.text)
-                self._say(src.text[src.at : end], src.base + src.at)
-                src.at = end
+                self._go(self._rules.in_text)
+                self._say(src.text[src.pos : end], src.base + src.pos)
+                src.pos = end
             case "wrap" | "unwrap":
                 self._wrap(what == "wrap", end)
             case "drop":
-                src.forget()
-                src.at = end
+                src.drop_held()
+                src.pos = end
             case _:
-                src.forget()
+                src.drop_held()
                 yield from self._turn(what, end)
 
     def _wrap(self, opening: bool, end: int) -> None:
         """A mark around the answer: it counts only as the first and the last thing of it."""
         src = self._src
-        open_now = self._wrapped or not (self._rules.reasoning.wrap.open or self._pure)
+        open_now = self._wrapped or not (self._rules.reasoning.answer_wrapper.open or self._pure)
         if self._lead and not self._wrapped if opening else open_now:
             self._wrapped = opening
         else:
-            self._say(src.text[src.at : end], src.base + src.at)
-        src.at = end
+            self._say(src.text[src.pos : end], src.base + src.pos)
+        src.pos = end
 
-    def _turn(self, what: What, end: int) -> Reading[None]:
+    def _turn(self, what: MarkerMeaning, end: int) -> ReadSteps[None]:
         """Go from text to thoughts or back, unless the mark is only a word here."""
         src, reasoning = self._src, self._rules.reasoning
         thinking = self._place.channel == "reasoning"
         stray = not self._lead and (what == "open" if thinking else what == "close")
-        stray = stray and not reasoning.control and (thinking or self._pure or reasoning.words)
-        stray = stray or (reasoning.words and what == "open" and not self._pure)
-        if stray or reasoning.shown:
-            self._say(src.text[src.at : end], src.base + src.at)
-        src.at = end
+        stray = stray and not reasoning.special_token_markers and (thinking or self._pure or reasoning.plain_word_markers)
+        stray = stray or (reasoning.plain_word_markers and what == "open" and not self._pure)
+        if stray or reasoning.keeps_markers:
+            self._say(src.text[src.pos : end], src.base + src.pos)
+        src.pos = end
         if stray:
             return
         self._pure = False
         if what == "open":
             self._go(self._thoughts())
             if reasoning.label:
-                yield from here(src, marks(*reasoning.label))
+                yield from read_marker(src, marks(*reasoning.label))
         else:
-            self._go(self._rules.text)
+            self._go(self._rules.in_text)
         match reasoning.trim:
             case "newline":
-                yield from here(src, marks("\n"))
+                yield from read_marker(src, marks("\n"))
             case "space":
-                yield from skip(src)
+                yield from skip_space(src)
         if thinking:
             yield from self._unmarked()
 
-    def _skip(self, mark: str, end: int) -> Reading[None]:
+    def _skip(self, mark: str, end: int) -> ReadSteps[None]:
         """Leave out marks inside text, with what stands between them."""
         src = self._src
-        close = next(pair.close for pair in self._rules.skip if mark in pair.open)
-        src.keep()
-        src.at = end
+        close = next(pair.close for pair in self._rules.skipped if mark in pair.open)
+        src.hold()
+        src.pos = end
         if close:
             every = marks(*close, *self._place.meanings)
             try:
-                text, mark, end = yield from until(src, every, SHORT)
+                text, mark, end = yield from read_until(src, every, SHORT)
                 words = mark not in close or any(map(str.isalpha, text))
-                src.at = end if mark in close else src.at
-            except (Cut, Refused):
+                src.pos = end if mark in close else src.pos
+            except (UnexpectedEnd, Mismatch):
                 words = True
             if words:
                 self._give_back()
                 return
-        src.forget()
+        src.drop_held()
 
     # headers
 
-    def _header(self) -> Reading[None]:
+    def _header(self) -> ReadSteps[None]:
         """Read a header and go where it says. One that never ends is text."""
         src, header = self._src, self._rules.header
         assert header is not None  # noqa: S101
         text, mark, end = "", "", 0
         try:
-            text, mark, end = yield from until(src, marks(*header.end, *header.close))
-        except Refused:
+            text, mark, end = yield from read_until(src, marks(*header.end, *header.close))
+        except Mismatch:
             pass
-        except Cut:
+        except UnexpectedEnd:
             if self._cut:
-                src.forget()
+                src.drop_held()
         if mark not in header.end:
-            src.at = max(src.at, end)
+            src.pos = max(src.pos, end)
             self._give_back()
             return
         self._pure = False
         if header.routes:
-            whole, src.at = src.so_far(), end
+            whole, src.pos = src.held_text(), end
             yield from self._route(header, whole)
         elif WORDS.fullmatch(text) is None:
             self._give_back()
         else:  # the mark itself says where to go
             what = self._place.meanings.get(mark)
             if what is None:
-                src.forget()
+                src.drop_held()
             else:
                 yield from self._met(what, mark, end)
 
-    def _route(self, header: Header, text: str) -> Reading[None]:
+    def _route(self, header: MessageHeader, text: str) -> ReadSteps[None]:
         """Go where a header says; one that says nothing is text."""
         for pattern, where in header.routes:
             found = re.search(pattern, text)
             if found is None:
                 continue
-            self._go(self._thoughts() if where == "reasoning" else self._rules.said)
+            self._go(self._thoughts() if where == "reasoning" else self._rules.in_routed_text)
             if where != "call" or self._frames is None:
-                self._src.forget()
+                self._src.drop_held()
                 return
             reading = partial(Frames.addressed, name=found["name"])
-            yield from self._attempt(reading, self._src.at)
+            yield from self._attempt(reading, self._src.pos)
             return
         self._give_back()
 
     # calls
 
-    def _attempt(self, reading: Callable[[Frames], Reading[None]], end: int) -> Reading[bool]:
+    def _attempt(self, reading: Callable[[Frames], ReadSteps[None]], end: int) -> ReadSteps[bool]:
         """Read what may be calls, from `end` on; give it back as text if it is none.
 
         Whether it was refused, in the middle or at once.
@@ -333,48 +333,48 @@ class Machine:
         assert frames is not None  # noqa: S101
         draft = self._place.channel == "reasoning" and self._policy.in_reasoning == "auto"
         calls.attempt(draft=draft)
-        if not src.keeping:
-            src.keep()
-        src.at = end
-        if draft and not src.walled:
-            src.fence(self._rules.closers)
+        if not src.is_holding:
+            src.hold()
+        src.pos = end
+        if draft and not src.is_stopped:
+            src.stop_before(self._rules.reasoning_closers)
         refused, left = False, None
         try:
             yield from reading(frames)
             while draft and (yield from frames.follows()):
                 yield from frames.section_or_call()
-        except Refused:
+        except Mismatch:
             refused = True
-            left = src.kept() if calls.begun and not draft else None
+            left = src.take_held() if calls.begun and not draft else None
             self._complete()
-        except Cut:
+        except UnexpectedEnd:
             self._ended()
-            src.at = len(src.text)
+            src.pos = len(src.text)
         if draft:
             yield from self._judge()
         elif calls.found:
             self._pure = False
-            self._go(self._rules.after)
+            self._go(self._rules.after_call)
         if left is not None:
             self._say(*left)
         self._give_back()
         calls.end()
         return refused and not calls.found
 
-    def _judge(self) -> Reading[None]:
+    def _judge(self) -> ReadSteps[None]:
         """A call among thoughts counts if nothing follows it."""
         src, calls = self._src, self._calls
-        if not src.walled:
-            yield from skip(src)
-            while (yield from here(src, self._rules.nothing)) >= 0:
-                yield from skip(src)
-        meant = calls.found and not calls.spoiled and src.ended and not src.more
-        meant = meant and not src.walled
+        if not src.is_stopped:
+            yield from skip_space(src)
+            while (yield from read_marker(src, self._rules.ignorable)) >= 0:
+                yield from skip_space(src)
+        meant = calls.found and not calls.spoiled and src.ended and not src.has_more
+        meant = meant and not src.is_stopped
         calls.judge(meant)
         if meant:
-            src.forget()
-        if not src.walled:
-            src.lift()
+            src.drop_held()
+        if not src.is_stopped:
+            src.resume()
 
     def _complete(self) -> None:
         if self._calls.begun:
@@ -388,5 +388,5 @@ class Machine:
             self._complete()
         elif calls.opened and not calls.muted:
             calls.args("" if calls.begun else calls.held())
-            self._src.at = len(self._src.text)
+            self._src.pos = len(self._src.text)
             calls.settle()

@@ -17,168 +17,168 @@ from typing import TypeVar
 from dragoman.output.spec import GAP
 
 T = TypeVar("T")
-Reading = Generator[None, None, T]
+ReadSteps = Generator[None, None, T]
 
 SPACE = re.compile(r"\s*")
-NESTED = 100  # letters of a mark, as deep as a pattern may nest
-LONGEST_NAME = 256  # characters; nothing longer is a name, a key or a header
+MAX_NESTED_PREFIX = 100  # letters of a mark, as deep as a pattern may nest
+MAX_NAME = 256  # characters; nothing longer is a name, a key or a header
 
 
-class Cut(Exception):
+class UnexpectedEnd(Exception):
     """The text ended in the middle of something."""
 
 
-class Refused(Exception):
+class Mismatch(Exception):
     """What was read is not what it seemed to be."""
 
 
-class Source:
+class TextBuffer:
     """A text that comes in pieces."""
 
     __slots__ = (
-        "_beyond",
-        "_fence",
-        "_from",
-        "_kept",
-        "_start",
-        "at",
+        "_after_stop",
+        "_stop_markers",
+        "_held_from",
+        "_held",
+        "_held_start",
+        "pos",
         "base",
         "ended",
         "text",
-        "walled",
+        "is_stopped",
     )
 
     def __init__(self) -> None:
         self.text = ""
-        self.at = 0  # what comes next
+        self.pos = 0  # what comes next
         self.base = 0  # where `text` begins in the whole
         self.ended = False
-        self._kept: list[str] | None = None
-        self._from = 0
-        self._start = 0
-        self._fence: Marks | None = None
-        self._beyond = ""
-        self.walled = False  # whether the text ends for now because a mark of the fence follows
+        self._held: list[str] | None = None
+        self._held_from = 0
+        self._held_start = 0
+        self._stop_markers: MarkerSet | None = None
+        self._after_stop = ""
+        self.is_stopped = False  # whether the text ends for now because a mark of the fence follows
 
     def push(self, piece: str) -> None:
         """More text."""
-        if self._fence is not None:
-            if self.walled:
-                self._beyond += piece
+        if self._stop_markers is not None:
+            if self.is_stopped:
+                self._after_stop += piece
                 return
-            piece, self._beyond = self._beyond + piece, ""
-        at = self.at
-        if self._kept is not None:
-            self._kept.append(self.text[self._from : at])
-            self._from = 0
+            piece, self._after_stop = self._after_stop + piece, ""
+        at = self.pos
+        if self._held is not None:
+            self._held.append(self.text[self._held_from : at])
+            self._held_from = 0
         self.base += at
         self.text = self.text[at:] + piece if at < len(self.text) else piece
-        self.at = 0
-        if self._fence is not None:
-            self._wall()
+        self.pos = 0
+        if self._stop_markers is not None:
+            self._apply_stop()
 
-    def fence(self, marks: Marks) -> None:
+    def stop_before(self, marks: MarkerSet) -> None:
         """Nothing past one of the marks is to be read until `lift`: it is as if the text ended."""
-        self._fence = marks
-        self._wall()
+        self._stop_markers = marks
+        self._apply_stop()
 
-    def _wall(self) -> None:
-        assert self._fence is not None  # noqa: S101
-        start, _, number = self._fence.search(self)
-        self.text, self._beyond = self.text[:start], self.text[start:]
-        self.walled = number >= 0
-        self.ended = self.ended or self.walled
+    def _apply_stop(self) -> None:
+        assert self._stop_markers is not None  # noqa: S101
+        start, _, number = self._stop_markers.search(self)
+        self.text, self._after_stop = self.text[:start], self.text[start:]
+        self.is_stopped = number >= 0
+        self.ended = self.ended or self.is_stopped
 
-    def lift(self) -> None:
+    def resume(self) -> None:
         """Read on past the fence."""
-        self.ended = self.ended and not self.walled
-        self.text += self._beyond
-        self._fence, self._beyond, self.walled = None, "", False
+        self.ended = self.ended and not self.is_stopped
+        self.text += self._after_stop
+        self._stop_markers, self._after_stop, self.is_stopped = None, "", False
 
     def finish(self) -> None:
         """No more text comes."""
         self.ended = True
-        if self._fence is not None and not self.walled:
-            self.text += self._beyond
-            self._beyond = ""
+        if self._stop_markers is not None and not self.is_stopped:
+            self.text += self._after_stop
+            self._after_stop = ""
 
-    def keep(self) -> None:
+    def hold(self) -> None:
         """Keep what is read from here on."""
-        self._kept, self._from, self._start = [], self.at, self.base + self.at
+        self._held, self._held_from, self._held_start = [], self.pos, self.base + self.pos
 
-    def kept(self) -> tuple[str, int]:
+    def take_held(self) -> tuple[str, int]:
         """What was read since `keep`, and where it began. Nothing is kept any longer."""
-        if self._kept is None:
-            return "", self.base + self.at
-        text = "".join([*self._kept, self.text[self._from : self.at]])
-        self._kept = None
-        return text, self._start
+        if self._held is None:
+            return "", self.base + self.pos
+        text = "".join([*self._held, self.text[self._held_from : self.pos]])
+        self._held = None
+        return text, self._held_start
 
-    def so_far(self) -> str:
+    def held_text(self) -> str:
         """What was read since `keep`; it is kept on."""
-        return "".join([*(self._kept or ()), self.text[self._from : self.at]])
+        return "".join([*(self._held or ()), self.text[self._held_from : self.pos]])
 
-    def forget(self) -> None:
-        self._kept = None
-
-    @property
-    def keeping(self) -> bool:
-        return self._kept is not None
+    def drop_held(self) -> None:
+        self._held = None
 
     @property
-    def more(self) -> bool:
+    def is_holding(self) -> bool:
+        return self._held is not None
+
+    @property
+    def has_more(self) -> bool:
         """Whether there is text to read now."""
-        return self.at < len(self.text)
+        return self.pos < len(self.text)
 
 
-class Marks:
+class MarkerSet:
     """Finds the first of several marks, or a tail that may still become one."""
 
     def __init__(self, marks: Sequence[str]) -> None:
-        self.marks = tuple(dict.fromkeys(mark for mark in marks if mark))
-        self.first = frozenset(mark[0] for mark in self.marks)
-        self._known = {mark.replace(GAP, ""): at for at, mark in enumerate(self.marks)}
-        self._loose = any(GAP in mark for mark in self.marks)
-        self._growing = {
-            self._known[one]
-            for one in self._known
-            for other in self._known
+        self.markers = tuple(dict.fromkeys(mark for mark in marks if mark))
+        self.first_chars = frozenset(mark[0] for mark in self.markers)
+        self._index = {mark.replace(GAP, ""): at for at, mark in enumerate(self.markers)}
+        self._has_gaps = any(GAP in mark for mark in self.markers)
+        self._prefixes = {
+            self._index[one]
+            for one in self._index
+            for other in self._index
             if other != one and other.startswith(one)
         }
-        self._each = [re.compile(_pattern(mark)) for mark in self.marks] if self._loose else []
-        ordered = sorted(self.marks, key=len, reverse=True)
+        self._patterns = [re.compile(_pattern(mark)) for mark in self.markers] if self._has_gaps else []
+        ordered = sorted(self.markers, key=len, reverse=True)
         whole = [_pattern(mark) for mark in ordered]
-        parts = [part for mark in ordered if (part := _unfinished(mark))]
+        parts = [part for mark in ordered if (part := _partial_pattern(mark))]
         # a tail that may become a longer mark comes before a shorter mark that is there already
-        growing = {self.marks[at] for at in self._growing}
+        growing = {self.markers[at] for at in self._prefixes}
         sure = [_pattern(mark) for mark in ordered if mark not in growing]
         live = re.compile("|".join(sure + parts + whole) or r"(?!)")
         last = re.compile("|".join(whole) or r"(?!)")
         self._search = {False: live.search, True: last.search}
         self._match = {False: live.match, True: last.match}
 
-    def search(self, src: Source) -> tuple[int, int, int]:
+    def search(self, src: TextBuffer) -> tuple[int, int, int]:
         """Start, end and number of the next mark; -1 for a tail, or none at the text's end."""
-        return self._told(self._search[src.ended](src.text, src.at), len(src.text), src)
+        return self._describe_match(self._search[src.ended](src.text, src.pos), len(src.text), src)
 
-    def match(self, src: Source) -> tuple[int, int, int]:
+    def match(self, src: TextBuffer) -> tuple[int, int, int]:
         """The same for a mark that stands right here; a start of -1 says that none does."""
-        if src.at >= len(src.text):
-            return src.at, src.at, -1
-        return self._told(self._match[src.ended](src.text, src.at), -1, src)
+        if src.pos >= len(src.text):
+            return src.pos, src.pos, -1
+        return self._describe_match(self._match[src.ended](src.text, src.pos), -1, src)
 
-    def _told(self, found: re.Match[str] | None, missing: int, src: Source) -> tuple[int, int, int]:
+    def _describe_match(self, found: re.Match[str] | None, missing: int, src: TextBuffer) -> tuple[int, int, int]:
         if found is None:
             return missing, missing, -1
         said = found.group()
         start, end = found.span()
-        number = self._loosely(said) if self._loose else self._known.get(said, -1)
-        if number in self._growing and end == len(src.text) and not src.ended:
+        number = self._find_with_gaps(said) if self._has_gaps else self._index.get(said, -1)
+        if number in self._prefixes and end == len(src.text) and not src.ended:
             return start, end, -1  # it may become a longer one
         return start, end, number
 
-    def _loosely(self, said: str) -> int:
-        return next((at for at, one in enumerate(self._each) if one.fullmatch(said)), -1)
+    def _find_with_gaps(self, said: str) -> int:
+        return next((at for at, one in enumerate(self._patterns) if one.fullmatch(said)), -1)
 
 
 def _atoms(mark: str) -> list[str]:
@@ -189,10 +189,10 @@ def _pattern(mark: str) -> str:
     return "".join(_atoms(mark))
 
 
-def _unfinished(mark: str) -> str:
+def _partial_pattern(mark: str) -> str:
     """A pattern for a beginning of the mark that stands at the end of the text."""
     *atoms, _ = _atoms(mark)
-    if len(atoms) > NESTED:
+    if len(atoms) > MAX_NESTED_PREFIX:
         return "(?:" + "|".join("".join(atoms[:at]) for at in range(len(atoms), 0, -1)) + r")\Z"
     pattern = ""
     for atom in reversed(atoms):
@@ -200,7 +200,7 @@ def _unfinished(mark: str) -> str:
     return pattern
 
 
-def last_of(text: str, marks: Sequence[str]) -> tuple[int, int]:
+def find_last_marker(text: str, marks: Sequence[str]) -> tuple[int, int]:
     """Where the last of the marks in a text begins and ends, or -1."""
     spans = [(at, at + len(mark)) for mark in marks if (at := text.rfind(mark)) >= 0]
     for mark in marks:
@@ -209,12 +209,12 @@ def last_of(text: str, marks: Sequence[str]) -> tuple[int, int]:
     return max(spans, default=(-1, -1))
 
 
-class Sieve:
+class MarkerFilter:
     """Leaves marks out of a text."""
 
     def __init__(self, marks: Sequence[str]) -> None:
-        self._marks = Marks(marks)
-        self._src = Source()
+        self._marks = MarkerSet(marks)
+        self._src = TextBuffer()
 
     def feed(self, text: str) -> str:
         self._src.push(text)
@@ -222,51 +222,51 @@ class Sieve:
 
     def close(self) -> str:
         self._src.ended = True
-        return self._rest() + self._src.text[self._src.at :]
+        return self._rest() + self._src.text[self._src.pos :]
 
     def _rest(self) -> str:
         src, parts = self._src, []
         while True:
             start, end, number = self._marks.search(src)
-            parts.append(src.text[src.at : start])
-            src.at = end if number >= 0 else start
+            parts.append(src.text[src.pos : start])
+            src.pos = end if number >= 0 else start
             if number < 0:
                 return "".join(parts)
 
 
-def skip(src: Source, pattern: re.Pattern[str] = SPACE) -> Reading[None]:
+def skip_space(src: TextBuffer, pattern: re.Pattern[str] = SPACE) -> ReadSteps[None]:
     """Read over white space, or what else the pattern says, to the next thing there is."""
     while True:
-        found = pattern.match(src.text, src.at)
+        found = pattern.match(src.text, src.pos)
         if found is not None:
-            src.at = found.end()
-        if src.at < len(src.text) or src.ended:
+            src.pos = found.end()
+        if src.pos < len(src.text) or src.ended:
             return
         yield
 
 
-def look(src: Source) -> Reading[str]:
+def peek_char(src: TextBuffer) -> ReadSteps[str]:
     """The next character, not read yet; empty at the end."""
-    while src.at >= len(src.text):
+    while src.pos >= len(src.text):
         if src.ended:
             return ""
         yield
-    return src.text[src.at]
+    return src.text[src.pos]
 
 
-def here(src: Source, marks: Marks) -> Reading[int]:
+def read_marker(src: TextBuffer, marks: MarkerSet) -> ReadSteps[int]:
     """Read the mark that stands here: its number, or -1 if none does."""
     while True:
         start, end, number = marks.match(src)
         if number >= 0:
-            src.at = end
+            src.pos = end
             return number
         if start < 0 or src.ended:
             return -1
         yield
 
 
-def peek(src: Source, which: Marks) -> Reading[bool]:
+def is_at_marker(src: TextBuffer, which: MarkerSet) -> ReadSteps[bool]:
     """Whether one of the marks stands here; it is not read."""
     while True:
         start, _, number = which.match(src)
@@ -277,26 +277,26 @@ def peek(src: Source, which: Marks) -> Reading[bool]:
         yield
 
 
-def closed(src: Source, marks: Marks) -> Reading[bool]:
+def read_closing_marker(src: TextBuffer, marks: MarkerSet) -> ReadSteps[bool]:
     """Read the mark that closes something, if it is here; at the end a part of it will do."""
     while True:
         start, end, number = marks.match(src)
         if number >= 0:
-            src.at = end
+            src.pos = end
             return True
         if src.ended:
-            rest = src.text[src.at : src.at + LONGEST_NAME]
+            rest = src.text[src.pos : src.pos + MAX_NAME]
             part = len(rest) > 1 and any(
-                mark.replace(GAP, "").startswith(rest) for mark in marks.marks
+                mark.replace(GAP, "").startswith(rest) for mark in marks.markers
             )
-            src.at += len(rest) if part else 0
+            src.pos += len(rest) if part else 0
             return part
         if start < 0:
             return False
         yield
 
 
-def until(src: Source, marks: Marks, longest: int = LONGEST_NAME) -> Reading[tuple[str, str, int]]:
+def read_until(src: TextBuffer, marks: MarkerSet, longest: int = MAX_NAME) -> ReadSteps[tuple[str, str, int]]:
     """Read a short text up to a mark: the text, the mark, and where the mark ends.
 
     The mark itself is not read. Refuses what is too long; may be cut.
@@ -306,31 +306,31 @@ def until(src: Source, marks: Marks, longest: int = LONGEST_NAME) -> Reading[tup
     while True:
         start, end, number = marks.search(src)
         room = longest - size
-        if start - src.at > room:  # the same place wherever the text was cut
-            src.at += room
-            raise Refused
-        parts.append(src.text[src.at : start])
-        size += start - src.at
-        src.at = start
+        if start - src.pos > room:  # the same place wherever the text was cut
+            src.pos += room
+            raise Mismatch
+        parts.append(src.text[src.pos : start])
+        size += start - src.pos
+        src.pos = start
         if number >= 0:
-            return "".join(parts), marks.marks[number], end
+            return "".join(parts), marks.markers[number], end
         if src.ended:
-            raise Cut
+            raise UnexpectedEnd
         yield
 
 
-def up_to(src: Source, marks: Marks, out: Callable[[str], object]) -> Reading[tuple[str, int]]:
+def stream_until(src: TextBuffer, marks: MarkerSet, out: Callable[[str], object]) -> ReadSteps[tuple[str, int]]:
     """Hand out all text up to a mark; the mark, which is not read, and where it ends."""
     while True:
         start, end, number = marks.search(src)
-        piece, src.at = src.text[src.at : start], start
+        piece, src.pos = src.text[src.pos : start], start
         if piece:
             out(piece)
         if number >= 0:
-            return marks.marks[number], end
+            return marks.markers[number], end
         if src.ended:
-            piece, src.at = src.text[src.at :], len(src.text)
+            piece, src.pos = src.text[src.pos :], len(src.text)
             if piece:
                 out(piece)
-            raise Cut
+            raise UnexpectedEnd
         yield

@@ -15,14 +15,14 @@ from dragoman.events import Completion, Delta, Usage
 from dragoman.types import Request
 
 
-class Writer(Protocol):
+class Encoder(Protocol):
     """Writes one answer down, as events of a stream or as a whole."""
 
     def start(self) -> list[bytes]:
         """Events before anything was generated."""
         ...
 
-    def write(self, delta: Delta) -> list[bytes]:
+    def encode_delta(self, delta: Delta) -> list[bytes]:
         """Events for one delta."""
         ...
 
@@ -34,7 +34,7 @@ class Writer(Protocol):
         """Events that end a stream that broke."""
         ...
 
-    def whole(self, completion: Completion) -> bytes:
+    def encode_whole(self, completion: Completion) -> bytes:
         """The whole answer as one body."""
         ...
 
@@ -46,10 +46,10 @@ class Dialect(Protocol):
         """A request, or an error that says what is wrong with the body and where."""
         ...
 
-    def writer(self, request: Request, model: str, choices: int, prompt: int) -> Writer:
+    def encoder(self, request: Request, model: str, choices: int, prompt: int) -> Encoder:
         """For an answer of this model; `prompt` is how many tokens it read, if that is known."""
         ...
 
-    def error(self, error: DragomanError) -> bytes:
+    def encode_error(self, error: DragomanError) -> bytes:
         """The dialect's error object."""
         ...

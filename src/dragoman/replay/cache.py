@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from dragoman.replay.digest import Entry
-from dragoman.store.rows import Memory as Row
+from dragoman.store.rows import StoredTurn as Row
 
 log = logging.getLogger("dragoman.memory")
 

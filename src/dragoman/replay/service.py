@@ -21,7 +21,7 @@ from dragoman.replay.cache import Backing, Shelf
 from dragoman.replay.digest import Entry, digest, places, thoughts, told, told_of
 from dragoman.replay.prefix_index import WIDTH, Trail, packed, unpacked
 from dragoman.replay.splice import without
-from dragoman.types import Adapter, Chat, Message, Said
+from dragoman.types import Adapter, Chat, Message, ReplayedTurn
 
 Lost: TypeAlias = tuple[str, ...]  # why turns are not as the model wrote them, each
 MOST = 64 << 20
@@ -136,19 +136,19 @@ class Memory:
         lost = []
         for at, turn in turns.items():
             said = self._said(owner, turn)
-            if isinstance(said, Said):
+            if isinstance(said, ReplayedTurn):
                 messages[at] = replace(messages[at], said=said)
             else:
                 lost.append(said)
         return replace(chat, messages=tuple(messages)), passed[-1], tuple(lost)
 
-    def _said(self, owner: str, turn: Turn) -> Said | str:
+    def _said(self, owner: str, turn: Turn) -> ReplayedTurn | str:
         why = UNKNOWN
         for key in turn.keys:
             entry = self._shelf.get(owner, key)
             if entry is not None:
                 if turn.agrees(entry):
-                    return Said(unpacked(entry.opening), unpacked(entry.ids))
+                    return ReplayedTurn(unpacked(entry.opening), unpacked(entry.ids))
                 why = EDITED
         return why
 

@@ -23,7 +23,7 @@ from dragoman.prompt.template.budget import Limits
 from dragoman.prompt.template.template import TOO_COSTLY
 from dragoman.replay.turn_boundaries import Bounds, Marks, Piece, Shape, Write, shape_of
 from dragoman.replay.turn_positions import Opener, Place, places
-from dragoman.types import Chat, Message, Said
+from dragoman.types import Chat, Message, ReplayedTurn
 
 UNPLACED, REFUSED = "unplaced", "refused"
 
@@ -75,7 +75,7 @@ class Recaller:
         return Written(made, recalled, tuple(lost), self._bounds.opened(plain, made, limits))
 
     def _recalled(
-        self, chat: Chat, said: Sequence[Said], limits: Limits
+        self, chat: Chat, said: Sequence[ReplayedTurn], limits: Limits
     ) -> tuple[list[Piece] | None, set[int]]:
         """The pieces, or which turns stand in the way; none, if it is the template."""
         try:
@@ -87,7 +87,7 @@ class Recaller:
         found, failed = places(pieces, [self._opener(one) for one in said], self._bounds.ends)
         return (None, failed) if failed else (put_back(pieces, found, said), failed)
 
-    def _opener(self, said: Said) -> Opener:
+    def _opener(self, said: ReplayedTurn) -> Opener:
         first, *rest = said.opening
         until = next((at for at, token in enumerate(rest) if token in self._names), 0)
         text = b"".join(map(self._tokens.__getitem__, rest[:until]))
@@ -108,7 +108,7 @@ class Recaller:
             messages.append(message)
         return replace(chat, messages=tuple(messages)), lost
 
-    def _fit(self, message: Message, said: Said, shape: Shape) -> Message | None:
+    def _fit(self, message: Message, said: ReplayedTurn, shape: Shape) -> Message | None:
         """A turn, or only its calls, if that can be replaced: what goes there is all of it."""
         made = replace(message, said=replace(said))  # one that is no other turn's
         if self._bounds.placeable(shape):
@@ -119,7 +119,7 @@ class Recaller:
         return replace(made, content=None, reasoning=None)
 
 
-def put_back(pieces: Sequence[str], where: Sequence[Place], said: Sequence[Said]) -> list[Piece]:
+def put_back(pieces: Sequence[str], where: Sequence[Place], said: Sequence[ReplayedTurn]) -> list[Piece]:
     """The pieces with turns as they were said; still plain text and tokens in turn."""
     made: list[Piece] = []
     at = 0
@@ -136,7 +136,7 @@ def _cleaned(piece: Piece) -> Piece:
     return clean(piece) if isinstance(piece, str) and (MARK in piece or "\\" in piece) else piece
 
 
-def remembered(chat: Chat) -> list[Said]:
+def remembered(chat: Chat) -> list[ReplayedTurn]:
     return [message.said for message in chat.messages if message.said is not None]
 
 

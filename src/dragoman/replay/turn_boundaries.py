@@ -19,7 +19,7 @@ from dragoman.prompt.special_tokens import clean
 from dragoman.prompt.template.budget import Limits
 from dragoman.prompt.template.capabilities import TRYING
 from dragoman.replay.turn_positions import Ends, Opener, places
-from dragoman.types import Chat, Message, Said, Tool, ToolCall
+from dragoman.types import Chat, Message, ReplayedTurn, Tool, ToolCall
 
 Piece: TypeAlias = str | tuple[int, ...]  # text or a special token, or tokens as they are
 Write: TypeAlias = Callable[[Chat, Limits], list[str]]
@@ -198,7 +198,7 @@ class Bounds:
         opening = self._question(shape.chat(*before))
         if not opening:
             return False
-        signed = shape.chat(*before, replace(turn, said=Said((), ())), *after)
+        signed = shape.chat(*before, replace(turn, said=ReplayedTurn((), ())), *after)
         try:
             plain, pieces = self._write(shape.story(), TRYING), self._write(signed, TRYING)
         except DragomanError:

@@ -20,9 +20,9 @@ from dragoman.errors import DragomanError, Draining, EngineFailed, TooLarge, Una
 from dragoman.events import Delta
 from dragoman.protocols import responses
 from dragoman.responses.feed import Feed
-from dragoman.responses.response_run import Cancelled, Turn
-from dragoman.responses.run import Outlet
-from dragoman.store.rows import Entry, Stored
+from dragoman.responses.response_run import Cancelled, ResponseRun
+from dragoman.responses.run import Sink
+from dragoman.store.rows import StoredItem, StoredResponse
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
@@ -40,10 +40,10 @@ class Interruptible(Protocol):
 Watching = Callable[[], AbstractAsyncContextManager[Interruptible]]
 
 
-class Running:
+class BackgroundRun:
     """A response at work."""
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: ResponseRun) -> None:
         self.turn = turn
         self.feed = Feed()
         self.flushed = 0  # frames that are in the store
@@ -63,11 +63,11 @@ class Running:
         return list(enumerate(frames[self.flushed :], self.flushed))
 
 
-class Ending(Struct, frozen=True):
+class FinishedResponse(Struct, frozen=True):
     """The end of a response, as it goes to the store."""
 
-    row: Stored
-    items: Sequence[Entry] = ()
+    row: StoredResponse
+    items: Sequence[StoredItem] = ()
     frames: Sequence[tuple[int, bytes]] = ()
 
     async def write(self, store: Store) -> None:
@@ -75,7 +75,7 @@ class Ending(Struct, frozen=True):
         await store.finish_turn(row.owner, row.id, row.status, row.body, self.items, self.frames)
 
 
-class Background:
+class BackgroundRuns:
     """All responses of this process that run on by themselves."""
 
     def __init__(
@@ -87,28 +87,28 @@ class Background:
         self._watching = watching
         self._note = note
         self._failed = failed  # is told of what nobody else hears of
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, BackgroundRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._tending: asyncio.Task[None] | None = None
-        self._late: list[Ending] = []  # that the store could not take when they came
+        self._late: list[FinishedResponse] = []  # that the store could not take when they came
 
-    def find(self, owner: str, name: str) -> Running | None:
+    def find(self, owner: str, name: str) -> BackgroundRun | None:
         found = self._running.get(name)
         return found if found is not None and found.turn.owner == owner else None
 
-    async def launch(self, turn: Turn, store: Store) -> Running:
+    async def launch(self, turn: ResponseRun, store: Store) -> BackgroundRun:
         """Let a response run; it is in the store when this returns.
 
         Whoever leaves meanwhile does not keep it from running.
         """
-        running = Running(turn)
+        running = BackgroundRun(turn)
         launching = asyncio.create_task(self._launch(running, store))
         self._tasks.add(launching)
         launching.add_done_callback(self._tasks.discard)
         await asyncio.shield(launching)
         return running
 
-    async def _launch(self, running: Running, store: Store) -> None:
+    async def _launch(self, running: BackgroundRun, store: Store) -> None:
         turn = running.turn
         try:
             await store.add(turn.row())
@@ -123,7 +123,7 @@ class Background:
         if self._tending is None or self._tending.done():
             self._tending = asyncio.create_task(self._tend(store))
 
-    async def _run(self, running: Running, store: Store) -> None:
+    async def _run(self, running: BackgroundRun, store: Store) -> None:
         turn, feed = running.turn, running.feed
         try:
             async with self._watching() as running.watch:
@@ -132,7 +132,7 @@ class Background:
                 feed.push(turn.start())
                 with suppress(Unavailable):  # its end will be kept, or it will be found dead
                     await store.update(turn.owner, turn.id, "in_progress", turn.row().body)
-                await turn.run(Outlet(self._note(), feed.push))
+                await turn.run(Sink(self._note(), feed.push))
         except DragomanError as error:
             await self._fail(running, error)
         except asyncio.CancelledError:
@@ -146,7 +146,7 @@ class Background:
             feed.close()
             self._running.pop(turn.id, None)
 
-    async def _fail(self, running: Running, error: DragomanError) -> None:
+    async def _fail(self, running: BackgroundRun, error: DragomanError) -> None:
         if not running.turn.writer.over and not isinstance(error, Cancelled):
             self._failed(error)
         try:
@@ -154,17 +154,17 @@ class Background:
         except DragomanError as lost:
             log.error("response %s could not be kept: %s", running.turn.id, lost.message)
 
-    async def _keep(self, running: Running, store: Store, frames: list[bytes]) -> None:
+    async def _keep(self, running: BackgroundRun, store: Store, frames: list[bytes]) -> None:
         """Whoever sees the end in the store finds all frames there."""
         turn, last = running.turn, list(enumerate(frames, len(running.feed.frames)))
         row = turn.row()
-        ending = Ending(row, turn.added, [*running.fresh(), *last])
+        ending = FinishedResponse(row, turn.added, [*running.fresh(), *last])
         try:
             await ending.write(store)
         except TooLarge as error:
             log.error("response %s is lost: %s", row.id, error.message)
             lost = replace(row, status="failed", body=responses.failed(running.begun))
-            await Ending(lost).write(store)
+            await FinishedResponse(lost).write(store)
         except Unavailable:
             self._late.append(ending)
 

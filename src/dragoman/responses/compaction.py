@@ -19,7 +19,7 @@ from dragoman.events import Completion, Delta
 from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked
-from dragoman.responses.response_run import Scene
+from dragoman.responses.response_run import ResponseContext
 from dragoman.responses.truncation import fitting
 from dragoman.types import Chat, Message, Request
 
@@ -38,7 +38,7 @@ CUT = "The summary was cut: there was no room for more of it."
 
 
 async def compact(
-    asked: Asked, scene: Scene, note: Callable[[Delta], None]
+    asked: Asked, scene: ResponseContext, note: Callable[[Delta], None]
 ) -> tuple[bytes, tuple[str, ...]]:
     """The short form of a conversation, as the dialect has it, and what is not in it, in words.
 

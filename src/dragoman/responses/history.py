@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, NotFound
 from dragoman.protocols.responses import Asked, references
 from dragoman.protocols.responses.types import Item
-from dragoman.store.rows import RUNNING, Entry, Stored
+from dragoman.store.rows import RUNNING, StoredItem, StoredResponse
 
 if TYPE_CHECKING:
     from dragoman.responses.state import State
@@ -43,7 +43,7 @@ async def before(asked: Asked, owner: str, state: State, local: Local) -> list[I
     return []
 
 
-def _items(chain: list[Stored]) -> list[Item]:
+def _items(chain: list[StoredResponse]) -> list[Item]:
     """What went into each response and what came out of it."""
     found: list[Item] = []
     for row in chain:
@@ -56,7 +56,7 @@ def _items(chain: list[Stored]) -> list[Item]:
     return found
 
 
-def _check_ended(row: Stored) -> None:
+def _check_ended(row: StoredResponse) -> None:
     if row.status in RUNNING or row.status == "failed":
         raise BadRequest(
             f"The response `{row.id}` has no answer to go on from.",
@@ -65,7 +65,7 @@ def _check_ended(row: Stored) -> None:
         )
 
 
-def _answered(row: Stored) -> list[Item]:
+def _answered(row: StoredResponse) -> list[Item]:
     """What came out of it; a call that was cut short was never made."""
     output: list[Item] = msgspec.json.decode(row.body)["output"]
     return [item for item in output if not _cut(item)]
@@ -104,7 +104,7 @@ async def _conversation(name: str, owner: str, state: State) -> list[Item]:
         after = page[-1].id
 
 
-def _decoded(entries: list[Entry]) -> list[Item]:
+def _decoded(entries: list[StoredItem]) -> list[Item]:
     return [msgspec.json.decode(entry.body) for entry in entries]
 
 

@@ -20,14 +20,14 @@ from dragoman.events import Delta, Usage
 from dragoman.models.registry import Models
 from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
-from dragoman.protocols.responses import Asked, Frame, Writer
+from dragoman.protocols.responses import Asked, Frame, ResponseEncoder
 from dragoman.protocols.responses.types import Item
 from dragoman.replay import Reuse
-from dragoman.responses.run import Outlet, Push
-from dragoman.responses.tool_rounds import NOTHING, Remote
+from dragoman.responses.run import Push, Sink
+from dragoman.responses.tool_rounds import NOTHING, RemoteTools
 from dragoman.responses.truncation import fitting
-from dragoman.signing import OwnedSeal
-from dragoman.store.rows import Entry, Status, Stored
+from dragoman.signing import OwnerSigner
+from dragoman.store.rows import Status, StoredItem, StoredResponse
 from dragoman.types import Request
 
 encode = msgspec.json.Encoder().encode
@@ -39,16 +39,16 @@ class Cancelled(DragomanError):
     code = "cancelled"
 
 
-class Scene:
+class ResponseContext:
     """What a turn takes place in."""
 
     def __init__(
         self,
         models: Models,
         owner: str,
-        sealing: OwnedSeal,
+        sealing: OwnerSigner,
         history: Sequence[Item] = (),
-        remote: Remote = NOTHING,
+        remote: RemoteTools = NOTHING,
     ) -> None:
         self.models = models
         self.owner = owner
@@ -58,10 +58,10 @@ class Scene:
         self.name = f"resp_{uuid.uuid4().hex}"  # of the response
 
 
-class Turn:
+class ResponseRun:
     """A response that is ready to run."""
 
-    def __init__(self, asked: Asked, scene: Scene, plan: pipeline.Plan) -> None:
+    def __init__(self, asked: Asked, scene: ResponseContext, plan: pipeline.Plan) -> None:
         self.asked = asked
         self.id = scene.name
         self.created = int(time.time())
@@ -86,10 +86,10 @@ class Turn:
             sealing=scene.sealing,
             silent=not asked.generates,
         )
-        self.writer = Writer(frame, plan.request)
+        self.writer = ResponseEncoder(frame, plan.request)
 
     @classmethod
-    async def begin(cls, asked: Asked, scene: Scene) -> Turn:
+    async def begin(cls, asked: Asked, scene: ResponseContext) -> ResponseRun:
         plan = await _plan(asked, scene, ())
         try:
             return cls(asked, scene, plan)
@@ -115,17 +115,17 @@ class Turn:
         return [*self._scene.history, *self.asked.items, *self.writer.items]
 
     @property
-    def added(self) -> list[Entry]:
+    def added(self) -> list[StoredItem]:
         """All items of this turn, what it was asked and what it answered, if it has an answer."""
         if self.writer.resource()["status"] not in ("completed", "incomplete"):
             return []
-        said = [Entry(item["id"], encode(item)) for item in self.asked.items]
-        return said + [Entry(item["id"], encode(item), True) for item in self.writer.items]
+        said = [StoredItem(item["id"], encode(item)) for item in self.asked.items]
+        return said + [StoredItem(item["id"], encode(item), True) for item in self.writer.items]
 
     def start(self) -> list[bytes]:
         return self.writer.start()
 
-    async def run(self, outlet: Outlet) -> None:
+    async def run(self, outlet: Sink) -> None:
         push = outlet.push or _dropped
         try:
             if not self.asked.generates:
@@ -162,7 +162,7 @@ class Turn:
         self._plan = await _plan(self.asked, self._scene, self.writer.items, self.usage)
 
     async def _round(self, note: Callable[[Delta], None], push: Push) -> None:
-        write = self.writer.write
+        write = self.writer.encode_delta
 
         def deliver(delta: Delta) -> Awaitable[None] | None:
             note(delta)
@@ -200,17 +200,17 @@ class Turn:
             await asyncio.shield(self._keeping)
 
     def whole(self) -> bytes:
-        return self.writer.whole()
+        return self.writer.encode_whole()
 
     def close(self) -> None:
         self._plan.close()
         self._scene.remote.close()
 
-    def row(self) -> Stored:
+    def row(self) -> StoredResponse:
         """The response as it is now, for the store."""
         resource = self.writer.resource()
         status: Status = resource["status"]
-        return Stored(
+        return StoredResponse(
             id=self.id,
             owner=self.owner,
             status=status,
@@ -228,7 +228,7 @@ def _dropped(_: list[bytes]) -> None:
 
 
 async def _plan(
-    asked: Asked, scene: Scene, output: Sequence[Item], spent: Usage | None = None
+    asked: Asked, scene: ResponseContext, output: Sequence[Item], spent: Usage | None = None
 ) -> pipeline.Plan:
     """The next round: what came before, what is asked, and what was answered so far."""
     prepare = fitting if asked.said.truncation == "auto" else pipeline.prepare

@@ -14,9 +14,9 @@ from dragoman.pipeline.pipeline import done
 from dragoman.protocols import responses
 from dragoman.replay import Reuse
 from dragoman.responses.feed import Feed
-from dragoman.responses.response_run import Turn
-from dragoman.responses.run import Outlet
-from dragoman.store.rows import RUNNING, Stored
+from dragoman.responses.response_run import ResponseRun
+from dragoman.responses.run import Sink
+from dragoman.store.rows import RUNNING, StoredResponse
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
@@ -25,7 +25,7 @@ ENDING = 2.0  # seconds for a response that is stopped, until its listeners hear
 LOOK = 0.2  # seconds between two looks at a response that another process runs
 
 
-class Telling:
+class ResumedRun:
     """What all of them have in common."""
 
     streamed = True
@@ -35,7 +35,7 @@ class Telling:
     def start(self) -> list[bytes]:
         return []
 
-    async def run(self, outlet: Outlet) -> None:
+    async def run(self, outlet: Sink) -> None:
         raise NotImplementedError
 
     def whole(self) -> bytes:
@@ -48,14 +48,14 @@ class Telling:
         """There is nothing to close."""
 
 
-class Fed(Telling):
+class FeedRun(ResumedRun):
     """A response that runs in this process."""
 
     def __init__(self, feed: Feed, after: int = -1) -> None:
         self._feed = feed
         self._at = after  # the frame that was told last
 
-    async def run(self, outlet: Outlet) -> None:
+    async def run(self, outlet: Sink) -> None:
         if outlet.push is None:
             return
         async for frames in self._feed.listen(self._at):
@@ -72,10 +72,10 @@ class Fed(Telling):
         return self._feed.frames[self._at + 1 :]
 
 
-class Launched(Fed):
+class LaunchedRun(FeedRun):
     """One that was just sent into the background; who does not listen is told of it as it is."""
 
-    def __init__(self, feed: Feed, begun: bytes, turn: Turn) -> None:
+    def __init__(self, feed: Feed, begun: bytes, turn: ResponseRun) -> None:
         super().__init__(feed)
         self.streamed = turn.streamed
         self.warnings = turn.warnings
@@ -86,15 +86,15 @@ class Launched(Fed):
         return self._body
 
 
-class Kept(Telling):
+class StoredRun(ResumedRun):
     """A response of the store: over, or run by another process."""
 
-    def __init__(self, row: Stored, store: Store, after: int = -1) -> None:
+    def __init__(self, row: StoredResponse, store: Store, after: int = -1) -> None:
         self._row = row
         self._store = store
         self._at = after
 
-    async def run(self, outlet: Outlet) -> None:
+    async def run(self, outlet: Sink) -> None:
         if outlet.push is None:
             return
         if not self._row.background:

@@ -16,7 +16,7 @@ from dragoman.errors import DragomanError
 from dragoman.events import Completion, Delta, Usage
 from dragoman.models.registry import Models
 from dragoman.pipeline import pipeline
-from dragoman.protocols import Dialect, Writer
+from dragoman.protocols import Dialect, Encoder
 from dragoman.replay import Reuse
 from dragoman.types import Request
 
@@ -24,14 +24,14 @@ from dragoman.types import Request
 Push: TypeAlias = Callable[[list[bytes]], Awaitable[None] | None]
 
 
-class Outlet(Struct, frozen=True):
+class Sink(Struct, frozen=True):
     """Where an answer goes."""
 
     note: Callable[[Delta], None]  # is told of every delta first
     push: Push | None = None  # takes frames; without it the answer is wanted whole
 
 
-class Work(Protocol):
+class Run(Protocol):
     """An answer that is ready to run. Whoever holds it must close it."""
 
     streamed: bool  # the client wants to hear it grow
@@ -50,7 +50,7 @@ class Work(Protocol):
         """Frames before anything was generated."""
         ...
 
-    async def run(self, outlet: Outlet) -> None:
+    async def run(self, outlet: Sink) -> None:
         """Generate it, and tell it with its last frames. Cancelling this cancels the engine."""
         ...
 
@@ -65,10 +65,10 @@ class Work(Protocol):
     def close(self) -> None: ...
 
 
-class Answer:
+class CompletionRun:
     """An answer that leaves nothing behind: one prompt, one run of the model."""
 
-    def __init__(self, plan: pipeline.Plan, writer: Writer) -> None:
+    def __init__(self, plan: pipeline.Plan, writer: Encoder) -> None:
         self.streamed = plan.request.stream
         self._plan = plan
         self._writer = writer
@@ -77,9 +77,9 @@ class Answer:
         self._usage = Usage()
 
     @classmethod
-    async def prepared(cls, dialect: Dialect, request: Request, models: Models) -> Answer:
+    async def prepare(cls, dialect: Dialect, request: Request, models: Models) -> CompletionRun:
         plan = await pipeline.prepare(request, models)
-        return cls(plan, dialect.writer(request, plan.name, plan.choices, plan.read))
+        return cls(plan, dialect.encoder(request, plan.name, plan.choices, plan.read))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -92,8 +92,8 @@ class Answer:
     def start(self) -> list[bytes]:
         return self._writer.start()
 
-    async def run(self, outlet: Outlet) -> None:
-        note, push, write = outlet.note, outlet.push, self._writer.write
+    async def run(self, outlet: Sink) -> None:
+        note, push, write = outlet.note, outlet.push, self._writer.encode_delta
         if push is None:
             await pipeline.generate(self._plan, self._adding(note))
             await self._kept()
@@ -123,7 +123,7 @@ class Answer:
         return deliver
 
     def whole(self) -> bytes:
-        return self._writer.whole(self._completion)
+        return self._writer.encode_whole(self._completion)
 
     async def fail(self, error: DragomanError) -> list[bytes]:
         return self._writer.fail(error)

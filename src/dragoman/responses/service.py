@@ -16,19 +16,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, DragomanError, NotFound
-from dragoman.mcp.types import Server, Toolbox
+from dragoman.mcp.types import McpServer, ToolClient
 from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked, McpTool
 from dragoman.protocols.responses.types import Item
-from dragoman.responses.background import Background
+from dragoman.responses.background import BackgroundRuns
 from dragoman.responses.history import Local, before, resolved, unrepeated
-from dragoman.responses.response_run import Scene, Turn
-from dragoman.responses.resume import Fed, Kept, Launched
-from dragoman.responses.run import Work
+from dragoman.responses.response_run import ResponseContext, ResponseRun
+from dragoman.responses.resume import FeedRun, StoredRun, LaunchedRun
+from dragoman.responses.run import Run
 from dragoman.responses.state import State
-from dragoman.responses.tool_rounds import NOTHING, SERVERS, Bounds, Remote, approved, attach
-from dragoman.store.rows import RUNNING, Stored
+from dragoman.responses.tool_rounds import NOTHING, SERVERS, RemoteToolLimits, RemoteTools, approved, attach
+from dragoman.store.rows import RUNNING, StoredResponse
 
 if TYPE_CHECKING:
     from dragoman.models.registry import Models
@@ -39,53 +39,53 @@ CANCEL_WAIT = 10.0  # seconds for another process to end a response
 LOOK = 0.1
 
 
-class Elsewhere(Struct, frozen=True):
+class RemoteToolsConfig(Struct, frozen=True):
     """How remote tools are reached."""
 
-    toolbox: Callable[[], Toolbox] | None = None
-    servers: dict[str, Server] = {}  # of the configuration, by label
-    bounds: Bounds = Bounds()
+    toolbox: Callable[[], ToolClient] | None = None
+    servers: dict[str, McpServer] = {}  # of the configuration, by label
+    bounds: RemoteToolLimits = RemoteToolLimits()
 
 
-class Desk:
+class ResponseService:
     """All responses of this server."""
 
     def __init__(
-        self, models: Models, state: State, background: Background, elsewhere: Elsewhere
+        self, models: Models, state: State, background: BackgroundRuns, elsewhere: RemoteToolsConfig
     ) -> None:
         self._models = models
         self._state = state
         self._background = background
         self._elsewhere = elsewhere
 
-    async def begin(self, asked: Asked, owner: str, local: Local | None = None) -> Work:
+    async def begin(self, asked: Asked, owner: str, local: Local | None = None) -> Run:
         """A response that is ready to run, or that has been sent into the background."""
         store = await self._state.store() if asked.stored else None
         turn = await self._turn(asked, owner, {} if local is None else local)
         if store is not None and asked.said.background:
             running = await self._background.launch(turn, store)
-            return Launched(running.feed, running.begun, turn)
+            return LaunchedRun(running.feed, running.begun, turn)
         if store is not None:
             turn.keep = lambda _: self._keep(turn, store)
         return turn
 
-    async def scene(self, asked: Asked, owner: str, local: Local) -> tuple[Asked, Scene]:
+    async def scene(self, asked: Asked, owner: str, local: Local) -> tuple[Asked, ResponseContext]:
         """What came before a request, with the items that it only names put in."""
-        sealing = (await self._state.seal()).of(owner)
+        sealing = (await self._state.signer()).for_owner(owner)
         history = await before(asked, owner, self._state, local)
         asked = await resolved(unrepeated(asked, history), history, owner, self._state)
-        return asked, Scene(self._models, owner, sealing, history)
+        return asked, ResponseContext(self._models, owner, sealing, history)
 
-    async def _turn(self, asked: Asked, owner: str, local: Local) -> Turn:
+    async def _turn(self, asked: Asked, owner: str, local: Local) -> ResponseRun:
         asked, scene = await self.scene(asked, owner, local)
         scene.remote = await self._remote(asked, scene.history)
         try:
-            return await Turn.begin(asked, scene)
+            return await ResponseRun.begin(asked, scene)
         except BaseException:
             scene.remote.close()
             raise
 
-    async def _remote(self, asked: Asked, history: list[Item]) -> Remote:
+    async def _remote(self, asked: Asked, history: list[Item]) -> RemoteTools:
         wanted = responses.mcp_tools(asked)
         allowed = approved(asked.items, history, {tool.server_label for tool in wanted})
         if not wanted:
@@ -106,13 +106,13 @@ class Desk:
         remote.allow(allowed)
         return remote
 
-    def _server(self, said: McpTool) -> Server:
+    def _server(self, said: McpTool) -> McpServer:
         """Where a server of a request is: as the request says, else as the configuration does."""
         headers = dict(said.headers or {})
         if said.authorization:
             headers["Authorization"] = f"Bearer {said.authorization}"
         if said.server_url:
-            return Server(label=said.server_label, url=said.server_url, headers=headers)
+            return McpServer(label=said.server_label, url=said.server_url, headers=headers)
         known = self._elsewhere.servers.get(said.server_label)
         if known is None:
             raise BadRequest(
@@ -122,7 +122,7 @@ class Desk:
         return replace(known, headers={**known.headers, **headers})
 
     @staticmethod
-    async def _keep(turn: Turn, store: Store) -> None:
+    async def _keep(turn: ResponseRun, store: Store) -> None:
         """Keep a response that somebody waited for. An answer is told even if it cannot be kept."""
         try:
             await store.add(turn.row(), turn.added)
@@ -138,7 +138,7 @@ class Desk:
         request = responses.to_request(asked, scene.history, owner=owner, sealing=scene.sealing)
         return await pipeline.count(request, self._models)
 
-    async def _row(self, owner: str, name: str) -> Stored:
+    async def _row(self, owner: str, name: str) -> StoredResponse:
         row = await (await self._state.store()).get(owner, name)
         if row is None:
             raise NotFound(
@@ -152,12 +152,12 @@ class Desk:
             return running.turn.whole()
         return (await self._row(owner, name)).body
 
-    async def listen(self, owner: str, name: str, after: int) -> Work:
+    async def listen(self, owner: str, name: str, after: int) -> Run:
         """Hear a response from some event on."""
         running = self._background.find(owner, name)
         if running is not None:
-            return Fed(running.feed, after)
-        return Kept(await self._row(owner, name), await self._state.store(), after)
+            return FeedRun(running.feed, after)
+        return StoredRun(await self._row(owner, name), await self._state.store(), after)
 
     async def input_items(self, owner: str, name: str) -> list[Item]:
         items: list[Item] = msgspec.json.decode((await self._row(owner, name)).input)
@@ -200,7 +200,7 @@ class Desk:
             row = await self._cancel_elsewhere(row)
         return row.body
 
-    async def _cancel_elsewhere(self, row: Stored) -> Stored:
+    async def _cancel_elsewhere(self, row: StoredResponse) -> StoredResponse:
         store = await self._state.store()
         await store.ask_cancel(row.owner, row.id)
         try:

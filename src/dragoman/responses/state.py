@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from dragoman.errors import Unavailable
 from dragoman.protocols import responses
-from dragoman.signing import Seal
-from dragoman.store.rows import Limits, Memory, StoreError
+from dragoman.signing import Signer
+from dragoman.store.rows import StoreLimits, StoredTurn, StoreError
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
@@ -29,11 +29,11 @@ PAUSE = 5.0  # seconds before a store that could not be opened is tried again
 class State:
     """What lasts."""
 
-    def __init__(self, url: str, limits: Limits | None = None) -> None:
+    def __init__(self, url: str, limits: StoreLimits | None = None) -> None:
         self._url = url
-        self._limits = limits or Limits()
+        self._limits = limits or StoreLimits()
         self._store: Store | None = None
-        self._seal: Seal | None = None
+        self._seal: Signer | None = None
         self._opening = asyncio.Lock()
         self._again = float("-inf")  # not tried before this, after it failed
 
@@ -57,10 +57,10 @@ class State:
             self._again = time.monotonic() + PAUSE
             raise _unavailable() from None
 
-    async def seal(self) -> Seal:
+    async def signer(self) -> Signer:
         if self._seal is None:
             key = await self._key()
-            self._seal = self._seal or Seal(key)  # of two that came at once, one is for all
+            self._seal = self._seal or Signer(key)  # of two that came at once, one is for all
         return self._seal
 
     async def _key(self) -> bytes:
@@ -70,11 +70,11 @@ class State:
             log.warning("without a store, what is sealed now cannot be opened after a restart")
             return secrets.token_bytes(KEY)
 
-    async def remember(self, owner: str, rows: Sequence[Memory]) -> None:
+    async def remember(self, owner: str, rows: Sequence[StoredTurn]) -> None:
         """What models said, for `memory`."""
         await (await self.store()).remember(owner, rows)
 
-    async def recall(self, owner: str, keys: Sequence[str]) -> list[Memory]:
+    async def recall(self, owner: str, keys: Sequence[str]) -> list[StoredTurn]:
         return await (await self.store()).recall(owner, keys)
 
     async def aclose(self) -> None:

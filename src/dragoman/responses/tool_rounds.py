@@ -16,9 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest
-from dragoman.mcp.types import Listed, Outcome, Server, Toolbox, ToolsUnavailable
+from dragoman.mcp.types import ListedTool, CallResult, McpServer, ToolClient, ToolsUnavailable
 from dragoman.pipeline.pipeline import done
-from dragoman.protocols.responses import McpTool, Writer, remote_name
+from dragoman.protocols.responses import McpTool, ResponseEncoder, remote_name
 from dragoman.protocols.responses.types import Item, Known, Names, RemoteCall
 from dragoman.responses.run import Push
 from dragoman.types import Tool
@@ -33,7 +33,7 @@ PATIENCE = 8  # schemas that are looked for one by one
 ENOUGH = "No more remote calls can be made for this response. Answer with what is known."
 
 
-class Bounds(Struct, frozen=True, kw_only=True):
+class RemoteToolLimits(Struct, frozen=True, kw_only=True):
     """How much a turn may do with remote tools."""
 
     rounds: int = 16
@@ -41,29 +41,29 @@ class Bounds(Struct, frozen=True, kw_only=True):
     output: int = 64 * 1024  # characters of one output
 
 
-class Attached(Struct):
+class AttachedServer(Struct):
     """A server of this turn and what it offers."""
 
-    server: Server
-    offered: list[Listed] = []
+    server: McpServer
+    offered: list[ListedTool] = []
     error: str | None = None
     told: bool = False  # the client has its list from an earlier turn
 
 
-class Remote:
+class RemoteTools:
     """What a turn has of remote tools."""
 
     def __init__(
         self,
-        toolbox: Toolbox | None = None,
-        attached: Sequence[Attached] = (),
+        toolbox: ToolClient | None = None,
+        attached: Sequence[AttachedServer] = (),
         known: dict[str, Known] | None = None,
-        bounds: Bounds | None = None,
+        bounds: RemoteToolLimits | None = None,
     ) -> None:
         self._toolbox = toolbox
         self._attached = {one.server.label: one for one in attached}
         self.known = known or {}
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or RemoteToolLimits()
         self._rounds = 0
         self._left = self._bounds.seconds
         self._approved: list[Item] = []  # requests of earlier turns that the client approved
@@ -115,7 +115,7 @@ class Remote:
                 )
         self._approved = list(approved)
 
-    async def tell(self, writer: Writer, push: Push) -> None:
+    async def tell(self, writer: ResponseEncoder, push: Push) -> None:
         """Say what the servers offer."""
         for label, one in self._attached.items():
             if one.told:
@@ -129,13 +129,13 @@ class Remote:
         """Whether there are calls that were approved."""
         return bool(self._approved)
 
-    async def resume(self, writer: Writer, push: Push, context: int | None) -> bool:
+    async def resume(self, writer: ResponseEncoder, push: Push, context: int | None) -> bool:
         """Make the calls that were approved; whether there were any."""
         for item in self._approved:
             await done(push(writer.resume_call(item)))
         return await self.answer(writer, push, context)
 
-    async def answer(self, writer: Writer, push: Push, context: int | None) -> bool:
+    async def answer(self, writer: ResponseEncoder, push: Push, context: int | None) -> bool:
         """Make the calls of a round; whether the model must go on with what came of them.
 
         Once it has had enough it is told so, and may say a last word. No output takes more than
@@ -158,36 +158,36 @@ class Remote:
             self._left -= time.monotonic() - began
         return not writer.pending and self._rounds <= self._bounds.rounds + 1
 
-    async def _call(self, call: RemoteCall, most: int) -> Outcome:
+    async def _call(self, call: RemoteCall, most: int) -> CallResult:
         if self._rounds > self._bounds.rounds or self._left <= 0:
-            return Outcome(error=ENOUGH)
+            return CallResult(error=ENOUGH)
         try:
             arguments = msgspec.json.decode(call.arguments or "{}", type=dict)
         except (msgspec.DecodeError, RecursionError):
-            return Outcome(error="The arguments are not a JSON object.")
+            return CallResult(error="The arguments are not a JSON object.")
         assert self._toolbox is not None  # noqa: S101  # there are no calls without one
         try:
             async with asyncio.timeout(self._left):
                 server = self._attached[call.label].server
                 return await self._toolbox.call(server, call.name, arguments, most)
         except TimeoutError:
-            return Outcome(error="The tool did not answer in time.")
+            return CallResult(error="The tool did not answer in time.")
 
     def close(self) -> None:
         if self._toolbox is not None:
             self._toolbox.close()
 
 
-NOTHING = Remote()
+NOTHING = RemoteTools()
 
 
 async def attach(
-    toolbox: Toolbox,
-    wanted: Sequence[tuple[Server, McpTool]],
+    toolbox: ToolClient,
+    wanted: Sequence[tuple[McpServer, McpTool]],
     taken: Iterable[str],
     history: Sequence[Item],
-    bounds: Bounds,
-) -> Remote:
+    bounds: RemoteToolLimits,
+) -> RemoteTools:
     """List the servers of a request, and give their tools names that no other tool has."""
     attached = await asyncio.gather(*(_listed(toolbox, server, history) for server, _ in wanted))
     names, known = Names(taken), dict[str, Known]()
@@ -202,21 +202,21 @@ async def attach(
                 label=one.server.label,
                 asks=said.asks(tool.name, tool.read_only),
             )
-    return Remote(toolbox, attached, known, bounds)
+    return RemoteTools(toolbox, attached, known, bounds)
 
 
-async def _listed(toolbox: Toolbox, server: Server, history: Sequence[Item]) -> Attached:
+async def _listed(toolbox: ToolClient, server: McpServer, history: Sequence[Item]) -> AttachedServer:
     """What a server offers: as the client was told in an earlier turn, else asked anew."""
     told = _told(server.label, history)
     if told is not None:
-        return Attached(server, told, told=True)
+        return AttachedServer(server, told, told=True)
     try:
-        return Attached(server, await toolbox.list(server))
+        return AttachedServer(server, await toolbox.list(server))
     except ToolsUnavailable as error:
-        return Attached(server, error=str(error))
+        return AttachedServer(server, error=str(error))
 
 
-def _told(label: str, history: Sequence[Item]) -> list[Listed] | None:
+def _told(label: str, history: Sequence[Item]) -> list[ListedTool] | None:
     """The last list of a server, if it is one that can be used."""
     lists = (
         item
@@ -227,7 +227,7 @@ def _told(label: str, history: Sequence[Item]) -> list[Listed] | None:
     if last.get("error"):
         return None
     try:
-        found = msgspec.convert(last.get("tools"), list[Listed])
+        found = msgspec.convert(last.get("tools"), list[ListedTool])
     except msgspec.ValidationError:
         return None
     return list({tool.name: tool for tool in found}.values())

@@ -15,17 +15,17 @@ from sqlalchemy import (
 )
 
 from dragoman.errors import BadRequest
-from dragoman.store.rows import ROW, Kept
+from dragoman.store.rows import ROW, StoredCompletion
 from dragoman.store.tables import completions
 
 
-class Completions:
+class CompletionRepository:
     """What can be done with them."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def add(self, row: Kept) -> None:
+    def add(self, row: StoredCompletion) -> None:
         self._connection.execute(
             insert(completions).values(
                 id=row.id,
@@ -37,12 +37,12 @@ class Completions:
             )
         )
 
-    def get(self, owner: str, completion: str) -> Kept | None:
+    def get(self, owner: str, completion: str) -> StoredCompletion | None:
         row = self._connection.execute(select(completions).where(_own(owner, completion))).first()
         if row is None:
             return None
         texts = {"body": bytes(row.body), "messages": bytes(row.messages)}
-        return Kept(id=row.id, owner=row.owner, created=row.created, **texts)
+        return StoredCompletion(id=row.id, owner=row.owner, created=row.created, **texts)
 
     def change(self, owner: str, completion: str, body: bytes) -> bool:
         grown = len(body) - func.length(completions.c.body)

@@ -12,19 +12,19 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, select, update
 
 from dragoman.errors import BadRequest
-from dragoman.store.rows import ROW, Conversation, Entry
+from dragoman.store.rows import ROW, StoredConversation, StoredItem
 from dragoman.store.tables import clock, conversations, items
 
 CHUNK = 500  # names in one question
 
 
-class Conversations:
+class ConversationRepository:
     """What can be done with conversations."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def add(self, row: Conversation, entries: Sequence[Entry]) -> None:
+    def add(self, row: StoredConversation, entries: Sequence[StoredItem]) -> None:
         self._connection.execute(
             insert(conversations).values(
                 id=row.id,
@@ -37,16 +37,16 @@ class Conversations:
         )
         self.add_items(row.owner, row.id, entries)
 
-    def get(self, owner: str, conversation: str) -> Conversation | None:
+    def get(self, owner: str, conversation: str) -> StoredConversation | None:
         columns = conversations.c.created, conversations.c.metadata
         asked = select(*columns).where(_own(owner, conversation))
         row = self._connection.execute(asked).first()
         if row is None:
             return None
         metadata = bytes(row.metadata)
-        return Conversation(id=conversation, owner=owner, created=row.created, metadata=metadata)
+        return StoredConversation(id=conversation, owner=owner, created=row.created, metadata=metadata)
 
-    def update(self, owner: str, conversation: str, metadata: bytes) -> Conversation | None:
+    def update(self, owner: str, conversation: str, metadata: bytes) -> StoredConversation | None:
         grown = len(metadata) - func.length(conversations.c.metadata)
         new = {"metadata": metadata, "size": conversations.c.size + grown}
         if not self._touch(owner, conversation, new):
@@ -57,7 +57,7 @@ class Conversations:
         done = self._connection.execute(delete(conversations).where(_own(owner, conversation)))
         return done.rowcount > 0
 
-    def add_items(self, owner: str, conversation: str, entries: Sequence[Entry]) -> bool:
+    def add_items(self, owner: str, conversation: str, entries: Sequence[StoredItem]) -> bool:
         if not self._touch(owner, conversation, {}):
             return False
         known = self.named(owner, conversation, [entry.id for entry in entries])
@@ -80,7 +80,7 @@ class Conversations:
 
     def items(
         self, owner: str, conversation: str, after: str | None, limit: int, newest_first: bool
-    ) -> list[Entry] | None:
+    ) -> list[StoredItem] | None:
         if self.get(owner, conversation) is None:
             return None
         asked = select(items.c.id, items.c.body).where(items.c.conversation == conversation)
@@ -91,14 +91,14 @@ class Conversations:
             )
         order = items.c.position.desc() if newest_first else items.c.position
         found = self._connection.execute(asked.order_by(order).limit(limit))
-        return [Entry(row.id, bytes(row.body)) for row in found]
+        return [StoredItem(row.id, bytes(row.body)) for row in found]
 
-    def item(self, owner: str, conversation: str, item: str) -> Entry | None:
+    def item(self, owner: str, conversation: str, item: str) -> StoredItem | None:
         owned = items.join(conversations, conversations.c.id == items.c.conversation)
         asked = select(items.c.body).select_from(owned)
         asked = asked.where(_own(owner, conversation), items.c.id == item)
         body = self._connection.execute(asked).scalar()
-        return None if body is None else Entry(item, bytes(body))
+        return None if body is None else StoredItem(item, bytes(body))
 
     def delete_item(self, owner: str, conversation: str, item: str) -> bool:
         entry = self.item(owner, conversation, item)

@@ -27,7 +27,7 @@ from dragoman.errors import Unavailable
 from dragoman.store import migrations
 from dragoman.store.rows import StoreError
 from dragoman.store.servers import this_server
-from dragoman.store.transaction import Desk
+from dragoman.store.transaction import Transaction
 
 log = logging.getLogger("dragoman.store")
 
@@ -62,10 +62,10 @@ class Database:
             shown = made.render_as_string(hide_password=True)
             raise StoreError(f"The store {shown} cannot be opened: {reason}") from error
 
-    def run(self, works: Sequence[Callable[[Desk], T]], write: bool) -> list[T]:
+    def run(self, works: Sequence[Callable[[Transaction], T]], write: bool) -> list[T]:
         """Do some things in one transaction; they are kept when this returns."""
         with _told(), self._engine.connect() as connection, _begun(connection, write):
-            desk = Desk(connection, self._here)
+            desk = Transaction(connection, self._here)
             return [work(desk) for work in works]
 
     def shrink(self) -> None:

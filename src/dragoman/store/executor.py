@@ -18,17 +18,17 @@ from dragoman.errors import Unavailable
 
 if TYPE_CHECKING:
     from dragoman.store.database import Database
-    from dragoman.store.transaction import Desk
+    from dragoman.store.transaction import Transaction
 
 T = TypeVar("T")
 
 THREADS = 4  # and as many connections
 TOGETHER = 64  # that are one transaction at most
 
-Work = Callable[["Desk"], T]
+Work = Callable[["Transaction"], T]
 
 
-class Line:
+class StoreExecutor:
     """Runs transactions for an event loop. Made by `open`."""
 
     def __init__(self, database: Database, threads: ThreadPoolExecutor, together: bool) -> None:
@@ -40,7 +40,7 @@ class Line:
         self._closed = False
 
     @classmethod
-    async def open(cls, url: str) -> Line:
+    async def open(cls, url: str) -> StoreExecutor:
         count = 1 if url.startswith("sqlite") else THREADS
         threads = ThreadPoolExecutor(count, "dragoman-store")
         try:

@@ -29,7 +29,7 @@ AGES: tuple[Age, ...] = (  # what may go, and what says how old it is
 SPEAKERS = (responses, completions)  # that have memories
 
 
-class Sweeping:
+class ExpiryRepository:
     """Deletes what need not be kept."""
 
     def __init__(self, connection: Connection) -> None:

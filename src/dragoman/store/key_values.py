@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, select
 
-from dragoman.store.rows import ROW, Memory
+from dragoman.store.rows import ROW, StoredTurn
 from dragoman.store.tables import clock, memories, secrets, upsert
 
 CHUNK = 500  # keys in one question
 
 
-class Notes:
+class KeyValueRepository:
     """Secrets and memories."""
 
     def __init__(self, connection: Connection) -> None:
@@ -28,7 +28,7 @@ class Notes:
         asked = select(secrets.c.data).where(secrets.c.name == name)
         return bytes(self._connection.execute(asked).scalar_one())
 
-    def remember(self, owner: str, rows: Sequence[Memory]) -> None:
+    def remember(self, owner: str, rows: Sequence[StoredTurn]) -> None:
         newest = {row.key: row for row in rows}
         if not newest:
             return
@@ -44,15 +44,15 @@ class Notes:
             ],
         )
 
-    def recall(self, owner: str, keys: Sequence[str]) -> list[Memory]:
-        found: dict[str, Memory] = {}
+    def recall(self, owner: str, keys: Sequence[str]) -> list[StoredTurn]:
+        found: dict[str, StoredTurn] = {}
         for start in range(0, len(keys), CHUNK):
             some = memories.c.key.in_(keys[start : start + CHUNK])
             columns = memories.c.key, memories.c.model, memories.c.data, memories.c.source
             for row in self._connection.execute(
                 select(*columns).where(memories.c.owner == owner, some)
             ):
-                found[row.key] = Memory(row.key, row.model, bytes(row.data), row.source)
+                found[row.key] = StoredTurn(row.key, row.model, bytes(row.data), row.source)
         return [found[key] for key in dict.fromkeys(keys) if key in found]
 
     def forget(self, owner: str, sources: Sequence[str]) -> None:

@@ -14,12 +14,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError, Unavailable
-from dragoman.store.executor import Line
-from dragoman.store.rows import Limits, Swept
+from dragoman.store.executor import StoreExecutor
+from dragoman.store.rows import StoreLimits, SweepCounts
 
 if TYPE_CHECKING:
-    from dragoman.store.servers import Server
-    from dragoman.store.transaction import Desk
+    from dragoman.store.servers import ServerProcess
+    from dragoman.store.transaction import Transaction
 
 log = logging.getLogger("dragoman.store")
 
@@ -29,10 +29,10 @@ SWEEP = 60.0  # seconds between two sweeps
 Rewrite = Callable[[bytes], bytes]
 
 
-class Chores:
+class Maintenance:
     """The chores of one open store. `failed` rewrites the body of what a dead server ran."""
 
-    def __init__(self, line: Line, limits: Limits, failed: Rewrite) -> None:
+    def __init__(self, line: StoreExecutor, limits: StoreLimits, failed: Rewrite) -> None:
         self._line = line
         self._limits = limits
         self._failed = failed
@@ -65,11 +65,11 @@ class Chores:
         if self._written > self._limits.size // 8:
             self._much.set()
 
-    async def sweep(self) -> Swept:
+    async def sweep(self) -> SweepCounts:
         self._written = 0
         self._much.clear()
         limits = self._limits
-        swept = Swept(
+        swept = SweepCounts(
             failed=await self._bury_dead(),
             expired=await self._all(lambda desk: desk.sweeping.expired(limits.ttl)),
             evicted=await self._all(lambda desk: desk.sweeping.evicted(limits.size)),
@@ -82,14 +82,14 @@ class Chores:
 
     async def _tidy(self) -> None:
         swept = await self.sweep()
-        if swept != Swept():
+        if swept != SweepCounts():
             log.info("swept the store: %s", swept)
 
     async def _bury_dead(self) -> int:
         dead = await self._line.read(lambda desk: desk.servers.dead())
         return sum([await self._bury(server) for server in dead])
 
-    async def _bury(self, server: Server) -> int:
+    async def _bury(self, server: ServerProcess) -> int:
         count, over = 0, False
         while not over:
             done, over = await self._line.write(
@@ -98,7 +98,7 @@ class Chores:
             count += done
         return count
 
-    async def _all(self, batch: Callable[[Desk], int]) -> int:
+    async def _all(self, batch: Callable[[Transaction], int]) -> int:
         """Repeat until nothing is left to do."""
         count = done = await self._line.write(batch)
         while done:

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from dragoman.errors import BadRequest
-from dragoman.store.rows import ROW, RUNNING, Status, Stored
+from dragoman.store.rows import ROW, RUNNING, Status, StoredResponse
 from dragoman.store.tables import bodies, clock, frames, holders, responses, upsert
 
 LONGEST = 10_000  # responses in one chain
@@ -34,14 +34,14 @@ CHUNK = 500  # names in one question
 Numbered = Sequence[tuple[int, bytes]]
 
 
-class Responses:
+class ResponseRepository:
     """What can be done with responses, on behalf of one server."""
 
     def __init__(self, connection: Connection, server: str) -> None:
         self._connection = connection
         self._server = server
 
-    def add(self, row: Stored) -> None:
+    def add(self, row: StoredResponse) -> None:
         self._connection.execute(
             insert(responses).values(
                 id=row.id,
@@ -64,7 +64,7 @@ class Responses:
         if row.previous is not None:
             self._touch(row.owner, row.previous)
 
-    def get(self, owner: str, response: str) -> Stored | None:
+    def get(self, owner: str, response: str) -> StoredResponse | None:
         found = self._connection.execute(_whole().where(_own(owner, response))).first()
         return None if found is None else _stored(found)
 
@@ -77,7 +77,7 @@ class Responses:
         theirs = and_(responses.c.conversation == conversation, responses.c.owner == owner)
         return list(self._connection.execute(select(responses.c.id).where(theirs)).scalars())
 
-    def history(self, owner: str, response: str) -> list[Stored] | None:
+    def history(self, owner: str, response: str) -> list[StoredResponse] | None:
         """The chain that ends with this response, oldest first; None if there is no such one."""
         chain = _chain(owner, response)
         whole = _whole().join(chain, chain.c.id == responses.c.id).order_by(chain.c.depth.desc())
@@ -124,7 +124,7 @@ class Responses:
         )
         self._grow(response, ROW * (self._connection.execute(asked).scalar_one() - before))
 
-    def holders(self, owner: str, items: Sequence[str]) -> list[Stored]:
+    def holders(self, owner: str, items: Sequence[str]) -> list[StoredResponse]:
         names: set[str] = set()
         for start in range(0, len(items), CHUNK):
             some = and_(holders.c.owner == owner, holders.c.item.in_(items[start : start + CHUNK]))
@@ -206,7 +206,7 @@ class Responses:
             found.update(self._connection.execute(asked).scalars())
         return found
 
-    def running(self, server: str, limit: int) -> list[Stored]:
+    def running(self, server: str, limit: int) -> list[StoredResponse]:
         """Some of those that a server runs, for taking them away from it."""
         theirs = _whole().where(responses.c.server == server, responses.c.ended.is_(None))
         asked = theirs.limit(limit).with_for_update(of=responses)
@@ -218,7 +218,7 @@ def _own(owner: str, response: str) -> ColumnElement[bool]:
 
 
 def _whole() -> Select[Row[tuple[object, ...]]]:
-    mine = [*Stored.__struct_fields__]
+    mine = [*StoredResponse.__struct_fields__]
     columns = [column for table in (responses, bodies) for column in table.c if column.name in mine]
     return select(*columns).join_from(responses, bodies, bodies.c.response == responses.c.id)
 
@@ -243,8 +243,8 @@ def _broken(response: str, length: int) -> BadRequest:
     )
 
 
-def _stored(row: Row[tuple[object, ...]]) -> Stored:
-    return Stored(
+def _stored(row: Row[tuple[object, ...]]) -> StoredResponse:
+    return StoredResponse(
         id=row.id,
         owner=row.owner,
         status=row.status,

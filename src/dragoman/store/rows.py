@@ -21,7 +21,7 @@ class StoreError(Exception):
     """The store cannot be opened, or is used wrongly. The message is for the operator."""
 
 
-class Stored(Struct, kw_only=True):
+class StoredResponse(Struct, kw_only=True):
     """One response."""
 
     id: str
@@ -35,14 +35,14 @@ class Stored(Struct, kw_only=True):
     background: bool = False
 
 
-class Conversation(Struct, kw_only=True):
+class StoredConversation(Struct, kw_only=True):
     id: str
     owner: str
     created: int
     metadata: bytes = b"{}"
 
 
-class Kept(Struct, kw_only=True):
+class StoredCompletion(Struct, kw_only=True):
     """A chat completion."""
 
     id: str
@@ -52,7 +52,7 @@ class Kept(Struct, kw_only=True):
     messages: bytes = b"[]"  # what it was asked
 
 
-class Entry(Struct):
+class StoredItem(Struct):
     """One item of a conversation."""
 
     id: str
@@ -60,7 +60,7 @@ class Entry(Struct):
     answered: bool = False  # the response that it comes with is found by it
 
 
-class Memory(Struct, frozen=True):
+class StoredTurn(Struct, frozen=True):
     """What a model said, under a key that a client gives back."""
 
     key: str
@@ -69,7 +69,7 @@ class Memory(Struct, frozen=True):
     source: str | None = None  # the response or chat completion that said it, and takes it along
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class StoreLimits(Struct, frozen=True, kw_only=True):
     """How much is kept, and for how long. Seconds and bytes."""
 
     ttl: float = 30 * 24 * 3600.0
@@ -77,7 +77,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     row: int = 32 << 20  # of one row
 
 
-class Swept(Struct, frozen=True, kw_only=True):
+class SweepCounts(Struct, frozen=True, kw_only=True):
     """How many rows a sweep changed."""
 
     failed: int = 0  # their server is dead

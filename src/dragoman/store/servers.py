@@ -19,8 +19,8 @@ from typing import Any
 from msgspec import Struct
 from sqlalchemy import Connection, delete, select
 
-from dragoman.store.responses import Responses
-from dragoman.store.rows import Stored
+from dragoman.store.responses import ResponseRepository
+from dragoman.store.rows import StoredResponse
 from dragoman.store.tables import clock, responses, servers, upsert
 
 log = logging.getLogger("dragoman.store")
@@ -31,7 +31,7 @@ BATCH = 10  # responses failed in one transaction
 Rewrite = Callable[[bytes], bytes]
 
 
-class Server(Struct, frozen=True):
+class ServerProcess(Struct, frozen=True):
     """A process that has the store open."""
 
     id: str
@@ -42,16 +42,16 @@ class Server(Struct, frozen=True):
     beat: float = 0.0
 
 
-def this_server() -> Server:
+def this_server() -> ServerProcess:
     pid = os.getpid()
     host = socket.gethostname()
-    return Server(uuid.uuid4().hex, host, _place() or host, pid, _started(pid) or "")
+    return ServerProcess(uuid.uuid4().hex, host, _place() or host, pid, _started(pid) or "")
 
 
-class Servers:
+class ServerRepository:
     """The register of servers, on behalf of one of them."""
 
-    def __init__(self, connection: Connection, here: Server) -> None:
+    def __init__(self, connection: Connection, here: ServerProcess) -> None:
         self._connection = connection
         self._here = here
 
@@ -65,16 +65,16 @@ class Servers:
         row = self._row().on_conflict_do_update(index_elements=["id"], set_=now)
         self._connection.execute(row)
 
-    def leave(self) -> Server:
+    def leave(self) -> ServerProcess:
         """Be known no more, except by what is left."""
         self._connection.execute(delete(servers).where(servers.c.id == self._here.id))
         return _unknown(self._here.id)
 
-    def dead(self) -> list[Server]:
+    def dead(self) -> list[ServerProcess]:
         """Servers that are gone, also those that are only known by what they left."""
         now = self._connection.execute(select(clock(self._connection))).scalar_one()
         known = [
-            Server(row.id, row.host, row.place, row.pid, row.started, row.beat)
+            ServerProcess(row.id, row.host, row.place, row.pid, row.started, row.beat)
             for row in self._connection.execute(select(servers))
         ]
         gone = [server for server in known if not self._alive(server, now)]
@@ -83,33 +83,33 @@ class Servers:
         names = self._connection.execute(left).scalars()
         return gone + [_unknown(name) for name in names if name not in ids]
 
-    def bury(self, server: Server, rewrite: Rewrite) -> tuple[int, bool]:
+    def bury(self, server: ServerProcess, rewrite: Rewrite) -> tuple[int, bool]:
         """Fail some responses of a dead server: how many, and whether these were all."""
         if not self._still_dead(server):
             return 0, True
-        left = Responses(self._connection, self._here.id).running(server.id, BATCH)
+        left = ResponseRepository(self._connection, self._here.id).running(server.id, BATCH)
         done = sum(self._fail(row, rewrite) for row in left)
         if len(left) == BATCH:
             return done, False
         self._connection.execute(delete(servers).where(servers.c.id == server.id))
         return done, True
 
-    def _fail(self, row: Stored, rewrite: Rewrite) -> bool:
+    def _fail(self, row: StoredResponse, rewrite: Rewrite) -> bool:
         try:
             body = rewrite(row.body)
         except Exception:
             log.exception("the body of a response that failed could not be rewritten")
             body = row.body
-        work = Responses(self._connection, self._here.id)
+        work = ResponseRepository(self._connection, self._here.id)
         return work.update(row.owner, row.id, "failed", body)
 
-    def _still_dead(self, server: Server) -> bool:
+    def _still_dead(self, server: ServerProcess) -> bool:
         """It was not heard of since, and will not be while this transaction lasts."""
         asked = select(servers.c.beat).where(servers.c.id == server.id).with_for_update()
         beat = self._connection.execute(asked).scalar()
         return beat == server.beat if server.pid else beat is None
 
-    def _alive(self, server: Server, now: float) -> bool:
+    def _alive(self, server: ServerProcess, now: float) -> bool:
         here = self._here
         if server.id == here.id:
             return True
@@ -133,8 +133,8 @@ class Servers:
         )
 
 
-def _unknown(name: str) -> Server:
-    return Server(name, "", "", 0, "")
+def _unknown(name: str) -> ServerProcess:
+    return ServerProcess(name, "", "", 0, "")
 
 
 def _place() -> str | None:

@@ -13,44 +13,44 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from dragoman.errors import TooLarge
-from dragoman.store.executor import Line
-from dragoman.store.maintenance import Chores
+from dragoman.store.executor import StoreExecutor
+from dragoman.store.maintenance import Maintenance
 from dragoman.store.rows import (
     ROW,
-    Conversation,
-    Entry,
-    Kept,
-    Limits,
-    Memory,
+    StoredConversation,
+    StoredItem,
+    StoredCompletion,
+    StoreLimits,
+    StoredTurn,
     Status,
-    Stored,
-    Swept,
+    StoredResponse,
+    SweepCounts,
 )
 
 Numbered = Sequence[tuple[int, bytes]]
 
 NAME = 512  # characters of an id or key
-DEFAULTS = Limits()
+DEFAULTS = StoreLimits()
 
 
 class Store:
     """An open store. Made by `open`."""
 
-    def __init__(self, line: Line, chores: Chores, limits: Limits) -> None:
+    def __init__(self, line: StoreExecutor, chores: Maintenance, limits: StoreLimits) -> None:
         self._line = line
         self._chores = chores
         self._limits = limits
 
     @classmethod
     async def open(
-        cls, url: str, limits: Limits = DEFAULTS, *, failed: Callable[[bytes], bytes]
+        cls, url: str, limits: StoreLimits = DEFAULTS, *, failed: Callable[[bytes], bytes]
     ) -> Store:
         """The store at a URL: `sqlite:///path`, `sqlite://` for one in memory, `postgresql://…`.
 
         `failed` makes of a response's body that of a response whose server died.
         """
-        line = await Line.open(url)
-        chores = Chores(line, limits, failed)
+        line = await StoreExecutor.open(url)
+        chores = Maintenance(line, limits, failed)
         try:
             await chores.start()
         except BaseException:
@@ -66,13 +66,13 @@ class Store:
 
     # responses
 
-    async def add(self, row: Stored, items: Sequence[Entry] = ()) -> None:
+    async def add(self, row: StoredResponse, items: Sequence[StoredItem] = ()) -> None:
         """Keep a response. `items` are all of its turn: its conversation, if any, gains them."""
         self._check([row.id, row.owner], [len(row.body) + len(row.input)])
         self._check([item.id for item in items], [len(item.body) for item in items])
         await self._line.write(lambda desk: desk.add(row, items))
 
-    async def get(self, owner: str, response: str) -> Stored | None:
+    async def get(self, owner: str, response: str) -> StoredResponse | None:
         return await self._line.read(lambda desk: desk.responses.get(owner, response))
 
     async def update(self, owner: str, response: str, status: Status, body: bytes) -> bool:
@@ -88,7 +88,7 @@ class Store:
         response: str,
         status: Status,
         body: bytes,
-        items: Sequence[Entry] = (),
+        items: Sequence[StoredItem] = (),
         frames: Numbered = (),
     ) -> bool:
         """Like `update`, together with a turn's items for its conversation and its last events."""
@@ -98,7 +98,7 @@ class Store:
             lambda desk: desk.finish_turn(owner, response, status, body, items, frames)
         )
 
-    async def holders(self, owner: str, items: Sequence[str]) -> list[Stored]:
+    async def holders(self, owner: str, items: Sequence[str]) -> list[StoredResponse]:
         """The responses that answered with these items."""
         return await self._line.read(lambda desk: desk.responses.holders(owner, items))
 
@@ -106,7 +106,7 @@ class Store:
         """Delete it with its events and what it said, whether it runs or not."""
         return await self._line.write(lambda desk: desk.delete(owner, response))
 
-    async def history(self, owner: str, response: str) -> list[Stored] | None:
+    async def history(self, owner: str, response: str) -> list[StoredResponse] | None:
         """The chain that ends with this response, oldest first; None if it is not there.
 
         A chain that has lost a link is the client's error, which says so.
@@ -138,17 +138,17 @@ class Store:
 
     # conversations
 
-    async def add_conversation(self, row: Conversation, items: Sequence[Entry] = ()) -> None:
+    async def add_conversation(self, row: StoredConversation, items: Sequence[StoredItem] = ()) -> None:
         self._check([row.id, row.owner], [len(row.metadata)])
         self._check([item.id for item in items], [len(item.body) for item in items])
         await self._line.write(lambda desk: desk.conversations.add(row, items))
 
-    async def get_conversation(self, owner: str, conversation: str) -> Conversation | None:
+    async def get_conversation(self, owner: str, conversation: str) -> StoredConversation | None:
         return await self._line.read(lambda desk: desk.conversations.get(owner, conversation))
 
     async def update_conversation(
         self, owner: str, conversation: str, metadata: bytes
-    ) -> Conversation | None:
+    ) -> StoredConversation | None:
         self._check([], [len(metadata)])
         return await self._line.write(
             lambda desk: desk.conversations.update(owner, conversation, metadata)
@@ -161,7 +161,7 @@ class Store:
         """The ids of a conversation's responses."""
         return await self._line.read(lambda desk: desk.responses.of(owner, conversation))
 
-    async def add_items(self, owner: str, conversation: str, items: Sequence[Entry]) -> bool:
+    async def add_items(self, owner: str, conversation: str, items: Sequence[StoredItem]) -> bool:
         """Add items at the end; one whose id is there already stays as it is."""
         self._check([item.id for item in items], [len(item.body) for item in items])
         return await self._line.write(
@@ -178,13 +178,13 @@ class Store:
 
     async def items(
         self, owner: str, conversation: str, *, after: str | None, limit: int, newest_first: bool
-    ) -> list[Entry] | None:
+    ) -> list[StoredItem] | None:
         """A page of items. `after` is the id of the last one of the page before it."""
         return await self._line.read(
             lambda desk: desk.conversations.items(owner, conversation, after, limit, newest_first)
         )
 
-    async def item(self, owner: str, conversation: str, item: str) -> Entry | None:
+    async def item(self, owner: str, conversation: str, item: str) -> StoredItem | None:
         return await self._line.read(
             lambda desk: desk.conversations.item(owner, conversation, item)
         )
@@ -196,11 +196,11 @@ class Store:
 
     # chat completions
 
-    async def add_completion(self, row: Kept) -> None:
+    async def add_completion(self, row: StoredCompletion) -> None:
         self._check([row.id, row.owner], [len(row.body) + len(row.messages)])
         await self._line.write(lambda desk: desk.completions.add(row))
 
-    async def get_completion(self, owner: str, completion: str) -> Kept | None:
+    async def get_completion(self, owner: str, completion: str) -> StoredCompletion | None:
         return await self._line.read(lambda desk: desk.completions.get(owner, completion))
 
     async def change_completion(self, owner: str, completion: str, body: bytes) -> bool:
@@ -224,16 +224,16 @@ class Store:
         """Random bytes, made once and the same for all processes of this database."""
         return await self._line.write(lambda desk: desk.notes.secret(name, size))
 
-    async def remember(self, owner: str, rows: Sequence[Memory]) -> None:
+    async def remember(self, owner: str, rows: Sequence[StoredTurn]) -> None:
         """Keep these; the newest of a key replaces the one before it."""
         self._check([row.key for row in rows], [len(row.data) for row in rows])
         await self._line.write(lambda desk: desk.notes.remember(owner, rows))
 
-    async def recall(self, owner: str, keys: Sequence[str]) -> list[Memory]:
+    async def recall(self, owner: str, keys: Sequence[str]) -> list[StoredTurn]:
         """What is kept under these keys, in their order."""
         return await self._line.read(lambda desk: desk.notes.recall(owner, keys))
 
-    async def sweep(self) -> Swept:
+    async def sweep(self) -> SweepCounts:
         """Fail what dead servers left, delete what is too old or too much."""
         return await self._chores.sweep()
 

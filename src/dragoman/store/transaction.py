@@ -6,27 +6,27 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from dragoman.store.completions import Completions
-from dragoman.store.conversations import Conversations
-from dragoman.store.expiry import Sweeping
-from dragoman.store.key_values import Notes
-from dragoman.store.responses import Numbered, Responses
-from dragoman.store.rows import RUNNING, Entry, Status, Stored
-from dragoman.store.servers import Server, Servers
+from dragoman.store.completions import CompletionRepository
+from dragoman.store.conversations import ConversationRepository
+from dragoman.store.expiry import ExpiryRepository
+from dragoman.store.key_values import KeyValueRepository
+from dragoman.store.responses import Numbered, ResponseRepository
+from dragoman.store.rows import RUNNING, StoredItem, Status, StoredResponse
+from dragoman.store.servers import ServerProcess, ServerRepository
 
 
-class Desk:
+class Transaction:
     """All rooms of the store, for one transaction of one server."""
 
-    def __init__(self, connection: Connection, here: Server) -> None:
-        self.responses = Responses(connection, here.id)
-        self.conversations = Conversations(connection)
-        self.completions = Completions(connection)
-        self.notes = Notes(connection)
-        self.servers = Servers(connection, here)
-        self.sweeping = Sweeping(connection)
+    def __init__(self, connection: Connection, here: ServerProcess) -> None:
+        self.responses = ResponseRepository(connection, here.id)
+        self.conversations = ConversationRepository(connection)
+        self.completions = CompletionRepository(connection)
+        self.notes = KeyValueRepository(connection)
+        self.servers = ServerRepository(connection, here)
+        self.sweeping = ExpiryRepository(connection)
 
-    def add(self, row: Stored, items: Sequence[Entry]) -> None:
+    def add(self, row: StoredResponse, items: Sequence[StoredItem]) -> None:
         if row.status in RUNNING:
             self.servers.register()  # a response whose server nobody knows would be taken for dead
         self.responses.add(row)
@@ -38,7 +38,7 @@ class Desk:
         response: str,
         status: Status,
         body: bytes,
-        items: Sequence[Entry],
+        items: Sequence[StoredItem],
         frames: Numbered,
     ) -> bool:
         if not self.responses.update(owner, response, status, body, frames):
@@ -59,7 +59,7 @@ class Desk:
         self.notes.forget(owner, self.responses.of(owner, conversation))
         return self.conversations.delete(owner, conversation)
 
-    def _gain(self, owner: str, response: str, items: Sequence[Entry]) -> None:
+    def _gain(self, owner: str, response: str, items: Sequence[StoredItem]) -> None:
         self.responses.hold(owner, response, [item.id for item in items if item.answered])
         conversation = self.responses.conversation(owner, response) if items else None
         if conversation is not None:

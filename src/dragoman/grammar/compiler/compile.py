@@ -21,7 +21,7 @@ from dragoman.grammar.writer.messages import Heads, Messages
 from dragoman.grammar.writer.readable_tools import fitted
 from dragoman.grammar.writer.tool_names import Offer
 from dragoman.output.library import rules
-from dragoman.output.rules import Rules
+from dragoman.output.rules import FormatRules
 from dragoman.types import Shape, Tool
 
 LARGEST = 1 << 19  # characters of a grammar: engines take as long to read it, and all wait
@@ -67,12 +67,12 @@ def _offer(tool: Tool, written: str | None, warnings: list[str]) -> Offer:
     return offer
 
 
-def _content(lark: Lark, shape: Shape, both: Rules, warnings: list[str]) -> str:
+def _content(lark: Lark, shape: Shape, both: FormatRules, warnings: list[str]) -> str:
     if shape.kind != "json":
         return written(lark, shape, warnings)
     # a mark in a text of the content would mean to the parser what it means elsewhere
     banned = [
-        mark for mark, what in both.text.meanings.items() if what != "first" and len(mark) > 3
+        mark for mark, what in both.in_text.meanings.items() if what != "first" and len(mark) > 3
     ]
     if shape.value is None:
         return Writer(lark, {}, banned=banned, at=shape.param).value(Object())
@@ -84,16 +84,16 @@ def _content(lark: Lark, shape: Shape, both: Rules, warnings: list[str]) -> str:
 
 
 def _start(
-    lark: Lark, order: Order, both: Rules, offers: Sequence[Offer], content: str | None
+    lark: Lark, order: Order, both: FormatRules, offers: Sequence[Offer], content: str | None
 ) -> str:
-    inside = both.reasoning.inside if order.inside is None else order.inside
+    inside = both.reasoning.starts_inside if order.inside is None else order.inside
     inside, silent = inside and not order.silent, order.silent
     calls = None
     if offers and order.format is not None:
         calls = Calls(lark, find_tools(order.format), offers, parallel=order.parallel)
     demanded = content is not None or order.choice == "required"
     endless = not any(offer.strict for offer in offers)
-    if both.header is not None and both.header.written:
+    if both.header is not None and both.header.spellings:
         heads = Heads(lark, both.header, order.opening or "", silent=silent)
         messages = Messages(heads, calls, offers, both.reasoning.open if silent else ())
         if demanded:

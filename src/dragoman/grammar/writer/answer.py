@@ -21,7 +21,7 @@ from dragoman.grammar.regex.exclude import avoiding, unbegun
 from dragoman.grammar.writer.calls import Calls, Weak
 from dragoman.grammar.writer.lark import ANY, FEW, Lark, beginnings, either, escaped, pattern
 from dragoman.grammar.writer.raw_text import ended_by
-from dragoman.output.rules import Rules
+from dragoman.output.rules import FormatRules
 
 BRACKETS = (r"\{", r"\[")
 LOUD = ("section", "call", "first", "open")
@@ -37,7 +37,7 @@ class Answer:
     def __init__(
         self,
         lark: Lark,
-        rules: Rules,
+        rules: FormatRules,
         calls: Calls | None,
         *,
         inside: bool = False,
@@ -50,7 +50,7 @@ class Answer:
         self._reasoning = rules.reasoning
         self._thinks = bool(rules.reasoning.close) and not silent
         self._openers = rules.reasoning.open if silent else ()
-        self._begins = rules.reasoning.begins if silent else ()
+        self._begins = rules.reasoning.opens_at_start if silent else ()
 
     def demanded(self, content: str | None) -> str:
         """Content of a shape, or calls where there is none; both where there are both."""
@@ -121,7 +121,7 @@ class Answer:
             return ""
         if self._inside:
             return f"{self._closed()} {self.lark.gap()}"
-        marks = (*self._reasoning.open, *self._reasoning.begins)
+        marks = (*self._reasoning.open, *self._reasoning.opens_at_start)
         if not marks:
             return ""
         gap = self.lark.gap()
@@ -137,7 +137,7 @@ class Answer:
 
     def _spelt(self) -> list[str]:
         """Marks with control tokens in them, which nothing may spell in letters."""
-        return [mark for mark in self._rules.text.meanings if not self.lark.in_letters(mark)]
+        return [mark for mark in self._rules.in_text.meanings if not self.lark.in_letters(mark)]
 
     def _open_end(self) -> list[str]:
         """Thoughts at the end of an answer that nobody closed."""
@@ -149,7 +149,7 @@ class Answer:
 
     def _framed(self, content: str) -> str:
         """Content, with what its format may write around it."""
-        lark, wrap = self.lark, self._reasoning.wrap
+        lark, wrap = self.lark, self._reasoning.answer_wrapper
         before = [*wrap.open, *self._dropped()]
         after = [*wrap.close, *self._dropped()]
         lead = f"({lark.marks(before)} {lark.gap()}){FEW}" if before else ""
@@ -158,12 +158,12 @@ class Answer:
 
     def _dropped(self) -> list[str]:
         tools = self._rules.tools
-        return [*self._reasoning.drop, *(() if tools is None else tools.drop)]
+        return [*self._reasoning.dropped, *(() if tools is None else tools.dropped)]
 
     def _after(self) -> str:
         """What may follow at the very end and means nothing."""
         tools = self._rules.tools
-        marks = () if tools is None else tools.spare
+        marks = () if tools is None else tools.ignored_after_call
         return f"({self.lark.gap()} {self.lark.marks(marks)}){FEW}" if marks else ""
 
     # free text
@@ -176,7 +176,7 @@ class Answer:
         quiet: list[str] = []
         if self._thinks:
             quiet += self._thoughts(self._closed())
-        marks = [mark for mark, what in self._rules.text.meanings.items() if what not in LOUD]
+        marks = [mark for mark, what in self._rules.in_text.meanings.items() if what not in LOUD]
         text = self._text()
         quiet += [f"{text} {self.lark.mark(mark)}" for mark in marks if self._is_token(mark)]
         return calls, quiet
@@ -223,10 +223,10 @@ class Answer:
 
     def _kept_out(self) -> list[str]:
         """Regular expressions of what free text may not hold."""
-        marks = [mark for mark, what in self._rules.text.meanings.items() if what in LOUD]
+        marks = [mark for mark, what in self._rules.in_text.meanings.items() if what in LOUD]
         tools = self._rules.tools
         if tools is not None:
-            marks = [mark for mark in marks if mark not in tools.first]
+            marks = [mark for mark in marks if mark not in tools.unmarked_starts]
             marks += [*tools.call.open]
         found = [pattern(mark) for mark in dict.fromkeys([*marks, *self._spelt()])]
         if self._calls is not None:

@@ -22,7 +22,7 @@ from dragoman.grammar.writer.lark import ANY, EMPTY, either, escaped, quoted
 from dragoman.grammar.writer.raw_text import Tags, ended_by
 from dragoman.grammar.writer.sequences import items, sequence
 from dragoman.grammar.writer.tool_names import Offer, objects_of, worded
-from dragoman.output.spec import Nested, Tagged
+from dragoman.output.spec import NestedElements, TaggedArguments
 
 WORD = re.compile(r"[^\W\d]\w*")
 ANY_KEY = r"/[^\s\"'<>=\/{}\[\]|&]{1,64}/"
@@ -45,9 +45,9 @@ def refuse_key(key: str, offer: Offer) -> None:
 # Tags
 
 
-def parameters(writer: Writer, body: Tagged, offer: Offer, after: Sequence[str]) -> str:
+def parameters(writer: Writer, body: TaggedArguments, offer: Offer, after: Sequence[str]) -> str:
     """Arguments between tags."""
-    banned = (*body.key.open, *after) if body.inner else ()
+    banned = (*body.key.open, *after) if body.implicit_end else ()
     tags = Tags(writer, body.trim, banned, cdata=body.cdata)
     space = writer.lark.gap()
     found = []
@@ -68,18 +68,18 @@ def parameters(writer: Writer, body: Tagged, offer: Offer, after: Sequence[str])
     return either(found)
 
 
-def _reads_back(body: Tagged, key: str) -> bool:
+def _reads_back(body: TaggedArguments, key: str) -> bool:
     """Whether the format's reader finds the key in what is written of it."""
-    way = body.key_written.replace("{text}", "true").replace("{type}", "string")
-    found = re.fullmatch(body.keys, way.replace("{key}", _spelled(body, key)))
+    way = body.key_spelling.replace("{text}", "true").replace("{type}", "string")
+    found = re.fullmatch(body.key_pattern, way.replace("{key}", _spelled(body, key)))
     return found is not None and html.unescape(found["key"]) == html.unescape(key)
 
 
-def _spelled(body: Tagged, key: str) -> str:
-    return html.escape(key) if body.escaped else key
+def _spelled(body: TaggedArguments, key: str) -> str:
+    return html.escape(key) if body.html_entities else key
 
 
-def _parameter(tags: Tags, body: Tagged, key: str, node: Node, writer: Writer) -> str:
+def _parameter(tags: Tags, body: TaggedArguments, key: str, node: Node, writer: Writer) -> str:
     """A key and its value; where the key says what the value is, a rule for each kind."""
     lark = writer.lark
     opens, closes = body.value.open, body.value.close
@@ -88,12 +88,12 @@ def _parameter(tags: Tags, body: Tagged, key: str, node: Node, writer: Writer) -
     def told(**words: str) -> str:
         before = lark.marks(body.key.open)
         written = worded(
-            lark, body.key_written.replace("{key}", "{own}"), "", body, own=key, **words
+            lark, body.key_spelling.replace("{key}", "{own}"), "", body, own=key, **words
         )
         ends = lark.marks(body.key.close) if body.key.close else ""
         return f"{before} {written} {ends} {lead}"
 
-    if "{" not in body.key_written.replace("{key}", ""):
+    if "{" not in body.key_spelling.replace("{key}", ""):
         return lark.rule(f"{told()} {tags.value(node, closes)}", "parameter")
     texts, others = tags.split(node)
     found = [
@@ -141,7 +141,7 @@ class _Elements:
     """
 
     def __init__(
-        self, writer: Writer, body: Nested, after: Sequence[str], taken: Iterable[str]
+        self, writer: Writer, body: NestedElements, after: Sequence[str], taken: Iterable[str]
     ) -> None:
         tags = [mark.removeprefix(f"{body.prefix}</").removesuffix(">") for mark in after]
         self._taken = list(dict.fromkeys((*taken, *tags)))  # what an element of any name is not
@@ -227,7 +227,7 @@ class _Elements:
         return f"{space} {inner} {space}" if surely else f"({space} {inner})? {space}"
 
 
-def elements(writer: Writer, body: Nested, offer: Offer, after: Sequence[str]) -> str:
+def elements(writer: Writer, body: NestedElements, offer: Offer, after: Sequence[str]) -> str:
     """Arguments as elements."""
     taken = [key for node in objects_of(offer) for key in node.names]
     found = _Elements(writer, body, after, taken)

@@ -22,7 +22,7 @@ from dragoman.grammar.writer.lark import SPACES, Lark, either, escaped, pattern,
 from dragoman.grammar.writer.python_values import BareWriter, PythonWriter
 from dragoman.grammar.writer.sequences import sequence
 from dragoman.grammar.writer.tool_names import Offer, check_name, objects_of, worded
-from dragoman.output.spec import GAP, Body, Named, Nested, Objects, Pythonic, Tagged, Tools
+from dragoman.output.spec import GAP, CallBody, NamedObject, NestedElements, JsonObjects, PythonCalls, TaggedArguments, ToolFormat
 
 LONGEST = 100  # letters of a name that is told from text letter by letter
 WEAK = re.compile(r"`{3}\w*\s*|\w+")  # marks that stand in many a text that is no call
@@ -52,15 +52,15 @@ class Calls:
     """The calls that some tools allow in one format."""
 
     def __init__(
-        self, lark: Lark, tools: Tools, offers: Sequence[Offer], *, parallel: bool
+        self, lark: Lark, tools: ToolFormat, offers: Sequence[Offer], *, parallel: bool
     ) -> None:
         self.lark = lark
         self._format = tools
         self._offers = offers
         self._parallel = parallel
-        self._writers: dict[tuple[Body, str], Writer] = {}
-        self._plain = tuple(body for body in tools.bodies if isinstance(body, Objects))
-        self._other = tuple(body for body in tools.bodies if not isinstance(body, Objects))
+        self._writers: dict[tuple[CallBody, str], Writer] = {}
+        self._plain = tuple(body for body in tools.bodies if isinstance(body, JsonObjects))
+        self._other = tuple(body for body in tools.bodies if not isinstance(body, JsonObjects))
         for offer in offers:
             check_name(tools, offer)
 
@@ -79,7 +79,7 @@ class Calls:
         block = either(found) if found else ""
         if block and self._parallel:
             block = f"{block} ({space} {block})* {space}"
-        bare = [self._bare()] if tools.first or tools.start else []
+        bare = [self._bare()] if tools.unmarked_starts or tools.unmarked_at_start else []
         return either([*([self.lark.rule(block, "calls")] if block else []), *bare])
 
     @cached_property
@@ -88,7 +88,7 @@ class Calls:
         tools = self._format
         strong = [mark for mark in tools.section.open if not _weak(mark, tools)]
         found = [Opening(mark, self.section(self._offers)) for mark in strong]
-        if tools.call.open and (tools.bare or not tools.section.open):
+        if tools.call.open and (tools.section_optional or not tools.section.open):
             found += [Opening(mark, self._call(self._offers)) for mark in tools.call.open]
         return found
 
@@ -96,7 +96,7 @@ class Calls:
     def weak(self) -> Weak | None:
         """Where calls begin in free text without a mark that only calls have."""
         tools = self._format
-        if not tools.first and not any(_weak(mark, tools) for mark in tools.section.open):
+        if not tools.unmarked_starts and not any(_weak(mark, tools) for mark in tools.section.open):
             return None
         for offer in self._offers:
             if len(offer.name) > LONGEST:
@@ -112,7 +112,7 @@ class Calls:
         if self.weak is None:
             return []
         found = []
-        for body in self._plain or (Objects(),):
+        for body in self._plain or (JsonObjects(),):
             keys = "|".join(map(escaped, body.arguments))
             names = "|".join(map(escaped, body.name))
             found.append(rf"\{{\s*[\"'](?:{keys})[\"']\s*:")
@@ -123,7 +123,7 @@ class Calls:
     def dropped(self) -> tuple[str, ...]:
         """Marks that may follow a message and mean nothing."""
         ends = self._format.header.end if self._format.header is not None else ()
-        return tuple(mark for mark in self._format.drop if mark not in ends)
+        return tuple(mark for mark in self._format.dropped if mark not in ends)
 
     def harmless(self) -> list[str]:
         """Marks that stand in many a text: only what looks like a call after them counts."""
@@ -132,7 +132,7 @@ class Calls:
     @property
     def begins(self) -> str | None:
         """What an answer begins with that begins with a call which nothing marks."""
-        return rf"\s*(?:{self._names()})\s*\{{" if self._format.start else None
+        return rf"\s*(?:{self._names()})\s*\{{" if self._format.unmarked_at_start else None
 
     def started(self) -> str | None:
         """Calls that nothing marks, at the beginning of an answer; the first brace tells."""
@@ -151,7 +151,7 @@ class Calls:
         """The rest of a message that was addressed to a tool."""
         tools, space = self._format, self.lark.gap()
         body = tools.bodies[0]
-        if isinstance(body, Named):
+        if isinstance(body, NamedObject):
             said = self._arguments(body, offer)
             closes = self.lark.marks(tools.call.close) if tools.call.close else ""
             return f"{space} {said} {space} {closes}?" if closes else f"{space} {said}"
@@ -191,66 +191,66 @@ class Calls:
         surely = any(mark.replace(GAP, "") in inner for mark in marks)
         return written if surely else f"({written})?"
 
-    def _body(self, body: Body, offers: Sequence[Offer]) -> str:
+    def _body(self, body: CallBody, offers: Sequence[Offer]) -> str:
         match body:
-            case Objects():
+            case JsonObjects():
                 return self._objects(offers)
-            case Pythonic():
+            case PythonCalls():
                 return self._pythonic(body, offers)
         return either(self._one(body, offer) for offer in offers)
 
-    def _one(self, body: Named | Tagged | Nested, offer: Offer) -> str:
+    def _one(self, body: NamedObject | TaggedArguments | NestedElements, offer: Offer) -> str:
         """One call: the name, what ends it, and the arguments."""
         lark = self.lark
-        name = either(worded(lark, way, offer.name, body) for way in body.written)
-        marks = [mark for mark in body.ends if not mark.startswith("/")]  # that closes at once
+        name = either(worded(lark, way, offer.name, body) for way in body.spellings)
+        marks = [mark for mark in body.name_ends if not mark.startswith("/")]  # that closes at once
         ends = f"{lark.gap()} {lark.marks(marks)}" if marks else ""
         match body:
-            case Named():
+            case NamedObject():
                 fence = f"{lark.gap()} {lark.marks(body.fence)}" if body.fence else ""
                 inner = f"{lark.gap()} {self._arguments(body, offer)} {fence}"
                 if not self._format.call.close and not self._format.section.close:
                     ends = f"({ends})?" if ends else ""  # the brace ends the name as well
-            case Tagged():
+            case TaggedArguments():
                 after = (*self._format.call.close, *self._format.section.close)
-                if "\n" in body.ends:
+                if "\n" in body.name_ends:
                     ends = f"({ends})?"  # the first key, or the end, ends the name as well
                 inner = parameters(self._writer(body, offer), body, offer, after)
-            case Nested():
+            case NestedElements():
                 after = (*self._format.call.close, *self._format.section.close)
                 inner = elements(self._writer(body, offer), body, offer, after)
         return lark.rule(f"{name} {ends} {inner}", "one")
 
     # bodies
 
-    def _arguments(self, body: Body, offer: Offer) -> str:
+    def _arguments(self, body: CallBody, offer: Offer) -> str:
         """Arguments as one object."""
         writer = self._writer(body, offer)
         return either(map(writer.value, offer.options))
 
-    def _writer(self, body: Body, offer: Offer) -> Writer:
+    def _writer(self, body: CallBody, offer: Offer) -> Writer:
         key = (body, offer.name)
         if key not in self._writers:
             self._writers[key] = self._new_writer(body, offer)
         return self._writers[key]
 
-    def _new_writer(self, body: Body, offer: Offer) -> Writer:
+    def _new_writer(self, body: CallBody, offer: Offer) -> Writer:
         lark, known, at = self.lark, offer.definitions, offer.at
         match body:
-            case Named(bare=True):
-                return BareWriter(lark, known, body.quotes, at)
-            case Pythonic() | Objects(python=True):
+            case NamedObject(bare=True):
+                return BareWriter(lark, known, body.string_markers, at)
+            case PythonCalls() | JsonObjects(python=True):
                 return PythonWriter(lark, known, at=at)
-            case Tagged() | Nested():
+            case TaggedArguments() | NestedElements():
                 return PythonWriter(lark, known, banned=self._inner_marks(body), at=at)
         return Writer(lark, known, at=at)
 
-    def _inner_marks(self, body: Tagged | Nested) -> tuple[str, ...]:
+    def _inner_marks(self, body: TaggedArguments | NestedElements) -> tuple[str, ...]:
         """Marks that end a value between tags, wherever in it they stand."""
         after = (*self._format.call.close, *self._format.section.close)
-        if isinstance(body, Nested):
+        if isinstance(body, NestedElements):
             return (f"{body.prefix}<", *after)
-        return (*body.value.close, *((*body.key.open, *after) if body.inner else ()))
+        return (*body.value.close, *((*body.key.open, *after) if body.implicit_end else ()))
 
     def _objects(self, offers: Sequence[Offer], first: Sequence[str] = ("{", "[")) -> str:
         """An object, or a list of them, or several after each other."""
@@ -273,7 +273,7 @@ class Calls:
         """Others after the first, with little or nothing between."""
         return f"({self.lark.terminal(JOINT, 'JOINT')}? {every})*" if self._parallel else ""
 
-    def _object(self, body: Objects, offer: Offer) -> str:
+    def _object(self, body: JsonObjects, offer: Offer) -> str:
         lark = self.lark
         if body.keyed:
             name, said = self._quote(body)((offer.name,)), self._arguments(body, offer)
@@ -283,12 +283,12 @@ class Calls:
             inner = sequence(lark, parts, required, None, lark.sign(","))
         return lark.rule(f"{lark.opened('{')} {inner} {lark.closed('}')}", "object")
 
-    def _required(self, body: Objects, offer: Offer) -> frozenset[str]:
+    def _required(self, body: JsonObjects, offer: Offer) -> frozenset[str]:
         """What an object must say: arguments only where there must be some."""
         empty = any(isinstance(one, Object) and not one.required for one in offer.options)
-        return frozenset({"name"} if empty and not body.complete else {"name", "arguments"})
+        return frozenset({"name"} if empty and not body.requires_arguments else {"name", "arguments"})
 
-    def _members(self, body: Objects, offer: Offer) -> dict[str, str]:
+    def _members(self, body: JsonObjects, offer: Offer) -> dict[str, str]:
         quote, colon = self._quote(body), self.lark.sign(":")
         text = self.lark.terminal(STRING, "STRING")
         kind = quote(("function",))
@@ -299,10 +299,10 @@ class Calls:
             "type": f"{quote(('type',))} {colon} {kind}",
         }
 
-    def _quote(self, body: Objects) -> _Quote:
+    def _quote(self, body: JsonObjects) -> _Quote:
         return _Quote(python=body.python)
 
-    def _pythonic(self, body: Pythonic, offers: Sequence[Offer]) -> str:
+    def _pythonic(self, body: PythonCalls, offers: Sequence[Offer]) -> str:
         calls = " | ".join(self._python_call(body, offer) for offer in offers)
         every = self.lark.rule(calls, "python")
         if body.brackets:
@@ -310,7 +310,7 @@ class Calls:
         lines = f"{every} {self._joined(every)}"
         return self.lark.rule(f"{self._in_brackets(every)} | {lines}", "pythonic")
 
-    def _python_call(self, body: Pythonic, offer: Offer) -> str:
+    def _python_call(self, body: PythonCalls, offer: Offer) -> str:
         writer = self._writer(body, offer)
         inner = keywords(writer, offer)
         opened, closed = self.lark.sign("("), self.lark.closed(")")
@@ -321,11 +321,11 @@ class Calls:
     def _bare(self) -> str:
         """Calls that begin without a mark."""
         tools = self._format
-        if self._other and not tools.first:
+        if self._other and not tools.unmarked_starts:
             return either(self._body(body, self._offers) for body in self._other)
         if not self._plain:
             return self._body(tools.bodies[0], self._offers)
-        return self._objects(self._offers, tools.first or ("{", "["))
+        return self._objects(self._offers, tools.unmarked_starts or ("{", "["))
 
     def _weak_objects(self) -> Weak:
         body, lark = self._plain[0], self.lark
@@ -347,7 +347,7 @@ class Calls:
         return Weak(rf"{quote}(?:{keys}){quote}\s*:\s*{quote}", quote, tuple(found))
 
     def _weak_python(self) -> Weak:
-        body = cast(Pythonic, self._format.bodies[0])
+        body = cast(PythonCalls, self._format.bodies[0])
         lark = self.lark
         every = lark.rule(
             " | ".join(self._python_call(body, one) for one in self._offers), "python"
@@ -377,5 +377,5 @@ class _Quote:
         return either(map(quoted, dict.fromkeys(ways)))
 
 
-def _weak(mark: str, tools: Tools) -> bool:
-    return WEAK.fullmatch(mark) is not None or (bool(tools.first) and "`" in mark)
+def _weak(mark: str, tools: ToolFormat) -> bool:
+    return WEAK.fullmatch(mark) is not None or (bool(tools.unmarked_starts) and "`" in mark)

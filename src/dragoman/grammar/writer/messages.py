@@ -14,13 +14,13 @@ from dragoman.grammar.writer.calls import Calls
 from dragoman.grammar.writer.lark import ANY, FEW, Lark, beginnings, either, escaped, pattern
 from dragoman.grammar.writer.raw_text import ended_by
 from dragoman.grammar.writer.tool_names import Offer
-from dragoman.output.spec import Header
+from dragoman.output.spec import MessageHeader
 
 
 class Heads:
     """The headers of messages; where an answer is `silent`, none that a thought could have."""
 
-    def __init__(self, lark: Lark, header: Header, opening: str, *, silent: bool = False) -> None:
+    def __init__(self, lark: Lark, header: MessageHeader, opening: str, *, silent: bool = False) -> None:
         """`opening` is what the prompt ends with, if that is where a header begins."""
         self.lark = lark
         self.header = header
@@ -29,7 +29,7 @@ class Heads:
         thoughts = [route for route, where in header.routes if where == "reasoning"]
         self._written = [
             (kind, text)
-            for kind, text in header.written
+            for kind, text in header.spellings
             if not silent or (kind != "reasoning" and not any(re.search(r, text) for r in thoughts))
         ]
 
@@ -38,7 +38,7 @@ class Heads:
         found = []
         for text in [text for kind, text in self._written if kind == where]:
             bare = next((text[len(one) :] for one in self.header.open if text.startswith(one)), "")
-            opened = self._opening.endswith(self.header.open) or not self.header.joint
+            opened = self._opening.endswith(self.header.open) or not self.header.separator
             if self.letters and not first:
                 found.append(bare)
             elif bare and opened and (first or bare.startswith("<")):
@@ -98,7 +98,7 @@ class Messages:
             found.append(f"{self._call(True)} {self._more(rows) if parallel else ''}")
         found = [f"({joint})? {one}" for one in found] if (joint := self._joint()) else found
         # where a header begins in letters, text without a header would swallow it
-        bare = all(text.startswith("<") for _, text in self._header.written)
+        bare = all(text.startswith("<") for _, text in self._header.spellings)
         return either([*found, *(ends if bare else ())])
 
     def _rows(self, parallel: bool) -> str:
@@ -118,10 +118,10 @@ class Messages:
     def _no_header(self, after: Sequence[str]) -> list[str]:
         """What follows a header's mark where that is only a word: the text goes on after it."""
         lark = self.lark
-        heads = [text for kind, text in self._header.written if kind != "call"]
+        heads = [text for kind, text in self._header.spellings if kind != "call"]
         heads += [
             text.replace("{name}", offer.name)
-            for kind, text in self._header.written
+            for kind, text in self._header.spellings
             for offer in self._offers
             if kind == "call"
         ]
@@ -170,7 +170,7 @@ class Messages:
         return self.lark.rule(" | ".join(found), "message")
 
     def _joint(self) -> str:
-        return self.lark.mark(self._header.joint) if self._header.joint else ""
+        return self.lark.mark(self._header.separator) if self._header.separator else ""
 
     def _closed(self) -> str:
         """The rest of a message up to its end; a header in it would be taken for one."""

@@ -42,7 +42,7 @@ UNKNOWN = "\0"  # a name that no schema knows
 WIDEST = 256  # places that are looked at for a name
 
 
-def fitted(tools: spec.Tools, offer: Offer, parameters: Json) -> tuple[Offer, list[str]]:
+def fitted(tools: spec.ToolFormat, offer: Offer, parameters: Json) -> tuple[Offer, list[str]]:
     """The tool as this format can write it, and the pointers of what is not enforced then."""
     found = offer
     loose: list[str] = []
@@ -57,15 +57,15 @@ def fitted(tools: spec.Tools, offer: Offer, parameters: Json) -> tuple[Offer, li
 class _Fit:
     """Fits a tool to one way of writing arguments."""
 
-    def __init__(self, tools: spec.Tools, body: spec.Body, offer: Offer, parameters: Json) -> None:
+    def __init__(self, tools: spec.ToolFormat, body: spec.CallBody, offer: Offer, parameters: Json) -> None:
         self._body = body
         self._offer = offer
         self._parameters = parameters
         self._reader = schema_of(parameters)
-        self._deep = isinstance(body, spec.Nested)
+        self._deep = isinstance(body, spec.NestedElements)
         # whether the format itself says what a value is, or at least what a text is
         self._inline = _inline(body)
-        self._told = self._inline or (isinstance(body, spec.Named) and not body.casts)
+        self._told = self._inline or (isinstance(body, spec.NamedObject) and not body.casts_strings)
         self._unknown = _unknown(body)
         self._marks = _marks(tools, body)
         self._known: dict[str, Types] = {}
@@ -78,13 +78,13 @@ class _Fit:
     def unwritten(self) -> Iterator[str]:
         """Places of what the format has no way to write."""
         body = self._body
-        bare = isinstance(body, spec.Named) and body.bare
-        one_by_one = isinstance(body, spec.Tagged | spec.Nested | spec.Pythonic)
+        bare = isinstance(body, spec.NamedObject) and body.unquoted_values
+        one_by_one = isinstance(body, spec.TaggedArguments | spec.NestedElements | spec.PythonCalls)
         if not bare and not one_by_one:
             return
         if any(isinstance(one, Foreign) for one in self._offer.options):
             yield ""
-        if isinstance(body, spec.Pythonic):
+        if isinstance(body, spec.PythonCalls):
             return
         for key, node in self._members():
             for one in self._below(node) if bare or self._deep else self._leaves(node):
@@ -119,8 +119,8 @@ class _Fit:
     def offer(self) -> Offer:
         """The tool with nothing left in it that is read as something else."""
         body, offer = self._body, self._offer
-        typed = isinstance(body, spec.Named) and body.schema
-        if not typed and not isinstance(body, spec.Tagged | spec.Nested):
+        typed = isinstance(body, spec.NamedObject) and body.types_from_schema
+        if not typed and not isinstance(body, spec.TaggedArguments | spec.NestedElements):
             return offer
         made = [self._option(one) if isinstance(one, Object) else one for one in offer.options]
         kept = [one for one in made if not isinstance(one, Nothing)]
@@ -179,7 +179,7 @@ class _Fit:
         kept = [self._kept(one, read) for one in leaves]
         left = frozenset[str]().union(*map(kinds_of, kept))
         taken = frozenset(kind for kind in read - STRING if not _covers(left, kind))
-        if isinstance(self._body, spec.Named):
+        if isinstance(self._body, spec.NamedObject):
             taken |= bound(kept)  # beside tags that is done where they are written
         if self._told:
             taken = frozenset()
@@ -227,15 +227,15 @@ class _Fit:
         return self._inline or same(json.loads(cast(value, types))) == same(meant)
 
 
-def _inline(body: spec.Body) -> bool:
-    return isinstance(body, spec.Tagged) and "{" in body.key_written.replace("{key}", "")
+def _inline(body: spec.CallBody) -> bool:
+    return isinstance(body, spec.TaggedArguments) and "{" in body.key_spelling.replace("{key}", "")
 
 
-def _unknown(body: spec.Body) -> Types:
+def _unknown(body: spec.CallBody) -> Types:
     """What a value is surely read as of which the reader's schema says nothing."""
-    if isinstance(body, spec.Tagged):
+    if isinstance(body, spec.TaggedArguments):
         return STRING if body.untyped == "text" else frozenset()
-    return EVERY if isinstance(body, spec.Named) else frozenset()
+    return EVERY if isinstance(body, spec.NamedObject) else frozenset()
 
 
 def _sure(node: Node) -> Types:
@@ -247,14 +247,14 @@ def _covers(types: Types, kind: str) -> bool:
     return kind in types or (kind == "integer" and "number" in types)
 
 
-def _marks(tools: spec.Tools, body: spec.Body) -> list[str]:
+def _marks(tools: spec.ToolFormat, body: spec.CallBody) -> list[str]:
     """What ends a value, wherever in it it stands."""
     after = (*tools.call.close, *tools.section.close)
     found: Iterable[str] = ()
-    if isinstance(body, spec.Tagged):
+    if isinstance(body, spec.TaggedArguments):
         cdata = CDATA[:1] if body.cdata else ()
-        found = (*body.value.close, *((*body.key.open, *after) if body.inner else ()), *cdata)
-    elif isinstance(body, spec.Nested):
+        found = (*body.value.close, *((*body.key.open, *after) if body.implicit_end else ()), *cdata)
+    elif isinstance(body, spec.NestedElements):
         found = (f"{body.prefix}<", *after)
     return [one for mark in found if (one := mark.split(spec.GAP)[0])]
 

@@ -41,9 +41,9 @@ def objects_of(offer: Offer) -> list[Object]:
     return [node if isinstance(node, Object) else Object() for node in offer.options]
 
 
-def worded(lark: Lark, way: str, name: str, body: spec.Body, **words: str) -> str:
+def worded(lark: Lark, way: str, name: str, body: spec.CallBody, **words: str) -> str:
     """A name with what the format writes around it."""
-    if isinstance(body, spec.Tagged) and body.escaped:
+    if isinstance(body, spec.TaggedArguments) and body.html_entities:
         name = html.escape(name)
     found = []
     for part in SLOT.split(way):
@@ -58,7 +58,7 @@ def worded(lark: Lark, way: str, name: str, body: spec.Body, **words: str) -> st
     return " ".join(found)
 
 
-def check_name(tools: spec.Tools, offer: Offer) -> None:
+def check_name(tools: spec.ToolFormat, offer: Offer) -> None:
     """Refuse a name that the format's reader would not read back."""
     for body in tools.bodies:
         if _reads_back(body, offer.name):
@@ -70,14 +70,14 @@ def check_name(tools: spec.Tools, offer: Offer) -> None:
     )
 
 
-def _reads_back(body: spec.Body, name: str) -> bool:
+def _reads_back(body: spec.CallBody, name: str) -> bool:
     match body:
-        case spec.Objects():
+        case spec.JsonObjects():
             return True
-        case spec.Pythonic():
+        case spec.PythonCalls():
             return PYTHON_NAME.fullmatch(name) is not None
-    escapes = isinstance(body, spec.Tagged) and body.escaped
+    escapes = isinstance(body, spec.TaggedArguments) and body.html_entities
     said = html.escape(name) if escapes else name
-    way = SLOT.sub(lambda slot: {"{name}": said, "{id}": "a1"}.get(slot[0], "0"), body.written[0])
-    found = re.fullmatch(body.name, way.strip())
+    way = SLOT.sub(lambda slot: {"{name}": said, "{id}": "a1"}.get(slot[0], "0"), body.spellings[0])
+    found = re.fullmatch(body.name_pattern, way.strip())
     return found is not None and found["name"].strip() == said and name == name.strip()

@@ -16,8 +16,8 @@ from dragoman.http.respond import warnings
 from dragoman.http.router import Route
 from dragoman.protocols.chat import decode, encode, stored
 from dragoman.protocols.shared.openai import new_name
-from dragoman.responses.run import Answer
-from dragoman.store.rows import Kept
+from dragoman.responses.run import CompletionRun
+from dragoman.store.rows import StoredCompletion
 
 if TYPE_CHECKING:
     from dragoman.http.app import App
@@ -42,9 +42,9 @@ class Chats:
         said = await self._app.decoded(body, decode.decode)
         request = replace(said, owner=exchange.owner, source=new_name("chatcmpl"))
 
-        async def prepare() -> Answer:
+        async def prepare() -> CompletionRun:
             store = await self._store() if request.keep else None
-            answer = await Answer.prepared(decode, request, self._app.models)
+            answer = await CompletionRun.prepare(decode, request, self._app.models)
             if store is not None:
                 answer.keep = lambda whole: self._keep(exchange, body, whole, store)
             return answer
@@ -56,7 +56,7 @@ class Chats:
         """An answer is told even if it cannot be kept; a whole one says so."""
         messages, metadata = stored.asked(body)
         kept = stored.noted(whole, metadata)
-        row = Kept(
+        row = StoredCompletion(
             id=stored.name_of(kept),
             owner=exchange.owner,
             created=int(time.time()),
@@ -69,7 +69,7 @@ class Chats:
             log.error("chat completion %s could not be kept: %s", row.id, error.message)
             exchange.headers += warnings(["`store`: the answer could not be kept."])
 
-    async def _found(self, exchange: Exchange) -> Kept:
+    async def _found(self, exchange: Exchange) -> StoredCompletion:
         row = await (await self._store()).get_completion(exchange.owner, exchange.params["id"])
         if row is None:
             raise _nothing(exchange)

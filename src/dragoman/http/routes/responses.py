@@ -24,9 +24,9 @@ from dragoman.protocols.conversations import conversations
 from dragoman.protocols.responses.types import Item
 from dragoman.responses.compaction import compact
 from dragoman.responses.history import Local, taken
-from dragoman.responses.response_run import Turn
-from dragoman.responses.run import Outlet
-from dragoman.store.rows import Conversation, Entry
+from dragoman.responses.response_run import ResponseRun
+from dragoman.responses.run import Sink
+from dragoman.store.rows import StoredConversation, StoredItem
 
 if TYPE_CHECKING:
     from dragoman.http.app import App
@@ -126,20 +126,20 @@ class Stateful:
         def push(frames: list[bytes]) -> Awaitable[None] | None:
             return socket.push([responses.unframed(frame, stream) for frame in frames])
 
-        turn: Turn | None = None
+        turn: ResponseRun | None = None
         previous: str | None = None
         try:
             asked = responses.decode_frame(text, self._app.settings.strict_params)
             previous = asked.said.previous_response_id
             async with self._app.answering.watching(socket.gone):
                 work = await self._desk.begin(asked, exchange.owner, local)
-                assert isinstance(work, Turn)  # noqa: S101  # nothing runs in the background here
+                assert isinstance(work, ResponseRun)  # noqa: S101  # nothing runs in the background here
                 turn = work
                 if turn.warnings:
                     await socket.send(responses.warning(turn.warnings, stream))
                 await done(push(turn.start()))
                 with unbroken(f"response {turn.id}"):
-                    await turn.run(Outlet(self._app.answering.timing().note, push))
+                    await turn.run(Sink(self._app.answering.timing().note, push))
             local.clear()
             local[turn.id] = turn.items
         except DragomanError as error:
@@ -159,7 +159,7 @@ class Stateful:
 
     async def create(self, exchange: Exchange) -> None:
         said = await self._app.read(exchange, conversations.decode_new)
-        row = Conversation(
+        row = StoredConversation(
             id=f"conv_{uuid.uuid4().hex}",
             owner=exchange.owner,
             created=int(time.time()),
@@ -177,7 +177,7 @@ class Stateful:
         store, name = await self._store(), exchange.params["id"]
         await self._show(exchange, await store.update_conversation(exchange.owner, name, metadata))
 
-    async def _show(self, exchange: Exchange, row: Conversation | None) -> None:
+    async def _show(self, exchange: Exchange, row: StoredConversation | None) -> None:
         if row is None:
             raise _no_conversation(exchange)
         await exchange.answer(200, conversations.shown(row.id, row.created, row.metadata))
@@ -269,8 +269,8 @@ class Stateful:
         ]
 
 
-def _entries(items: list[Item]) -> list[Entry]:
-    return [Entry(item["id"], encode(item)) for item in items]
+def _entries(items: list[Item]) -> list[StoredItem]:
+    return [StoredItem(item["id"], encode(item)) for item in items]
 
 
 def _no_conversation(exchange: Exchange) -> NotFound:

@@ -22,7 +22,7 @@ from dragoman.protocols.models import models
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.json_body import read
 from dragoman.protocols.tokenize import tokenize as tokens
-from dragoman.responses.run import Answer
+from dragoman.responses.run import CompletionRun
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Chat
 
@@ -46,7 +46,7 @@ class Services:
         said = await self._app.read(exchange, dialect.decode)
         request = replace(said, owner=exchange.owner)
         await self._app.answering.answer(
-            exchange, lambda: Answer.prepared(dialect, request, self._models)
+            exchange, lambda: CompletionRun.prepare(dialect, request, self._models)
         )
 
     async def count_tokens(self, exchange: Exchange) -> None:
@@ -57,8 +57,8 @@ class Services:
 
     async def _speaking(self, exchange: Exchange) -> Messages:
         """The Messages dialect for one client, told by the errors and the pings as well."""
-        seal = await self._app.state.seal()
-        dialect = Messages(seal.of(exchange.owner), exchange.request_id)
+        seal = await self._app.state.signer()
+        dialect = Messages(seal.for_owner(exchange.owner), exchange.request_id)
         exchange.ping = dialect.ping
         return dialect
 

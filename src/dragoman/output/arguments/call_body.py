@@ -13,50 +13,50 @@ from dragoman.output.arguments.cast import cast, loads, read
 from dragoman.output.arguments.json_strings import HALF
 from dragoman.output.arguments.literal import Value
 from dragoman.output.calls import Calls
-from dragoman.output.spec import Named, Objects
+from dragoman.output.spec import NamedObject, JsonObjects
 from dragoman.output.text_buffer import (
-    Cut,
-    Marks,
-    Reading,
-    Refused,
-    Source,
-    here,
-    look,
-    skip,
-    until,
+    UnexpectedEnd,
+    MarkerSet,
+    ReadSteps,
+    Mismatch,
+    TextBuffer,
+    read_marker,
+    peek_char,
+    skip_space,
+    read_until,
 )
 
 
 @lru_cache(maxsize=512)
-def marks(*which: str) -> Marks:
-    return Marks(which)
+def marks(*which: str) -> MarkerSet:
+    return MarkerSet(which)
 
 
-def letter_after_space(src: Source) -> Reading[str]:
+def letter_after_space(src: TextBuffer) -> ReadSteps[str]:
     """The next letter that is no white space; the text may be cut before one comes."""
-    yield from skip(src)
-    letter = yield from look(src)
+    yield from skip_space(src)
+    letter = yield from peek_char(src)
     if not letter:
-        raise Cut
+        raise UnexpectedEnd
     return letter
 
 
-def read_value(src: Source, calls: Calls, body: Named | None = None) -> Reading[None]:
+def read_value(src: TextBuffer, calls: Calls, body: NamedObject | None = None) -> ReadSteps[None]:
     """Arguments that are one value, handed out as they come."""
-    quotes = marks(*body.quotes) if body is not None and body.quotes else None
-    loose = body is not None and body.bare
-    types = calls.tools.types(calls.name) if body is not None and body.schema else None
+    quotes = marks(*body.string_markers) if body is not None and body.string_markers else None
+    loose = body is not None and body.unquoted_values
+    types = calls.tools.types(calls.name) if body is not None and body.types_from_schema else None
     value = Value(src, calls.args, quotes, loose, types)
     value.object = True
     value.forgiving = body is not None
     value.ends = calls.ends
     value.cast = cast
-    value.casts = body is not None and body.casts
+    value.casts = body is not None and body.casts_strings
     calls.closing, calls.held = value.closing, value.held
     yield from value.read()
 
 
-def collect(src: Source) -> Reading[str]:
+def collect(src: TextBuffer) -> ReadSteps[str]:
     """A value that nothing is done with yet."""
     parts: list[str] = []
     yield from Value(src, parts.append).read()
@@ -66,34 +66,34 @@ def collect(src: Source) -> Reading[str]:
 # Objects
 
 
-def objects(src: Source, body: Objects, calls: Calls) -> Reading[None]:
+def objects(src: TextBuffer, body: JsonObjects, calls: Calls) -> ReadSteps[None]:
     """One object, or a list of them."""
     letter = yield from letter_after_space(src)
     if letter == "{":
         yield from one_object(src, body, calls)
         return
     if letter != "[":
-        raise Refused
-    src.at += 1
+        raise Mismatch
+    src.pos += 1
     yield from listed(src, body, calls)
 
 
-def listed(src: Source, body: Objects, calls: Calls) -> Reading[None]:
+def listed(src: TextBuffer, body: JsonObjects, calls: Calls) -> ReadSteps[None]:
     """The objects of a list whose bracket was read."""
     while True:
         letter = yield from letter_after_space(src)
         if letter == "]":
-            src.at += 1
+            src.pos += 1
             if not calls.found and not calls.spoiled:
-                raise Refused
+                raise Mismatch
             return
         if letter == "{":
             calls.renew()
             yield from one_object(src, body, calls)
         elif letter == "," and (calls.found or calls.spoiled):
-            src.at += 1
+            src.pos += 1
         else:
-            raise Refused
+            raise Mismatch
 
 
 class _Found:
@@ -108,43 +108,43 @@ class _Found:
         self.other = False  # whether there are members that are no part of a call
 
 
-def one_object(src: Source, body: Objects, calls: Calls) -> Reading[None]:
+def one_object(src: TextBuffer, body: JsonObjects, calls: Calls) -> ReadSteps[None]:
     said = _Found()
     yield from members(src, body, calls, said)
     if said.name is None:
-        raise Refused
+        raise Mismatch
     if not said.told:
-        if said.early is None and (body.complete or said.other):
-            raise Refused
+        if said.early is None and (body.requires_arguments or said.other):
+            raise Mismatch
         calls.open(said.name, said.id)
         calls.args(said.early if said.early is not None else "{}")
     calls.close()
 
 
-def members(src: Source, body: Objects, calls: Calls, said: _Found) -> Reading[None]:
+def members(src: TextBuffer, body: JsonObjects, calls: Calls, said: _Found) -> ReadSteps[None]:
     """The members of an object, from its opening brace to its closing one."""
-    src.at += 1
+    src.pos += 1
     while True:
         letter = yield from letter_after_space(src)
         if letter == "}":
-            src.at += 1
+            src.pos += 1
             return
         if letter == ",":
-            src.at += 1
+            src.pos += 1
             continue
         if letter not in ('"', "'"):
-            raise Refused
+            raise Mismatch
         key = loads((yield from collect(src)))
         letter = yield from letter_after_space(src)
         if letter != ":" or not isinstance(key, str):
-            raise Refused
-        src.at += 1
-        yield from skip(src)
+            raise Mismatch
+        src.pos += 1
+        yield from skip_space(src)
         yield from member(src, body, calls, said, key)
 
 
-def member(src: Source, body: Objects, calls: Calls, said: _Found, key: str) -> Reading[None]:
-    letter = yield from look(src)
+def member(src: TextBuffer, body: JsonObjects, calls: Calls, said: _Found, key: str) -> ReadSteps[None]:
+    letter = yield from peek_char(src)
     if body.keyed and said.name is None:
         said.name = key
         yield from arguments(src, calls, said, letter)
@@ -153,10 +153,10 @@ def member(src: Source, body: Objects, calls: Calls, said: _Found, key: str) -> 
         yield from members(src, body, calls, said)  # {"function": {"name": ..., ...}}
     elif key in body.name and said.name is None:
         if letter not in ("'", '"'):
-            raise Refused
+            raise Mismatch
         name = loads((yield from collect(src)))
         if not isinstance(name, str) or not name or HALF.search(name):
-            raise Refused
+            raise Mismatch
         said.name = name
     elif key in body.arguments and not said.told and said.early is None:
         yield from arguments(src, calls, said, letter)
@@ -169,7 +169,7 @@ def member(src: Source, body: Objects, calls: Calls, said: _Found, key: str) -> 
             said.other = True
 
 
-def arguments(src: Source, calls: Calls, said: _Found, letter: str) -> Reading[None]:
+def arguments(src: TextBuffer, calls: Calls, said: _Found, letter: str) -> ReadSteps[None]:
     """Arguments as an object; as text that holds one; or none at all."""
     if letter == "{" and said.name is not None:
         calls.open(said.name, said.id)
@@ -184,7 +184,7 @@ def arguments(src: Source, calls: Calls, said: _Found, letter: str) -> Reading[N
     if value is None and text.strip() in ("null", ""):
         text, value = "{}", {}
     if not isinstance(value, dict):
-        raise Refused
+        raise Mismatch
     said.early = made = read(text) or "{}"
     if said.name is not None:
         calls.open(said.name, said.id)
@@ -195,32 +195,32 @@ def arguments(src: Source, calls: Calls, said: _Found, letter: str) -> Reading[N
 # Named
 
 
-def named(src: Source, body: Named, calls: Calls) -> Reading[None]:
+def named(src: TextBuffer, body: NamedObject, calls: Calls) -> ReadSteps[None]:
     """A name, what ends it, and an object."""
-    text, mark, end = yield from until(src, marks(*body.ends, "{"))
+    text, mark, end = yield from read_until(src, marks(*body.name_ends, "{"))
     if mark != "{":
-        src.at = end
-    found = re.fullmatch(body.name, text.strip())
+        src.pos = end
+    found = re.fullmatch(body.name_pattern, text.strip())
     if found is None:
-        raise Refused
+        raise Mismatch
     groups = found.groupdict()
     yield from named_arguments(src, body, calls, groups["name"], groups.get("id") or "")
 
 
 def named_arguments(
-    src: Source, body: Named, calls: Calls, name: str, own: str = ""
-) -> Reading[None]:
+    src: TextBuffer, body: NamedObject, calls: Calls, name: str, own: str = ""
+) -> ReadSteps[None]:
     calls.open(name, own)
     letter = yield from letter_after_space(src)
     if letter != "{":
         if not body.fence:
-            raise Refused
-        yield from here(src, marks(*body.fence))
+            raise Mismatch
+        yield from read_marker(src, marks(*body.fence))
         letter = yield from letter_after_space(src)
         if letter != "{":
-            raise Refused
+            raise Mismatch
     yield from read_value(src, calls, body)
     calls.close()
     if body.fence:
-        yield from skip(src)
-        yield from here(src, marks(*(mark.strip() for mark in body.fence)))
+        yield from skip_space(src)
+        yield from read_marker(src, marks(*(mark.strip() for mark in body.fence)))

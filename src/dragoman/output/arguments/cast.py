@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from dragoman.output.arguments.json_strings import dumped, quoted
 from dragoman.output.arguments.literal import Value
 from dragoman.output.arguments.parameter_types import STRING, Types
-from dragoman.output.text_buffer import Cut, Refused, Source
+from dragoman.output.text_buffer import UnexpectedEnd, Mismatch, TextBuffer
 
 KINDS = ("null", "boolean", "integer", "number", "object", "array")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
@@ -128,15 +128,15 @@ def _mended(text: str) -> str | None:
     """The same for what only looks like it: read as the arguments of a call are."""
     if text[:1] not in ("{", "[", "(", '"', "'") and text not in ("True", "False", "None"):
         return None
-    src, parts = Source(), list[str]()
+    src, parts = TextBuffer(), list[str]()
     src.push(text)
     src.finish()
     try:
         for _ in Value(src, parts.append).read():
             pass
-        if src.more:
+        if src.has_more:
             return None
         made = "".join(parts)
         return made if dumped(_strictly(made)) else None
-    except (Cut, Refused, ValueError, RecursionError):
+    except (UnexpectedEnd, Mismatch, ValueError, RecursionError):
         return None

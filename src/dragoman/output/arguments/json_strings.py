@@ -7,7 +7,7 @@ import math
 import re
 from json.encoder import encode_basestring
 
-from dragoman.output.text_buffer import Cut, Reading, Source
+from dragoman.output.text_buffer import UnexpectedEnd, ReadSteps, TextBuffer
 
 # what a string cannot pass on as it is, by the quote it stands in
 PLAIN = {'"': re.compile(r'["\\\x00-\x1f]'), "'": re.compile(r"['\"\\\x00-\x1f]")}
@@ -60,22 +60,22 @@ def _number(word: str) -> str | None:
     return None
 
 
-def read_escape(src: Source) -> Reading[str]:
+def read_escape(src: TextBuffer) -> ReadSteps[str]:
     """An escape, from its backslash on, as JSON writes it."""
     while True:
-        letter = src.text[src.at + 1 : src.at + 2]
+        letter = src.text[src.pos + 1 : src.pos + 2]
         need = _ESCAPES.get(letter, 1)
-        if letter and len(src.text) - src.at > need:
+        if letter and len(src.text) - src.pos > need:
             break
         if src.ended:
-            src.at = len(src.text)
-            raise Cut
+            src.pos = len(src.text)
+            raise UnexpectedEnd
         yield
-    found = _ESCAPE.match(src.text, src.at + 1)
+    found = _ESCAPE.match(src.text, src.pos + 1)
     if found is None:  # an escape of too few digits is no escape
-        src.at += 1
+        src.pos += 1
         return "\\\\"
-    src.at = found.end()
+    src.pos = found.end()
     return _escape_of(found.group())
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dragoman.output.arguments.json_strings import PLAIN, escaped, quoted, read_escape, word_of
 from dragoman.output.arguments.parameter_types import STRING, Types
-from dragoman.output.text_buffer import Cut, Marks, Reading, Refused, Source, peek
+from dragoman.output.text_buffer import UnexpectedEnd, MarkerSet, ReadSteps, Mismatch, TextBuffer, is_at_marker
 
 Out = Callable[[str], object]
 
@@ -54,9 +54,9 @@ class Value:
 
     def __init__(
         self,
-        src: Source,
+        src: TextBuffer,
         out: Out,
-        quotes: Marks | None = None,
+        quotes: MarkerSet | None = None,
         bare: bool = False,
         types: Mapping[str, Types] | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Value:
         self.stack: list[str] = []
         self.keys: Sequence[str] = ()  # names that may be glued to the end of a bare word
         self.glued = ""  # the one that was
-        self.ends: Marks | None = None  # what ends the value, however much of it is open
+        self.ends: MarkerSet | None = None  # what ends the value, however much of it is open
         self.cast: Callable[[str, Types], str] = _as_it_is  # makes of a word what the types say
         self.casts = False  # whether the schema types strings too
         self.object = False  # whether it must be an object
@@ -87,7 +87,7 @@ class Value:
         """What was read and not handed out yet."""
         return self._open + self._lead
 
-    def read(self) -> Reading[None]:
+    def read(self) -> ReadSteps[None]:
         """Read the value to its end."""
         yield from self._value()
         while self.stack:
@@ -95,7 +95,7 @@ class Value:
             if letter in "}])":
                 self._close()
             elif letter in ",;":
-                self._src.at += 1
+                self._src.pos += 1
                 self._lead = ","
             elif self.stack[-1] == "}":
                 yield from self._member()
@@ -106,24 +106,24 @@ class Value:
 
     # what stands between values
 
-    def _next(self) -> Reading[str]:
+    def _next(self) -> ReadSteps[str]:
         """The next letter that is no white space; the space goes with what comes before it."""
         src = self._src
         while True:
-            if src.at < len(src.text):
-                letter = src.text[src.at]
+            if src.pos < len(src.text):
+                letter = src.text[src.pos]
                 if letter not in " \t\r\n":
                     ends = self.ends
-                    if ends is not None and letter in ends.first and (yield from peek(src, ends)):
-                        raise Refused
+                    if ends is not None and letter in ends.first_chars and (yield from is_at_marker(src, ends)):
+                        raise Mismatch
                     return letter
-                found = _SPACES.match(src.text, src.at)
+                found = _SPACES.match(src.text, src.pos)
                 assert found is not None  # noqa: S101
-                src.at = found.end()
+                src.pos = found.end()
                 self._lead += found.group()[: max(0, LONGEST_LEAD - len(self._lead))]
                 continue
             if src.ended:
-                raise Cut
+                raise UnexpectedEnd
             yield
 
     def _begin(self, text: str) -> None:
@@ -133,7 +133,7 @@ class Value:
         self._out(lead + text)
 
     def _close(self) -> None:
-        self._src.at += 1
+        self._src.pos += 1
         closer = self.stack.pop()
         if "," in self._lead:
             self._lead = ""
@@ -141,23 +141,23 @@ class Value:
 
     # values
 
-    def _value(self) -> Reading[None]:
+    def _value(self) -> ReadSteps[None]:
         src = self._src
         letter = yield from self._next()
         if letter in "\"'":
-            src.at += 1
+            src.pos += 1
             yield from self._string(letter)
         elif letter in "{[(":
             if len(self.stack) >= DEEPEST:
-                raise Refused
-            src.at += 1
+                raise Mismatch
+            src.pos += 1
             yield from self._container(letter)
         elif self._quotes is not None and (yield from self._marked()):
             return
         else:
             yield from self._bareword()
 
-    def _container(self, letter: str) -> Reading[None]:
+    def _container(self, letter: str) -> ReadSteps[None]:
         self._hold = None  # the key's type is not the type of what is in it
         if letter != "{":
             self._begin("[")
@@ -173,7 +173,7 @@ class Value:
         if following not in "}])":
             yield from self._member()
 
-    def _member(self) -> Reading[None]:
+    def _member(self) -> ReadSteps[None]:
         """A key and its value; or, of what Python calls a set, one element."""
         if self.stack[-1] != "}":
             yield from self._value()
@@ -186,7 +186,7 @@ class Value:
         key = yield from self._key()
         letter = yield from self._next()
         if letter in ":=" or (self.forgiving and letter not in ",}"):
-            self._src.at += letter in ":="
+            self._src.pos += letter in ":="
             self._lead = f"{lead}{key}:"
             self._hold = key if len(self.stack) == 1 else None
             yield from self._value()
@@ -197,13 +197,13 @@ class Value:
             self._lead = lead
             self._begin(word_of(self._plain) if self._plain else key)
         else:
-            raise Refused
+            raise Mismatch
 
-    def _key(self) -> Reading[str]:
+    def _key(self) -> ReadSteps[str]:
         src = self._src
-        letter = src.text[src.at]
+        letter = src.text[src.pos]
         if letter in "\"'":
-            src.at += 1
+            src.pos += 1
             parts: list[str] = ['"']
             yield from self._letters(letter, parts.append)
             return "".join([*parts, '"'])
@@ -213,54 +213,54 @@ class Value:
                 yield
                 start, end, number = self._quotes.match(src)
             if number >= 0:
-                src.at = end
+                src.pos = end
                 parts = ['"']
                 yield from self._until_mark(number, parts.append)
                 return "".join([*parts, '"'])
         self._plain = yield from self._word(_WORD)
         if not self._plain:
-            raise Refused
+            raise Mismatch
         return quoted(self._plain)
 
-    def _string(self, quote: str) -> Reading[None]:
+    def _string(self, quote: str) -> ReadSteps[None]:
         self._begin('"')
         self.stack.append('"')
         yield from self._letters(quote, self._out)
         self.stack.pop()
         self._out('"')
 
-    def _letters(self, quote: str, out: Out) -> Reading[None]:
+    def _letters(self, quote: str, out: Out) -> ReadSteps[None]:
         """The inside of a string up to its quote, as JSON writes it."""
         src = self._src
         search = PLAIN[quote].search
         while True:
-            text, at = src.text, src.at
+            text, at = src.text, src.pos
             found = search(text, at)
             if found is None:
                 if at < len(text):
-                    src.at = len(text)
+                    src.pos = len(text)
                     out(text[at:] if at else text)
                 if src.ended:
-                    raise Cut
+                    raise UnexpectedEnd
                 yield
                 continue
             end = found.start()
             letter = text[end]
             if letter == quote:
-                src.at = end + 1
+                src.pos = end + 1
                 if end > at:
                     out(text[at:end])
                 return
             if letter != "\\":
-                src.at = end + 1
+                src.pos = end + 1
                 out(text[at:end] + escaped(letter))
                 continue
-            src.at = end
+            src.pos = end
             if end > at:
                 out(text[at:end])
             out((yield from read_escape(src)))
 
-    def _marked(self) -> Reading[bool]:
+    def _marked(self) -> ReadSteps[bool]:
         """A string between marks of the model's own; nothing in it is escaped."""
         src, quotes = self._src, self._quotes
         assert quotes is not None  # noqa: S101
@@ -271,13 +271,13 @@ class Value:
             if start < 0 or src.ended:
                 return False
             yield
-        src.at = end
+        src.pos = end
         types = self._wanted() if self.casts else None
         if types and types != STRING:
             parts: list[str] = []
             try:
                 yield from self._until_mark(number, parts.append, plain=True)
-            except Cut:
+            except UnexpectedEnd:
                 self._begin('"' + escaped("".join(parts)))
                 self.stack.append('"')
                 raise
@@ -296,54 +296,54 @@ class Value:
             return None
         return self._types.get(json.loads(self._hold))
 
-    def _until_mark(self, number: int, out: Out, plain: bool = False) -> Reading[None]:
+    def _until_mark(self, number: int, out: Out, plain: bool = False) -> ReadSteps[None]:
         write = str if plain else escaped
         src, quotes = self._src, self._quotes
         assert quotes is not None  # noqa: S101
         while True:
             start, end, found = quotes.search(src)
-            piece, src.at = src.text[src.at : start], start
+            piece, src.pos = src.text[src.pos : start], start
             if piece:
                 out(write(piece))
             if found >= 0:
-                src.at = end
+                src.pos = end
                 return
             if src.ended:
-                piece, src.at = src.text[src.at :], len(src.text)
+                piece, src.pos = src.text[src.pos :], len(src.text)
                 if piece:
                     out(write(piece))
-                raise Cut
+                raise UnexpectedEnd
             yield
 
-    def _word(self, pattern: re.Pattern[str]) -> Reading[str]:
+    def _word(self, pattern: re.Pattern[str]) -> ReadSteps[str]:
         src = self._src
         parts: list[str] = []
         while True:
-            found = pattern.match(src.text, src.at)
+            found = pattern.match(src.text, src.pos)
             if found is not None:
                 parts.append(found.group())
-                src.at = found.end()
-            if src.more:
+                src.pos = found.end()
+            if src.has_more:
                 return "".join(parts)
             if src.ended:
                 if not parts:
-                    raise Cut
+                    raise UnexpectedEnd
                 return "".join(parts)
             yield
 
-    def _bareword(self) -> Reading[None]:
+    def _bareword(self) -> ReadSteps[None]:
         word = yield from self._word(_LOOSE if self._bare else _WORD)
         if not word.strip():
             if not self.stack and not self._open:
-                raise Refused
-            if not self._src.more:
-                raise Cut
-            if self._src.text[self._src.at] not in "}]),":
-                self._src.at += 1  # a letter that means nothing here
+                raise Mismatch
+            if not self._src.has_more:
+                raise UnexpectedEnd
+            if self._src.text[self._src.pos] not in "}]),":
+                self._src.pos += 1  # a letter that means nothing here
             self._begin("null")
             return
         word = word.strip()
-        if self.keys and not self.stack and self._src.text[self._src.at : self._src.at + 1] == "=":
+        if self.keys and not self.stack and self._src.text[self._src.pos : self._src.pos + 1] == "=":
             self.glued = next((key for key in self.keys if word.endswith(key) and word != key), "")
             word = word.removesuffix(self.glued)
         self._begin(self._typed(word))

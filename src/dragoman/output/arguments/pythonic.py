@@ -15,8 +15,8 @@ from dragoman.output.arguments.json_strings import PLAIN, escaped, quoted, read_
 from dragoman.output.arguments.literal import Out, Value
 from dragoman.output.arguments.parameter_types import STRING
 from dragoman.output.calls import Calls
-from dragoman.output.spec import GAP, Objects, Pythonic
-from dragoman.output.text_buffer import Cut, Reading, Refused, Source, skip, up_to
+from dragoman.output.spec import GAP, JsonObjects, PythonCalls
+from dragoman.output.text_buffer import UnexpectedEnd, ReadSteps, Mismatch, TextBuffer, skip_space, stream_until
 
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
 _KEY = re.compile(r"[^\W\d]\w*")
@@ -25,40 +25,40 @@ LONGEST = 256
 ENDS = (")]", "),", ")\n", ")<")
 
 
-def pythonic(src: Source, body: Pythonic, calls: Calls) -> Reading[None]:
+def pythonic(src: TextBuffer, body: PythonCalls, calls: Calls) -> ReadSteps[None]:
     """Calls in brackets, or on lines of their own."""
     letter = yield from letter_after_space(src)
     if letter == "{":
-        yield from one_object(src, Objects(complete=True), calls)
+        yield from one_object(src, JsonObjects(requires_arguments=True), calls)
         return
     listing = letter == "["
     if body.brackets and not listing:
-        raise Refused
+        raise Mismatch
     if listing:
-        src.at += 1
+        src.pos += 1
         letter = yield from letter_after_space(src)
         if letter == "{":
-            yield from listed(src, Objects(complete=True), calls)
+            yield from listed(src, JsonObjects(requires_arguments=True), calls)
             return
     while True:
         yield from python_call(src, calls)
         letter = yield from letter_after_space(src)
         if letter in (",", ";"):
-            src.at += 1
+            src.pos += 1
             letter = yield from letter_after_space(src)
         elif not listing and not (letter.isalpha() or letter == "_"):
             return
         if listing and letter == "]":
-            src.at += 1
+            src.pos += 1
             return
 
 
-def python_call(src: Source, calls: Calls) -> Reading[None]:
+def python_call(src: TextBuffer, calls: Calls) -> ReadSteps[None]:
     name = yield from word(src, _NAME)
     letter = yield from letter_after_space(src)
     if letter != "(":
-        raise Refused
-    src.at += 1
+        raise Mismatch
+    src.pos += 1
     calls.open(name)
     arguments = Keywords(src, calls)
     calls.closing = arguments.closing
@@ -66,21 +66,21 @@ def python_call(src: Source, calls: Calls) -> Reading[None]:
     calls.close()
 
 
-def word(src: Source, pattern: re.Pattern[str]) -> Reading[str]:
+def word(src: TextBuffer, pattern: re.Pattern[str]) -> ReadSteps[str]:
     """A name, to its end."""
-    yield from skip(src)
+    yield from skip_space(src)
     start = ""  # what was there of it when the text ran out
     while True:
-        text = start + src.text[src.at : src.at + LONGEST + 1]
+        text = start + src.text[src.pos : src.pos + LONGEST + 1]
         found = pattern.match(text)
         size = 0 if found is None else found.end()
         if size > LONGEST or (not size and text):
-            raise Refused
-        src.at += size - len(start)
-        if src.more:
+            raise Mismatch
+        src.pos += size - len(start)
+        if src.has_more:
             return text[:size]
         if src.ended:
-            raise Cut
+            raise UnexpectedEnd
         start = text[:size]
         yield
 
@@ -88,7 +88,7 @@ def word(src: Source, pattern: re.Pattern[str]) -> Reading[str]:
 class Keywords:
     """The arguments of a call, from its opening to its closing bracket."""
 
-    def __init__(self, src: Source, calls: Calls) -> None:
+    def __init__(self, src: TextBuffer, calls: Calls) -> None:
         self._src = src
         self._calls = calls
         self._keys = tuple(calls.tools.types(calls.name))
@@ -105,40 +105,40 @@ class Keywords:
         lead, self._lead = self._lead, ""
         self._calls.args(lead + text)
 
-    def read(self) -> Reading[None]:
+    def read(self) -> ReadSteps[None]:
         src = self._src
         glued = ""
         while True:
             letter = yield from letter_after_space(src)
             if letter == ")" and not glued:
-                src.at += 1
+                src.pos += 1
                 self._out("}")
                 return
             if letter == "," and not glued:
-                src.at += 1
+                src.pos += 1
                 continue
             key = glued or (yield from word(src, _KEY))
             letter = yield from letter_after_space(src)
             if letter not in ("=", ":"):
-                raise Refused
-            src.at += 1
-            yield from skip(src)
+                raise Mismatch
+            src.pos += 1
+            yield from skip_space(src)
             self._lead += f"{', ' if self._some else ''}{quoted(key)}: "
             self._some = True
             glued = yield from self._argument(key)
 
-    def _argument(self, key: str) -> Reading[str]:
+    def _argument(self, key: str) -> ReadSteps[str]:
         """The value of an argument; the next key, if it is glued to the value's end."""
         src = self._src
         types = self._calls.types(key)
-        letter = src.text[src.at : src.at + 1]
+        letter = src.text[src.pos : src.pos + 1]
         if letter and letter in "\"'":
-            src.at += 1
+            src.pos += 1
             if types and "string" not in types:
                 parts: list[str] = []
                 try:
                     yield from self._letters(letter, parts.append)
-                except Cut:
+                except UnexpectedEnd:
                     self._string = True
                     self._out('"' + "".join(parts))
                     raise
@@ -159,56 +159,56 @@ class Keywords:
         glued, self._value = self._value.glued, None
         return glued
 
-    def _bare(self) -> Reading[str]:
+    def _bare(self) -> ReadSteps[str]:
         """A string without quotes, to the next argument or the call's end."""
         src = self._src
         parts: list[str] = []
         ends = marks(*(f",{GAP}{key}{GAP}=" for key in self._keys), *ENDS)
         try:
-            yield from up_to(src, ends, parts.append)
-        except Cut:
+            yield from stream_until(src, ends, parts.append)
+        except UnexpectedEnd:
             text = "".join(parts)
             if not src.text.endswith(")"):
                 self._string = True
                 self._out('"' + escaped(text.strip()))
                 raise
             parts = [text[:-1]]
-            src.at -= 1
+            src.pos -= 1
         said = "".join(parts).strip()
         return "null" if said in ("None", "null") else quoted(said)
 
-    def _letters(self, quote: str, out: Out) -> Reading[None]:
+    def _letters(self, quote: str, out: Out) -> ReadSteps[None]:
         """A string up to the quote that closes it: one that something can follow."""
         src = self._src
         while True:
-            found = PLAIN[quote].search(src.text, src.at)
+            found = PLAIN[quote].search(src.text, src.pos)
             end = len(src.text) if found is None else found.start()
-            if end > src.at:
-                out(src.text[src.at : end])
-                src.at = end
+            if end > src.pos:
+                out(src.text[src.pos : end])
+                src.pos = end
             if found is None:
                 if src.ended:
-                    raise Cut
+                    raise UnexpectedEnd
                 yield
                 continue
             letter = src.text[end]
             if letter == "\\":
                 out((yield from read_escape(src)))
             elif letter != quote:
-                src.at += 1
+                src.pos += 1
                 out(escaped(letter))
             elif (yield from self._closes()):
-                src.at += 1
+                src.pos += 1
                 return
             else:
-                src.at += 1
+                src.pos += 1
                 out(escaped(quote))
 
-    def _closes(self) -> Reading[bool]:
+    def _closes(self) -> ReadSteps[bool]:
         """Whether what comes after the quote can follow a string."""
         src = self._src
         while True:
-            found = _SPACES.match(src.text, src.at + 1)
+            found = _SPACES.match(src.text, src.pos + 1)
             assert found is not None  # noqa: S101
             rest = src.text[found.end() : found.end() + LONGEST]
             if rest[:1] in (",", ")", "]", "}", ";") and rest:

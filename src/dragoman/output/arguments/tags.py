@@ -15,18 +15,18 @@ from dragoman.output.arguments.cast import cast, read
 from dragoman.output.arguments.json_strings import escaped, quoted
 from dragoman.output.arguments.parameter_types import STRING, Schema, Types
 from dragoman.output.calls import Calls
-from dragoman.output.spec import Nested, Tagged
+from dragoman.output.spec import NestedElements, TaggedArguments
 from dragoman.output.text_buffer import (
-    Cut,
-    Marks,
-    Reading,
-    Refused,
-    Source,
-    here,
-    peek,
-    skip,
-    until,
-    up_to,
+    UnexpectedEnd,
+    MarkerSet,
+    ReadSteps,
+    Mismatch,
+    TextBuffer,
+    read_marker,
+    is_at_marker,
+    skip_space,
+    read_until,
+    stream_until,
 )
 
 # an element in a text: its name, what stands in it, and where it is
@@ -72,22 +72,22 @@ class Writing:
         self._calls.close()
 
 
-def tagged(src: Source, body: Tagged, calls: Calls, after: tuple[str, ...]) -> Reading[None]:
+def tagged(src: TextBuffer, body: TaggedArguments, calls: Calls, after: tuple[str, ...]) -> ReadSteps[None]:
     """A name, then keys and values. `after` are the marks that can follow the last of them."""
-    text, mark, end = yield from until(src, marks(*body.ends, *body.key.open, *after))
-    if mark in body.ends:
-        src.at = end
-    found = re.fullmatch(body.name, text.strip())
+    text, mark, end = yield from read_until(src, marks(*body.name_ends, *body.key.open, *after))
+    if mark in body.name_ends:
+        src.pos = end
+    found = re.fullmatch(body.name_pattern, text.strip())
     if found is None:
-        raise Refused
+        raise Mismatch
     name = found["name"].strip()
-    calls.open(html.unescape(name) if body.escaped else name)
-    if body.json and (yield from letter_after_space(src)) == "{":
+    calls.open(html.unescape(name) if body.html_entities else name)
+    if body.accepts_json and (yield from letter_after_space(src)) == "{":
         yield from read_value(src, calls)
         calls.close()
         return
-    yield from skip(src)
-    if body.block.open and (yield from here(src, marks(*body.block.open))) >= 0:
+    yield from skip_space(src)
+    if body.block.open and (yield from read_marker(src, marks(*body.block.open))) >= 0:
         yield from block(src, body, calls)
         return
     out = Writing(calls)
@@ -96,49 +96,49 @@ def tagged(src: Source, body: Tagged, calls: Calls, after: tuple[str, ...]) -> R
         return
     opens = marks(*body.key.open)
     while True:
-        yield from skip(src)
-        if src.ended and not src.more:
-            raise Cut
-        if (yield from here(src, opens)) < 0:
+        yield from skip_space(src)
+        if src.ended and not src.has_more:
+            raise UnexpectedEnd
+        if (yield from read_marker(src, opens)) < 0:
             break
         yield from argument(src, body, calls, out, after)
         calls.settle()
-    if not out.some and after and not (yield from peek(src, marks(*after))):
-        raise Refused  # neither arguments nor an end
+    if not out.some and after and not (yield from is_at_marker(src, marks(*after))):
+        raise Mismatch  # neither arguments nor an end
     out.close()
 
 
-def block(src: Source, body: Tagged, calls: Calls) -> Reading[None]:
+def block(src: TextBuffer, body: TaggedArguments, calls: Calls) -> ReadSteps[None]:
     """All arguments as one JSON object between marks."""
-    _, _, src.at = yield from until(src, marks(*body.key.close))
+    _, _, src.pos = yield from read_until(src, marks(*body.key.close))
     if (yield from letter_after_space(src)) != "{":
-        raise Refused
+        raise Mismatch
     yield from read_value(src, calls)
     calls.close()
-    yield from skip(src)
-    yield from here(src, marks(*body.block.close))
+    yield from skip_space(src)
+    yield from read_marker(src, marks(*body.block.close))
 
 
 def argument(
-    src: Source, body: Tagged, calls: Calls, out: Writing, after: tuple[str, ...]
-) -> Reading[None]:
-    text, mark, end = yield from until(src, marks(*body.key.close, *body.value.open))
+    src: TextBuffer, body: TaggedArguments, calls: Calls, out: Writing, after: tuple[str, ...]
+) -> ReadSteps[None]:
+    text, mark, end = yield from read_until(src, marks(*body.key.close, *body.value.open))
     if mark in body.key.close:
-        src.at = end
-    found = re.fullmatch(body.keys, text.strip())
+        src.pos = end
+    found = re.fullmatch(body.key_pattern, text.strip())
     if found is None:
-        raise Refused
+        raise Mismatch
     groups = found.groupdict()
-    key = html.unescape(groups["key"]) if body.escaped else groups["key"].strip()
+    key = html.unescape(groups["key"]) if body.html_entities else groups["key"].strip()
     if body.value.open:
-        yield from skip(src)
-        yield from here(src, marks(*body.value.open))
+        yield from skip_space(src)
+        yield from read_marker(src, marks(*body.value.open))
     types = calls.types(key)
     inline = groups.get("type")
     if inline is not None:
         types = _inline(inline, types)
     closes = body.value.close
-    if body.inner:
+    if body.implicit_end:
         closes += (*body.key.open, *after)
     if body.trim == "newline":
         closes += tuple("\n" + mark for mark in closes)
@@ -148,28 +148,28 @@ def argument(
 class Slot:
     """A value to be read."""
 
-    def __init__(self, body: Tagged, key: str, types: Types, closes: Marks) -> None:
+    def __init__(self, body: TaggedArguments, key: str, types: Types, closes: MarkerSet) -> None:
         self.key = key
         self.types = types
         self.closes = closes
         self.body = body
 
 
-def value(src: Source, slot: Slot, out: Writing) -> Reading[None]:
+def value(src: TextBuffer, slot: Slot, out: Writing) -> ReadSteps[None]:
     """A value up to what closes it."""
     body = slot.body
     if body.trim == "newline":
-        yield from here(src, marks("\n"))
+        yield from read_marker(src, marks("\n"))
     elif body.trim == "space":
-        yield from skip(src)
+        yield from skip_space(src)
     streams = slot.types == STRING or (not slot.types and body.untyped == "text")
     parts: list[str] = []
     write = out.go_on if streams else parts.append
     if streams:
         out.begin(slot.key)
     try:
-        mark, end = yield from (sections if body.cdata else up_to)(src, slot.closes, write)
-    except Cut:
+        mark, end = yield from (sections if body.cdata else stream_until)(src, slot.closes, write)
+    except UnexpectedEnd:
         if not streams:
             out.whole(slot.key, finished("".join(parts), slot))
         raise
@@ -178,24 +178,24 @@ def value(src: Source, slot: Slot, out: Writing) -> Reading[None]:
     else:
         out.whole(slot.key, finished("".join(parts), slot))
     if mark.lstrip("\n") in body.value.close:
-        src.at = end
+        src.pos = end
 
 
 def sections(
-    src: Source, closes: Marks, write: Callable[[str], object]
-) -> Reading[tuple[str, int]]:
+    src: TextBuffer, closes: MarkerSet, write: Callable[[str], object]
+) -> ReadSteps[tuple[str, int]]:
     """The same as `up_to`, for text that may have parts in CDATA; blank text beside one is none."""
-    every = marks(CDATA[0], *closes.marks)
+    every = marks(CDATA[0], *closes.markers)
     seen = False
     while True:
         parts: list[str] = []
-        mark, end = yield from up_to(src, every, parts.append if seen else write)
+        mark, end = yield from stream_until(src, every, parts.append if seen else write)
         if "".join(parts).strip():
             write("".join(parts))
         if mark != CDATA[0]:
             return mark, end
-        src.at = end
-        _, src.at = yield from up_to(src, marks(CDATA[1]), write)
+        src.pos = end
+        _, src.pos = yield from stream_until(src, marks(CDATA[1]), write)
         seen = True
 
 
@@ -214,23 +214,23 @@ def _inline(said: str, types: Types) -> Types:
 # Nested
 
 
-def nested(src: Source, body: Nested, calls: Calls, after: tuple[str, ...]) -> Reading[None]:
+def nested(src: TextBuffer, body: NestedElements, calls: Calls, after: tuple[str, ...]) -> ReadSteps[None]:
     """A name, then an element for each argument."""
-    text, mark, end = yield from until(src, marks(*body.ends, *after))
-    if mark in body.ends:
-        src.at = end
-    found = re.fullmatch(body.name, text.strip())
+    text, mark, end = yield from read_until(src, marks(*body.name_ends, *after))
+    if mark in body.name_ends:
+        src.pos = end
+    found = re.fullmatch(body.name_pattern, text.strip())
     if found is None:
-        raise Refused
+        raise Mismatch
     calls.open(found["name"].strip())
     out = Writing(calls)
     opens, ends = marks(body.prefix + "<"), marks(*after)
     while True:
-        yield from skip(src)
-        at_end = yield from peek(src, ends)
-        if at_end or (yield from here(src, opens)) < 0:
+        yield from skip_space(src)
+        at_end = yield from is_at_marker(src, ends)
+        if at_end or (yield from read_marker(src, opens)) < 0:
             break
-        key, _, src.at = yield from until(src, marks(">"))
+        key, _, src.pos = yield from read_until(src, marks(">"))
         yield from element(src, body, calls, out, Element(key, after))
         calls.settle()
     out.close()
@@ -244,7 +244,7 @@ class Element:
         self.after = after
 
 
-def element(src: Source, body: Nested, calls: Calls, out: Writing, one: Element) -> Reading[None]:
+def element(src: TextBuffer, body: NestedElements, calls: Calls, out: Writing, one: Element) -> ReadSteps[None]:
     key = one.key
     if calls.types(key) == STRING:
         out.begin(key)
@@ -255,31 +255,31 @@ def element(src: Source, body: Nested, calls: Calls, out: Writing, one: Element)
     schema = calls.tools.schema(calls.name, key)
     try:
         yield from inside(src, body, one, parts.append)
-    except Cut:
+    except UnexpectedEnd:
         out.whole(key, tree(body, "".join(parts), schema))
         raise
     out.whole(key, tree(body, "".join(parts), schema))
 
 
 def inside(
-    src: Source, body: Nested, one: Element, write: Callable[[str], object]
-) -> Reading[None]:
+    src: TextBuffer, body: NestedElements, one: Element, write: Callable[[str], object]
+) -> ReadSteps[None]:
     """What stands in an element; others of its name may stand in it."""
     opening, closing = f"{body.prefix}<{one.key}>", f"{body.prefix}</{one.key}>"
     depth = 1
     while True:
-        mark, end = yield from up_to(src, marks(opening, closing, *one.after), write)
+        mark, end = yield from stream_until(src, marks(opening, closing, *one.after), write)
         depth += (mark == opening) - (mark == closing)
         if mark in one.after:
             return
         if depth:
-            write(src.text[src.at : end])
-        src.at = end
+            write(src.text[src.pos : end])
+        src.pos = end
         if not depth:
             return
 
 
-def tree(body: Nested, text: str, schema: Schema, depth: int = 0) -> str:
+def tree(body: NestedElements, text: str, schema: Schema, depth: int = 0) -> str:
     """The JSON of what stands inside an element. Text among elements makes all of it text."""
     children = list(_children(body, text)) if depth < 32 else []
     types = schema.types
@@ -315,7 +315,7 @@ def untyped(text: str) -> str:
     return read(text) or quoted(text)
 
 
-def _children(body: Nested, text: str) -> Iterator[Child]:
+def _children(body: NestedElements, text: str) -> Iterator[Child]:
     """The elements in a text, each up to the end of its own kind; elements of one name nest."""
     at, opening = 0, body.prefix + "<"
     while (start := text.find(opening, at)) >= 0:

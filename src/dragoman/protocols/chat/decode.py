@@ -13,8 +13,8 @@ from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.json_body import read
 from dragoman.types import Chat, Message, Request, Role, ToolCall
 
-error = openai.error
-writer = encode.Writer
+encode_error = openai.encode_error
+encoder = encode.ChatEncoder
 ROLES = get_args(Role)
 MEDIA = ("image_url", "input_image", "input_audio", "video_url", "file")
 T = TypeVar("T")

@@ -62,7 +62,7 @@ class ChunkChoice(Struct):
     finish_reason: str | None = None
 
 
-class Writer(openai.ChunkWriter):
+class ChatEncoder(openai.ChunkEncoder):
     """Writes one answer."""
 
     def __init__(self, request: Request, model: str, choices: int, prompt: int = 0) -> None:
@@ -79,10 +79,10 @@ class Writer(openai.ChunkWriter):
         first = {"role": "assistant", "content": ""}
         return [self.envelope.chunk(ChunkChoice(i, first)) for i in range(self._choices)]
 
-    def write(self, delta: Delta) -> list[bytes]:
+    def encode_delta(self, delta: Delta) -> list[bytes]:
         channel = delta.channel
         if channel == "text":
-            return super().write(delta)
+            return super().encode_delta(delta)
         if channel == "tool_name":
             return [self._call(delta)]
         ends = self._thoughts[delta.choice]
@@ -110,7 +110,7 @@ class Writer(openai.ChunkWriter):
         """A call of the one tool that was named ends with `stop`, as OpenAI has it."""
         return "stop" if self._named and finish == "tool_calls" else finish
 
-    def whole(self, completion: Completion) -> bytes:
+    def encode_whole(self, completion: Completion) -> bytes:
         envelope = self.envelope
         answer = ChatCompletion(
             envelope.id,

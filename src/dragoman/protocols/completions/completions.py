@@ -15,7 +15,7 @@ from dragoman.protocols.shared.json_body import convert, read
 from dragoman.protocols.shared.openai import encode
 from dragoman.types import Prompt, Request
 
-error = openai.error
+encode_error = openai.encode_error
 DEFAULT_MAX_TOKENS = 16
 MOST_PROMPTS = 2048
 MOST_CHOICES = 2048
@@ -128,7 +128,7 @@ def _top(token: Token) -> dict[str, float] | None:
     return {other.text: other.logprob or 0.0 for other in reversed(token.top)}
 
 
-class Writer(openai.ChunkWriter):
+class CompletionEncoder(openai.ChunkEncoder):
     """Writes one answer."""
 
     def __init__(self, request: Request, model: str, choices: int, prompt: int = 0) -> None:
@@ -149,7 +149,7 @@ class Writer(openai.ChunkWriter):
     def ended(self, delta: Delta) -> TextChoice:
         return TextChoice("", delta.choice, None, delta.finish)
 
-    def whole(self, completion: Completion) -> bytes:
+    def encode_whole(self, completion: Completion) -> bytes:
         choices = [
             TextChoice(
                 choice.text,
@@ -171,4 +171,4 @@ class Writer(openai.ChunkWriter):
         return encode(answer)
 
 
-writer = Writer
+encoder = CompletionEncoder

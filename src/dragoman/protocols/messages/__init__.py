@@ -15,12 +15,20 @@ from __future__ import annotations
 
 from dragoman.errors import DragomanError
 from dragoman.protocols.messages.decode import Asked, MessagesRequest, decode, to_count
-from dragoman.protocols.messages.encode import Count, Message, Writer, event
-from dragoman.protocols.messages.errors import error, status
+from dragoman.protocols.messages.encode import Count, Message, MessagesEncoder, event
+from dragoman.protocols.messages.errors import encode_error, error_status
 from dragoman.protocols.messages.reasoning import Signing
 from dragoman.types import Request
 
-__all__ = ["Asked", "Count", "Message", "Messages", "MessagesRequest", "error", "status"]
+__all__ = [
+    "Asked",
+    "Count",
+    "Message",
+    "Messages",
+    "MessagesRequest",
+    "encode_error",
+    "error_status",
+]
 
 
 class Messages:
@@ -39,8 +47,8 @@ class Messages:
         """A request that only wants its tokens counted."""
         return to_count(body, strict, self._signing)
 
-    def writer(self, request: Request, model: str, choices: int, prompt: int) -> Writer:
-        return Writer(request, model, prompt, self._signing, self.error)
+    def encoder(self, request: Request, model: str, choices: int, prompt: int) -> MessagesEncoder:
+        return MessagesEncoder(request, model, prompt, self._signing, self.encode_error)
 
-    def error(self, failure: DragomanError) -> bytes:
-        return error(failure, self._request_id)
+    def encode_error(self, failure: DragomanError) -> bytes:
+        return encode_error(failure, self._request_id)

@@ -252,7 +252,7 @@ def event(kind: str, **fields: Any) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
 
 
-class Writer:
+class MessagesEncoder:
     """Writes one answer."""
 
     def __init__(
@@ -278,7 +278,7 @@ class Writer:
         spent = Usage(max(1, self._prompt), 0, 0, 0, None)
         return [event("message_start", message=self._message([], None, None, spent))]
 
-    def write(self, delta: Delta) -> list[bytes]:
+    def encode_delta(self, delta: Delta) -> list[bytes]:
         frames = self._frames
         if delta.finish is None and delta.channel == "text" and frames.open == "text":
             before, after = frames.around
@@ -300,7 +300,7 @@ class Writer:
     def fail(self, failure: DragomanError) -> list[bytes]:
         return [b"event: error\ndata: " + self._error(failure) + b"\n\n"]
 
-    def whole(self, completion: Completion) -> bytes:
+    def encode_whole(self, completion: Completion) -> bytes:
         content = Content(self._signed, self._sealed)
         [choice] = completion.choices()
         for part in choice.parts:

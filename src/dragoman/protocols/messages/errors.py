@@ -38,13 +38,13 @@ class ErrorAnswer(Struct):
     request_id: str | None
 
 
-def status(failure: DragomanError) -> int:
+def error_status(failure: DragomanError) -> int:
     """What cannot be served now is called overload here."""
     return OVERLOADED if isinstance(failure, Unavailable) else failure.status
 
 
-def error(failure: DragomanError, request_id: str | None = None) -> bytes:
-    number = status(failure)
+def encode_error(failure: DragomanError, request_id: str | None = None) -> bytes:
+    number = error_status(failure)
     kind = TYPES.get(number, "invalid_request_error" if number < 500 else "api_error")
     return encode(ErrorAnswer("error", ErrorBody(kind, _message(failure)), request_id))
 

@@ -20,19 +20,19 @@ class Signing(Protocol):
 
     def verify(self, purpose: str, data: bytes, signature: str) -> bool: ...
 
-    def seal(self, purpose: str, data: bytes) -> str: ...
+    def pack(self, purpose: str, data: bytes) -> str: ...
 
-    def open(self, purpose: str, text: str) -> bytes | None: ...
+    def unpack(self, purpose: str, text: str) -> bytes | None: ...
 
 
 def signature(thought: str, signing: Signing, *, left_out: bool) -> str:
     data = thought.encode()
-    return signing.seal(LEFT_OUT, data) if left_out else signing.sign(TOLD, data)
+    return signing.pack(LEFT_OUT, data) if left_out else signing.sign(TOLD, data)
 
 
 def recalled(thought: str, signature: str, signing: Signing) -> str | None:
     """The thought that a client gave back; None if it is not one of ours."""
     if thought:
         return thought if signing.verify(TOLD, thought.encode(), signature) else None
-    data = signing.open(LEFT_OUT, signature)
+    data = signing.unpack(LEFT_OUT, signature)
     return None if data is None else data.decode()

@@ -25,7 +25,7 @@ from dragoman.protocols.responses.decode.request import stream_of as stream_of
 from dragoman.protocols.responses.decode.request import to_request as to_request
 from dragoman.protocols.responses.decode.tools import remote_name as remote_name
 from dragoman.protocols.responses.encode.echo import echo as echo
-from dragoman.protocols.responses.encode.encoder import Writer as Writer
+from dragoman.protocols.responses.encode.encoder import ResponseEncoder as ResponseEncoder
 from dragoman.protocols.responses.encode.endings import compacted as compacted
 from dragoman.protocols.responses.encode.endings import ending as ending
 from dragoman.protocols.responses.encode.endings import is_last as is_last
@@ -38,4 +38,4 @@ from dragoman.protocols.responses.encode.resource import failed as failed
 from dragoman.protocols.responses.types import Frame as Frame
 from dragoman.protocols.responses.types import Known as Known
 from dragoman.protocols.responses.types import RemoteCall as RemoteCall
-from dragoman.protocols.shared.openai import error as error
+from dragoman.protocols.shared.openai import encode_error as encode_error

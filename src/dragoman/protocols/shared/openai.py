@@ -250,7 +250,7 @@ class ErrorAnswer(Struct):
     error: ErrorBody
 
 
-def error(failure: DragomanError, request_id: str | None = None) -> bytes:
+def encode_error(failure: DragomanError, request_id: str | None = None) -> bytes:
     """The error object; this dialect has the request's id in a header only."""
     body = ErrorBody(failure.message, failure.type, failure.param, failure.code)
     return encode(ErrorAnswer(body))
@@ -300,7 +300,7 @@ class Envelope:
         return [frame, DONE]
 
 
-class ChunkWriter:
+class ChunkEncoder:
     """Writes a stream of chunks; a dialect says how a choice looks that gained, and one that ends.
 
     The frame around the text of an ordinary chunk is made once for each choice.
@@ -319,7 +319,7 @@ class ChunkWriter:
         """The choice of a chunk that ends it."""
         raise NotImplementedError
 
-    def write(self, delta: Delta) -> list[bytes]:
+    def encode_delta(self, delta: Delta) -> list[bytes]:
         if self._plain and delta.finish is None:  # the usual case
             before, after = self._ends[delta.choice]
             return [before + encode(delta.text) + after]
@@ -334,7 +334,7 @@ class ChunkWriter:
         return self.envelope.last(spent)
 
     def fail(self, failure: DragomanError) -> list[bytes]:
-        return [b"data: " + error(failure) + b"\n\n", DONE]
+        return [b"data: " + encode_error(failure) + b"\n\n", DONE]
 
 
 def envelope_of(request: Request, prefix: str, kind: str, model: str) -> Envelope:

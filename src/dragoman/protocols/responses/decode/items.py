@@ -280,5 +280,5 @@ def named(items: Iterable[Item]) -> list[str]:
 
 def compaction(summary: str, sealing: Sealing) -> Item:
     """An item that stands for everything before it."""
-    sealed = sealing.seal("compaction", msgspec.json.encode(Summary(summary)))
+    sealed = sealing.pack("compaction", msgspec.json.encode(Summary(summary)))
     return {"id": fresh("compaction"), "type": "compaction", "encrypted_content": sealed}

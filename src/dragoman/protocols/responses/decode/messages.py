@@ -104,7 +104,7 @@ class Telling:
     def _think(self, item: items.ReasoningItem) -> None:
         said = _all(item.content)
         if not said and item.encrypted_content:
-            opened = self._sealing.open("reasoning", item.encrypted_content)
+            opened = self._sealing.unpack("reasoning", item.encrypted_content)
             if opened is None:
                 self._warn(SEALED)
             else:
@@ -134,7 +134,7 @@ class Telling:
             self._remote(item.approval_request_id, request, DENIED + why)
 
     def _compacted(self, item: items.Compaction) -> None:
-        opened = self._sealing.open("compaction", item.encrypted_content)
+        opened = self._sealing.unpack("compaction", item.encrypted_content)
         try:
             found = msgspec.json.decode(opened or b"", type=items.Summary)
         except msgspec.MsgspecError:

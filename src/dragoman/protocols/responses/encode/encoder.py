@@ -30,7 +30,7 @@ from dragoman.protocols.responses.types import Frame, Item, Known, RemoteCall
 from dragoman.types import Request
 
 
-class Writer:
+class ResponseEncoder:
     """Writes one response."""
 
     def __init__(self, frame: Frame, request: Request) -> None:
@@ -67,7 +67,7 @@ class Writer:
         created = [] if self._events.count else [self._told("response.created")]
         return [*created, self._told("response.in_progress")]
 
-    def write(self, delta: Delta) -> list[bytes]:
+    def encode_delta(self, delta: Delta) -> list[bytes]:
         item = self._open
         if (
             item is not None
@@ -121,7 +121,7 @@ class Writer:
         self._events.count -= 1
         return self._told(ENDS[self._resource["status"]])
 
-    def whole(self, completion: Completion | None = None) -> bytes:
+    def encode_whole(self, completion: Completion | None = None) -> bytes:
         return encode(self.resource())
 
     def resource(self) -> dict[str, Any]:

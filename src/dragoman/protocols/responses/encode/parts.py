@@ -165,7 +165,7 @@ class Thought(Growing):
         text = self.text
         item = self._whole("incomplete" if cut else "completed", text)
         if self._sealing is not None:
-            item["encrypted_content"] = self._sealing.seal("reasoning", text.encode())
+            item["encrypted_content"] = self._sealing.pack("reasoning", text.encode())
         frames = [
             self.event("reasoning_text.done", content_index=0, text=text),
             self.event("content_part.done", content_index=0, part=_thought(text)),
