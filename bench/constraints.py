@@ -21,7 +21,7 @@ from dragoman.engines.token_mask import TokenMasker
 from dragoman.grammar.compiler.compile import compiled
 from dragoman.grammar.spec import Order
 from dragoman.tokenizers.from_gguf import pieces_from_gguf
-from dragoman.types import Shape
+from dragoman.types import Constraint
 
 MANY = 64
 WORDS = ("city", "days", "tags", "owner", "price", "notes", "state", "kind", "parts", "route")
@@ -139,7 +139,7 @@ def _masks(model: str) -> str:
     dice = random.Random(1)
     made, first, later = [], [], []
     for number in range(100):
-        order = Order(shape=Shape(kind="json", value=varied(number), param="schema"))
+        order = Order(shape=Constraint(kind="json", value=varied(number), param="schema"))
         begun = time.perf_counter()
         grammar = compiled(order).grammar or ""
         made.append(time.perf_counter() - begun)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from dragoman.errors import KINDS, DragomanError
+from dragoman.errors import ERROR_CLASSES, DragomanError
 from dragoman.formats import reasoning_formats, tool_formats
 
 HERE = Path(__file__).parent
@@ -38,7 +38,7 @@ def other_codes() -> list[str]:
     found = set()
     for path in (HERE.parent / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in KINDS:
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ERROR_CLASSES:
                 found |= {
                     word.value.value
                     for word in node.keywords
@@ -50,7 +50,7 @@ def other_codes() -> list[str]:
 def errors_page() -> str:
     rows = [
         f"| {kind.status} | `{kind.type}` | `{kind.code}` | {name} |"
-        for name, kind in sorted(KINDS.items(), key=lambda item: (item[1].status, item[0]))
+        for name, kind in sorted(ERROR_CLASSES.items(), key=lambda item: (item[1].status, item[0]))
         if kind is not DragomanError and kind.code is not None
     ]
     others = ", ".join(f"`{code}`" for code in other_codes())

@@ -158,7 +158,7 @@ class Draining(Unavailable):
     code = "draining"
 
 
-class ErrorNote(Struct, frozen=True, array_like=True):
+class SerializedError(Struct, frozen=True, array_like=True):
     """An error as data, for crossing a process boundary."""
 
     kind: str
@@ -168,25 +168,25 @@ class ErrorNote(Struct, frozen=True, array_like=True):
     retry_after: float | None = None
 
 
-def _tree(base: type[DragomanError]) -> dict[str, type[DragomanError]]:
+def _collect_subclasses(base: type[DragomanError]) -> dict[str, type[DragomanError]]:
     found = {base.__name__: base}
     for child in base.__subclasses__():
-        found |= _tree(child)
+        found |= _collect_subclasses(child)
     return found
 
 
-KINDS = _tree(DragomanError)
+ERROR_CLASSES = _collect_subclasses(DragomanError)
 
 
-def to_note(error: BaseException) -> ErrorNote:
+def serialize_error(error: BaseException) -> SerializedError:
     """An error of ours as it is; anything else as an engine failure that tells nothing."""
     if isinstance(error, DragomanError):
-        return ErrorNote(
+        return SerializedError(
             type(error).__name__, error.message, error.param, error.code, error.retry_after
         )
-    return ErrorNote("EngineFailed", "The engine failed while it worked on this request.")
+    return SerializedError("EngineFailed", "The engine failed while it worked on this request.")
 
 
-def from_note(note: ErrorNote) -> DragomanError:
-    kind = KINDS.get(note.kind, EngineFailed)
+def deserialize_error(note: SerializedError) -> DragomanError:
+    kind = ERROR_CLASSES.get(note.kind, EngineFailed)
     return kind(note.message, param=note.param, code=note.code, retry_after=note.retry_after)

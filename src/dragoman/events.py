@@ -61,7 +61,7 @@ class Delta(Struct, frozen=True, gc=False):
     id: str = ""  # of the call, with its name: the model's own, else one of ours
 
 
-class Call(Struct):
+class GeneratedCall(Struct):
     """A tool call as it grows."""
 
     name: str = ""
@@ -69,7 +69,7 @@ class Call(Struct):
     id: str = ""
 
 
-class Part(Struct, frozen=True):
+class OutputPart(Struct, frozen=True):
     """What came on one channel before another had its turn."""
 
     channel: Channel
@@ -83,11 +83,11 @@ class Choice(Struct):
     index: int
     text: str = ""
     reasoning: str = ""
-    calls: list[Call] = msgspec.field(default_factory=list)
+    calls: list[GeneratedCall] = msgspec.field(default_factory=list)
     tokens: list[Token] = msgspec.field(default_factory=list)
     finish: Finish | None = None
     stop: str | int | None = None
-    parts: list[Part] = msgspec.field(default_factory=list)  # the same texts, in their order
+    parts: list[OutputPart] = msgspec.field(default_factory=list)  # the same texts, in their order
 
 
 class Completion:
@@ -126,7 +126,7 @@ class Completion:
         for index, runs in self._runs.items():
             whole: dict[tuple[Channel, int], str] = {}
             choice = self._choices[index]
-            choice.parts = [Part(channel, "".join(said), call) for channel, call, said in runs]
+            choice.parts = [OutputPart(channel, "".join(said), call) for channel, call, said in runs]
             for part in choice.parts:
                 key = (part.channel, part.call)
                 whole[key] = whole.get(key, "") + part.text
@@ -145,7 +145,7 @@ class Completion:
                 choice.reasoning = text
             case "tool_name" | "tool_args":
                 while len(choice.calls) <= call:
-                    choice.calls.append(Call())
+                    choice.calls.append(GeneratedCall())
                 if channel == "tool_name":
                     choice.calls[call].name = text
                 else:

@@ -82,8 +82,8 @@ def _of_model(name: str, settings: Settings) -> Source:
     entry = runtime.catalog(settings, name).added[0]
     if entry.kind != "gguf":
         found = from_path(entry.path)
-        if entry.chosen.chat_template:
-            return _replaced(found, entry.chosen.chat_template)
+        if entry.options.chat_template:
+            return _replaced(found, entry.options.chat_template)
         if found is None:
             raise ModelBroken("The model has no chat template.")
         return found
@@ -93,7 +93,7 @@ def _of_model(name: str, settings: Settings) -> Source:
         raise ModelBroken("The model has no chat template.")
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     vocabulary = frozenset(tokens) if isinstance(tokens, list) else frozenset()
-    chosen = entry.chosen.chat_template
+    chosen = entry.options.chat_template
     return Source(template, f"{chosen or entry.path}", vocabulary)
 
 

@@ -20,12 +20,12 @@ from dragoman.http.app import App
 from dragoman.http.auth import Keys
 from dragoman.mcp import client
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
-from dragoman.models.catalog import Catalog
+from dragoman.models.catalog import ModelCatalog
 from dragoman.models.loaders.gguf import load
-from dragoman.models.mapping import Chosen
+from dragoman.models.mapping import ModelOptions
 from dragoman.models.output_format import Formats, check_names
 from dragoman.models.pull import DEFAULT_ALIASES
-from dragoman.models.registry import Models, Policy
+from dragoman.models.registry import ModelRegistry, ModelPolicy
 from dragoman.responses.service import RemoteToolsConfig
 from dragoman.responses.tool_rounds import RemoteToolLimits
 
@@ -43,7 +43,7 @@ def engine_app(engine: Any, options: dict[str, Any], local: bool) -> App:
     settings = config.load(_by_our_names(options))
     if not settings.store:  # in somebody's program nothing is left behind unasked
         settings = replace(settings, store="sqlite://")
-    models = Models.of_engine(
+    models = ModelRegistry.from_engine(
         adapt(engine),
         options.get("name") or "default",
         aliases=settings.served_name,
@@ -82,8 +82,8 @@ def template_source(said: str | Path | None) -> str | None:
     return said.read_text(encoding="utf-8-sig") if isinstance(said, Path) else said
 
 
-def policy(settings: Settings) -> Policy:
-    return Policy(
+def policy(settings: Settings) -> ModelPolicy:
+    return ModelPolicy(
         memory=settings.memory,
         keep_alive=settings.keep_alive,
         wait=settings.load_wait,
@@ -92,7 +92,7 @@ def policy(settings: Settings) -> Policy:
     )
 
 
-def make_app(models: Models, settings: Settings, local: bool) -> App:
+def make_app(models: ModelRegistry, settings: Settings, local: bool) -> App:
     """The app with its keys. `local` guards the Host header of a server on this machine."""
     file = Path(settings.api_key_file) if settings.api_key_file else None
     try:
@@ -126,12 +126,12 @@ def elsewhere(settings: Settings) -> RemoteToolsConfig:
     return RemoteToolsConfig(lambda: client.McpClient(places, each), servers, bounds)
 
 
-def catalog(settings: Settings, model: str | None = None) -> Catalog:
+def catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
     """The models there are; the one named on the command line comes first."""
     root = settings.models_path
     root.mkdir(parents=True, exist_ok=True)
     file = Path(settings.models_file) if settings.models_file else root / "models.yaml"
-    found = Catalog(root, file, chosen(settings))
+    found = ModelCatalog(root, file, chosen(settings))
     found.refresh()
     if model is not None:
         wanted = found.resolve(model, paths=True)
@@ -142,14 +142,14 @@ def catalog(settings: Settings, model: str | None = None) -> Catalog:
     return found
 
 
-def chosen(settings: Settings) -> Chosen:
+def chosen(settings: Settings) -> ModelOptions:
     """What the command line says of every model that says nothing itself."""
     try:
         factory(settings.engine)
     except ValueError as error:
         raise StartupError(str(error)) from None
     tools, reasoning = formats(settings)
-    return Chosen(
+    return ModelOptions(
         engine=settings.engine,
         context=settings.context or None,
         slots=settings.slots,
@@ -169,8 +169,8 @@ def adapter_pair(pair: str) -> tuple[str, str]:
     return name, path
 
 
-def find_models(settings: Settings, model: str) -> Models:
-    return Models(catalog(settings, model), load, policy(settings))
+def find_models(settings: Settings, model: str) -> ModelRegistry:
+    return ModelRegistry(catalog(settings, model), load, policy(settings))
 
 
 async def serve(app: App) -> None:
@@ -184,13 +184,13 @@ async def serve_models(settings: Settings, model: str, say: Callable[[str], None
     """Serve models from files. The first one is loaded while the server already answers."""
     models = find_models(settings, model)
     app = make_app(models, settings, local=True)
-    app.awaited = models.default
+    app.awaited = models.default_name
     running = server.make(app, settings, lambda url: say(f"Dragoman listens on {url}"))
     failed: list[DragomanError] = []
 
     async def preload() -> None:
         try:
-            entry = await models.load(models.default, wait=float("inf"))
+            entry = await models.load(models.default_name, wait=float("inf"))
             server.settle()
             say(f"Serving {entry.id}. Press Ctrl-C to stop.")
             await app.state.signer()  # opens the store: what a dead server left is seen to

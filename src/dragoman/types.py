@@ -37,14 +37,14 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ignore_eos: bool | None = None
     stop_token_ids: tuple[int, ...] | None = None
 
-    def over(self, below: Sampling) -> Sampling:
+    def with_defaults(self, defaults: Sampling) -> Sampling:
         """This layer on top of another: a field that is said here wins, an explicit 0 included."""
         said = {
             name: value
             for name in self.__struct_fields__
             if (value := getattr(self, name)) is not None
         }
-        return msgspec.structs.replace(below, **said)
+        return msgspec.structs.replace(defaults, **said)
 
     @property
     def greedy(self) -> bool:
@@ -91,10 +91,10 @@ class Message(Struct, frozen=True, kw_only=True):
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    said: ReplayedTurn | None = None  # of the assistant's turns, where it is remembered
+    replay: ReplayedTurn | None = None  # of the assistant's turns, where it is remembered
 
 
-class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Constraint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the content of an answer must look like."""
 
     kind: Literal["json", "grammar", "regex", "choice"]
@@ -102,7 +102,7 @@ class Shape(Struct, frozen=True, kw_only=True, omit_defaults=True):
     strict: bool | None = None  # True: what cannot be enforced is refused, not warned of
     param: str = ""  # what the client called it, to be refused by
     language: Literal["gbnf", "lark"] | None = None  # of a grammar, where the client says so
-    beside_calls: bool = False  # of the content alone: an answer may call tools instead
+    allows_tool_calls: bool = False  # of the content alone: an answer may call tools instead
 
 
 class Tool(Struct, frozen=True, kw_only=True):
@@ -116,8 +116,8 @@ class Tool(Struct, frozen=True, kw_only=True):
     parameters: Json = None
     strict: bool | None = None
     param: str = "tools"  # what the client calls the place of its parameters
-    free: bool = False  # takes free text
-    input: Shape | None = None  # what that text must look like
+    takes_free_text: bool = False  # takes free text
+    input: Constraint | None = None  # what that text must look like
 
 
 class Adapter(Struct, frozen=True):
@@ -133,31 +133,31 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     tool_choice: Literal["auto", "none", "required"] = "auto"
-    callable: tuple[str, ...] | None = None  # the tools that may be called, where not all may
-    parallel: bool = True  # more than one call in an answer
-    named: bool = False  # the one tool to call was named, which some dialects end in another way
+    allowed_tools: tuple[str, ...] | None = None  # the tools that may be called, where not all may
+    parallel_tool_calls: bool = True  # more than one call in an answer
+    forces_named_tool: bool = False  # the one tool to call was named, which some dialects end in another way
     response_format: Json = None  # what the content must look like, for templates that say so
     template_kwargs: dict[str, Json] = {}
     reasoning_effort: str | None = None
     thinking_budget: int | None = None  # most tokens of reasoning
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    told_as: dict[str, str] = {}  # fields that the client knows by another name
-    wishes: tuple[str, ...] = ()  # fields that a model may be unable to honour, with a warning
+    client_field_names: dict[str, str] = {}  # fields that the client knows by another name
+    optional_fields: tuple[str, ...] = ()  # fields that a model may be unable to honour, with a warning
 
     @property
-    def offered(self) -> tuple[Tool, ...]:
+    def callable_tools(self) -> tuple[Tool, ...]:
         """The tools that the answer may call."""
         if self.tool_choice == "none":
             return ()
-        if self.callable is None:
+        if self.allowed_tools is None:
             return self.tools
-        some = set(self.callable)
+        some = set(self.allowed_tools)
         return tuple(tool for tool in self.tools if tool.name in some)
 
-    def name(self, field: str) -> str:
+    def get_client_field_name(self, field: str) -> str:
         """What the client called a field, to be refused by."""
-        return self.told_as.get(field, field)
+        return self.client_field_names.get(field, field)
 
 
 class Prompt(Struct, frozen=True, kw_only=True, tag="prompt"):
@@ -182,18 +182,18 @@ class Request(Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     logprobs: int | None = None  # how many alternatives beside each token; None is no logprobs
     echo: bool = False
-    shape: Shape | None = None
+    constraint: Constraint | None = None
     lora: tuple[Adapter, ...] | None = None
     cache_prompt: bool | None = None  # None lets a seeded request go without, to be repeatable
     include_reasoning: bool = True  # thoughts that are not told are counted all the same
-    seal_reasoning: bool = False  # thoughts are told in a form that only this server reads
+    encrypt_reasoning: bool = False  # thoughts are told in a form that only this server reads
     stream: bool = False
     include_usage: bool = False
-    reads_only: bool = False  # nothing is answered: the prompt is there for a later request
+    prefill_only: bool = False  # nothing is answered: the prompt is there for a later request
     obfuscate: bool = False  # pad the frames of a stream so that their sizes tell nothing
-    keep: bool = False  # the client wants it to be kept
+    store: bool = False  # the client wants it to be kept
     owner: str = ""  # whose it is; what is kept of it is for nobody else
-    source: str | None = None  # what the answer is called, where it can be deleted by that
+    response_id: str | None = None  # what the answer is called, where it can be deleted by that
     warnings: tuple[str, ...] = ()  # what was said and is not kept to, a sentence each
 
 

@@ -284,7 +284,7 @@ def test_d23_every_field_it_claims_reaches_the_engine(name: str) -> None:
     own = Own(answer("a", "stop"))
     play(own, job(**{name: value}))
     assert own.asked[0].sampling_params == {NAMES[name]: [4] if name == "stop_token_ids" else 1}
-    assert NAMES[name] in sampling_params(Sampling(seed=0, max_tokens=1).over(DEFAULT_SAMPLING))
+    assert NAMES[name] in sampling_params(Sampling(seed=0, max_tokens=1).with_defaults(DEFAULT_SAMPLING))
 
 
 def test_what_it_does_not_claim_is_not_sent() -> None:
@@ -293,7 +293,7 @@ def test_what_it_does_not_claim_is_not_sent() -> None:
     unclaimed = set(Sampling.__struct_fields__) - can.sampling
     assert unclaimed == {"typical_p", "repeat_last_n", "logit_bias"}
     assert not unclaimed & set(
-        sampling_params(Sampling(logit_bias={1: 2.0}).over(DEFAULT_SAMPLING))
+        sampling_params(Sampling(logit_bias={1: 2.0}).with_defaults(DEFAULT_SAMPLING))
     )
     assert (can.logprobs, can.token_prompts, can.grammars) == (-1, False, False)
 

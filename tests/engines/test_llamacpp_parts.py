@@ -32,7 +32,7 @@ GRAMMAR = '%llguidance {}\nstart: "a"'
 
 
 def told(sampling: Sampling | None = None, ask: Ask = ASK, **job: Any) -> dict[str, Any]:
-    chosen = (sampling or Sampling()).over(DEFAULT_SAMPLING)
+    chosen = (sampling or Sampling()).with_defaults(DEFAULT_SAMPLING)
     asked = Job(id="a", prompt=[1, 2], sampling=chosen, **job)
     return payload(asked, ask, 1000, {"x": 0, "y": 1})
 

@@ -56,7 +56,7 @@ def engine_of(model: Any = None, **settings: Any) -> LogitsEngine:
 
 def job_of(prompt: list[int] | str | None = None, **said: Any) -> Job:
     sampling = {name: said.pop(name) for name in tuple(said) if name in Sampling.__struct_fields__}
-    chosen = Sampling(**{"max_tokens": 12} | sampling).over(DEFAULT_SAMPLING)
+    chosen = Sampling(**{"max_tokens": 12} | sampling).with_defaults(DEFAULT_SAMPLING)
     return Job(id="j", prompt=PROMPT if prompt is None else prompt, sampling=chosen, **said)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dragoman.engines.step_queue import CROWDED, StepQueue, merge
 from dragoman.engines.subprocess import messages as wire
 from dragoman.engines.subprocess.child import FULL, Outbox
-from dragoman.errors import EngineFailed, ErrorNote
+from dragoman.errors import EngineFailed, SerializedError
 from dragoman.types import Logprob, Step
 
 marks = st.builds(Logprob, st.integers(0, 9), st.floats(-9, 0))
@@ -223,6 +223,6 @@ def test_d2_steps_are_merged_while_the_parent_does_not_read() -> None:
 
 
 def test_errors_cross_as_data() -> None:
-    note = ErrorNote("ContextOverflow", "too long", "messages", "context_length_exceeded", None)
+    note = SerializedError("ContextOverflow", "too long", "messages", "context_length_exceeded", None)
     turn = wire.Turn([], [(1, note)])
     assert wire.read_by_parent.decode(wire.frame(turn)[4:]) == turn

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.testing.grammars import accepted
-from dragoman.types import Shape
+from dragoman.types import Constraint
 from tests.support.grammars import grammar
 
 GBNF = """
@@ -36,11 +36,11 @@ json_4: %json {"type": "object", "properties": {"start": {"const": "}"}}, "requi
 """
 MAXIMAL = 'start: a b? c{2,3}\na: "a"\nb: ("b" | "B")+\nc: /c/ | "C"'
 
-CASES: dict[str, tuple[Shape, list[str], list[str]]] = {}
+CASES: dict[str, tuple[Constraint, list[str], list[str]]] = {}
 
 
 def case(name: str, right: list[str], wrong: list[str], **shape: Any) -> None:
-    CASES[name] = (Shape(param="grammar", **shape), right, wrong)
+    CASES[name] = (Constraint(param="grammar", **shape), right, wrong)
 
 
 case(
@@ -91,7 +91,7 @@ PARAMS = [pytest.param(*given, id=name) for name, given in CASES.items()]
 
 
 @pytest.mark.parametrize(("shape", "right", "wrong"), PARAMS)
-def test_content_is_what_a_client_says(shape: Shape, right: list[str], wrong: list[str]) -> None:
+def test_content_is_what_a_client_says(shape: Constraint, right: list[str], wrong: list[str]) -> None:
     source = grammar(shape=shape)
     assert [text for text in right if not accepted(source, text)[0]] == []
     assert [text for text in wrong if accepted(source, text)[0]] == []
@@ -110,7 +110,7 @@ def test_content_is_what_a_client_says(shape: Shape, right: list[str], wrong: li
     ],
 )
 def test_thoughts_stay_free_before_it(
-    shape: Shape, right: list[str], wrong: list[str], reasoning: str, inside: bool, thoughts: str
+    shape: Constraint, right: list[str], wrong: list[str], reasoning: str, inside: bool, thoughts: str
 ) -> None:
     source = grammar(shape=shape, reasoning=reasoning, inside=inside)
     assert [text for text in right if not accepted(source, thoughts + text)[0]] == []

@@ -14,11 +14,11 @@ from dragoman.grammar.compiler.compile import compiled
 from dragoman.grammar.compiler.verify import verdict
 from dragoman.grammar.spec import Made, Order
 from dragoman.testing.grammars import accepted
-from dragoman.types import Shape
+from dragoman.types import Constraint
 
 
 def made(grammar: str, language: Any = None) -> Made:
-    shape = Shape(kind="grammar", value=grammar, param="grammar", language=language)
+    shape = Constraint(kind="grammar", value=grammar, param="grammar", language=language)
     return compiled(Order(shape=shape))
 
 
@@ -121,7 +121,7 @@ def crossed(count: int) -> dict[str, Any]:
 )
 def test_many_patterns_of_one_text_are_not_enforced(schema: dict[str, Any]) -> None:
     def order(strict: bool) -> Order:
-        return Order(shape=Shape(kind="json", value=schema, param="schema", strict=strict))
+        return Order(shape=Constraint(kind="json", value=schema, param="schema", strict=strict))
 
     found = compiled(order(strict=False))
     assert any("not enforced" in said for said in found.warnings)
@@ -132,7 +132,7 @@ def test_many_patterns_of_one_text_are_not_enforced(schema: dict[str, Any]) -> N
 
 def test_two_patterns_of_one_text_are_enforced() -> None:
     both = {"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "b$"}]}
-    found = compiled(Order(shape=Shape(kind="json", value=both, param="schema", strict=True)))
+    found = compiled(Order(shape=Constraint(kind="json", value=both, param="schema", strict=True)))
     assert found.grammar is not None
     assert accepted(found.grammar, '"ab"')[0]
     assert not accepted(found.grammar, '"b"')[0]

@@ -19,15 +19,15 @@ from dragoman.grammar.writer.free_text import arguments
 from dragoman.grammar.writer.lark import HEADER, Lark, quoted
 from dragoman.grammar.writer.python_values import PYTHON
 from dragoman.testing.grammars import accepted
-from dragoman.types import Shape
+from dragoman.types import Constraint
 from tests.support.client_grammars import CASES, Case
 from tests.support.grammars import Walk
 
 LETTERS = "a\"'\\\n\t<>/é😀;b *+-@.,1 "
 
 
-def shape(grammar: str) -> Shape:
-    return Shape(kind="grammar", value=grammar, param="tools[0].format", language="lark")
+def shape(grammar: str) -> Constraint:
+    return Constraint(kind="grammar", value=grammar, param="tools[0].format", language="lark")
 
 
 def rewritten(grammar: str, spelling: Quotes | Between, before: str, after: str) -> str:

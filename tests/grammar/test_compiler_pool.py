@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from dragoman.errors import BadRequest, DragomanError, Draining, ErrorNote, Overloaded, Unavailable
+from dragoman.errors import BadRequest, DragomanError, Draining, SerializedError, Overloaded, Unavailable
 from dragoman.grammar.compiler.compiler_pool import Cache, Workshop
 from dragoman.grammar.spec import Made, Order
-from dragoman.types import Shape, Tool
+from dragoman.types import Constraint, Tool
 from tests.support.fake_models import until
 
 TARGET = "tests.support.compiler_targets:compiled"
@@ -33,7 +33,7 @@ Loop = Callable[[], asyncio.AbstractEventLoop]
 
 def order(do: str, of: Any = None) -> Order:
     value = {"do": do, "of": of}
-    return Order(shape=Shape(kind="json", value=value, param="response_format"))
+    return Order(shape=Constraint(kind="json", value=value, param="response_format"))
 
 
 @pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
@@ -188,7 +188,7 @@ def test_the_cache_is_bounded_by_bytes(letter: str) -> None:
     cache = Cache(10_000, limit)
     for n in range(1000):
         text = letter * (n * 20)
-        kept = Made(text, (text,)) if n % 2 else ErrorNote("BadRequest", text)
+        kept = Made(text, (text,)) if n % 2 else SerializedError("BadRequest", text)
         cache.put(n.to_bytes(32, "little"), kept)
         assert cache.bytes <= limit
     assert cache.get((999).to_bytes(32, "little")) is not None

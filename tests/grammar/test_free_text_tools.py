@@ -25,7 +25,7 @@ from dragoman.grammar.writer.lark import HEADER
 from dragoman.output.spec import TaggedArguments
 from dragoman.testing import ScriptedEngine
 from dragoman.testing.grammars import accepted
-from dragoman.types import Shape, Tool
+from dragoman.types import Constraint, Tool
 from tests.grammar.test_tool_formats import UNMARKED
 from tests.pipeline.test_constrain import THINKER
 from tests.support.client_grammars import CASES, NO_PATCHES, PATCH, PATCHES, QUERY
@@ -54,13 +54,13 @@ def schema(text: Any) -> dict[str, Any]:
     }
 
 
-def lark(grammar: str) -> Shape:
-    return Shape(kind="grammar", value=grammar, language="lark", param="tools[0].format.definition")
+def lark(grammar: str) -> Constraint:
+    return Constraint(kind="grammar", value=grammar, language="lark", param="tools[0].format.definition")
 
 
-def source(name: str, text: Shape | None, **order: Any) -> str:
+def source(name: str, text: Constraint | None, **order: Any) -> str:
     """The grammar of an answer that may use the tool."""
-    tool = Tool(name="f", parameters=schema(TEXT), free=True, input=text)
+    tool = Tool(name="f", parameters=schema(TEXT), takes_free_text=True, input=text)
     made = compiled(Order(tools=(tool,), format=name, reasoning="none", **order))
     assert made.grammar is not None
     return made.grammar
@@ -101,7 +101,7 @@ WALKS = {
     "lines": (lark(CASES["lines"].grammar), CASES["lines"].grammar),
     "quotes": (lark(CASES["quotes"].grammar), CASES["quotes"].grammar),
     "pattern": (
-        Shape(kind="regex", value=r'^[^\n<]{2,9}("|\\|\n)x?$', param="tools[0].format"),
+        Constraint(kind="regex", value=r'^[^\n<]{2,9}("|\\|\n)x?$', param="tools[0].format"),
         r'start: /[^\n<]{2,9}("|\\|\n)x?/',
     ),
 }
@@ -121,7 +121,7 @@ def test_whatever_is_written_fits(name: str, what: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pattern_is_kept_to(name: str) -> None:
-    shape = Shape(kind="regex", value=r'a"[0-9]\n<?|é+', param="tools[0].format")
+    shape = Constraint(kind="regex", value=r'a"[0-9]\n<?|é+', param="tools[0].format")
     forced = source(name, shape, choice="required")
     for text in ('a"1\n<', "éé"):
         assert any(accepted(forced, call)[0] for call in calls(name, text)), text
@@ -182,7 +182,7 @@ GBNF = 'root ::= "say \\"" [^"\\n]+ "\\"\\n"?'
 
 
 def test_gbnf_will_do() -> None:
-    shape = Shape(kind="grammar", value=GBNF, language="gbnf", param="tools[0].format")
+    shape = Constraint(kind="grammar", value=GBNF, language="gbnf", param="tools[0].format")
     forced = source("hermes_json", shape, choice="required")
     assert all(accepted(forced, call)[0] for call in calls("hermes_json", 'say "é\\"\n'))
     assert not any(accepted(forced, call)[0] for call in calls("hermes_json", 'say "a\nb"'))
@@ -256,8 +256,8 @@ class Refused(Exception):
 def test_a_hostile_grammar_is_made_or_refused(made: Callable[[Order], Made], name: str) -> None:
     """Within the time that a worker has; `make test-constraints` asks an engine for more."""
     kind, said = HOSTILE[name]
-    shape = Shape(kind=kind, value=said, param="tools[0].format")
-    tool = Tool(name="f", parameters=schema(TEXT), free=True, input=shape)
+    shape = Constraint(kind=kind, value=said, param="tools[0].format")
+    tool = Tool(name="f", parameters=schema(TEXT), takes_free_text=True, input=shape)
     way = FORMATS[list(HOSTILE).index(name) % len(FORMATS)]
     with suppress(Refused):
         assert made(Order(tools=(tool,), format=way)).grammar is not None

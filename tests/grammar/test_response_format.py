@@ -16,7 +16,7 @@ import pytest
 from dragoman.errors import BadRequest
 from dragoman.formats import tool_formats
 from dragoman.testing.grammars import accepted
-from dragoman.types import Shape
+from dragoman.types import Constraint
 from tests.support.grammars import Pair, grammar
 
 NUMBER, TEXT = {"type": "integer"}, {"type": "string"}
@@ -31,8 +31,8 @@ def members(required: str = "", others: Any = False, **properties: Any) -> dict[
     }
 
 
-def shape(schema: Any = None, strict: bool | None = None) -> Shape:
-    return Shape(kind="json", value=schema, strict=strict, param="response_format")
+def shape(schema: Any = None, strict: bool | None = None) -> Constraint:
+    return Constraint(kind="json", value=schema, strict=strict, param="response_format")
 
 
 def means(source: str, right: list[str], wrong: list[str]) -> None:

@@ -16,7 +16,7 @@ from dragoman.errors import BadRequest
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.testing import ByteTokenizer
 from dragoman.testing.grammars import BYTES
-from dragoman.types import Shape
+from dragoman.types import Constraint
 from tests.support.grammars import grammar
 
 CONTROL: dict[tuple[str, str], tuple[str, ...]] = {
@@ -145,7 +145,7 @@ def test_marks_are_tokens_and_not_letters(name: str, reasoning: str) -> None:
 @pytest.mark.parametrize(("name", "reasoning"), PAIRS)
 def test_letters_make_no_mark(name: str, reasoning: str) -> None:
     speaker = Speaker(name, reasoning)
-    shape = Shape(kind="json", value=None, param="response_format")
+    shape = Constraint(kind="json", value=None, param="response_format")
     free, shaped = speaker.grammar(), speaker.grammar(shape=shape)
     example = reasoning_formats()[reasoning].example
     before, between, after = (

@@ -19,7 +19,7 @@ from dragoman.grammar.spec import Made, Order
 from dragoman.output.library import OutputParser
 from dragoman.testing.format_checks import fold, read
 from dragoman.testing.grammars import accepted
-from dragoman.types import Shape, Tool
+from dragoman.types import Constraint, Tool
 from tests.grammar.test_response_format import members, shape
 
 TAGS = {
@@ -270,7 +270,7 @@ def test_a_pattern_means_the_same_in_every_format(pattern: str) -> None:
     ],
 )
 def test_the_pattern_of_a_whole_answer(pattern: str, right: list[str], wrong: list[str]) -> None:
-    source = compiled(Order(shape=Shape(kind="regex", value=pattern, param="regex"))).grammar
+    source = compiled(Order(shape=Constraint(kind="regex", value=pattern, param="regex"))).grammar
     assert source is not None
     assert [text for text in right if not accepted(source, text)[0]] == []
     assert [text for text in wrong if accepted(source, text)[0]] == []
@@ -283,8 +283,8 @@ def test_the_pattern_of_a_tool_goes_by_unicode_in_every_format(name: str) -> Non
         "gemma4": '<|tool_call>call:f{{input:<|"|>{}<|"|>}}<tool_call|>',
         "qwen3_coder": TAGS["qwen3_coder"].format("\n<parameter=input>\n{}\n</parameter>"),
     }
-    demand = Shape(kind="regex", value=r"\d[\w]\W", param="tools")
-    tool = Tool(name="f", free=True, input=demand, parameters=members("input", input=TEXT))
+    demand = Constraint(kind="regex", value=r"\d[\w]\W", param="tools")
+    tool = Tool(name="f", takes_free_text=True, input=demand, parameters=members("input", input=TEXT))
     source = compiled(Order(tools=(tool,), choice="required", format=name)).grammar
     assert source is not None
     assert accepted(source, frames[name].format("٣é-"))[0]

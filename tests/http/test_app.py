@@ -13,13 +13,13 @@ import httpx
 import pytest
 
 from dragoman import config, runtime
-from dragoman.errors import KINDS, DragomanError
+from dragoman.errors import ERROR_CLASSES, DragomanError
 from dragoman.http.asgi import WEBSOCKET
 from dragoman.http.respond import warnings
 from dragoman.http.router import Route, spellings
-from dragoman.models.catalog import Catalog
+from dragoman.models.catalog import ModelCatalog
 from dragoman.models.loaders.gguf import load
-from dragoman.models.registry import Models
+from dragoman.models.registry import ModelRegistry
 from dragoman.protocols.shared import openai
 from dragoman.testing import ScriptedEngine
 from tests.support.serving import Running, chat, running, scripted_app, serving
@@ -57,7 +57,7 @@ def is_error(response: httpx.Response, route: Route | None = None) -> dict[str, 
     return error
 
 
-@pytest.mark.parametrize("kind", [KINDS[name] for name in sorted(KINDS)])
+@pytest.mark.parametrize("kind", [ERROR_CLASSES[name] for name in sorted(ERROR_CLASSES)])
 def test_d69_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
     body = json.loads(openai.encode_error(kind("What happened.", param="there")))["error"]
     assert set(body) == {"message", "type", "param", "code"}
@@ -70,7 +70,7 @@ def test_d69_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
 
 
 def test_d68_a_server_without_models_answers_404() -> None:
-    models = Models(Catalog(), load)
+    models = ModelRegistry(ModelCatalog(), load)
     app = runtime.make_app(models, config.load({"port": 0}), local=True)
     with running(app) as server:
         response = httpx.post(f"{server.url}/v1/chat/completions", json=chat())

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from dragoman.mcp.client import McpClient, parse_servers
-from dragoman.mcp.types import ListedTool, CallResult, McpServer, ToolsUnavailable
+from dragoman.mcp.types import CallResult, ListedTool, McpServer, ToolsUnavailable
 from dragoman.mcp.url_guard import UrlGuard
 from tests.support.mcp_servers import Listening, by_hand, hello, listening, real
 
@@ -48,7 +48,9 @@ def use(
     return asyncio.run(run())
 
 
-def called(server: Listening, name: str, arguments: Any = None, seconds: float = 20.0) -> CallResult:
+def called(
+    server: Listening, name: str, arguments: Any = None, seconds: float = 20.0
+) -> CallResult:
     outcome = use(server, lambda tools, one: tools.call(one, name, arguments or {}, 1000), seconds)
     assert isinstance(outcome, CallResult)
     return outcome

@@ -270,7 +270,9 @@ def test_a_certificate_is_held_against_the_name(
     secure: dict[str, Any] = {"ssl_keyfile": str(key), "ssl_certfile": str(certificate)}
     with listening(by_hand(hello), **secure) as server:
         port = server.host.rpartition(":")[2]
-        asyncio.run(refused_soon(McpClient(UrlGuard(resolve=here), 20.0), f"https://{name}:{port}/mcp"))
+        asyncio.run(
+            refused_soon(McpClient(UrlGuard(resolve=here), 20.0), f"https://{name}:{port}/mcp")
+        )
     assert bool(server.seen.requests) == fits
 
 

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import pytest
 
-from dragoman.models.catalog import Catalog, Source, describe_gguf
-from dragoman.models.mapping import Chosen
+from dragoman.models.catalog import ModelCatalog, ModelSource, describe_gguf
+from dragoman.models.mapping import ModelOptions
 from tests.support.model_files import catalog, found, put
 
 
@@ -145,7 +145,7 @@ def test_headers_are_read_once_for_each_state_of_a_file(
 ) -> None:
     reads: list[Path] = []
 
-    def counted(path: Path) -> Source:
+    def counted(path: Path) -> ModelSource:
         reads.append(path)
         return describe_gguf(path)
 
@@ -175,7 +175,7 @@ def test_d82_created_is_when_the_file_changed(root: Path) -> None:
 
 
 def test_no_directory_is_an_empty_catalogue(tmp_path: Path) -> None:
-    made = Catalog(tmp_path / "none", tmp_path / "none.yaml")
+    made = ModelCatalog(tmp_path / "none", tmp_path / "none.yaml")
     made.refresh()
     assert made.entries() == []
     assert made.find("x") is None
@@ -198,9 +198,9 @@ def test_only_the_operator_may_name_a_path(root: Path, tmp_path: Path) -> None:
 
 def test_a_served_model_takes_the_settings_of_the_command_line(root: Path, tmp_path: Path) -> None:
     outside = put(tmp_path / "m.gguf")
-    made = catalog(root, base=Chosen(threads=3))
-    source = made.open_path(outside, Chosen(context=99))
-    assert source.chosen == Chosen(context=99, threads=3)
+    made = catalog(root, base=ModelOptions(threads=3))
+    source = made.open_path(outside, ModelOptions(context=99))
+    assert source.options == ModelOptions(context=99, threads=3)
 
 
 STEPS = ["../", "..\\", "..%2f", "%2e%2e/", "..%5c", "....//", "..;/", "%c0%ae%c0%ae/", "./../"]
@@ -266,7 +266,7 @@ def test_no_name_opens_anything_outside_the_root(root: Path, tmp_path: Path) -> 
     put(root / "m.gguf")
     names = traversals(tmp_path)
     assert len(set(names)) >= 200
-    made = Catalog(root)
+    made = ModelCatalog(root)
     with watching_opens() as opened:
         made.refresh()
         for name in names:

@@ -14,11 +14,11 @@ import pytest
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import EngineDown, ModelBroken
 from dragoman.models import output_format
-from dragoman.models.catalog import Catalog, Source
+from dragoman.models.catalog import ModelCatalog, ModelSource
 from dragoman.models.loaders import gguf as loader
-from dragoman.models.mapping import Chosen
+from dragoman.models.mapping import ModelOptions
 from dragoman.models.output_format import Speech, listen
-from dragoman.models.registry import Models
+from dragoman.models.registry import ModelRegistry
 from dragoman.tokenizers.tokenizer import PROBES, EngineTokenizer, Tokenizer, from_gguf
 from dragoman.types import Capabilities, Job, Sampling, Step
 from tests.support.model_files import put
@@ -70,8 +70,8 @@ def ours(file: Path) -> Tokenizer:
     return made
 
 
-def source_of(file: Path, **chosen: Any) -> Source:
-    return Catalog().open_path(file, Chosen(**chosen))
+def source_of(file: Path, **chosen: Any) -> ModelSource:
+    return ModelCatalog().open_path(file, ModelOptions(**chosen))
 
 
 def use(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Engine:
@@ -97,7 +97,7 @@ def test_the_parts_of_a_model(file: Path, ours: Tokenizer, monkeypatch: pytest.M
     assert "chat" not in model.info.capabilities
     assert model.template_source is None
     assert model.defaults == Sampling()
-    assert model.prompt.tokenizer is model.tokenizer
+    assert model.renderer.tokenizer is model.tokenizer
     assert engine.closed == 0
 
 
@@ -172,7 +172,7 @@ def test_formats_are_found_and_logged_unless_the_operator_says_otherwise(
     use(monkeypatch, Engine(ours))
     caplog.set_level("INFO", "dragoman.models")
     model = asyncio.run(loader.load(source_of(file, chat_template=str(THINKER), **chosen)))
-    assert model.speech == wanted
+    assert model.output_format == wanted
     assert ("tools" in model.info.capabilities) == (wanted.tools is not None)
     assert ("thinking" in model.info.capabilities) == (wanted.reasoning is not None)
     assert "tool calls as hermes_json, thoughts as think (proved)" in caplog.text
@@ -285,7 +285,7 @@ def test_a_models_own_defaults_are_read_from_its_metadata() -> None:
 def test_safetensors_name_the_extra_that_runs_them(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "m.safetensors").write_bytes(b"")
-    source = Catalog().open_path(tmp_path)
+    source = ModelCatalog().open_path(tmp_path)
     with pytest.raises(ModelBroken, match="pip install"):
         asyncio.run(loader.load(source))
 
@@ -324,8 +324,8 @@ def test_the_engine_is_told_what_was_chosen(file: Path) -> None:
 
 def test_the_default_model_for_real(default_model: Path) -> None:
     async def scenario() -> None:
-        catalog = Catalog(default_model.parent, base=Chosen(context=256, slots=1, threads=2))
-        models = Models(catalog, loader.load)
+        catalog = ModelCatalog(default_model.parent, base=ModelOptions(context=256, slots=1, threads=2))
+        models = ModelRegistry(catalog, loader.load)
         try:
             with await models.acquire("smollm2:135m") as model:
                 assert isinstance(model.tokenizer, Tokenizer)  # proved against the engine

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.models.mapping import Chosen, read_mapping
+from dragoman.models.mapping import ModelOptions, read_mapping
 from dragoman.types import Sampling
 from tests.support.model_files import catalog, found, put
 
@@ -39,7 +39,7 @@ def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
         defaults: {{temperature: 0.3, top_k: 7}}
         pin: true
     """
-    made = catalog(root, yaml, Chosen(slots=2, context=4096))
+    made = catalog(root, yaml, ModelOptions(slots=2, context=4096))
     assert found(made, "fast") == "in.gguf"
     assert found(made, "FAR:latest") == "big.gguf"
     far, full, tuned = made.find("far"), made.find("full"), made.find("tuned")
@@ -48,7 +48,7 @@ def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
     assert tuned is not None
     assert far.key == full.key  # two names of one file with the same settings are one model
     assert (far.id, far.aliases) == ("far", ("full",))
-    assert tuned.chosen == Chosen(
+    assert tuned.options == ModelOptions(
         context=512,
         slots=2,
         lora={"poet": str(root / "../elsewhere/poet.gguf")},
@@ -59,7 +59,7 @@ def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
         defaults=Sampling(temperature=0.3, top_k=7),
         pin=True,
     )
-    assert far.chosen == Chosen(slots=2, context=4096)
+    assert far.options == ModelOptions(slots=2, context=4096)
     assert [source.id for source in made.entries()] == ["Fast", "far", "tuned"]
     assert found(made, "in") == "in.gguf"  # the file keeps its own name too
 

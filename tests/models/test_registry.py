@@ -18,10 +18,10 @@ from dragoman.errors import (
     ModelNotFound,
     Unsupported,
 )
-from dragoman.models.catalog import Catalog
+from dragoman.models.catalog import ModelCatalog
 from dragoman.models.loaders.gguf import load
-from dragoman.models.mapping import Chosen
-from dragoman.models.registry import Entry, Lease, Models, Policy
+from dragoman.models.mapping import ModelOptions
+from dragoman.models.registry import ModelEntry, Lease, ModelRegistry, ModelPolicy
 from tests.support.fake_models import Engine, Loader, fill, play, size_of, state, until
 from tests.support.model_files import put
 
@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_d67_concurrent_first_requests_load_once(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         asking = [asyncio.create_task(models.acquire(name)) for name in ["a", "A ", "a:x"] * 20]
         await until(lambda: loader.loads == ["a"])
@@ -49,19 +49,19 @@ def test_d67_concurrent_first_requests_load_once(root: Path) -> None:
 
 
 def test_a_lease_knows_its_model(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         with await models.acquire("a") as model:
             assert model.id == "a"
             assert model.engine is loader.engines["a"]
             assert model.gate.slots == 3
-            assert list(models.loaded()) == [model]
+            assert list(models.list_loaded()) == [model]
         assert state(models, "a") == "ready"
 
     play(root, scenario)
 
 
 def test_two_names_of_one_file_share_one_model(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         one, two = await models.acquire("fast"), await models.acquire("quick")
         assert one.model is two.model
         assert (one.model.id, one.model.aliases) == ("fast", ("quick",))
@@ -73,7 +73,7 @@ def test_two_names_of_one_file_share_one_model(root: Path) -> None:
 
 
 def test_an_unknown_name_is_not_found_and_says_what_is(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         for ask in (models.acquire, models.load, models.unload):
             with pytest.raises(ModelNotFound) as caught:
                 await ask("nope\x1b[31m\n")
@@ -89,7 +89,7 @@ def test_an_unknown_name_is_not_found_and_says_what_is(root: Path) -> None:
 
 
 def test_a_file_that_appears_is_found(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         with pytest.raises(ModelNotFound):
             await models.acquire("new")
         put(root / "new.gguf")
@@ -99,7 +99,7 @@ def test_a_file_that_appears_is_found(root: Path) -> None:
 
 
 def test_who_waits_too_long_is_told_to_come_back(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         with pytest.raises(ModelLoading) as caught:
             await models.acquire("a", wait=0)
@@ -114,7 +114,7 @@ def test_who_waits_too_long_is_told_to_come_back(root: Path) -> None:
 
 
 def test_who_leaves_while_waiting_does_not_stop_the_load(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         gone, stays = (asyncio.create_task(models.acquire("a")) for _ in range(2))
         await until(lambda: bool(loader.loads))
@@ -130,7 +130,7 @@ def test_who_leaves_while_waiting_does_not_stop_the_load(root: Path) -> None:
 def test_d70_a_broken_file_is_tried_once_until_it_changes(root: Path) -> None:
     put(root / "bad.gguf", b"not a model at all")
 
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         for _ in range(3):
             with pytest.raises(ModelBroken) as caught:
                 await models.acquire("bad")
@@ -150,7 +150,7 @@ def test_d70_a_broken_file_is_tried_once_until_it_changes(root: Path) -> None:
 
 @pytest.mark.parametrize("error", [ModelBroken("It is odd."), RuntimeError("/secret/path")])
 def test_what_a_loader_cannot_load_is_not_tried_again(error: Exception, root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         loader.errors["a"] = error
         messages = set()
         for _ in range(3):
@@ -170,7 +170,7 @@ def test_what_a_loader_cannot_load_is_not_tried_again(error: Exception, root: Pa
 
 
 def test_a_passing_failure_is_tried_again(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         loader.errors["a"] = EngineDown("No engine now.", retry_after=3)
         with pytest.raises(EngineDown) as caught:
             await models.acquire("a")
@@ -183,7 +183,7 @@ def test_a_passing_failure_is_tried_again(root: Path) -> None:
 
 
 def test_everyone_who_waits_gets_the_error(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         loader.errors["a"] = ModelBroken("It is odd.")
         asking = [asyncio.create_task(models.acquire("a")) for _ in range(5)]
@@ -198,36 +198,36 @@ def test_everyone_who_waits_gets_the_error(root: Path) -> None:
 
 
 def test_any_name_may_mean_the_first_model(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         (await models.acquire("gpt-4o")).release()
         (await models.acquire("b")).release()
         (await models.acquire("")).release()
         assert loader.loads == ["a", "b"]
-        assert models.default == "a"
+        assert models.default_name == "a"
 
     play(root, scenario, any_model=True)
 
 
 def test_the_operators_model_is_the_default(root: Path) -> None:
     async def scenario() -> None:
-        catalog = Catalog(root)
+        catalog = ModelCatalog(root)
         loader = Loader()
         catalog.add(catalog.open_path(root / "c.gguf"), ["served", "gpt-4"])
-        models = Models(catalog, loader)
-        assert models.default == "c"
+        models = ModelRegistry(catalog, loader)
+        assert models.default_name == "c"
         with await models.acquire("") as model, await models.acquire("GPT-4") as same:
             assert model is same
             assert model.aliases == ("served", "gpt-4")
-        assert next(entry.id for entry in models.list()) == "c"
+        assert next(entry.id for entry in models.list_models()) == "c"
         await models.aclose()
 
     asyncio.run(scenario())
 
 
 def test_no_models_at_all(tmp_path: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
-        assert models.default == ""
-        assert models.list() == []
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+        assert models.default_name == ""
+        assert models.list_models() == []
         with pytest.raises(ModelNotFound, match="no models here yet"):
             await models.acquire("")
 
@@ -237,9 +237,9 @@ def test_no_models_at_all(tmp_path: Path) -> None:
 def test_the_list_tells_what_is_known(root: Path) -> None:
     put(root / "odd.gguf", b"xxxx")
 
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         (await models.acquire("b")).release()
-        entries: dict[str, Entry] = {entry.id: entry for entry in models.list()}
+        entries: dict[str, ModelEntry] = {entry.id: entry for entry in models.list_models()}
         assert {name: entry.state for name, entry in entries.items()} == {
             "named": "unloaded",
             "b": "ready",
@@ -252,24 +252,24 @@ def test_the_list_tells_what_is_known(root: Path) -> None:
         assert info.size == size_of(root, "a")
         assert info.created == int((root / "a.gguf").stat().st_mtime)
         put(root / "later.gguf")
-        models.list()
-        await until(lambda: "later" in {entry.id for entry in models.list()})
+        models.list_models()
+        await until(lambda: "later" in {entry.id for entry in models.list_models()})
         (root / "b.gguf").unlink()
         (root / "later.gguf").unlink()
-        await until(lambda: "later" not in {entry.id for entry in models.list()})
-        assert "b" in {entry.id for entry in models.list()}  # it is still in memory
+        await until(lambda: "later" not in {entry.id for entry in models.list_models()})
+        assert "b" in {entry.id for entry in models.list_models()}  # it is still in memory
 
     play(root, scenario, yaml="named: {path: a.gguf, context: 77, lora: {poet: p.gguf}}")
 
 
 def test_listing_needs_no_event_loop(root: Path) -> None:
-    models = Models(Catalog(root), Loader())
+    models = ModelRegistry(ModelCatalog(root), Loader())
     put(root / "later.gguf")
-    assert "later" in {entry.id for entry in models.list()}
+    assert "later" in {entry.id for entry in models.list_models()}
 
 
 def test_d82_created_is_the_same_at_every_look(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         seen = set()
         for _ in range(3):
             seen.add(models.get("a").info.created)
@@ -287,7 +287,7 @@ def test_progress_is_told_and_logged(root: Path, caplog: Any) -> None:
         def listen(name: str, what: str, done: float) -> None:
             heard.append((name, what, done))
 
-        models = Models(Catalog(root), Loader(), listener=listen)
+        models = ModelRegistry(ModelCatalog(root), Loader(), listener=listen)
         (await models.acquire("a")).release()
         await models.aclose()
 
@@ -299,7 +299,7 @@ def test_progress_is_told_and_logged(root: Path, caplog: Any) -> None:
 
 
 def test_closing_closes_everything(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         lease = await models.acquire("a")
         loader.gates["b"] = asyncio.Event()
         asking = asyncio.create_task(models.acquire("b"))
@@ -317,19 +317,19 @@ def test_closing_closes_everything(root: Path) -> None:
 def test_an_engine_of_ones_own() -> None:
     async def scenario() -> None:
         engine = Engine(context=5, lora=("x",), embeddings=3, logprobs=-1)
-        models = Models.of_engine(engine, "mine", aliases=["gpt-4"], policy=Policy(keep_alive=0))
+        models = ModelRegistry.from_engine(engine, "mine", aliases=["gpt-4"], policy=ModelPolicy(keep_alive=0))
         lease: Lease = await models.acquire("GPT-4")
         assert lease.model.engine is engine
         assert lease.model.tokenizer is None
         assert lease.model.info.capabilities == ("completion", "embedding", "lora")
         assert lease.model.info.context == 5
         lease.release()
-        assert models.default == "mine"
+        assert models.default_name == "mine"
         with pytest.raises(ModelNotFound):
             await models.acquire("other")
         with pytest.raises(Unsupported):
             await models.unload("mine")
-        assert [(entry.id, entry.state) for entry in models.list()] == [("mine", "ready")]
+        assert [(entry.id, entry.state) for entry in models.list_models()] == [("mine", "ready")]
         await models.aclose()
         assert engine.closed == 0  # whoever made it closes it
 
@@ -337,8 +337,8 @@ def test_an_engine_of_ones_own() -> None:
 
 
 def test_settings_of_layers_lie_over_each_other() -> None:
-    below = Chosen(context=1, lora={"a": "x"}, pin=True)
-    assert Chosen(context=2, lora={"b": "y"}).over(below) == Chosen(
+    below = ModelOptions(context=1, lora={"a": "x"}, pin=True)
+    assert ModelOptions(context=2, lora={"b": "y"}).with_defaults(below) == ModelOptions(
         context=2, lora={"a": "x", "b": "y"}, pin=True
     )
 
@@ -348,8 +348,8 @@ def test_d82_created_is_when_the_file_was_made(tmp_path: Path) -> None:
     os.utime(file, (1_600_000_000, 1_600_000_000))
 
     async def check() -> None:
-        models = Models(Catalog(tmp_path), load)
-        assert [entry.info.created for entry in models.list()] == [1_600_000_000]
+        models = ModelRegistry(ModelCatalog(tmp_path), load)
+        assert [entry.info.created for entry in models.list_models()] == [1_600_000_000]
         await models.aclose()
 
     asyncio.run(check())

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import EngineDown, ModelBroken, Unavailable
-from dragoman.models.catalog import Source
-from dragoman.models.registry import Model, Models
+from dragoman.models.catalog import ModelSource
+from dragoman.models.registry import Model, ModelRegistry
 from tests.support.fake_models import LONG, Loader, fill, play, size_of, state, until
 
 
@@ -22,7 +22,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_the_longest_unused_goes_first(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         for name in ("a", "b", "a"):
             (await models.acquire(name)).release()
         (await models.acquire("c")).release()
@@ -33,7 +33,7 @@ def test_the_longest_unused_goes_first(root: Path) -> None:
 
 
 def test_a_busy_model_is_never_evicted(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         a, b = await models.acquire("a"), await models.acquire("b")
         with pytest.raises(Unavailable) as caught:
             await models.acquire("c")
@@ -48,7 +48,7 @@ def test_a_busy_model_is_never_evicted(root: Path) -> None:
 
 
 def test_a_pinned_model_is_never_evicted(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         (await models.acquire("kept")).release()
         with pytest.raises(Unavailable):
             await models.acquire("b")
@@ -59,7 +59,7 @@ def test_a_pinned_model_is_never_evicted(root: Path) -> None:
 
 
 def test_two_loads_do_not_count_on_the_same_room(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         first = asyncio.create_task(models.acquire("a"))
         await until(lambda: bool(loader.loads))
@@ -74,7 +74,7 @@ def test_two_loads_do_not_count_on_the_same_room(root: Path) -> None:
 
 
 def test_a_load_waits_until_the_evicted_one_is_closed(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         (await models.acquire("a")).release()
         loader.engines["a"].may_close.clear()
         asking = [asyncio.create_task(models.acquire("b")) for _ in range(2)]
@@ -89,7 +89,7 @@ def test_a_load_waits_until_the_evicted_one_is_closed(root: Path) -> None:
 
 
 def test_a_model_larger_than_all_memory_says_so(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         with pytest.raises(ModelBroken, match="at most"):
             await models.acquire("big")
 
@@ -97,7 +97,7 @@ def test_a_model_larger_than_all_memory_says_so(root: Path) -> None:
 
 
 def test_an_idle_model_is_unloaded_after_its_time(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         lease = await models.acquire("brief")
         await asyncio.sleep(0.01)
         assert state(models, "brief") == "ready"  # the clock does not run while it is used
@@ -115,7 +115,7 @@ def test_an_idle_model_is_unloaded_after_its_time(root: Path) -> None:
 
 
 def test_use_stops_the_idle_clock(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         first = await models.acquire("a")
         second = await models.acquire("a")
         first.release()
@@ -133,7 +133,7 @@ def test_use_stops_the_idle_clock(root: Path) -> None:
 
 
 def test_unloading_waits_for_users(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         lease = await models.acquire("a")
         engine = loader.engines["a"]
         entry = await models.unload("a")
@@ -151,7 +151,7 @@ def test_unloading_waits_for_users(root: Path) -> None:
 
 
 def test_unloading_stops_a_load(root: Path) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         loader.gates["a"] = asyncio.Event()
         asking = asyncio.create_task(models.acquire("a"))
         await until(lambda: bool(loader.loads))
@@ -165,7 +165,7 @@ def test_unloading_stops_a_load(root: Path) -> None:
 
 
 def test_an_engine_that_fails_to_close_is_forgotten(root: Path, caplog: Any) -> None:
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         (await models.acquire("a")).release()
         engine = loader.engines["a"]
 
@@ -175,7 +175,7 @@ def test_an_engine_that_fails_to_close_is_forgotten(root: Path, caplog: Any) -> 
 
         engine.aclose = fail  # type: ignore[method-assign]
         await models.unload("a")
-        assert list(models.loaded()) == []
+        assert list(models.list_loaded()) == []
 
     play(root, scenario)
     assert "closing a failed" in caplog.text
@@ -187,11 +187,11 @@ def test_any_order_of_events_keeps_the_rules(seed: int, root: Path) -> None:
     chance = random.Random(seed)
     room = 2 * size_of(root, "a")
 
-    async def scenario(models: Models, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: Loader) -> None:
         open_now: Counter[str] = Counter()  # one that still closes may be loaded beside itself
         plain_load = loader.__call__
 
-        async def load(source: Source) -> Model:
+        async def load(source: ModelSource) -> Model:
             open_now[source.id] += 1
             assert sum(size_of(root, name) for name in open_now.elements()) <= room
             for _ in range(chance.randrange(4)):
@@ -239,7 +239,7 @@ def test_any_order_of_events_keeps_the_rules(seed: int, root: Path) -> None:
     play(root, scenario, memory=room, keep_alive=0)
 
 
-def busy(models: Models, name: str) -> bool:
+def busy(models: ModelRegistry, name: str) -> bool:
     """Is it in use? A busy one may be unloaded and loaded again beside itself."""
     slot = models._known(name)
-    return slot is not None and slot.held is not None and bool(slot.held.users)
+    return slot is not None and slot.loaded is not None and bool(slot.loaded.users)

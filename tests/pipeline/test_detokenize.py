@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import EngineFailed
-from dragoman.pipeline.detokenize import Detokenizer, Released, Stops
+from dragoman.pipeline.detokenize import Detokenizer, ReleasedText, StopMatcher
 from dragoman.types import Logprob, Step
 
 BYTES = [bytes([value]) for value in range(256)]
@@ -54,7 +54,7 @@ def test_d3_a_character_cut_over_tokens_arrives_whole(text: str, places: list[in
 def test_d3_a_character_that_never_became_whole_is_dropped() -> None:
     reader = Detokenizer(BYTES)
     assert reader.feed(Step(ids=list("ok😀".encode()[:-1]))).text == "ok"
-    assert reader.close() == Released("")
+    assert reader.close() == ReleasedText("")
 
 
 @given(
@@ -95,7 +95,7 @@ def test_d5_the_stop_that_is_complete_first_wins(
 
 
 def test_d4_only_a_tail_that_may_become_a_stop_is_held_back() -> None:
-    stops = Stops(["STOP"])
+    stops = StopMatcher(["STOP"])
     assert stops.feed("no S") == ("no ", None)
     assert stops.feed("T") == ("", None)
     assert stops.feed("AY") == ("STAY", None)
@@ -118,7 +118,7 @@ def test_d34_entries_travel_with_the_text_they_stand_for() -> None:
     held = reader.feed(Step(ids=[ord("S")], logprobs=[Logprob(83, -0.2)]))
     freed = reader.feed(Step(ids=[257], logprobs=[Logprob(257, -0.3)]))
     assert [token.text for token in hello.tokens] == ["hello"]
-    assert held == Released("")
+    assert held == ReleasedText("")
     assert (freed.text, [token.text for token in freed.tokens]) == ("S wörld", ["S", " wörld"])
 
 
@@ -144,7 +144,7 @@ def test_control_tokens_are_not_text() -> None:
 def test_text_of_an_engine_without_ids_passes_through_and_is_cut() -> None:
     reader = Detokenizer(None, stops=["!"])
     assert reader.feed(Step(text="hi")).text == "hi"
-    assert reader.feed(Step(text=" you! there")) == Released(" you", (), "!")
+    assert reader.feed(Step(text=" you! there")) == ReleasedText(" you", (), "!")
 
 
 @pytest.mark.parametrize("token", [-1, 10_000])

@@ -103,7 +103,7 @@ def test_d87_what_is_kept_of_a_streamed_answer_is_all_of_it(server: Running) -> 
 def test_layers_of_sampling() -> None:
     mine = Sampling(temperature=0.0, top_k=0)
     model = Sampling(temperature=0.6, top_k=20, min_p=0.1)
-    both = mine.over(model)
+    both = mine.with_defaults(model)
     assert (both.temperature, both.top_k, both.min_p) == (0.0, 0, 0.1)
 
 

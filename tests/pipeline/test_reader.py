@@ -18,8 +18,8 @@ from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.models.output_format import Speech
 from dragoman.output.library import OutputParser
 from dragoman.pipeline.detokenize import Detokenizer
-from dragoman.pipeline.reader import ChatReader, Listening, Reader
-from dragoman.pipeline.usage import Place, Tally
+from dragoman.pipeline.reader import ChatReader, ReaderOptions, Reader
+from dragoman.pipeline.usage import TokenSpan, TokenLedger
 from dragoman.testing import ByteTokenizer
 from dragoman.types import Job, Logprob, Sampling, Step, Tool
 
@@ -37,7 +37,7 @@ def read(
     parser = OutputParser("hermes_json", "think", tools=TOOLS, inside=False)
     job = Job(id="x", prompt="", logprobs=0, sampling=Sampling(max_tokens=limit))
     text = Detokenizer(BYTES.pieces, BYTES.control, stops)
-    reader = ChatReader(0, job, text, Listening(parser, tell=tell), first=True)
+    reader = ChatReader(0, job, text, ReaderOptions(parser, tell=tell), first=True)
     whole = Completion()
     for step in steps:
         for delta in reader.feed(step):
@@ -153,18 +153,18 @@ def test_every_token_is_where_its_characters_are(text: str, manner: str) -> None
 def test_how_thoughts_are_counted(
     places: list[tuple[int, int, int]], spans: list[tuple[int, int]], thoughts: int
 ) -> None:
-    tally = Tally()
+    tally = TokenLedger()
     for start, end, tokens in places:
-        tally.note(Place(start, end, tokens))
+        tally.note(TokenSpan(start, end, tokens))
     for start, length in spans:
         tally.thought(start, "x" * length)
     assert tally.thoughts == thoughts
 
 
 def test_control_tokens_are_cut_out_of_what_is_said() -> None:
-    tally = Tally()
+    tally = TokenLedger()
     for start, end, control in ((0, 2, False), (2, 7, True), (7, 9, False), (9, 12, True)):
-        tally.note(Place(start, end, control=control))
+        tally.note(TokenSpan(start, end, control=control))
     assert tally.said(0, "ab<mk>")[0] == "ab"
     assert tally.said(6, ">cd")[0] == "cd"
     assert tally.thought(9, "<m>") == ""
@@ -175,9 +175,9 @@ def test_control_tokens_are_cut_out_of_what_is_said() -> None:
 def test_a_long_text_that_was_held_back_is_given_back_at_once(control: bool) -> None:
     many = 100_000
     mark = (Token("x", b"x", -0.5),)
-    tally = Tally()
+    tally = TokenLedger()
     for at in range(many):
-        tally.note(Place(at, at + 1, marks=mark, control=control and at % 2 == 0))
+        tally.note(TokenSpan(at, at + 1, marks=mark, control=control and at % 2 == 0))
     began = time.perf_counter()
     text, marks = tally.said(0, "x" * many)
     assert time.perf_counter() - began < 1
@@ -189,13 +189,13 @@ def test_tokens_of_a_call_are_not_kept() -> None:
     rest = '"}}</tool_call>\n \nSo.'
     parser = OutputParser("hermes_json", "think", tools=TOOLS, inside=False)
     job = Job(id="x", prompt="", logprobs=0)
-    reader = ChatReader(0, job, Detokenizer(None), Listening(parser), first=True)
+    reader = ChatReader(0, job, Detokenizer(None), ReaderOptions(parser), first=True)
     whole = Completion()
     steps = iter(tokens_of(letters + rest, "text"))
     for _, step in zip(letters, steps, strict=False):
         for delta in reader.feed(step):
             whole.add(delta)
-    assert sum(isinstance(one, Place) for one in gc.get_objects()) < 2000
+    assert sum(isinstance(one, TokenSpan) for one in gc.get_objects()) < 2000
     for step in steps:
         for delta in reader.feed(step):
             whole.add(delta)
@@ -230,7 +230,7 @@ def as_tokens(text: str, speech: Speech, known: ByteTokenizer) -> Choice:
         0,
         Job(id="x", prompt=""),
         Detokenizer(known.pieces, known.control - shown),
-        Listening(parser, shown=shown - speech.kept(known)),
+        ReaderOptions(parser, shown=shown - speech.kept(known)),
         first=True,
     )
     whole = Completion()

@@ -206,7 +206,7 @@ def test_a_run_of_one_role_becomes_one_message_with_all_that_was_said(
             assert getattr(getattr(one, field), "parts", None) == parts
         assert one.tool_calls == tuple(own for turn in run for own in turn.tool_calls)
         assert one.name == (run[0].name if len({turn.name for turn in run}) == 1 else None)
-        assert one.said is None
+        assert one.replay is None
 
 
 @given(st.lists(speakers, max_size=12))

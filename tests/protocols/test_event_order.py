@@ -98,10 +98,10 @@ class Sealer:
     def __init__(self) -> None:
         self.seals = Signer(b"key")
 
-    def seal(self, purpose: str, data: bytes) -> str:
+    def pack(self, purpose: str, data: bytes) -> str:
         return self.seals.pack("", purpose, data)
 
-    def open(self, purpose: str, text: str) -> bytes | None:
+    def unpack(self, purpose: str, text: str) -> bytes | None:
         return self.seals.unpack("", purpose, text)
 
     def sign(self, purpose: str, data: bytes) -> str:

@@ -302,7 +302,7 @@ def test_going_on_is_not_held_to_a_single_call() -> None:
     request = read(messages=[USER, assistant(text("So"))], tools=[TOOL], tool_choice=choice)
     [found] = request.prompts
     assert isinstance(found, Chat)
-    assert found.parallel
+    assert found.parallel_tool_calls
     assert "disable_parallel_tool_use" in request.warnings[0]
 
 
@@ -378,7 +378,7 @@ def test_which_tools_may_be_called(
     said: Any, mode: str, callable_: tuple[str, ...] | None, parallel: bool
 ) -> None:
     made = chat(tools=[TOOL, SEARCH], tool_choice=said)
-    assert (made.tool_choice, made.callable, made.parallel) == (mode, callable_, parallel)
+    assert (made.tool_choice, made.allowed_tools, made.parallel_tool_calls) == (mode, callable_, parallel)
 
 
 def test_a_choice_among_tools_that_are_all_left_out() -> None:
@@ -424,9 +424,9 @@ def test_thinking_is_a_wish(
     [made] = request.prompts
     assert isinstance(made, Chat)
     assert (made.reasoning_effort, made.thinking_budget) == (effort, budget)
-    assert (request.include_reasoning, request.seal_reasoning) == (is_told, sealed)
-    assert {"reasoning_effort", "thinking_budget"} <= set(made.wishes)
-    assert made.name("thinking_budget") == "thinking.budget_tokens"
+    assert (request.include_reasoning, request.encrypt_reasoning) == (is_told, sealed)
+    assert {"reasoning_effort", "thinking_budget"} <= set(made.optional_fields)
+    assert made.get_client_field_name("thinking_budget") == "thinking.budget_tokens"
     assert request.warnings == ()
 
 
@@ -441,11 +441,11 @@ def test_the_shape_of_the_text(field: str) -> None:
     said: Any = FORMAT if field == "output_config" else FORMAT["format"]
     fields: Any = {field: said}
     request = read(tools=[TOOL], **fields)
-    shape = request.shape
+    shape = request.constraint
     assert shape is not None
     at = "output_config.format" if field == "output_config" else field
     assert (shape.kind, shape.value, shape.param) == ("json", SCHEMA, f"{at}.schema")
-    assert shape.beside_calls
+    assert shape.allows_tool_calls
     assert chat(**fields).response_format["json_schema"]["schema"] == SCHEMA
 
 

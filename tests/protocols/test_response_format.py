@@ -11,7 +11,7 @@ from dragoman.errors import BadRequest
 from dragoman.events import Completion, Delta, Finish
 from dragoman.protocols.chat import decode
 from dragoman.protocols.completions import completions
-from dragoman.types import Chat, Request, Shape
+from dragoman.types import Chat, Request, Constraint
 
 SCHEMA = {"type": "object", "properties": {"é": {"$ref": "#/$defs/a"}}, "$defs": {"a": True}}
 GBNF = 'root ::= "a"'
@@ -46,9 +46,9 @@ def refused(**fields: Any) -> BadRequest:
     return refusal.value
 
 
-def schema(value: Any, param: str, strict: bool | None = None) -> Shape:
+def schema(value: Any, param: str, strict: bool | None = None) -> Constraint:
     beside = param.startswith("response_format")
-    return Shape(kind="json", value=value, param=param, strict=strict, beside_calls=beside)
+    return Constraint(kind="json", value=value, param=param, strict=strict, allows_tool_calls=beside)
 
 
 def formatted(**json_schema: Any) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def formatted(**json_schema: Any) -> dict[str, Any]:
 
 
 INSIDE = "response_format.json_schema.schema"
-RESPONSE_FORMATS: list[tuple[Any, Shape | None]] = [
+RESPONSE_FORMATS: list[tuple[Any, Constraint | None]] = [
     (None, None),
     ({"type": "text"}, None),
     ({"type": "text", "json_schema": None}, None),
@@ -79,9 +79,9 @@ RESPONSE_FORMATS: list[tuple[Any, Shape | None]] = [
 
 
 @pytest.mark.parametrize(("said", "shape"), RESPONSE_FORMATS)
-def test_fact34_a_response_format_arrives(said: Any, shape: Shape | None) -> None:
+def test_fact34_a_response_format_arrives(said: Any, shape: Constraint | None) -> None:
     for request in (ask(response_format=said), complete(response_format=said)):
-        assert request.shape == shape
+        assert request.constraint == shape
         assert request.warnings == ()
 
 
@@ -118,8 +118,8 @@ def test_fact34_a_wrong_response_format_is_named(said: Any, param: str) -> None:
     assert refused(response_format=said).param == param
 
 
-def grammar(value: str, param: str, language: Any = None) -> Shape:
-    return Shape(kind="grammar", value=value, param=param, language=language)
+def grammar(value: str, param: str, language: Any = None) -> Constraint:
+    return Constraint(kind="grammar", value=value, param=param, language=language)
 
 
 def nested(**fields: Any) -> dict[str, Any]:
@@ -127,21 +127,21 @@ def nested(**fields: Any) -> dict[str, Any]:
 
 
 TEXT = json.dumps(SCHEMA)
-EXPLICIT: list[tuple[dict[str, Any], Shape]] = [
+EXPLICIT: list[tuple[dict[str, Any], Constraint]] = [
     ({"grammar": GBNF}, grammar(GBNF, "grammar")),
     ({"grammar": {"grammar": GBNF}}, grammar(GBNF, "grammar.grammar")),
     ({"grammar": {"type": "gbnf", "value": GBNF}}, grammar(GBNF, "grammar.value", "gbnf")),
     ({"grammar": {"type": "lark", "grammar": "x"}}, grammar("x", "grammar.grammar", "lark")),
     (
         {"grammar": {"type": "regex", "value": DIGITS}},
-        Shape(kind="regex", value=DIGITS, param="grammar.value"),
+        Constraint(kind="regex", value=DIGITS, param="grammar.value"),
     ),
     ({"grammar": {"type": "json_schema", "value": SCHEMA}}, schema(SCHEMA, "grammar.value")),
     ({"grammar": {"type": "json_schema", "value": False}}, schema(False, "grammar.value")),
     ({"grammar": {"type": "json", "grammar": TEXT}}, schema(SCHEMA, "grammar.grammar")),
-    ({"regex": DIGITS}, Shape(kind="regex", value=DIGITS, param="regex")),
-    ({"choice": ["a", "é"]}, Shape(kind="choice", value=["a", "é"], param="choice")),
-    ({"choice": ["a"] * 1000}, Shape(kind="choice", value=["a"] * 1000, param="choice")),
+    ({"regex": DIGITS}, Constraint(kind="regex", value=DIGITS, param="regex")),
+    ({"choice": ["a", "é"]}, Constraint(kind="choice", value=["a", "é"], param="choice")),
+    ({"choice": ["a"] * 1000}, Constraint(kind="choice", value=["a"] * 1000, param="choice")),
     ({"json_schema": SCHEMA}, schema(SCHEMA, "json_schema")),
     (nested(json=SCHEMA), schema(SCHEMA, "structured_outputs.json")),
     (nested(json=TEXT), schema(SCHEMA, "structured_outputs.json")),
@@ -150,24 +150,24 @@ EXPLICIT: list[tuple[dict[str, Any], Shape]] = [
     (nested(json=SCHEMA, json_object=False), schema(SCHEMA, "structured_outputs.json")),
     (
         nested(regex=DIGITS, json=None, whitespace_pattern=None, disable_any_whitespace=False),
-        Shape(kind="regex", value=DIGITS, param="structured_outputs.regex"),
+        Constraint(kind="regex", value=DIGITS, param="structured_outputs.regex"),
     ),
-    (nested(choice=["a"]), Shape(kind="choice", value=["a"], param="structured_outputs.choice")),
+    (nested(choice=["a"]), Constraint(kind="choice", value=["a"], param="structured_outputs.choice")),
     (nested(grammar=GBNF, backend=None), grammar(GBNF, "structured_outputs.grammar")),
     ({"guided_json": SCHEMA}, schema(SCHEMA, "guided_json")),
     ({"guided_json": TEXT, "guided_decoding_backend": None}, schema(SCHEMA, "guided_json")),
-    ({"guided_regex": DIGITS}, Shape(kind="regex", value=DIGITS, param="guided_regex")),
-    ({"guided_choice": ["a"]}, Shape(kind="choice", value=["a"], param="guided_choice")),
+    ({"guided_regex": DIGITS}, Constraint(kind="regex", value=DIGITS, param="guided_regex")),
+    ({"guided_choice": ["a"]}, Constraint(kind="choice", value=["a"], param="guided_choice")),
     ({"guided_grammar": GBNF}, grammar(GBNF, "guided_grammar")),
 ]
 
 
 @pytest.mark.parametrize(("fields", "shape"), EXPLICIT)
 def test_every_explicit_spelling_arrives_in_both_dialects(
-    fields: dict[str, Any], shape: Shape
+    fields: dict[str, Any], shape: Constraint
 ) -> None:
     for request in (ask(**fields), complete(**fields)):
-        assert request.shape == shape
+        assert request.constraint == shape
         assert request.warnings == ()
 
 
@@ -267,10 +267,10 @@ def test_two_that_exclude_each_other_are_refused_by_both_names(
 @pytest.mark.parametrize("wanted", [JSON_OBJECT, LOOSE, {"type": "json_schema", "schema": SCHEMA}])
 @pytest.mark.parametrize(("fields", "shape"), EXPLICIT)
 def test_an_explicit_shape_wins_over_a_loose_format_and_says_so(
-    fields: dict[str, Any], shape: Shape, wanted: Any
+    fields: dict[str, Any], shape: Constraint, wanted: Any
 ) -> None:
     request = ask(**fields, response_format=wanted)
-    assert request.shape == shape
+    assert request.constraint == shape
     (warning,) = request.warnings
     assert "`response_format`" in warning
     assert f"`{shape.param}`" in warning
@@ -279,7 +279,7 @@ def test_an_explicit_shape_wins_over_a_loose_format_and_says_so(
 @pytest.mark.parametrize("tool_choice", ["auto", "none", None, ONE_OF | {"mode": "auto"}])
 def test_an_explicit_shape_leaves_tools_that_need_not_be_called(tool_choice: Any) -> None:
     request = ask(grammar=GBNF, tools=TOOLS, tool_choice=tool_choice)
-    assert request.shape == grammar(GBNF, "grammar")
+    assert request.constraint == grammar(GBNF, "grammar")
     assert request.warnings == ()
     assert isinstance(request.prompts[0], Chat)
     assert len(request.prompts[0].tools) == 3
@@ -312,8 +312,8 @@ def test_d60_a_tool_choice_arrives(
     said: Any, mode: str, names: tuple[str, ...] | None, named: bool, parallel: bool | None
 ) -> None:
     found = talk(tools=TOOLS, tool_choice=said, parallel_tool_calls=parallel)
-    assert (found.tool_choice, found.callable, found.named) == (mode, names, named)
-    assert found.parallel == (parallel is not False and not named)
+    assert (found.tool_choice, found.allowed_tools, found.forces_named_tool) == (mode, names, named)
+    assert found.parallel_tool_calls == (parallel is not False and not named)
     assert len(found.tools) == 3
 
 
@@ -322,7 +322,7 @@ def test_d60_a_tool_choice_arrives(
 def test_fact35_a_choice_that_forces_nothing_needs_no_tools(tools: Any, said: Any) -> None:
     found = talk(tools=tools, tool_choice=said, parallel_tool_calls=False)
     assert found.tools == ()
-    assert found.callable is None
+    assert found.allowed_tools is None
 
 
 BAD_CHOICES = [

@@ -18,16 +18,16 @@ from dragoman.events import Delta, Usage
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked, Known
 from dragoman.protocols.responses.types import Item
-from dragoman.types import Adapter, Chat, Message, Request, Shape, Tool, ToolCall
+from dragoman.types import Adapter, Chat, Message, Request, Constraint, Tool, ToolCall
 
 
 class Paper:
     """Seals that hide nothing."""
 
-    def seal(self, purpose: str, data: bytes) -> str:
+    def pack(self, purpose: str, data: bytes) -> str:
         return f"{purpose}:{data.decode()}"
 
-    def open(self, purpose: str, text: str) -> bytes | None:
+    def unpack(self, purpose: str, text: str) -> bytes | None:
         head, _, rest = text.partition(":")
         return rest.encode() if head == purpose else None
 
@@ -392,7 +392,7 @@ def test_names_that_come_out_alike_are_told_apart_at_once() -> None:
 def test_a_prompt_can_be_read_ahead() -> None:
     found = asked(prompt_cache_options={"prewarm": True})
     assert not found.generates
-    assert ask(found).reads_only
+    assert ask(found).prefill_only
     assert asked(prompt_cache_options={"mode": "implicit"}).generates
 
 
@@ -519,24 +519,24 @@ def test_a_function_arrives() -> None:
 
 
 AT = "tools[0].format.definition"
-GRAMMARS: list[tuple[Item, Shape | None]] = [
+GRAMMARS: list[tuple[Item, Constraint | None]] = [
     ({}, None),
     ({"type": "text"}, None),
     (
         {"type": "grammar", "syntax": "lark", "definition": "start: /a/"},
-        Shape(kind="grammar", value="start: /a/", param=AT, language="lark"),
+        Constraint(kind="grammar", value="start: /a/", param=AT, language="lark"),
     ),
     (
         {"type": "grammar", "syntax": "regex", "definition": "[0-9]+"},
-        Shape(kind="regex", value="[0-9]+", param=AT),
+        Constraint(kind="regex", value="[0-9]+", param=AT),
     ),
 ]
 
 
 @pytest.mark.parametrize(("form", "shape"), GRAMMARS)
-def test_a_custom_tool_is_a_function_of_one_text(form: Item, shape: Shape | None) -> None:
+def test_a_custom_tool_is_a_function_of_one_text(form: Item, shape: Constraint | None) -> None:
     (found,) = talk(tools=[custom("g", **form)]).tools
-    assert found.free
+    assert found.takes_free_text
     assert found.input == shape
     assert list(found.parameters["properties"]) == found.parameters["required"] == ["input"]
     assert found.parameters["properties"]["input"]["type"] == "string"
@@ -792,15 +792,15 @@ def test_a_tool_choice_arrives(
     request = ask(found, remote=REMOTES)
     chat = request.prompts[0]
     assert isinstance(chat, Chat)
-    assert (chat.tool_choice, chat.callable, chat.named) == (mode, names, named)
-    assert chat.parallel == (parallel is not False and not named)
+    assert (chat.tool_choice, chat.allowed_tools, chat.forces_named_tool) == (mode, names, named)
+    assert chat.parallel_tool_calls == (parallel is not False and not named)
     assert any("`tool_choice`" in warning for warning in request.warnings) == (not kept)
     again = responses.onward(found, [])
     chat = ask(again, remote=REMOTES).prompts[0]
     assert isinstance(chat, Chat)
     assert chat.tool_choice == ("none" if mode == "none" else "auto")
     if isinstance(said, dict) and said["type"] == "allowed_tools":
-        assert chat.callable == names
+        assert chat.allowed_tools == names
 
 
 BAD_CHOICES = [
@@ -842,8 +842,8 @@ def test_a_demand_for_tools_that_are_not_there_is_only_a_warning(tools: list[Ite
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 
 
-def content(value: Any, param: str, strict: bool | None = None) -> Shape:
-    return Shape(kind="json", value=value, param=param, strict=strict, beside_calls=True)
+def content(value: Any, param: str, strict: bool | None = None) -> Constraint:
+    return Constraint(kind="json", value=value, param=param, strict=strict, allows_tool_calls=True)
 
 
 def form(**more: Any) -> Item:
@@ -851,7 +851,7 @@ def form(**more: Any) -> Item:
 
 
 INNER = {"name": "n", "schema": SCHEMA}
-FORMATS: list[tuple[Any, Shape | None, Any]] = [
+FORMATS: list[tuple[Any, Constraint | None, Any]] = [
     (None, None, None),
     ({"type": "text"}, None, None),
     ({"type": "json_object"}, content(None, "text.format"), {"type": "json_object"}),
@@ -869,9 +869,9 @@ FORMATS: list[tuple[Any, Shape | None, Any]] = [
 
 
 @pytest.mark.parametrize(("said", "shape", "shown"), FORMATS)
-def test_a_text_format_arrives(said: Any, shape: Shape | None, shown: Any) -> None:
+def test_a_text_format_arrives(said: Any, shape: Constraint | None, shown: Any) -> None:
     request = ask(text={"format": said, "verbosity": "low"})
-    assert request.shape == shape
+    assert request.constraint == shape
     chat = request.prompts[0]
     assert isinstance(chat, Chat)
     assert chat.response_format == shown
@@ -879,7 +879,7 @@ def test_a_text_format_arrives(said: Any, shape: Shape | None, shown: Any) -> No
 
 def test_an_explicit_shape_wins_over_a_loose_format() -> None:
     request = ask(regex="[0-9]", text={"format": form()})
-    assert request.shape == Shape(kind="regex", value="[0-9]", param="regex")
+    assert request.constraint == Constraint(kind="regex", value="[0-9]", param="regex")
     assert "`text.format`" in request.warnings[0]
     assert refused(regex="[0-9]", text={"format": form(strict=True)}).param == "text.format"
 
@@ -918,8 +918,8 @@ def test_fields_arrive() -> None:
     assert isinstance(chat, Chat)
     assert (chat.reasoning_effort, chat.thinking_budget) == ("high", 3)
     assert chat.template_kwargs == {"a": 1}
-    assert chat.wishes == ("reasoning_effort",)
-    assert chat.name("reasoning_effort") == "reasoning.effort"
+    assert chat.optional_fields == ("reasoning_effort",)
+    assert chat.get_client_field_name("reasoning_effort") == "reasoning.effort"
 
 
 def test_what_has_no_effect_is_said() -> None:

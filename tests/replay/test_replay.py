@@ -17,7 +17,7 @@ import pytest
 
 from dragoman.errors import TemplateRejected
 from dragoman.events import Completion
-from dragoman.models.registry import Models
+from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
 from dragoman.prompt.renderer import Prompter, Rendered
 from dragoman.prompt.special_tokens import PLACE
@@ -109,7 +109,7 @@ class Talk:
     def __init__(
         self, engine: ScriptedEngine, template: str, memory: Memory | None, **fields: Any
     ) -> None:
-        self.models = Models.of_engine(engine, "scripted", chat_template=template)
+        self.models = ModelRegistry.from_engine(engine, "scripted", chat_template=template)
         self.models.memory = memory
         self.engine = engine
         self.fields = {"tools": (WEATHER,)} | fields
@@ -127,7 +127,7 @@ class Talk:
     async def answers(self) -> list[Message]:
         asked = Chat(messages=tuple(self.messages), **self.fields)
         request = Request(
-            keep=True, model="scripted", prompts=(asked,), sampling=self.sampling, **self.request
+            store=True, model="scripted", prompts=(asked,), sampling=self.sampling, **self.request
         )
         self.plan = plan = await pipeline.prepare(request, self.models)
         whole = Completion()
@@ -310,7 +310,7 @@ def test_a_text_belongs_to_one_owner_one_model_and_all_it_follows_on(change: str
         with await made.models.acquire("scripted") as model:
             voice = Voice(model, "one")
             same = await recalled(*EARLIER, QUESTION, voice=voice)
-            assert same.said is not None
+            assert same.replay is not None
             before = {
                 "last": (*EARLIER, user("Is it?")),
                 "first": (user("My PIN is 1147."), EARLIER[1], QUESTION),
@@ -323,7 +323,7 @@ def test_a_text_belongs_to_one_owner_one_model_and_all_it_follows_on(change: str
             }
             messages = before.get(change, (*EARLIER, QUESTION))
             found = await recalled(*messages, voice=other.get(change, voice))
-            assert found.said is None
+            assert found.replay is None
 
     asyncio.run(talk())
 
@@ -468,7 +468,7 @@ def test_a_turn_that_has_no_clear_place_is_written_as_the_client_told_it(content
         return
     ids = tuple(b"Hm. It is.")
     said = ReplayedTurn(tuple((first.ids or [])[first.opened :]), ids)
-    turn = Message(role="assistant", content="It is.", said=said)
+    turn = Message(role="assistant", content="It is.", replay=said)
     asked = Chat(messages=(QUESTION, turn, user("So?")))
     made = rendered(prompter, asked)
     plain = rendered(prompter, Chat(messages=(QUESTION, edited(turn, said=None), user("So?"))))

@@ -130,7 +130,7 @@ def test_leaving_while_it_is_launched_does_not_orphan_it(monkeypatch: pytest.Mon
         slow.go.set()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        engine: Any = next(iter(app.models.loaded())).engine
+        engine: Any = next(iter(app.models.list_loaded())).engine
         await engine.until(lambda one: one.started == 1 and one.active == 0)
         await app.answering.watches.idle()
         assert await store.sweep() is not None

@@ -21,7 +21,14 @@ from sqlalchemy import create_engine, inspect
 from dragoman.errors import Unavailable
 from dragoman.store import migrations
 from dragoman.store.database import Database
-from dragoman.store.rows import ROW, StoredConversation, StoredItem, StoredResponse, StoreError, SweepCounts
+from dragoman.store.rows import (
+    ROW,
+    StoredConversation,
+    StoredItem,
+    StoredResponse,
+    StoreError,
+    SweepCounts,
+)
 from dragoman.store.store import Store
 from dragoman.store.tables import METADATA
 from tests.support import postgres

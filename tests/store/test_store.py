@@ -15,14 +15,14 @@ from dragoman.errors import BadRequest, TooLarge
 from dragoman.store.rows import (
     ROW,
     RUNNING,
+    Status,
+    StoredCompletion,
     StoredConversation,
     StoredItem,
-    StoredCompletion,
-    StoreLimits,
-    StoredTurn,
-    Status,
     StoredResponse,
+    StoredTurn,
     StoreError,
+    StoreLimits,
     SweepCounts,
 )
 from dragoman.store.store import Store
@@ -515,7 +515,9 @@ def test_what_is_old_goes(url: str) -> None:
         await store.append("old", [(0, b"")])
         await store.add(response("runs", created=old))
         await store.add(response("new", created=now, status="completed"))
-        await store.add_completion(StoredCompletion(id="kept", owner="ann", created=old, body=b"{}"))
+        await store.add_completion(
+            StoredCompletion(id="kept", owner="ann", created=old, body=b"{}")
+        )
         for who in ("old", "new"):
             await store.add_conversation(talk(who), entries("a"))
             await store.remember("ann", [StoredTurn(who, "m", b"1")])
@@ -750,7 +752,9 @@ WRITES: dict[str, Callable[[Store], Awaitable[Any]]] = {
     ),
     "append": lambda s: s.append("r", [(0, b"again"), (1, b"one"), (1, b"two"), (2, b"")]),
     "add_conversation": lambda s: s.add_conversation(talk("d"), entries("x", "y", "x")),
-    "remember": lambda s: s.remember("ann", [StoredTurn("k", "m", b"more"), StoredTurn("l", "m", b"")]),
+    "remember": lambda s: s.remember(
+        "ann", [StoredTurn("k", "m", b"more"), StoredTurn("l", "m", b"")]
+    ),
     "add_completion": lambda s: s.add_completion(
         StoredCompletion(id="other", owner="ann", created=NOW, body=b"{}", messages=b"[1]")
     ),
@@ -759,7 +763,12 @@ WRITES: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "update, longer": lambda s: s.update("ann", "r", "in_progress", b"x" * 99),
     "update, the end": lambda s: s.update("ann", "r", "failed", b""),
     "finish_turn, with all": lambda s: s.finish_turn(
-        "ann", "r", "completed", b"12", [StoredItem("i9", b"9", answered=True)], [(0, b"0"), (9, b"9")]
+        "ann",
+        "r",
+        "completed",
+        b"12",
+        [StoredItem("i9", b"9", answered=True)],
+        [(0, b"0"), (9, b"9")],
     ),
     "add_items, some known": lambda s: s.add_items("ann", "c", entries("i", "j", "j")),
 } | {name: lambda s, ask=ask: ask(s, "ann") for name, (ask, _) in OWNED.items()}
@@ -785,7 +794,9 @@ def test_what_is_counted_is_what_is_there(url: str, write: str) -> None:
 def test_changing_a_kept_completion_keeps_it_counted(url: str) -> None:
     async def scenario(store: Store) -> None:
         for name in range(10):
-            kept = StoredCompletion(id=f"{name}", owner="ann", created=name, body=b"{}", messages=b"x" * 1000)
+            kept = StoredCompletion(
+                id=f"{name}", owner="ann", created=name, body=b"{}", messages=b"x" * 1000
+            )
             await store.add_completion(kept)
             assert await store.change_completion("ann", f"{name}", b'{"a":1}')
         strict = await opened(url, StoreLimits(size=5 * (ROW + 1007), ttl=1e10))
@@ -798,7 +809,9 @@ def test_changing_a_kept_completion_keeps_it_counted(url: str) -> None:
 def test_a_list_of_completions_reads_no_messages(url: str) -> None:
     async def scenario(store: Store) -> None:
         for name in ("a", "b", "c"):
-            await store.add_completion(StoredCompletion(id=name, owner="ann", created=NOW, body=name.encode()))
+            await store.add_completion(
+                StoredCompletion(id=name, owner="ann", created=NOW, body=name.encode())
+            )
         poke(url, "ALTER TABLE completions RENAME COLUMN messages TO unread")
         found = await store.completions("ann", after="a", limit=1, newest_first=False)
         assert found == [("b", b"b")]

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from dragoman.models.catalog import Catalog, Source
-from dragoman.models.registry import Model, Models, Policy, report
+from dragoman.models.catalog import ModelCatalog, ModelSource
+from dragoman.models.registry import Model, ModelRegistry, ModelPolicy, report_progress
 from dragoman.types import Capabilities, Job, Step
 from tests.support.model_files import put
 
@@ -43,9 +43,9 @@ class Loader:
         self.gates: dict[str, asyncio.Event] = {}
         self.errors: dict[str, Exception] = {}
 
-    async def __call__(self, source: Source) -> Model:
+    async def __call__(self, source: ModelSource) -> Model:
         self.loads.append(source.id)
-        report("half way", 0.5)
+        report_progress("half way", 0.5)
         if source.id in self.gates:
             await self.gates[source.id].wait()
         if source.id in self.errors:
@@ -65,7 +65,7 @@ def size_of(root: Path, name: str) -> int:
     return (root / f"{name}.gguf").stat().st_size
 
 
-Scenario = Callable[[Models, Loader], Awaitable[None]]
+Scenario = Callable[[ModelRegistry, Loader], Awaitable[None]]
 
 
 def play(root: Path, scenario: Scenario, *, yaml: str = "", **policy: Any) -> None:
@@ -74,7 +74,7 @@ def play(root: Path, scenario: Scenario, *, yaml: str = "", **policy: Any) -> No
 
     async def run() -> None:
         loader = Loader()
-        models = Models(Catalog(root, root / "models.yaml"), loader, Policy(**policy))
+        models = ModelRegistry(ModelCatalog(root, root / "models.yaml"), loader, ModelPolicy(**policy))
         try:
             async with asyncio.timeout(LONG):
                 await scenario(models, loader)
@@ -91,5 +91,5 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def state(models: Models, name: str) -> str:
+def state(models: ModelRegistry, name: str) -> str:
     return models.get(name).state

@@ -92,7 +92,7 @@ def job_of(prompt: list[int] | str, **said: Any) -> Job:
     for name in tuple(said):
         if name in Sampling.__struct_fields__:
             sampling[name] = said.pop(name)
-    chosen = Sampling(**sampling).over(DEFAULT_SAMPLING)
+    chosen = Sampling(**sampling).with_defaults(DEFAULT_SAMPLING)
     return Job(id="test", prompt=prompt, sampling=chosen, **said)
 
 

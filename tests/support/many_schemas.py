@@ -10,7 +10,7 @@ from typing import Any
 from dragoman.errors import BadRequest
 from dragoman.grammar.compiler.compiler_pool import Workshop
 from dragoman.grammar.spec import Order
-from dragoman.types import Shape, Tool
+from dragoman.types import Constraint, Tool
 
 TOGETHER = 32  # orders at once
 FORMATS = ("hermes_json", "pythonic", "qwen3_coder")
@@ -37,7 +37,7 @@ def schema(number: int) -> dict[str, Any]:
 def order(number: int) -> Order:
     """Every third is for a tool."""
     if number % 3:
-        return Order(shape=Shape(kind="json", value=schema(number), param="schema", strict=True))
+        return Order(shape=Constraint(kind="json", value=schema(number), param="schema", strict=True))
     tool = Tool(name="act", parameters=schema(number), param="tools[0]")
     return Order(tools=(tool,), choice="required", format=FORMATS[number % len(FORMATS)])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from dragoman.models.catalog import Catalog
-from dragoman.models.mapping import Chosen
+from dragoman.models.catalog import ModelCatalog
+from dragoman.models.mapping import ModelOptions
 
 
 def text(value: str) -> bytes:
@@ -30,16 +30,16 @@ def put(path: Path, data: bytes | None = None, size: int = 1, **said: str) -> Pa
     return path
 
 
-def catalog(root: Path, yaml: str | None = None, base: Chosen | None = None) -> Catalog:
+def catalog(root: Path, yaml: str | None = None, base: ModelOptions | None = None) -> ModelCatalog:
     """The index of a models directory, with a mapping file if one is given."""
     mapping = root / "models.yaml"
     if yaml is not None:
         mapping.write_text(yaml)
-    made = Catalog(root, mapping, base)
+    made = ModelCatalog(root, mapping, base)
     made.refresh()
     return made
 
 
-def found(made: Catalog, name: str) -> str | None:
+def found(made: ModelCatalog, name: str) -> str | None:
     source = made.find(name)
     return source.path.name if source is not None else None

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import create_engine, text
 
-from dragoman.store.rows import StoreLimits, StoredResponse
+from dragoman.store.rows import StoredResponse, StoreLimits
 from dragoman.store.store import Store
 from tests.support import postgres
 

@@ -12,18 +12,18 @@ from contextlib import suppress
 
 from dragoman.errors import DragomanError
 from dragoman.events import Delta
-from dragoman.models.registry import Models
+from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
 from dragoman.types import Chat, Message, Request, Sampling
 
 PROMPT = ">>> "
 
 
-async def talk(models: Models, system: str | None, sampling: Sampling) -> None:
+async def talk(models: ModelRegistry, system: str | None, sampling: Sampling) -> None:
     """One conversation, until the end of the input."""
     history = [Message(role="system", content=system)] if system else []
     try:
-        name = models.default
+        name = models.default_name
         say(f"Loading {name} …\n")
         with await models.acquire(name):
             say("Ctrl-C stops an answer, Ctrl-D ends.\n")
@@ -62,10 +62,10 @@ def line_of(text: str) -> str | None:
     return text.rstrip("\n") if text else None
 
 
-async def turn(models: Models, history: list[Message], sampling: Sampling) -> None:
+async def turn(models: ModelRegistry, history: list[Message], sampling: Sampling) -> None:
     """One answer, added to the history as far as it came."""
     request = Request(
-        model=models.default, prompts=(Chat(messages=tuple(history)),), sampling=sampling
+        model=models.default_name, prompts=(Chat(messages=tuple(history)),), sampling=sampling
     )
     parts: list[str] = []
     answer = asyncio.ensure_future(stream(models, request, parts))
@@ -82,7 +82,7 @@ async def turn(models: Models, history: list[Message], sampling: Sampling) -> No
     history.append(Message(role="assistant", content="".join(parts)))
 
 
-async def stream(models: Models, request: Request, parts: list[str]) -> None:
+async def stream(models: ModelRegistry, request: Request, parts: list[str]) -> None:
     def hear(delta: Delta) -> None:
         if delta.channel == "text":
             parts.append(delta.text)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from dragoman.engines.step_queue import StepQueue
-from dragoman.errors import DragomanError, from_note, to_note
+from dragoman.errors import DragomanError, deserialize_error, serialize_error
 from dragoman.types import Step
 
 log = logging.getLogger("dragoman.engines")
@@ -31,7 +31,7 @@ async def merge_steps(streams: Sequence[AsyncGenerator[Step, None]]) -> AsyncGen
         if error is not None:
             if not isinstance(error, DragomanError):
                 log.error("the engine broke", exc_info=error)
-            mailbox.end(from_note(to_note(error)))
+            mailbox.end(deserialize_error(serialize_error(error)))
         elif not left:
             mailbox.end()
 

@@ -10,13 +10,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dragoman.types import Shape, Tool
+from dragoman.types import Constraint, Tool
 
 
 class Order(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An answer's rules: `reasoning? (content | calls)` in the formats of one model."""
 
-    shape: Shape | None = None  # of the content; None is free text
+    shape: Constraint | None = None  # of the content; None is free text
     tools: tuple[Tool, ...] = ()  # those that may be called
     choice: Literal["auto", "required"] = "auto"
     parallel: bool = True  # more than one call

@@ -26,7 +26,7 @@ from dragoman.http.routes.responses import Stateful
 from dragoman.http.routes.services import Services
 from dragoman.http.stream import Clock
 from dragoman.http.websocket import Sockets
-from dragoman.models.registry import Models
+from dragoman.models.registry import ModelRegistry
 from dragoman.protocols import Dialect, messages
 from dragoman.protocols.completions import completions
 from dragoman.protocols.embeddings import embeddings
@@ -47,7 +47,7 @@ class App:
     """The server as an ASGI callable."""
 
     def __init__(
-        self, models: Models, settings: Settings, keys: Keys, local: bool, elsewhere: RemoteToolsConfig
+        self, models: ModelRegistry, settings: Settings, keys: Keys, local: bool, elsewhere: RemoteToolsConfig
     ) -> None:
         self.models = models
         self.settings = settings
@@ -124,7 +124,7 @@ class App:
         return RecallState(now.tokens, now.known, now.recalled, now.lost)
 
     def _states(self) -> Iterator[ModelState]:
-        for model in self.models.loaded():
+        for model in self.models.list_loaded():
             engine: Any = model.engine
             up = getattr(engine, "state", "ready") == "ready"
             restarts = getattr(engine, "restarts", 0)

@@ -12,7 +12,7 @@ import importlib.util
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from dragoman.mcp.types import ListedTool, CallResult, McpServer, ToolsUnavailable
+from dragoman.mcp.types import CallResult, ListedTool, McpServer, ToolsUnavailable
 from dragoman.mcp.url_guard import PORTS, UrlGuard
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from dragoman.mcp.types import ListedTool, CallResult
+from dragoman.mcp.types import CallResult, ListedTool
 
 if TYPE_CHECKING:
     from mcp_types import (

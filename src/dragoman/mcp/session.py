@@ -34,7 +34,7 @@ from pydantic import TypeAdapter, ValidationError
 from dragoman._version import __version__
 from dragoman.mcp import results
 from dragoman.mcp.transport import GONE, LARGEST, LATE, GuardedTransport, client
-from dragoman.mcp.types import ListedTool, CallResult, McpServer, ToolsUnavailable
+from dragoman.mcp.types import CallResult, ListedTool, McpServer, ToolsUnavailable
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
 
 PAGES, TOOLS = 100, 1024  # of a list

@@ -72,7 +72,9 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         if self._places is None:
             return await self._inner.handle_async_request(request)
         url, host = request.url, _host(request.url)
-        wanted = Endpoint(host_of(f"[{host}]" if ":" in host else host), url.port or PORTS[url.scheme])
+        wanted = Endpoint(
+            host_of(f"[{host}]" if ":" in host else host), url.port or PORTS[url.scheme]
+        )
         *others, last = await self._addresses(self._places, wanted)
         for address in others:
             try:
@@ -171,7 +173,9 @@ def _told(words: str, status: int = 502) -> httpx2.Response:
     return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error})
 
 
-def client(carrier: GuardedTransport, headers: dict[str, str], seconds: float) -> httpx2.AsyncClient:
+def client(
+    carrier: GuardedTransport, headers: dict[str, str], seconds: float
+) -> httpx2.AsyncClient:
     """A client whose every request goes through the carrier."""
     own = {"user-agent": "dragoman", "accept-encoding": "identity"}
     return httpx2.AsyncClient(

@@ -55,7 +55,9 @@ class Endpoint(Struct, frozen=True):
 def place(url: str) -> Endpoint:
     """Whom a URL is about, if it is plainly written."""
     if not _PLAIN.fullmatch(url) or "\\" in url:
-        raise UrlRejected("The address must be written in plain ASCII, without spaces and backslashes.")
+        raise UrlRejected(
+            "The address must be written in plain ASCII, without spaces and backslashes."
+        )
     found = _URL.fullmatch(url[:8].lower() + url[8:])
     if found is None:
         raise UrlRejected(

@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import ModelBroken
-from dragoman.models.mapping import Chosen, read_mapping
+from dragoman.models.mapping import ModelOptions, read_mapping
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
 
 log = logging.getLogger("dragoman.catalog")
@@ -42,11 +42,11 @@ QUANTISED = re.compile(
     re.I,
 )
 
-Stamp = tuple[str, int, int]
-Names = dict[str, list["Source"]]
+FileStamp = tuple[str, int, int]
+Names = dict[str, list["ModelSource"]]
 
 
-class Source(Struct, frozen=True, kw_only=True):
+class ModelSource(Struct, frozen=True, kw_only=True):
     """A model that could be loaded: where it is, what it says of itself, and how to run it."""
 
     id: str
@@ -61,18 +61,18 @@ class Source(Struct, frozen=True, kw_only=True):
     broken: str | None = None  # why it cannot be loaded
     titles: tuple[str, ...] = ()  # what the file calls itself
     aliases: tuple[str, ...] = ()
-    chosen: Chosen = Chosen()
+    options: ModelOptions = ModelOptions()
 
-    place: str = ""  # the file it really is, links resolved
-    stamp: Stamp = ("", 0, 0)  # changes when the file does
+    real_path: str = ""  # the file it really is, links resolved
+    stamp: FileStamp = ("", 0, 0)  # changes when the file does
 
     @property
     def key(self) -> str:
         """Sources with the same key are one model in memory."""
-        return f"{self.place or self.path}\0{msgspec.json.encode(self.chosen).decode()}"
+        return f"{self.real_path or self.path}\0{msgspec.json.encode(self.options).decode()}"
 
 
-def stamp_of(path: Path) -> Stamp:
+def stamp_of(path: Path) -> FileStamp:
     """Path, change time and length of a file; a length below zero is "not there"."""
     try:
         status = path.stat()
@@ -89,26 +89,26 @@ def slug(text: str) -> str:
     return re.sub(r"[\s_]+", "-", fold(text))
 
 
-class Catalog:
+class ModelCatalog:
     """The index. `base` holds the settings that an entry does not choose itself."""
 
     def __init__(
-        self, root: Path | None = None, mapping: Path | None = None, base: Chosen | None = None
+        self, root: Path | None = None, mapping: Path | None = None, base: ModelOptions | None = None
     ) -> None:
         self.root = root
         self.mapping = mapping
-        self.base = base or Chosen()
-        self.added: list[Source] = []  # what the operator gave, first of all
+        self.base = base or ModelOptions()
+        self.added: list[ModelSource] = []  # what the operator gave, first of all
         self._index: list[Names] = []
-        self._entries: list[Source] = []
-        self._headers: dict[Stamp, Source] = {}
+        self._entries: list[ModelSource] = []
+        self._headers: dict[FileStamp, ModelSource] = {}
         self._lock = threading.Lock()
 
-    def entries(self) -> list[Source]:
+    def entries(self) -> list[ModelSource]:
         """All models, those of the operator first, each once."""
         return list(self._entries)
 
-    def find(self, name: str) -> Source | None:
+    def find(self, name: str) -> ModelSource | None:
         """The model that a name means."""
         name = fold(name)
         if not name or len(name) > MAX_NAME:
@@ -120,7 +120,7 @@ class Catalog:
                     return found[0]
         return None
 
-    def resolve(self, name: str, *, paths: bool = False) -> Source | None:
+    def resolve(self, name: str, *, paths: bool = False) -> ModelSource | None:
         """Like `find`; with `paths`, a name that nothing has may be the path of a model."""
         found = self.find(name)
         if found is None and paths and os.path.exists(name):
@@ -132,33 +132,33 @@ class Catalog:
         with self._lock:
             mapped = list(self._mapped())
             found = self._discovered()
-            claimed = {entry.place for entry in [*self.added, *mapped]}
-            others = [entry for entry in found if entry.place not in claimed]
+            claimed = {entry.real_path for entry in [*self.added, *mapped]}
+            others = [entry for entry in found if entry.real_path not in claimed]
             explicit = _merge([*self.added, *mapped])
             self._index = [_explicit_names(explicit), *self._found_names(found)]
             self._entries = explicit + others
 
-    def add(self, entry: Source, names: Sequence[str] = ()) -> Source:
+    def add(self, entry: ModelSource, names: Sequence[str] = ()) -> ModelSource:
         """Give a model to serve, under further names, ahead of all that is found."""
         entry = msgspec.structs.replace(entry, aliases=(*names, *entry.aliases))
         self.added.append(entry)
         return entry
 
-    def open_path(self, path: Path, chosen: Chosen | None = None) -> Source:
+    def open_path(self, path: Path, chosen: ModelOptions | None = None) -> ModelSource:
         """The model in a file or directory that the operator named."""
         entry = self._describe(path)
         if chosen is None:
             return entry
-        return msgspec.structs.replace(entry, chosen=chosen.over(self.base))
+        return msgspec.structs.replace(entry, chosen=chosen.with_defaults(self.base))
 
-    def _mapped(self) -> Iterator[Source]:
+    def _mapped(self) -> Iterator[ModelSource]:
         if self.mapping is None:
             return
         for name, (path, chosen) in read_mapping(self.mapping).items():
             entry = self._describe(path)
-            yield msgspec.structs.replace(entry, id=name, aliases=(), chosen=chosen.over(self.base))
+            yield msgspec.structs.replace(entry, id=name, aliases=(), chosen=chosen.with_defaults(self.base))
 
-    def _discovered(self) -> list[Source]:
+    def _discovered(self) -> list[ModelSource]:
         if self.root is None or not self.root.is_dir():
             return []
         files = sorted(_model_files(self.root))[:MAX_FILES]
@@ -166,7 +166,7 @@ class Catalog:
         models = [entry for entry in entries if entry.broken != NOT_A_MODEL]
         return _distinct(models, self.root)
 
-    def _describe(self, path: Path) -> Source:
+    def _describe(self, path: Path) -> ModelSource:
         """What a file says of itself, remembered until the file changes."""
         stamp = stamp_of(path)
         entry = self._headers.get(stamp)
@@ -179,7 +179,7 @@ class Catalog:
             self._headers[stamp] = entry
         return msgspec.structs.replace(entry, chosen=self.base)
 
-    def _found_names(self, entries: list[Source]) -> list[Names]:
+    def _found_names(self, entries: list[ModelSource]) -> list[Names]:
         root = self.root or Path()
         holders: dict[Path, int] = {}
         for entry in entries:
@@ -200,11 +200,11 @@ class Catalog:
 NOT_A_MODEL = "The file holds no model of its own."
 
 
-def describe_gguf(path: Path) -> Source:
+def describe_gguf(path: Path) -> ModelSource:
     """Read a file's header; a file that cannot be used says why."""
     _, changed, length = stamp_of(path)
     created = changed // 10**9
-    broken = Source(id=path.stem, path=path, created=created, size=max(0, length))
+    broken = ModelSource(id=path.stem, path=path, created=created, size=max(0, length))
     try:
         files = gguf.split_files(path)
         header = gguf.read(path, arrays=False)
@@ -213,7 +213,7 @@ def describe_gguf(path: Path) -> Source:
     if header.kind != "model":
         return msgspec.structs.replace(broken, broken=NOT_A_MODEL)
     known = fold(path.name) == fold(DEFAULT_FILE)
-    entry = Source(
+    entry = ModelSource(
         id=DEFAULT_ALIASES[0] if known else path.stem,
         path=path,
         architecture=header.architecture,
@@ -239,9 +239,9 @@ def _titles(header: gguf.Header) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, (title, *joined))))
 
 
-def describe_directory(path: Path) -> Source:
+def describe_directory(path: Path) -> ModelSource:
     """A directory of safetensors: listed with its architecture, run by other engines."""
-    entry = Source(id=path.name, path=path, kind="safetensors", created=stamp_of(path)[1] // 10**9)
+    entry = ModelSource(id=path.name, path=path, kind="safetensors", created=stamp_of(path)[1] // 10**9)
     try:
         config = json.loads((path / "config.json").read_bytes()[: 1 << 20])
         weights = [file.stat() for file in path.glob("*.safetensors")]
@@ -279,19 +279,19 @@ def _model_files(root: Path) -> Iterator[Path]:
             yield here
 
 
-def _stem(entry: Source) -> str:
+def _stem(entry: ModelSource) -> str:
     if entry.kind == "safetensors":
         return entry.path.name
     split = gguf.split_of(entry.path.stem)
     return split[0] if split else entry.path.stem
 
 
-def _below(entry: Source, root: Path) -> str:
+def _below(entry: ModelSource, root: Path) -> str:
     """The path below the models directory, without the ending."""
     return (entry.path.parent.relative_to(root) / _stem(entry)).as_posix()
 
 
-def _distinct(entries: list[Source], root: Path) -> list[Source]:
+def _distinct(entries: list[ModelSource], root: Path) -> list[ModelSource]:
     """Where two files have the same name, the second goes by its path below the root."""
     seen: set[str] = set()
     distinct = []
@@ -303,9 +303,9 @@ def _distinct(entries: list[Source], root: Path) -> list[Source]:
     return distinct
 
 
-def _merge(entries: list[Source]) -> list[Source]:
+def _merge(entries: list[ModelSource]) -> list[ModelSource]:
     """Names that mean the same model with the same settings are one entry."""
-    merged: dict[str, Source] = {}
+    merged: dict[str, ModelSource] = {}
     for entry in entries:
         first = merged.get(entry.key)
         if first is None:
@@ -317,7 +317,7 @@ def _merge(entries: list[Source]) -> list[Source]:
     return list(merged.values())
 
 
-def _explicit_names(entries: list[Source]) -> Names:
+def _explicit_names(entries: list[ModelSource]) -> Names:
     """The first entry of a name has it."""
     names: Names = {}
     for entry in entries:
@@ -326,7 +326,7 @@ def _explicit_names(entries: list[Source]) -> Names:
     return names
 
 
-def _put(names: Names, entry: Source, *spellings: str) -> None:
+def _put(names: Names, entry: ModelSource, *spellings: str) -> None:
     for spelling in dict.fromkeys(map(fold, spellings)):
         if spelling:
             names.setdefault(spelling, []).append(entry)

@@ -25,7 +25,7 @@ log = logging.getLogger("dragoman.catalog")
 MAX_BYTES = 4 << 20
 
 
-class Chosen(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What an operator chose for a model; None is "not said"."""
 
     engine: str | None = None
@@ -42,16 +42,16 @@ class Chosen(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkno
     embeddings: bool | None = None
     pin: bool | None = None
 
-    def over(self, below: Chosen) -> Chosen:
+    def with_defaults(self, defaults: ModelOptions) -> ModelOptions:
         """This layer on top of another."""
         said = {
             name: value
             for name in self.__struct_fields__
             if (value := getattr(self, name)) is not None and name not in ("lora", "defaults")
         }
-        said["lora"] = below.lora | self.lora
-        said["defaults"] = self.defaults.over(below.defaults)
-        return msgspec.structs.replace(below, **said)
+        said["lora"] = defaults.lora | self.lora
+        said["defaults"] = self.defaults.with_defaults(defaults.defaults)
+        return msgspec.structs.replace(defaults, **said)
 
 
 _warned: dict[Path, tuple[int, set[str]]] = {}
@@ -68,10 +68,10 @@ def _warn(file: Path, what: str) -> None:
     _warned[file] = (stamp, said | {what})
 
 
-def read_mapping(file: Path) -> dict[str, tuple[Path, Chosen]]:
+def read_mapping(file: Path) -> dict[str, tuple[Path, ModelOptions]]:
     """Name -> path and settings. A file that is not there or not valid maps nothing."""
     models = _load(file)
-    mapping: dict[str, tuple[Path, Chosen]] = {}
+    mapping: dict[str, tuple[Path, ModelOptions]] = {}
     for name, value in models.items():
         if not isinstance(name, str) or not name.strip():
             _warn(file, f"{name!r} is not a name, left out")
@@ -103,15 +103,15 @@ def _load(file: Path) -> dict[Any, Any]:
     return content
 
 
-def _entry(value: Any, folder: Path) -> tuple[Path, Chosen]:
+def _entry(value: Any, folder: Path) -> tuple[Path, ModelOptions]:
     """Path and settings of one entry, or `ValueError` with what is wrong."""
     if isinstance(value, str):
-        return _path(value, folder), Chosen()
+        return _path(value, folder), ModelOptions()
     if not isinstance(value, dict):
         raise ValueError("it is neither a path nor a set of options")
     options = dict(value)
     path = _path(options.pop("path", None), folder)
-    chosen = msgspec.convert(options, Chosen)
+    chosen = msgspec.convert(options, ModelOptions)
     check_names(chosen.format, chosen.reasoning_format)
     lora = {name: str(_path(file, folder)) for name, file in chosen.lora.items()}
     template = chosen.chat_template

@@ -20,12 +20,12 @@ from dragoman.types import Capabilities, Engine, Sampling
 Progress = Callable[[str, float], None]  # what is being done, and how much of all is done
 
 # Set for the task that loads a model, so that a loader need not be handed it
-reporting: ContextVar[Progress | None] = ContextVar("reporting", default=None)
+progress_listener: ContextVar[Progress | None] = ContextVar("reporting", default=None)
 
 
-def report(what: str, done: float) -> None:
+def report_progress(what: str, done: float) -> None:
     """Say, from inside a loader, how far it is."""
-    listener = reporting.get()
+    listener = progress_listener.get()
     if listener is not None:
         listener(what, done)
 
@@ -44,7 +44,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     created: int = 0  # when its file was last changed: the same at every look
 
 
-class Control(Struct, frozen=True):
+class SpecialTokens(Struct, frozen=True):
     """Control tokens that are never text, and those that a parser must see."""
 
     hidden: frozenset[int] = frozenset()
@@ -63,21 +63,21 @@ class Model(Struct, kw_only=True, eq=False):
     tokenizer: AnyTokenizer | None = None
     template_source: str | None = None
     defaults: Sampling = Sampling()
-    speech: Speech = Speech()  # the formats of its answers
-    prompt: Any = None  # renders conversations and encodes texts
+    output_format: Speech = Speech()  # the formats of its answers
+    renderer: Any = None  # renders conversations and encodes texts
     gate: Gate = msgspec.field(default_factory=lambda: Gate(None, 256))
-    _control: dict[Speech, Control] = msgspec.field(default_factory=dict)
+    _control: dict[Speech, SpecialTokens] = msgspec.field(default_factory=dict)
 
-    def control(self, speech: Speech) -> Control:
+    def get_special_tokens(self, speech: Speech) -> SpecialTokens:
         """The control tokens, for whoever reads these formats."""
         if speech not in self._control:
             every = frozenset() if self.tokenizer is None else self.tokenizer.control
             shown = speech.shown(self.tokenizer)
-            self._control[speech] = Control(every - shown, shown)
+            self._control[speech] = SpecialTokens(every - shown, shown)
         return self._control[speech]
 
 
-def make_prompter(
+def make_renderer(
     template: str | None, tokenizer: AnyTokenizer | None, knobs: Knobs | None = None
 ) -> Any:
     """The prompt room for a model."""
@@ -86,7 +86,7 @@ def make_prompter(
     return Prompter(template, tokenizer, knobs=knobs)
 
 
-def abilities(can: Capabilities, template: str | None, speech: Speech) -> tuple[str, ...]:
+def list_capabilities(can: Capabilities, template: str | None, speech: Speech) -> tuple[str, ...]:
     """What a model can do, in the words that clients look for."""
     able = {
         "completion": True,
@@ -101,7 +101,7 @@ def abilities(can: Capabilities, template: str | None, speech: Speech) -> tuple[
     return tuple(name for name, has in able.items() if has)
 
 
-def model_of_engine(
+def make_engine_model(
     engine: Engine, name: str, template: str | None, created: int, formats: Formats = (None, None)
 ) -> Model:
     """A model around an engine that someone else made."""
@@ -111,7 +111,7 @@ def model_of_engine(
     info = ModelInfo(
         context=can.context,
         modalities=can.modalities,
-        capabilities=abilities(can, template, known.speech),
+        capabilities=list_capabilities(can, template, known.speech),
         lora=can.lora,
         created=created,
     )
@@ -122,6 +122,6 @@ def model_of_engine(
         capabilities=can,
         tokenizer=tokenizer,
         template_source=template,
-        speech=known.speech,
-        prompt=make_prompter(template, tokenizer, known.knobs),
+        output_format=known.speech,
+        renderer=make_renderer(template, tokenizer, known.knobs),
     )

@@ -58,7 +58,7 @@ class Speech(Struct, frozen=True):
 
     def heard_in(self, chat: Chat) -> Speech:
         """What is looked for in the answer: calls only where the request lets the model call."""
-        return self if chat.offered else Speech(None, self.reasoning)
+        return self if chat.callable_tools else Speech(None, self.reasoning)
 
     def __bool__(self) -> bool:
         return self.tools is not None or self.reasoning is not None
@@ -72,7 +72,7 @@ class Speech(Struct, frozen=True):
         return OutputParser(
             self.tools,
             self.reasoning,
-            tools=chat.offered,
+            tools=chat.callable_tools,
             prompt=begins.opening,
             inside=begins.inside,
         )

@@ -30,14 +30,14 @@ from dragoman.errors import (
     ModelNotFound,
     Unavailable,
     Unsupported,
-    from_note,
-    to_note,
+    deserialize_error,
+    serialize_error,
 )
 from dragoman.grammar.compiler.compiler_pool import Workshop
-from dragoman.models.catalog import Catalog, Source
-from dragoman.models.model import Model, ModelInfo, model_of_engine, report, reporting
+from dragoman.models.catalog import ModelCatalog, ModelSource
+from dragoman.models.model import Model, ModelInfo, make_engine_model, report_progress, progress_listener
 from dragoman.models.output_format import Formats
-from dragoman.models.residency import Held, Keeper, Slot, State
+from dragoman.models.residency import LoadedModel, Residency, ModelSlot, State
 from dragoman.pipeline.admission import Gate
 from dragoman.types import Engine
 
@@ -45,11 +45,11 @@ __all__ = ["Entry", "Lease", "Model", "ModelInfo", "Models", "Policy", "report"]
 
 log = logging.getLogger("dragoman.models")
 
-Loader = Callable[[Source], Awaitable[Model]]
+Loader = Callable[[ModelSource], Awaitable[Model]]
 Listener = Callable[[str, str, float], None]  # model, what is being done, how much of all is done
 
 
-class Policy(Struct, frozen=True, kw_only=True):
+class ModelPolicy(Struct, frozen=True, kw_only=True):
     """How models are kept. Times are seconds, sizes bytes."""
 
     memory: int = 0  # most bytes of models kept loaded; 0 is no limit
@@ -59,7 +59,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     any_model: bool = False  # a name that nothing has means the first model
 
 
-class Entry(Struct, frozen=True, kw_only=True):
+class ModelEntry(Struct, frozen=True, kw_only=True):
     """A model as it is listed."""
 
     id: str
@@ -73,10 +73,10 @@ class Entry(Struct, frozen=True, kw_only=True):
 class Lease:
     """Holds a model in memory until it is released. Releasing twice is harmless."""
 
-    def __init__(self, keeper: Keeper, held: Held) -> None:
+    def __init__(self, keeper: Residency, held: LoadedModel) -> None:
         self.model = held.model
         self._keeper = keeper
-        self._held: Held | None = held
+        self._held: LoadedModel | None = held
         keeper.take(held)
 
     def release(self) -> None:
@@ -91,29 +91,29 @@ class Lease:
         self.release()
 
 
-class Models:
+class ModelRegistry:
     """The registry."""
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: ModelCatalog,
         loader: Loader,
-        policy: Policy | None = None,
+        policy: ModelPolicy | None = None,
         listener: Listener | None = None,
     ) -> None:
-        self.policy = policy or Policy()
+        self.policy = policy or ModelPolicy()
         self._catalog = catalog
         self._loader = loader
         self._listener = listener
-        self._slots: dict[str, Slot] = {}
-        self._keeper = Keeper(self.policy.memory, self.policy.keep_alive)
+        self._slots: dict[str, ModelSlot] = {}
+        self._keeper = Residency(self.policy.memory, self.policy.keep_alive)
         self._scan: asyncio.Task[None] | None = None
         self.workshop = Workshop()  # grammars of answers; starts nothing before the first one
         self.memory: Any = None  # a `memory.Memory` of what was said, where that is kept
         catalog.refresh()
 
     @classmethod
-    def of_engine(
+    def from_engine(
         cls,
         engine: Engine,
         name: str,
@@ -121,20 +121,20 @@ class Models:
         aliases: Sequence[str] = (),
         chat_template: str | None = None,
         formats: Formats = (None, None),
-        policy: Policy | None = None,
-    ) -> Models:
+        policy: ModelPolicy | None = None,
+    ) -> ModelRegistry:
         """A registry of one model around an engine that someone else made and will close."""
-        catalog = Catalog()
-        source = Source(id=name, place=f"engine:{name}", created=int(time.time()))
+        catalog = ModelCatalog()
+        source = ModelSource(id=name, real_path=f"engine:{name}", created=int(time.time()))
         catalog.add(source, aliases)
         models = cls(catalog, _no_loader, policy)
-        model = model_of_engine(engine, name, chat_template, source.created, formats)
+        model = make_engine_model(engine, name, chat_template, source.created, formats)
         slot = models._slot_of(catalog.entries()[0])
         models._adopt(slot, model, owned=False)
         return models
 
     @property
-    def default(self) -> str:
+    def default_name(self) -> str:
         """The name of the model that is meant when none is named."""
         source = self._first()
         return source.id if source is not None else ""
@@ -142,19 +142,19 @@ class Models:
     async def acquire(self, name: str, wait: float | None = None) -> Lease:
         """The model of that name, loaded, and kept so until the lease is released."""
         slot = await self._resolve(name)
-        held = slot.held
+        held = slot.loaded
         if held is None:
             held = await self._ready(slot, self.policy.wait if wait is None else wait)
         return Lease(self._keeper, held)
 
-    async def load(self, name: str, wait: float | None = None) -> Entry:
+    async def load(self, name: str, wait: float | None = None) -> ModelEntry:
         """Load a model now, also one that failed before."""
         slot = await self._resolve(name, again=True)
-        if slot.held is None:
+        if slot.loaded is None:
             await self._ready(slot, self.policy.wait if wait is None else wait)
         return self._entry(slot)
 
-    async def unload(self, name: str) -> Entry:
+    async def unload(self, name: str) -> ModelEntry:
         """Let go of a model: at once if nobody uses it, else when the last one is done."""
         slot = self._known(name)
         if slot is None:
@@ -162,15 +162,15 @@ class Models:
         if slot.task is not None:
             slot.task.cancel()
             await asyncio.wait({slot.task})
-        if slot.held is not None:
-            if not slot.held.owned:
+        if slot.loaded is not None:
+            if not slot.loaded.owned:
                 raise Unsupported("This model cannot be unloaded.", param="model")
-            closing = self._keeper.retire(slot.held)
+            closing = self._keeper.retire(slot.loaded)
             if closing is not None:
                 await asyncio.shield(closing)
         return self._entry(slot)
 
-    def list(self) -> list[Entry]:
+    def list_models(self) -> list_models[ModelEntry]:
         """All models. On a loop, the disk is looked at again in the background for next time."""
         try:
             self._look_again()
@@ -180,13 +180,13 @@ class Models:
         slots |= dict.fromkeys(held.slot for held in self._keeper.serving())
         return [self._entry(slot) for slot in slots]
 
-    def get(self, name: str) -> Entry:
+    def get(self, name: str) -> ModelEntry:
         slot = self._known(name)
         if slot is None:
             raise self._missing(name)
         return self._entry(slot)
 
-    def loaded(self) -> Iterable[Model]:
+    def list_loaded(self) -> Iterable[Model]:
         return [held.model for held in self._keeper.serving()]
 
     async def aclose(self) -> None:
@@ -202,7 +202,7 @@ class Models:
         if waiting := [task for task in closing if task is not None]:
             await asyncio.wait(waiting)
 
-    async def _resolve(self, name: str, again: bool = False) -> Slot:
+    async def _resolve(self, name: str, again: bool = False) -> ModelSlot:
         slot = self._known(name)
         if slot is not None and slot.active:
             return slot
@@ -214,28 +214,28 @@ class Models:
             raise _again(slot.error)
         return slot
 
-    def _known(self, name: str) -> Slot | None:
+    def _known(self, name: str) -> ModelSlot | None:
         source = self._catalog.find(name)
         if source is None and (self.policy.any_model or not name.strip()):
             source = self._first()
         return self._slot_of(source) if source is not None else None
 
-    def _first(self) -> Source | None:
+    def _first(self) -> ModelSource | None:
         """The operator's first model, else one that is in memory, else any that can be loaded."""
         if self._catalog.added:
             return self._catalog.added[0]
         sources = self._catalog.entries()
         for source in sources:
             slot = self._slots.get(source.key)
-            if slot is not None and slot.held is not None:
+            if slot is not None and slot.loaded is not None:
                 return source
         usable = [source for source in sources if source.broken is None and source.kind == "gguf"]
         return next(iter(usable or sources), None)
 
-    def _slot_of(self, source: Source) -> Slot:
+    def _slot_of(self, source: ModelSource) -> ModelSlot:
         slot = self._slots.get(source.key)
         if slot is None:
-            slot = self._slots[source.key] = Slot(source)
+            slot = self._slots[source.key] = ModelSlot(source)
         elif not slot.active:
             slot.source = source
         return slot
@@ -261,11 +261,11 @@ class Models:
         finally:
             self._scan = None
 
-    def _entry(self, slot: Slot) -> Entry:
+    def _entry(self, slot: ModelSlot) -> ModelEntry:
         source, state = slot.source, slot.state
         error = slot.error.message if slot.error is not None else source.broken
-        info = slot.held.model.info if slot.held is not None else _info(source)
-        return Entry(
+        info = slot.loaded.model.info if slot.loaded is not None else _info(source)
+        return ModelEntry(
             id=source.id,
             state=state,
             info=info,
@@ -274,12 +274,12 @@ class Models:
             error=error if state == "failed" else None,
         )
 
-    async def _ready(self, slot: Slot, wait: float) -> Held:
+    async def _ready(self, slot: ModelSlot, wait: float) -> LoadedModel:
         """Wait until the model is there. While we wait it counts as used."""
         deadline = time.monotonic() + wait
         slot.waiting += 1
         try:
-            while slot.held is None:
+            while slot.loaded is None:
                 task = slot.task or self._begin(slot)
                 left = max(0.0, deadline - time.monotonic())
                 done, _ = await asyncio.wait({task}, timeout=left)
@@ -289,23 +289,23 @@ class Models:
                     )
                 if slot.error is not None:
                     raise _again(slot.error)
-            return slot.held
+            return slot.loaded
         finally:
             slot.waiting -= 1
-            if slot.held is not None:
-                self._keeper.rest(slot.held)
+            if slot.loaded is not None:
+                self._keeper.rest(slot.loaded)
 
-    def _begin(self, slot: Slot) -> asyncio.Task[None]:
+    def _begin(self, slot: ModelSlot) -> asyncio.Task[None]:
         slot.error, slot.failed = None, None
         slot.began, slot.progress = time.monotonic(), 0.0
         slot.task = asyncio.get_running_loop().create_task(self._load(slot))
         return slot.task
 
-    async def _load(self, slot: Slot) -> None:
+    async def _load(self, slot: ModelSlot) -> None:
         source = slot.source
-        reporting.set(lambda what, done: self._progress(slot, what, done))
+        progress_listener.set(lambda what, done: self._progress(slot, what, done))
         try:
-            report("loading", 0.0)
+            report_progress("loading", 0.0)
             if source.broken is not None:
                 raise ModelBroken(source.broken)
             going = self._keeper.make_room(slot)
@@ -313,7 +313,7 @@ class Models:
                 await asyncio.wait(going)
             model = await self._loader(source)
             self._adopt(slot, model, owned=True)
-            report("ready", 1.0)
+            report_progress("ready", 1.0)
         except asyncio.CancelledError:
             slot.error = Unavailable("The model was unloaded while it loaded.", retry_after=1)
             raise
@@ -326,12 +326,12 @@ class Models:
             slot.task = None
             self._keeper.forget_room(slot)
 
-    def _adopt(self, slot: Slot, model: Model, owned: bool) -> None:
+    def _adopt(self, slot: ModelSlot, model: Model, owned: bool) -> None:
         model.id, model.aliases = slot.source.id, slot.source.aliases
         model.gate = Gate(model.capabilities.slots, self.policy.queue)
         self._keeper.adopt(slot, model, owned)
 
-    def _fail(self, slot: Slot, error: DragomanError) -> None:
+    def _fail(self, slot: ModelSlot, error: DragomanError) -> None:
         """Only what a file is to blame for is remembered after those who wait were told."""
         name = slot.source.id
         said = error.message
@@ -339,10 +339,10 @@ class Models:
             slot.failed = slot.source.stamp
             said = f"The model `{name}` cannot be loaded. {error.message}"
         log.error("%s is not loaded: %s", name, error.message)
-        note = to_note(error)
-        slot.error = from_note(type(note)(note.kind, said, "model", note.code, note.retry_after))
+        note = serialize_error(error)
+        slot.error = deserialize_error(type(note)(note.kind, said, "model", note.code, note.retry_after))
 
-    def _progress(self, slot: Slot, what: str, done: float) -> None:
+    def _progress(self, slot: ModelSlot, what: str, done: float) -> None:
         name = slot.source.id
         slot.progress = done
         if done >= 1.0:
@@ -353,28 +353,28 @@ class Models:
             self._listener(name, what, done)
 
 
-async def _no_loader(source: Source) -> Model:
+async def _no_loader(source: ModelSource) -> Model:
     raise ModelNotFound(f"The model `{source.id}` is not here any more.", param="model")
 
 
 def _again(error: DragomanError) -> DragomanError:
     """The same error for another reader, with a traceback of its own."""
-    return from_note(to_note(error))
+    return deserialize_error(serialize_error(error))
 
 
-def _info(source: Source) -> ModelInfo:
+def _info(source: ModelSource) -> ModelInfo:
     return ModelInfo(
         architecture=source.architecture,
         parameters=source.parameters,
         quantisation=source.quantisation,
-        context=source.chosen.context or source.context,
+        context=source.options.context or source.context,
         size=source.size,
-        lora=tuple(source.chosen.lora),
+        lora=tuple(source.options.lora),
         created=source.created,
     )
 
 
-def _left(slot: Slot) -> float:
+def _left(slot: ModelSlot) -> float:
     """When a load should be done, from how far it is."""
     spent = time.monotonic() - slot.began
     guess = spent * (1 - slot.progress) / slot.progress if slot.progress > 0.05 else 5.0

@@ -13,7 +13,7 @@ import logging
 from typing import Any, Literal
 
 from dragoman.errors import DragomanError, ModelBroken, Unavailable
-from dragoman.models.catalog import Source, Stamp
+from dragoman.models.catalog import ModelSource, FileStamp
 from dragoman.models.model import Model
 
 log = logging.getLogger("dragoman.models")
@@ -21,27 +21,27 @@ log = logging.getLogger("dragoman.models")
 State = Literal["unloaded", "loading", "ready", "failed"]
 
 
-class Slot:
+class ModelSlot:
     """The place of one model."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ModelSource) -> None:
         self.source = source
-        self.held: Held | None = None
+        self.loaded: LoadedModel | None = None
         self.task: asyncio.Task[None] | None = None  # the load that is going on
         self.waiting = 0  # requests that wait for it
         self.reserved = 0  # bytes, while it loads
         self.began = 0.0
         self.progress = 0.0
         self.error: DragomanError | None = None  # what those who wait are told
-        self.failed: Stamp | None = None  # the state of the file that could not be loaded
+        self.failed: FileStamp | None = None  # the state of the file that could not be loaded
 
     @property
     def active(self) -> bool:
-        return self.held is not None or self.task is not None
+        return self.loaded is not None or self.task is not None
 
     @property
     def state(self) -> State:
-        if self.held is not None:
+        if self.loaded is not None:
             return "ready"
         if self.task is not None:
             return "loading"
@@ -49,10 +49,10 @@ class Slot:
         return "failed" if broken else "unloaded"
 
 
-class Held:
+class LoadedModel:
     """A model in memory. One that is not `owned` is somebody else's, and is never closed here."""
 
-    def __init__(self, slot: Slot, model: Model, owned: bool) -> None:
+    def __init__(self, slot: ModelSlot, model: Model, owned: bool) -> None:
         self.slot = slot
         self.model = model
         self.size = slot.source.size
@@ -64,11 +64,11 @@ class Held:
 
     @property
     def serving(self) -> bool:
-        return self.slot.held is self
+        return self.slot.loaded is self
 
     @property
     def may_go(self) -> bool:
-        pinned = bool(self.slot.source.chosen.pin) or not self.owned
+        pinned = bool(self.slot.source.options.pin) or not self.owned
         return self.serving and not self.users and not self.slot.waiting and not pinned
 
     def stop_timer(self) -> None:
@@ -77,20 +77,20 @@ class Held:
             self.timer = None
 
 
-class Keeper:
+class Residency:
     """Counts users and bytes. `memory` 0 is no limit, `keep_alive` below 0 is for ever."""
 
     def __init__(self, memory: int, keep_alive: float) -> None:
         self.memory = memory
         self.keep_alive = keep_alive
-        self.all: set[Held] = set()
-        self._loading: set[Slot] = set()
+        self.all: set[LoadedModel] = set()
+        self._loading: set[ModelSlot] = set()
         self._uses = 0
 
-    def serving(self) -> list[Held]:
+    def serving(self) -> list[LoadedModel]:
         return [held for held in self.all if held.serving]
 
-    def make_room(self, slot: Slot) -> list[asyncio.Task[None]]:
+    def make_room(self, slot: ModelSlot) -> list[asyncio.Task[None]]:
         """Reserve memory for a load, sending away what was unused for longest; what to await."""
         limit, need = self.memory, slot.source.size
         if limit and need > limit:
@@ -100,7 +100,7 @@ class Keeper:
         used = sum(held.size for held in self.all) + sum(other.reserved for other in self._loading)
         leaving = [held for held in self.all if held.closing is not None]
         idle = sorted((held for held in self.all if held.may_go), key=lambda held: held.used)
-        going: list[Held] = []
+        going: list[LoadedModel] = []
         while limit and used + need > limit:
             if not leaving and not idle:
                 raise Unavailable(
@@ -112,24 +112,24 @@ class Keeper:
         self._loading.add(slot)
         return [task for held in going if (task := self.retire(held)) is not None]
 
-    def forget_room(self, slot: Slot) -> None:
+    def forget_room(self, slot: ModelSlot) -> None:
         slot.reserved = 0
         self._loading.discard(slot)
 
-    def adopt(self, slot: Slot, model: Model, owned: bool) -> None:
+    def adopt(self, slot: ModelSlot, model: Model, owned: bool) -> None:
         """Put a loaded model into its slot."""
         self.forget_room(slot)
-        slot.held = held = Held(slot, model, owned)
+        slot.loaded = held = LoadedModel(slot, model, owned)
         self.all.add(held)
         self._touch(held)
         self.rest(held)
 
-    def take(self, held: Held) -> None:
+    def take(self, held: LoadedModel) -> None:
         held.users += 1
         held.stop_timer()
         self._touch(held)
 
-    def give_back(self, held: Held) -> None:
+    def give_back(self, held: LoadedModel) -> None:
         held.users -= 1
         self._touch(held)
         if held.serving:
@@ -137,38 +137,38 @@ class Keeper:
         elif not held.users:
             self._close_soon(held)
 
-    def rest(self, held: Held) -> None:
+    def rest(self, held: LoadedModel) -> None:
         """Start the clock of a model that nobody uses."""
-        chosen = held.slot.source.chosen.keep_alive
+        chosen = held.slot.source.options.keep_alive
         seconds = self.keep_alive if chosen is None else chosen
         held.stop_timer()
         if seconds >= 0 and held.may_go:
             held.timer = asyncio.get_running_loop().call_later(seconds, self._expire, held)
 
-    def retire(self, held: Held, force: bool = False) -> asyncio.Task[None] | None:
+    def retire(self, held: LoadedModel, force: bool = False) -> asyncio.Task[None] | None:
         """Take a model out of service. The task that closes it, unless it still has users."""
         held.stop_timer()
         if held.serving:
-            held.slot.held = None
+            held.slot.loaded = None
         if force or not held.users:
             self._close_soon(held)
         return held.closing
 
-    def _touch(self, held: Held) -> None:
+    def _touch(self, held: LoadedModel) -> None:
         self._uses += 1
         held.used = self._uses
 
-    def _expire(self, held: Held) -> None:
+    def _expire(self, held: LoadedModel) -> None:
         held.timer = None
         if held.may_go:
             log.info("%s was idle and is unloaded", held.model.id)
             self.retire(held)
 
-    def _close_soon(self, held: Held) -> None:
+    def _close_soon(self, held: LoadedModel) -> None:
         if held.closing is None:
             held.closing = asyncio.get_running_loop().create_task(self._close(held))
 
-    async def _close(self, held: Held) -> None:
+    async def _close(self, held: LoadedModel) -> None:
         try:
             close: Any = getattr(held.model.engine, "aclose", None)
             if held.owned and close is not None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dragoman.events import Completion, Delta, Token, Usage
 
 
-def likeliest(whole: Completion, many: int, keep: int, logprobs: bool) -> Iterator[Delta]:
+def select_best(whole: Completion, many: int, keep: int, logprobs: bool) -> Iterator[Delta]:
     """Of each prompt's `many` choices the `keep` likeliest, as deltas of whole choices."""
     everything, usage, index = whole.choices(), whole.usage, 0
     for at in range(0, len(everything), many):
-        ranked = sorted(everything[at : at + many], key=lambda c: -likelihood(c.tokens))
+        ranked = sorted(everything[at : at + many], key=lambda c: -compute_mean_logprob(c.tokens))
         for choice in ranked[:keep]:
             yield Delta(
                 index,
@@ -24,7 +24,7 @@ def likeliest(whole: Completion, many: int, keep: int, logprobs: bool) -> Iterat
             index, usage = index + 1, Usage()
 
 
-def likelihood(tokens: list[Token]) -> float:
+def compute_mean_logprob(tokens: list[Token]) -> float:
     """Mean logprob of a choice; one that said nothing is the least likely."""
     known = [token.logprob for token in tokens if token.logprob is not None]
     return sum(known) / len(known) if known else float("-inf")

@@ -19,22 +19,22 @@ from dragoman.grammar.compiler.compiler_pool import Workshop
 from dragoman.grammar.spec import Made, Order
 from dragoman.models.model import Model
 from dragoman.models.output_format import Beginning, Speech
-from dragoman.types import Chat, Request, Sampling, Shape
+from dragoman.types import Chat, Request, Sampling, Constraint
 
-FREE = Made(None)
-UNBOUND = "Calls of tools are not held to their schemas"
+UNCONSTRAINED = Made(None)
+NOT_ENFORCED = "Calls of tools are not held to their schemas"
 # what a request that only wants help can do without
-COSTLY = ("constraint_too_complex", "schema_too_complex", "unsupported_parameter")
+OPTIONAL_FAILURES = ("constraint_too_complex", "schema_too_complex", "unsupported_parameter")
 
 
-class Demand(Struct, frozen=True):
+class Requirement(Struct, frozen=True):
     """What an answer must be, and by which field it is known to the client."""
 
-    order: Order
+    spec: Order
     param: str = ""  # empty: only a help
 
     @property
-    def firm(self) -> bool:
+    def is_mandatory(self) -> bool:
         return bool(self.param)
 
 
@@ -45,49 +45,49 @@ async def constrain(
     begins: Beginning,
     shop: Workshop,
     *,
-    silent: bool = False,
+    without_reasoning: bool = False,
 ) -> Made:
     """The grammar of an answer; `prompt` is None for one that is no chat.
 
     A `silent` answer has no thoughts in it.
     """
-    demand = demanded(prompt, request.shape, model, begins)
+    demand = build_requirement(prompt, request.constraint, model, begins)
     if demand is None:
-        return FREE
-    if silent:
-        demand = replace(demand, order=replace(demand.order, silent=True))
-    hindrance = _hindrance(prompt, request.sampling, model)
+        return UNCONSTRAINED
+    if without_reasoning:
+        demand = replace(demand, order=replace(demand.spec, silent=True))
+    hindrance = _find_obstacle(prompt, request.sampling, model)
     if hindrance is not None:
-        if demand.firm:
-            raise _refused(demand.param, *hindrance)
-        return Made(None, (f"{UNBOUND}: {hindrance[0]}",))
+        if demand.is_mandatory:
+            raise _make_rejection(demand.param, *hindrance)
+        return Made(None, (f"{NOT_ENFORCED}: {hindrance[0]}",))
     try:
-        return await shop.make(demand.order)
+        return await shop.make(demand.spec)
     except BadRequest as error:
-        if demand.firm or error.code not in COSTLY:
+        if demand.is_mandatory or error.code not in OPTIONAL_FAILURES:
             raise
-        return Made(None, (f"{UNBOUND}: {error.message}",))
+        return Made(None, (f"{NOT_ENFORCED}: {error.message}",))
 
 
 @contextmanager
-def blaming(request: Request) -> Generator[None, None, None]:
+def attribute_grammar_errors(request: Request) -> Generator[None, None, None]:
     """An engine knows only the grammar; a client knows what it asked for."""
     try:
         yield
     except BadRequest as error:
         if error.param == "grammar":
-            error.param = "tools" if request.shape is None else request.shape.param
+            error.param = "tools" if request.constraint is None else request.constraint.param
         raise
 
 
-def demanded(
-    chat: Chat | None, shape: Shape | None, model: Model, begins: Beginning
-) -> Demand | None:
+def build_requirement(
+    chat: Chat | None, shape: Constraint | None, model: Model, begins: Beginning
+) -> Requirement | None:
     """What is demanded of an answer, if anything is."""
     if chat is None:
-        return None if shape is None else Demand(Order(shape=shape), shape.param)
-    speech = model.speech.heard_in(chat)
-    tools = chat.offered if shape is None or shape.beside_calls else ()
+        return None if shape is None else Requirement(Order(shape=shape), shape.param)
+    speech = model.output_format.heard_in(chat)
+    tools = chat.callable_tools if shape is None or shape.allows_tool_calls else ()
     if tools and speech.tools is None:
         if chat.tool_choice == "required":
             raise Unsupported("This model has no known way to call tools.", param="tool_choice")
@@ -98,17 +98,17 @@ def demanded(
         shape=shape,
         tools=tuple(replace(tool, description=None) for tool in tools),
         choice="required" if chat.tool_choice == "required" and tools else "auto",
-        parallel=chat.parallel,
+        parallel=chat.parallel_tool_calls,
         format=speech.tools if tools else None,
         reasoning=speech.reasoning,
         inside=begins.inside,
         opening=begins.opening,
-        control=control_of(model, speech),
+        control=get_marker_tokens(model, speech),
     )
-    return Demand(order, _firm(chat, order))
+    return Requirement(order, _find_mandatory_param(chat, order))
 
 
-def _firm(chat: Chat, order: Order) -> str:
+def _find_mandatory_param(chat: Chat, order: Order) -> str:
     """The field that makes it a demand."""
     if order.choice == "required":
         return "tool_choice"
@@ -119,18 +119,18 @@ def _firm(chat: Chat, order: Order) -> str:
             return tool.input.param
         if tool.strict:
             return tool.param
-    return "" if chat.parallel else chat.name("parallel_tool_calls")
+    return "" if chat.parallel_tool_calls else chat.get_client_field_name("parallel_tool_calls")
 
 
-def control_of(model: Model, speech: Speech) -> dict[str, int]:
+def get_marker_tokens(model: Model, speech: Speech) -> dict[str, int]:
     """Control tokens of a model that are marks of its formats, by what they look like."""
     if model.tokenizer is None:
         return {}
-    shown = model.control(speech).shown
+    shown = model.get_special_tokens(speech).shown
     return {text: token for text, token in model.tokenizer.specials.items() if token in shown}
 
 
-def _hindrance(
+def _find_obstacle(
     chat: Chat | None, sampling: Sampling, model: Model
 ) -> tuple[str, str | None] | None:
     """Why no grammar can be kept to, and the field that is in the way."""
@@ -144,7 +144,7 @@ def _hindrance(
     return None
 
 
-def _refused(param: str, why: str, other: str | None) -> Unsupported:
+def _make_rejection(param: str, why: str, other: str | None) -> Unsupported:
     if other is None:
         return Unsupported(f"`{param}` cannot be enforced: {why}", param=param)
     return Unsupported(f"`{param}` and `{other}` cannot be had together: {why}", param=other)

@@ -24,7 +24,7 @@ from dragoman.events import Token
 from dragoman.types import Logprob, Step
 
 
-class Released(Struct, frozen=True, gc=False):
+class ReleasedText(Struct, frozen=True, gc=False):
     """Text that is final, and the tokens it is made of."""
 
     text: str
@@ -32,21 +32,21 @@ class Released(Struct, frozen=True, gc=False):
     stop: str | None = None  # the stop string that was met right after this text
 
 
-NOTHING = Released("")
+NO_TEXT = ReleasedText("")
 
 
-NEVER = -9999.0  # the wire's number for a token that could not have been picked
+MIN_LOGPROB = -9999.0  # the wire's number for a token that could not have been picked
 
 
 def _finite(logprob: float | None) -> float | None:
     if logprob is None or math.isfinite(logprob):
         return logprob
     if logprob == -math.inf:
-        return NEVER
+        return MIN_LOGPROB
     raise EngineFailed("The engine gave a probability that is not a number.")
 
 
-class Stops:
+class StopMatcher:
     """Finds the first complete stop string in a text that comes in pieces."""
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -108,7 +108,7 @@ class Detokenizer:
         self._pieces = pieces
         self._hidden = hidden
         self._decode = codecs.getincrementaldecoder("utf-8")("replace")
-        self._stops = Stops(stops) if any(stops) else None
+        self._stops = StopMatcher(stops) if any(stops) else None
         self._logprobs = logprobs
         self._seen = 0  # characters decoded
         self._out = 0  # characters released
@@ -119,7 +119,7 @@ class Detokenizer:
         """Whether text is all there is to it: no stops, no logprobs."""
         return self._stops is None and not self._logprobs
 
-    def feed(self, step: Step) -> Released:
+    def feed(self, step: Step) -> ReleasedText:
         return self._release(self._read_tokens(step) if self._logprobs else self.read(step))
 
     def read(self, step: Step) -> str:
@@ -163,12 +163,12 @@ class Detokenizer:
         self._seen += len(text)
         return (self._stops.close() if self._stops else "") + text
 
-    def close(self) -> Released:
+    def close(self) -> ReleasedText:
         """What was still held back. Bytes of a character that never became whole are dropped."""
         text = self._stops.close() if self._stops else ""
         tokens = tuple(token for token, _, _ in self._waiting)
         self._waiting.clear()
-        return Released(text, tokens) if text or tokens else NOTHING
+        return ReleasedText(text, tokens) if text or tokens else NO_TEXT
 
     def _read(self, ids: Sequence[int]) -> str:
         if len(ids) == 1:
@@ -217,19 +217,19 @@ class Detokenizer:
         top = tuple(self.token(other) for other in entry.top)
         return Token(text, data, _finite(entry.logprob), top, entry.id)
 
-    def _release(self, text: str) -> Released:
+    def _release(self, text: str) -> ReleasedText:
         if self._stops is None:
             if not self._logprobs:
-                return Released(text) if text else NOTHING
+                return ReleasedText(text) if text else NO_TEXT
             stop = None
         else:
             text, stop = self._stops.feed(text)
         self._out += len(text)
         if stop is None:
-            return Released(text, self._take(self._out)) if text else NOTHING
+            return ReleasedText(text, self._take(self._out)) if text else NO_TEXT
         tokens = tuple(token for token, start, _ in self._waiting if start < self._out)
         self._waiting.clear()
-        return Released(text, tokens, stop)
+        return ReleasedText(text, tokens, stop)
 
     def _take(self, upto: int) -> tuple[Token, ...]:
         taken = []

@@ -7,13 +7,13 @@ from typing import cast
 
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.events import Usage
-from dragoman.models.registry import Models
-from dragoman.pipeline.validate import fit
+from dragoman.models.registry import ModelRegistry
+from dragoman.pipeline.validate import check_context_length
 from dragoman.types import Embedder, Prompt
 
 
 async def embed(
-    name: str, inputs: Sequence[str | list[int]], models: Models
+    name: str, inputs: Sequence[str | list[int]], models: ModelRegistry
 ) -> tuple[str, list[list[float]], Usage]:
     """Vectors of the inputs, the model that made them, and what they cost."""
     with await models.acquire(name) as model:
@@ -22,11 +22,11 @@ async def embed(
         contents = []
         for one in inputs:
             try:
-                content = await model.prompt.encode(Prompt(content=one))
+                content = await model.renderer.encode(Prompt(content=one))
             except BadRequest as error:
                 error.param = "input"
                 raise
-            fit(content, model, "input")
+            check_context_length(content, model, "input")
             contents.append(content)
         embedder = cast(Embedder, model.engine)
         with model.gate.enter(1) as ticket:

@@ -17,15 +17,15 @@ from dragoman.engines.merge import merge_steps
 from dragoman.types import Engine, Job, Step
 
 
-def run_together(engine: Engine, jobs: Sequence[Job]) -> AsyncGenerator[Step, None]:
+def generate_merged(engine: Engine, jobs: Sequence[Job]) -> AsyncGenerator[Step, None]:
     """Steps of all jobs; closing it closes every one of them."""
     if len(jobs) == 1:
         return engine.generate(jobs[0])
-    return merge_steps([_renumbered(engine, job, at * job.n) for at, job in enumerate(jobs)])
+    return merge_steps([_renumber_choices(engine, job, at * job.n) for at, job in enumerate(jobs)])
 
 
 @asynccontextmanager
-async def closing(steps: AsyncGenerator[Step, None]) -> AsyncGenerator[Any, None]:
+async def close_at_end(steps: AsyncGenerator[Step, None]) -> AsyncGenerator[Any, None]:
     """Close an engine's stream at the end; one that is a bare iterator has nothing to close."""
     try:
         yield steps
@@ -35,7 +35,7 @@ async def closing(steps: AsyncGenerator[Step, None]) -> AsyncGenerator[Any, None
             await close()
 
 
-async def _renumbered(engine: Engine, job: Job, first: int) -> AsyncGenerator[Step, None]:
-    async with closing(engine.generate(job)) as steps:
+async def _renumber_choices(engine: Engine, job: Job, first: int) -> AsyncGenerator[Step, None]:
+    async with close_at_end(engine.generate(job)) as steps:
         async for step in steps:
             yield msgspec.structs.replace(step, choice=step.choice + first)

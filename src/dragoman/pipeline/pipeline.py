@@ -21,16 +21,16 @@ from dragoman.errors import BadRequest, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta
 from dragoman.grammar.spec import Made
 from dragoman.models.output_format import Beginning, Speech
-from dragoman.models.registry import Lease, Model, Models
+from dragoman.models.registry import Lease, Model, ModelRegistry
 from dragoman.pipeline.admission import Ticket
-from dragoman.pipeline.best_of import likeliest
-from dragoman.pipeline.constrain import FREE, blaming, constrain
+from dragoman.pipeline.best_of import select_best
+from dragoman.pipeline.constrain import UNCONSTRAINED, attribute_grammar_errors, constrain
 from dragoman.pipeline.detokenize import Detokenizer
-from dragoman.pipeline.merge import closing, run_together
-from dragoman.pipeline.reader import ChatReader, Listening, Reader
-from dragoman.pipeline.reasoning_budget import extended, within_budget
-from dragoman.pipeline.unsupported import granted
-from dragoman.pipeline.validate import budget_of, check, fit
+from dragoman.pipeline.merge import close_at_end, generate_merged
+from dragoman.pipeline.reader import ChatReader, ReaderOptions, Reader
+from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
+from dragoman.pipeline.unsupported import drop_unsupported
+from dragoman.pipeline.validate import get_reasoning_budget, validate_request, check_context_length
 from dragoman.replay import Memory, Notes, Recalled, Reuse, Voice
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Prompt, Request, Sampling, Step
 
@@ -39,25 +39,25 @@ PLAIN = Speech()
 Deliver: TypeAlias = Callable[[Delta], Awaitable[None] | None]
 
 
-class Hearing(Struct):
+class OutputReading(Struct):
     """What to listen for in the answer to a chat."""
 
     chat: Chat
-    speech: Speech
-    begins: Beginning
+    output_format: Speech
+    start: Beginning
     budget: int | None = None  # most tokens of thoughts, where we must see to it
-    after: str | None = None  # the grammar of what follows thoughts that were cut short
+    grammar_after_reasoning: str | None = None  # the grammar of what follows thoughts that were cut short
 
 
-class Ready(Struct):
+class PreparedPrompt(Struct):
     """A prompt as the engine takes it."""
 
     content: list[int] | str
     echo: str = ""  # the same as text, when the client wants it back
-    hearing: Hearing | None = None
-    made: Made = FREE
-    unkept: tuple[str, ...] = ()  # wishes that were not granted, a sentence each
-    opened: int | None = None  # where among its tokens the answer is opened, if that is known
+    reading: OutputReading | None = None
+    grammar: Made = UNCONSTRAINED
+    warnings: tuple[str, ...] = ()  # wishes that were not granted, a sentence each
+    answer_start: int | None = None  # where among its tokens the answer is opened, if that is known
     reuse: Reuse | None = None  # how much of it was there before
 
 
@@ -67,16 +67,16 @@ class Plan(Struct):
     request: Request
     lease: Lease
     jobs: list[Job]
-    prompts: list[Ready]
+    prompts: list[PreparedPrompt]
     ticket: Ticket
-    memory: Memory | None = None
+    replay: Memory | None = None
 
     @property
     def model(self) -> Model:
         return self.lease.model
 
     @property
-    def name(self) -> str:
+    def model_name(self) -> str:
         """What the model is called in the answer: the alias it was asked by, else its id."""
         asked = self.request.model.strip()
         return asked if asked in self.model.aliases else self.model.id
@@ -86,7 +86,7 @@ class Plan(Struct):
         """What was asked for and is not kept to, a sentence each."""
         return (
             *self.request.warnings,
-            *(said for one in self.prompts for said in (*one.unkept, *one.made.warnings)),
+            *(said for one in self.prompts for said in (*one.warnings, *one.grammar.warnings)),
         )
 
     @property
@@ -95,12 +95,12 @@ class Plan(Struct):
         return self.prompts[0].reuse if self.prompts else None
 
     @property
-    def choices(self) -> int:
+    def choice_count(self) -> int:
         """How many choices the answer has."""
         return self.request.n * len(self.jobs)
 
     @property
-    def read(self) -> int:
+    def prompt_tokens(self) -> int:
         """How many tokens of prompts the model reads, as far as that is known."""
         return sum(len(job.prompt) for job in self.jobs if isinstance(job.prompt, list))
 
@@ -109,7 +109,7 @@ class Plan(Struct):
         self.lease.release()
 
 
-async def prepare(request: Request, models: Models, again: bool = False) -> Plan:
+async def prepare(request: Request, models: ModelRegistry, already_admitted: bool = False) -> Plan:
     """Do all that can be the client's fault, before any header is sent.
 
     What goes on with an answer that has begun comes `again`: no queue is too long for it.
@@ -117,18 +117,18 @@ async def prepare(request: Request, models: Models, again: bool = False) -> Plan
     lease = await models.acquire(request.model)
     try:
         model = lease.model
-        check(request, model)
-        ticket = model.gate.enter(choices(request) * len(request.prompts), again)
+        validate_request(request, model)
+        ticket = model.gate.enter(count_choices(request) * len(request.prompts), already_admitted)
     except BaseException:
         lease.release()
         raise
     plan = Plan(request, lease, [], [], ticket, models.memory)
     try:
         for prompt in request.prompts:
-            ready = await render(prompt, model, request, models)
-            room = fit(ready.content, model, "messages" if isinstance(prompt, Chat) else "prompt")
+            ready = await render_prompt(prompt, model, request, models)
+            room = check_context_length(ready.content, model, "messages" if isinstance(prompt, Chat) else "prompt")
             job = make_job(request, ready, model, room)
-            with blaming(request):
+            with attribute_grammar_errors(request):
                 await model.engine.admit(job)
             plan.jobs.append(job)
             plan.prompts.append(ready)
@@ -138,80 +138,80 @@ async def prepare(request: Request, models: Models, again: bool = False) -> Plan
     return plan
 
 
-def choices(request: Request) -> int:
+def count_choices(request: Request) -> int:
     """How many choices the engine makes for each prompt."""
     return max(request.n, request.best_of or 0)
 
 
-async def render(prompt: Chat | Prompt, model: Model, request: Request, models: Models) -> Ready:
+async def render_prompt(prompt: Chat | Prompt, model: Model, request: Request, models: ModelRegistry) -> PreparedPrompt:
     """What goes to the engine, and what to do with the answer."""
     if isinstance(prompt, Chat):
         return await render_chat(prompt, model, request, models)
     made = await constrain(None, request, model, Beginning(), models.workshop)
-    content = await model.prompt.encode(prompt)
+    content = await model.renderer.encode(prompt)
     if not content:
         raise BadRequest("The prompt is empty.", param="prompt")
     if not request.echo or isinstance(content, str):
-        return Ready(content, content if request.echo else "", made=made)
-    return Ready(content, detokenizer(model).text(content), made=made)
+        return PreparedPrompt(content, content if request.echo else "", grammar=made)
+    return PreparedPrompt(content, make_detokenizer(model).text(content), grammar=made)
 
 
-async def render_chat(chat: Chat, model: Model, request: Request, models: Models) -> Ready:
+async def render_chat(chat: Chat, model: Model, request: Request, models: ModelRegistry) -> PreparedPrompt:
     """Where the answer begins, in thoughts or not, is decided by this very prompt."""
-    chat, unkept = granted(chat, model)
-    speech = model.speech.heard_in(chat)
-    budget = budget_of(chat, model, request)
-    voice = voice_of(model, request)
-    recalled = await write(chat, voice, models.memory)
+    chat, unkept = drop_unsupported(chat, model)
+    speech = model.output_format.heard_in(chat)
+    budget = get_reasoning_budget(chat, model, request)
+    voice = make_replay_scope(model, request)
+    recalled = await render_with_replay(chat, voice, models.memory)
     rendered = recalled.rendered
     content = rendered.text if rendered.ids is None else rendered.ids
-    begins = await speech.begins(chat, rendered, model.prompt) if speech else Beginning()
+    begins = await speech.begins(chat, rendered, model.renderer) if speech else Beginning()
     if begins.inside and budget == 0:
-        content, begins = await extended(content, (), model), Beginning(inside=False)
-    ready = Ready(content, unkept=unkept, opened=rendered.opened)
+        content, begins = await extend_prompt(content, (), model), Beginning(inside=False)
+    ready = PreparedPrompt(content, warnings=unkept, answer_start=rendered.opened)
     if models.memory is not None and isinstance(content, list):
         ready.reuse = models.memory.reuse(content, recalled, voice)
     if not speech:
-        ready.made = await constrain(chat, request, model, begins, models.workshop)
+        ready.grammar = await constrain(chat, request, model, begins, models.workshop)
         return ready
     shop = models.workshop
-    ready.made = await constrain(chat, request, model, begins, shop, silent=budget == 0)
-    ready.hearing = Hearing(chat, speech, begins, budget)
-    if budget is not None and ready.made.grammar is not None:
-        closed = await constrain(chat, request, model, Beginning(), shop, silent=True)
-        ready.hearing.after = closed.grammar
+    ready.grammar = await constrain(chat, request, model, begins, shop, without_reasoning=budget == 0)
+    ready.reading = OutputReading(chat, speech, begins, budget)
+    if budget is not None and ready.grammar.grammar is not None:
+        closed = await constrain(chat, request, model, Beginning(), shop, without_reasoning=True)
+        ready.reading.grammar_after_reasoning = closed.grammar
     return ready
 
 
-async def write(chat: Chat, voice: Voice, memory: Memory | None) -> Recalled:
+async def render_with_replay(chat: Chat, voice: Voice, memory: Memory | None) -> Recalled:
     """The prompt of a chat, with earlier turns as the model wrote them where that is known."""
     if memory is None:
-        return Recalled(await voice.model.prompt.render(chat))
+        return Recalled(await voice.model.renderer.render(chat))
     return await memory.render(chat, voice)
 
 
-def voice_of(model: Model, request: Request) -> Voice:
+def make_replay_scope(model: Model, request: Request) -> Voice:
     return Voice(model, request.owner, request.lora or ())
 
 
-def detokenizer(
+def make_detokenizer(
     model: Model, stops: Sequence[str] = (), logprobs: bool = False, speech: Speech = PLAIN
 ) -> Detokenizer:
     if model.tokenizer is None:
         return Detokenizer(None, frozenset(), stops, logprobs)
-    return Detokenizer(model.tokenizer.pieces, model.control(speech).hidden, stops, logprobs)
+    return Detokenizer(model.tokenizer.pieces, model.get_special_tokens(speech).hidden, stops, logprobs)
 
 
-def make_job(request: Request, ready: Ready, model: Model, room: int | None) -> Job:
+def make_job(request: Request, ready: PreparedPrompt, model: Model, room: int | None) -> Job:
     """What the engine must do: the request's wishes over the model's over ours."""
-    sampling = request.sampling.over(model.defaults.over(DEFAULT_SAMPLING))
+    sampling = request.sampling.with_defaults(model.defaults.with_defaults(DEFAULT_SAMPLING))
     if room is not None:
         wanted = sampling.max_tokens
         longest = room if wanted is None else min(wanted, room)
-        sampling = Sampling(max_tokens=longest).over(sampling)
-    if request.reads_only:
-        sampling = Sampling(max_tokens=1).over(sampling)
-    n = choices(request)
+        sampling = Sampling(max_tokens=longest).with_defaults(sampling)
+    if request.prefill_only:
+        sampling = Sampling(max_tokens=1).with_defaults(sampling)
+    n = count_choices(request)
     cached = request.cache_prompt
     if cached is None:  # numbers differ in their last bits when part of a prompt was read before
         cached = request.sampling.seed is None
@@ -225,7 +225,7 @@ def make_job(request: Request, ready: Ready, model: Model, room: int | None) -> 
         n=n,
         logprobs=logprobs,
         prompt_logprobs=request.logprobs if request.echo else None,
-        grammar=ready.made.grammar,
+        grammar=ready.grammar.grammar,
         lora=request.lora or (),
         cache_prompt=cached,
     )
@@ -233,41 +233,41 @@ def make_job(request: Request, ready: Ready, model: Model, room: int | None) -> 
 
 async def generate(plan: Plan, deliver: Deliver) -> None:
     """Run the answer and hand out what it gains. Cancelling this cancels the engine at once."""
-    with blaming(plan.request):
+    with attribute_grammar_errors(plan.request):
         whole = Completion()
-        if plan.request.reads_only:
-            await run(plan, whole.add)
+        if plan.request.prefill_only:
+            await run_jobs(plan, whole.add)
             spent = replace(whole.usage, completion=0, reasoning=0)
-            await done(deliver(Delta(finish="length", usage=spent)))
+            await await_delivery(deliver(Delta(finish="length", usage=spent)))
         elif (plan.request.best_of or 0) > plan.request.n:
-            await run(plan, whole.add)
+            await run_jobs(plan, whole.add)
             told = plan.request.logprobs is not None
-            for delta in likeliest(whole, plan.jobs[0].n, plan.request.n, told):
-                await done(deliver(delta))
+            for delta in select_best(whole, plan.jobs[0].n, plan.request.n, told):
+                await await_delivery(deliver(delta))
         else:
-            await run(plan, deliver)
+            await run_jobs(plan, deliver)
 
 
-async def done(waiting: Awaitable[None] | None) -> None:
+async def await_delivery(waiting: Awaitable[None] | None) -> None:
     if waiting is not None:
         await waiting
 
 
-async def run(plan: Plan, deliver: Deliver) -> None:
+async def run_jobs(plan: Plan, deliver: Deliver) -> None:
     """Run the jobs and read their steps until every choice is done."""
     readers = make_readers(plan)
-    notes = make_notes(plan)
+    notes = make_recorder(plan)
     left = len(readers)
     await plan.ticket.wait()
-    async with closing(start(plan, readers)) as steps:
+    async with close_at_end(start_jobs(plan, readers)) as steps:
         async for step in steps:
             if not 0 <= step.choice < len(readers):
                 raise EngineFailed("The engine answered with a choice nobody asked for.")
             if step.prompt_tokens is not None or step.prompt_logprobs:
-                share(step, readers, plan.jobs[0].n)
+                share_prompt_counts(step, readers, plan.jobs[0].n)
             for delta in readers[step.choice].feed(step):
                 if notes is not None:
-                    take_note(notes, delta, readers[delta.choice])
+                    record_delta(notes, delta, readers[delta.choice])
                 waiting = deliver(delta)
                 if waiting is not None:
                     await waiting
@@ -277,28 +277,28 @@ async def run(plan: Plan, deliver: Deliver) -> None:
     raise EngineFailed("The engine stopped before the answer was finished.")
 
 
-def start(plan: Plan, readers: list[Reader]) -> AsyncGenerator[Step, None]:
+def start_jobs(plan: Plan, readers: list[Reader]) -> AsyncGenerator[Step, None]:
     """Start the jobs; one that may think only so long is watched."""
-    hearing, reader = plan.prompts[0].hearing, readers[0]
+    hearing, reader = plan.prompts[0].reading, readers[0]
     if hearing is not None and hearing.budget is not None and isinstance(reader, ChatReader):
-        return within_budget(plan.model, plan.jobs[0], reader, hearing.after)
-    return run_together(plan.model.engine, plan.jobs)
+        return generate_within_budget(plan.model, plan.jobs[0], reader, hearing.grammar_after_reasoning)
+    return generate_merged(plan.model.engine, plan.jobs)
 
 
-def make_notes(plan: Plan) -> Notes | None:
+def make_recorder(plan: Plan) -> Notes | None:
     """What listens to the answer of a chat for the memory; the best of many is not kept."""
-    memory, request = plan.memory, plan.request
+    memory, request = plan.replay, plan.request
     if memory is None or plan.reuse is None or (request.best_of or 0) > request.n:
         return None
-    notes, first = Notes(memory, voice_of(plan.model, request), request.keep, request.source), 0
+    notes, first = Notes(memory, make_replay_scope(plan.model, request), request.store, request.response_id), 0
     for job, ready in zip(plan.jobs, plan.prompts, strict=True):
         if ready.reuse is not None:
-            notes.ask(range(first, first + job.n), ready.reuse, ready.opened)
+            notes.ask(range(first, first + job.n), ready.reuse, ready.answer_start)
         first += job.n
-    return None if request.reads_only else notes  # the prompt is known then, and that is all
+    return None if request.prefill_only else notes  # the prompt is known then, and that is all
 
 
-def take_note(notes: Notes, delta: Delta, reader: Reader) -> None:
+def record_delta(notes: Notes, delta: Delta, reader: Reader) -> None:
     notes.hear(delta)
     if delta.finish is not None:
         notes.end(delta.choice, reader.said, reader.given)
@@ -313,27 +313,27 @@ def make_readers(plan: Plan) -> list[Reader]:
     return readers
 
 
-def make_reader(plan: Plan, job: Job, ready: Ready, index: int, *, first: bool) -> Reader:
-    model, hearing = plan.model, ready.hearing
-    stops = () if ready.made.ends else plan.request.stop
+def make_reader(plan: Plan, job: Job, ready: PreparedPrompt, index: int, *, first: bool) -> Reader:
+    model, hearing = plan.model, ready.reading
+    stops = () if ready.grammar.ends else plan.request.stop
     if hearing is None:
-        text = detokenizer(model, stops, job.logprobs is not None)
+        text = make_detokenizer(model, stops, job.logprobs is not None)
         return Reader(index, job, text, ready.echo, first=first)
-    speech = hearing.speech
-    how = Listening(
-        speech.parser(hearing.chat, hearing.begins),
+    speech = hearing.output_format
+    how = ReaderOptions(
+        speech.parser(hearing.chat, hearing.start),
         plan.request.include_reasoning,
-        model.control(speech).shown - speech.kept(model.tokenizer),
+        model.get_special_tokens(speech).shown - speech.kept(model.tokenizer),
         job.grammar is not None,
-        ready.made.shaped,
+        ready.grammar.shaped,
         hearing.budget,
         speech.closing or "",
     )
-    text = detokenizer(model, stops, speech=speech)  # logprobs go with what the parser makes of it
+    text = make_detokenizer(model, stops, speech=speech)  # logprobs go with what the parser makes of it
     return ChatReader(index, job, text, how, first=first)
 
 
-def share(step: Step, readers: list[Reader], choices: int) -> None:
+def share_prompt_counts(step: Step, readers: list[Reader], choices: int) -> None:
     """What is told of a prompt, with any of its choices, is for all of them."""
     first = step.choice - step.choice % choices
     readers[first].count_prompt(step)
@@ -341,12 +341,12 @@ def share(step: Step, readers: list[Reader], choices: int) -> None:
         reader.echo(step.prompt_logprobs)
 
 
-async def count(request: Request, models: Models) -> int:
+async def count_prompt_tokens(request: Request, models: ModelRegistry) -> int:
     """How many tokens the prompt of a chat would have."""
     chat = cast(Chat, request.prompts[0])
     with await models.acquire(request.model) as model:
-        asked, _ = granted(chat, model)
-        rendered = (await write(asked, voice_of(model, request), models.memory)).rendered
+        asked, _ = drop_unsupported(chat, model)
+        rendered = (await render_with_replay(asked, make_replay_scope(model, request), models.memory)).rendered
     if rendered.ids is None:
         raise Unsupported("This model's tokens cannot be counted without its tokenizer.")
     return len(rendered.ids)

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from dragoman.events import Channel, Delta, Finish, Token, Usage
 from dragoman.output.library import OutputParser
 from dragoman.output.span import Span
-from dragoman.pipeline.detokenize import Detokenizer, Released
-from dragoman.pipeline.usage import Place, Tally
+from dragoman.pipeline.detokenize import Detokenizer, ReleasedText
+from dragoman.pipeline.usage import TokenSpan, TokenLedger
 from dragoman.types import Job, Logprob, Step
 
 FINISHES = ("stop", "length")
@@ -130,7 +130,7 @@ class Reader:
         """Logprobs of the prompt, to be told with it."""
         self._marks = tuple(map(self._text.token, marks))
 
-    def _finish(self, step: Step, released: Released) -> Delta:
+    def _finish(self, step: Step, released: ReleasedText) -> Delta:
         """A stop string that was met wins over whatever else ended the choice."""
         self._done = True
         text, tokens = released.text, released.tokens
@@ -145,10 +145,10 @@ class Reader:
         usage = self._usage()
         return Delta(self._index, text, tokens=tokens, finish=finish, stop=stop, usage=usage)
 
-    def _with_prompt(self, released: Released) -> Released:
+    def _with_prompt(self, released: ReleasedText) -> ReleasedText:
         """Put the echoed prompt before the first text."""
         echo, self._echo = self._echo, ""
-        return Released(echo + released.text, self._marks + released.tokens, released.stop)
+        return ReleasedText(echo + released.text, self._marks + released.tokens, released.stop)
 
     def count_prompt(self, step: Step) -> None:
         """The engine's own count of the prompt, whichever choice it came with."""
@@ -165,7 +165,7 @@ class Reader:
         return Usage(prompt, self._completion, min(self._cached, prompt))
 
 
-class Listening(Struct, frozen=True):
+class ReaderOptions(Struct, frozen=True):
     """How one choice of a chat is to be read."""
 
     parser: OutputParser
@@ -181,14 +181,14 @@ class ChatReader(Reader):
     """Reads a choice of a chat: the parser says what of its text is what."""
 
     def __init__(
-        self, index: int, job: Job, text: Detokenizer, how: Listening, *, first: bool
+        self, index: int, job: Job, text: Detokenizer, how: ReaderOptions, *, first: bool
     ) -> None:
         super().__init__(index, job, text, "", first=first)
         self._how = how
         self._parser = how.parser
         self._logprobs = job.logprobs is not None
         self._marked = self._logprobs or bool(how.shown)
-        self._tally = Tally()
+        self._tally = TokenLedger()
         self._leading = how.shaped  # no text was told yet
         self._job = job.id
         self._calls = 0
@@ -230,14 +230,14 @@ class ChatReader(Reader):
                 deltas += self._interrupt()
         return deltas
 
-    def _place(self, step: Step, start: int, end: int, count: int) -> Place:
+    def _place(self, step: Step, start: int, end: int, count: int) -> TokenSpan:
         if not self._marked:
-            return Place(start, end, count)
+            return TokenSpan(start, end, count)
         single = step.text is None and len(step.ids) == 1
         control = single and step.ids[0] in self._how.shown
         marks = step.logprobs[:1] if single else step.logprobs
         told = tuple(map(self._text.token, marks)) if self._logprobs else ()
-        return Place(start, end, count, told, control)
+        return TokenSpan(start, end, count, told, control)
 
     def _deltas(self, spans: Sequence[Span]) -> list[Delta]:
         deltas = []

@@ -16,18 +16,18 @@ from msgspec.structs import replace
 
 from dragoman.errors import ContextOverflow
 from dragoman.models.model import Model
-from dragoman.pipeline.merge import closing
+from dragoman.pipeline.merge import close_at_end
 from dragoman.pipeline.reader import ChatReader
 from dragoman.types import Job, Step
 
 
-async def within_budget(
+async def generate_within_budget(
     model: Model, job: Job, reader: ChatReader, grammar: str | None = None
 ) -> AsyncGenerator[Step, None]:
     """Steps of a job, and of those that take over from it, under the grammar of an answer."""
     first = True
     while True:
-        async with closing(model.engine.generate(job)) as steps:
+        async with close_at_end(model.engine.generate(job)) as steps:
             async for step in steps:
                 # the prompt of a job that took over is no prompt to the client
                 yield step if first else replace(step, prompt_tokens=None, cached_tokens=None)
@@ -37,7 +37,7 @@ async def within_budget(
                 return
         heard = reader.resume()
         job = replace(job, grammar=grammar)
-        job = shortened(job, heard, await extended(job.prompt, heard, model), model)
+        job = make_continuation_job(job, heard, await extend_prompt(job.prompt, heard, model), model)
         reader.go_on(job.prompt)
         if job.sampling.max_tokens == 0:
             yield Step(finish="length")
@@ -50,19 +50,19 @@ async def within_budget(
             return
 
 
-async def extended(prompt: list[int] | str, heard: Sequence[Step], model: Model) -> list[int] | str:
+async def extend_prompt(prompt: list[int] | str, heard: Sequence[Step], model: Model) -> list[int] | str:
     """A prompt that goes on with what was said and the end of the thoughts."""
-    end = model.speech.ending
+    end = model.output_format.ending
     said = "".join(step.text or "" for step in heard)
     if isinstance(prompt, str) or model.tokenizer is None:
         return f"{prompt}{said}{end}"
     ids = [token for step in heard for token in step.ids]
     if said and not ids:
-        ids = await model.prompt.marked(said)
-    return [*prompt, *ids, *await model.prompt.marked(end)]
+        ids = await model.renderer.marked(said)
+    return [*prompt, *ids, *await model.renderer.marked(end)]
 
 
-def shortened(job: Job, heard: Sequence[Step], prompt: list[int] | str, model: Model) -> Job:
+def make_continuation_job(job: Job, heard: Sequence[Step], prompt: list[int] | str, model: Model) -> Job:
     """The job that goes on from a prompt, within what is left of the limits."""
     spent = sum(step.tokens or len(step.ids) for step in heard)
     most, least = job.sampling.max_tokens, job.sampling.min_tokens

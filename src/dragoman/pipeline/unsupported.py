@@ -13,23 +13,23 @@ from dragoman.models.model import Model
 from dragoman.types import Chat
 
 
-def granted(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
+def drop_unsupported(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
     """The chat with those of its wishes that can be honoured, and a sentence for each other one."""
     unkept = []
-    if "reasoning_effort" in chat.wishes:
+    if "reasoning_effort" in chat.optional_fields:
         try:
-            model.prompt.check_effort(chat)
+            model.renderer.check_effort(chat)
         except BadRequest as error:
             unkept.append(_sentence(chat, "reasoning_effort", error.message))
             chat = replace(chat, reasoning_effort=None)
-    limited = model.prompt.keeps_budget or model.speech.closing is not None
-    if "thinking_budget" in chat.wishes and chat.thinking_budget is not None and not limited:
+    limited = model.renderer.keeps_budget or model.output_format.closing is not None
+    if "thinking_budget" in chat.optional_fields and chat.thinking_budget is not None and not limited:
         why = "This model's thinking cannot be limited."
-        if model.speech.reasoning is not None:  # a limit to what is not there is kept
+        if model.output_format.reasoning is not None:  # a limit to what is not there is kept
             unkept.append(_sentence(chat, "thinking_budget", why))
         chat = replace(chat, thinking_budget=None)
     return chat, tuple(unkept)
 
 
 def _sentence(chat: Chat, field: str, why: str) -> str:
-    return f"`{chat.name(field)}` has no effect: {why}"
+    return f"`{chat.get_client_field_name(field)}` has no effect: {why}"

@@ -16,7 +16,7 @@ from msgspec import Struct
 from dragoman.events import Token
 
 
-class Place(Struct):
+class TokenSpan(Struct):
     """Tokens that came together, and the characters they stand for."""
 
     start: int
@@ -39,14 +39,14 @@ class Place(Struct):
         return more
 
 
-class Tally:
+class TokenLedger:
     """The ledger. `thoughts` is how many tokens of reasoning there were."""
 
     def __init__(self) -> None:
         self.thoughts = 0
-        self._open: deque[Place] = deque()
+        self._open: deque[TokenSpan] = deque()
 
-    def note(self, place: Place) -> None:
+    def note(self, place: TokenSpan) -> None:
         self._open.append(place)
 
     def thought(self, start: int, text: str) -> str:
@@ -77,7 +77,7 @@ class Tally:
         while self._open and self._open[0].end <= before:
             self._open.popleft()
 
-    def _claimed(self, start: int, end: int) -> list[Place]:
+    def _claimed(self, start: int, end: int) -> list[TokenSpan]:
         """Every place that has characters in the span; what lies before it is forgotten."""
         places, claimed = self._open, []
         while places and places[0].start < end:
@@ -90,7 +90,7 @@ class Tally:
         return claimed
 
 
-def _without(text: str, start: int, places: list[Place]) -> str:
+def _without(text: str, start: int, places: list[TokenSpan]) -> str:
     parts, at = [], 0
     for place in places:
         parts.append(text[at : max(0, place.start - start)])

@@ -7,7 +7,7 @@ from dragoman.models.model import Model
 from dragoman.types import Chat, Request, Sampling
 
 
-def check(request: Request, model: Model) -> None:
+def validate_request(request: Request, model: Model) -> None:
     """Refuse by name what this model's engine cannot do."""
     can = model.capabilities
     if request.logprobs is not None and request.logprobs > can.logprobs:
@@ -34,7 +34,7 @@ def check(request: Request, model: Model) -> None:
                 raise Unsupported(f"This model's engine cannot honour `{name}`.", param=name)
 
 
-def fit(content: list[int] | str, model: Model, param: str) -> int | None:
+def check_context_length(content: list[int] | str, model: Model, param: str) -> int | None:
     """How many tokens are left for the answer, if that is known; none is an error."""
     context = model.capabilities.context
     if context is None or isinstance(content, str):
@@ -49,12 +49,12 @@ def fit(content: list[int] | str, model: Model, param: str) -> int | None:
     return room
 
 
-def budget_of(chat: Chat, model: Model, request: Request) -> int | None:
+def get_reasoning_budget(chat: Chat, model: Model, request: Request) -> int | None:
     """Most tokens of thoughts, where the template does not see to it itself."""
-    if chat.thinking_budget is None or model.prompt.keeps_budget:
+    if chat.thinking_budget is None or model.renderer.keeps_budget:
         return None
-    name = chat.name("thinking_budget")
-    if model.speech.closing is None:
+    name = chat.get_client_field_name("thinking_budget")
+    if model.output_format.closing is None:
         raise Unsupported("This model's thinking cannot be limited.", param=name)
     if request.n > 1:
         raise Unsupported(f"`{name}` and `n` cannot be had together here.", param=name)

@@ -48,7 +48,7 @@ def needless(chat: Chat, knobs: Knobs) -> bool:
 
 def _effort(chat: Chat, known: bool, facts: Facts, knobs: Knobs) -> dict[str, Any]:
     effort, name, switch = chat.reasoning_effort, knobs.effort, knobs.switch
-    param = chat.name(EFFORT)
+    param = chat.get_client_field_name(EFFORT)
     if switch is not None and switch[0] == name and switch[2] not in facts.words:
         switch = None  # a template that writes down any word turns nothing off
     if effort == "none":
@@ -65,4 +65,4 @@ def _effort(chat: Chat, known: bool, facts: Facts, knobs: Knobs) -> dict[str, An
 
 
 def no_effort(chat: Chat) -> Unsupported:
-    return Unsupported("This model has no reasoning effort to set.", param=chat.name(EFFORT))
+    return Unsupported("This model has no reasoning effort to set.", param=chat.get_client_field_name(EFFORT))

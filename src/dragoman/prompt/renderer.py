@@ -219,7 +219,7 @@ class Prompter:
         self.check_effort(chat)
         for said, name in (
             (chat.template_kwargs, "chat_template_kwargs"),
-            (chat.continue_final_message, chat.name("continue_final_message")),
+            (chat.continue_final_message, chat.get_client_field_name("continue_final_message")),
         ):
             if said:
                 raise Unsupported(f"This model has no chat template for `{name}`.", param=name)
@@ -236,7 +236,7 @@ class Prompter:
         turns = arrange(chat.messages, self.abilities, tools)
         given = self._given(chat, turns, tools)
         numbers = {id(said): number for number, said in enumerate(remembered(chat))}
-        signed = [(at, numbers[id(one.said)]) for at, one in enumerate(turns) if one.said]
+        signed = [(at, numbers[id(one.replay)]) for at, one in enumerate(turns) if one.replay]
 
         def split(marked: Marked) -> list[str]:
             made = self._variables(chat, given, marked)
@@ -299,7 +299,7 @@ class Prompter:
             if not found:
                 raise Unsupported(
                     "This model's chat template cannot leave the last message open.",
-                    param=chat.name("continue_final_message"),
+                    param=chat.get_client_field_name("continue_final_message"),
                 )
             text = text.replace(CUT, "")
         return self._guard.split(text)

@@ -108,13 +108,13 @@ class Memory:
     async def render(self, chat: Chat, voice: Voice) -> Recalled:
         """The prompt of a chat with what is remembered of it."""
         model = voice.model
-        if not model.prompt.recalls:
-            return Recalled(await model.prompt.render(chat))
+        if not model.renderer.recalls:
+            return Recalled(await model.renderer.render(chat))
         chat, place, lost = await self.recall(chat, voice)
-        rendered: Rendered = await model.prompt.render(chat, opened=True)
+        rendered: Rendered = await model.renderer.render(chat, opened=True)
         most, length = model.capabilities.context, len(rendered.ids or ())
         if rendered.recalled and most is not None and length >= most:
-            shorter: Rendered = await model.prompt.render(without(chat), opened=True)
+            shorter: Rendered = await model.renderer.render(without(chat), opened=True)
             if len(shorter.ids or ()) < most:
                 lost = (*lost, *rendered.lost, *[ROOM] * rendered.recalled)
                 return Recalled(shorter, place, lost)

@@ -97,7 +97,7 @@ class Recaller:
         """The chat with what is remembered of turns that can be replaced at all."""
         messages, lost = [], []
         for at, message in enumerate(chat.messages):
-            said = message.said
+            said = message.replay
             if said is not None:
                 going_on = chat.continue_final_message and at == len(chat.messages) - 1
                 marked = bool(said.opening) and said.opening[0] in self._names
@@ -137,19 +137,19 @@ def _cleaned(piece: Piece) -> Piece:
 
 
 def remembered(chat: Chat) -> list[ReplayedTurn]:
-    return [message.said for message in chat.messages if message.said is not None]
+    return [message.replay for message in chat.messages if message.replay is not None]
 
 
 def without(
     chat: Chat, numbers: set[int] | None = None, told: Sequence[Message] | None = None
 ) -> Chat:
     """The chat with nothing remembered of these turns, or of any; `told` is how they were told."""
-    if all(message.said is None for message in chat.messages):
+    if all(message.replay is None for message in chat.messages):
         return chat
     messages, number = [], -1
     for message, own in zip(chat.messages, told or chat.messages, strict=True):
-        number += message.said is not None
-        if message.said is not None and (numbers is None or number in numbers):
+        number += message.replay is not None
+        if message.replay is not None and (numbers is None or number in numbers):
             message = replace(own, said=None)
         messages.append(message)
     return replace(chat, messages=tuple(messages))

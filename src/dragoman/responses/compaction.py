@@ -76,7 +76,7 @@ def _summarising(request: Request) -> Request:
         response_format=None,
         # all its tokens should be for the summary
         reasoning_effort=chat.reasoning_effort or "none",
-        wishes=(*chat.wishes, "reasoning_effort"),
+        wishes=(*chat.optional_fields, "reasoning_effort"),
     )
     most = request.sampling.max_tokens or LONGEST
     sampling = replace(request.sampling, max_tokens=most)
@@ -86,7 +86,7 @@ def _summarising(request: Request) -> Request:
 
 def _unkept(plan: pipeline.Plan, chat: Chat, cut: bool) -> tuple[str, ...]:
     """The warnings, but for those of a wish that was ours."""
-    ours = plan.prompts[0].unkept if chat.reasoning_effort is None else ()
+    ours = plan.prompts[0].warnings if chat.reasoning_effort is None else ()
     said = tuple(one for one in plan.warnings if one not in ours)
     return (*said, CUT) if cut else said
 

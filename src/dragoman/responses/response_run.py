@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, DragomanError
 from dragoman.events import Delta, Usage
-from dragoman.models.registry import Models
+from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked, Frame, ResponseEncoder
@@ -44,7 +44,7 @@ class ResponseContext:
 
     def __init__(
         self,
-        models: Models,
+        models: ModelRegistry,
         owner: str,
         sealing: OwnerSigner,
         history: Sequence[Item] = (),
@@ -77,8 +77,8 @@ class ResponseRun:
         frame = Frame(
             id=self.id,
             created=self.created,
-            model=plan.name,
-            echo=responses.echo(asked, plan.name, plan.jobs[0].sampling),
+            model=plan.model_name,
+            echo=responses.echo(asked, plan.model_name, plan.jobs[0].sampling),
             tools=responses.known(asked, scene.history) | scene.remote.known,
             include=asked.include,
             summary=bool(asked.summary),
@@ -177,7 +177,7 @@ class ResponseRun:
         self._last = self.writer.end(self.usage)
         await self._kept()
         frames, self._last = self._last, []
-        await pipeline.done(push(frames))
+        await pipeline.await_delivery(push(frames))
 
     async def fail(self, error: DragomanError) -> list[bytes]:
         """What ends it; one that was about to end when this came ends as it would have."""
@@ -245,7 +245,7 @@ async def _plan(
         if spent is not None:
             request = _shorter(request, spent)
         try:
-            return await prepare(request, scene.models, again=bool(output))
+            return await prepare(request, scene.models, already_admitted=bool(output))
         except BadRequest as error:
             if not scene.remote.loosen(error):
                 raise

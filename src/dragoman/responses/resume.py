@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError, Draining
-from dragoman.pipeline.pipeline import done
+from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols import responses
 from dragoman.replay import Reuse
 from dragoman.responses.feed import Feed
@@ -60,7 +60,7 @@ class FeedRun(ResumedRun):
             return
         async for frames in self._feed.listen(self._at):
             for frame in frames:  # one by one, to know which were told when this is interrupted
-                await done(outlet.push([frame]))
+                await await_delivery(outlet.push([frame]))
                 self._at += 1
 
     async def fail(self, error: DragomanError) -> list[bytes]:
@@ -100,13 +100,13 @@ class StoredRun(ResumedRun):
         if not self._row.background:
             frames = responses.replay(self._row.body)
             heard = min(self._at + 1, len(frames) - 1)  # a replay has fewer; its end is always told
-            await done(outlet.push(frames[heard:]))
+            await await_delivery(outlet.push(frames[heard:]))
             return
         ended = False
         while True:
             frames = await self._more()
             if frames:
-                await done(outlet.push(frames))
+                await await_delivery(outlet.push(frames))
             elif ended:
                 break
             else:
@@ -115,7 +115,7 @@ class StoredRun(ResumedRun):
                 self._row = row or self._row
                 if not ended:
                     await asyncio.sleep(LOOK)
-        await done(outlet.push(await self._ending()))
+        await await_delivery(outlet.push(await self._ending()))
 
     async def _more(self) -> list[bytes]:
         """Frames that were not told yet."""

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from dragoman.errors import DragomanError
 from dragoman.events import Completion, Delta, Usage
-from dragoman.models.registry import Models
+from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
 from dragoman.protocols import Dialect, Encoder
 from dragoman.replay import Reuse
@@ -77,9 +77,13 @@ class CompletionRun:
         self._usage = Usage()
 
     @classmethod
-    async def prepare(cls, dialect: Dialect, request: Request, models: Models) -> CompletionRun:
+    async def prepare(
+        cls, dialect: Dialect, request: Request, models: ModelRegistry
+    ) -> CompletionRun:
         plan = await pipeline.prepare(request, models)
-        return cls(plan, dialect.encoder(request, plan.name, plan.choices, plan.read))
+        return cls(
+            plan, dialect.encoder(request, plan.model_name, plan.choice_count, plan.prompt_tokens)
+        )
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -109,7 +113,7 @@ class CompletionRun:
 
         await pipeline.generate(self._plan, deliver)
         await self._kept()
-        await pipeline.done(push(self._writer.end(self._usage)))
+        await pipeline.await_delivery(push(self._writer.end(self._usage)))
 
     async def _kept(self) -> None:
         if self.keep is not None:

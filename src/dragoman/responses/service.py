@@ -24,14 +24,21 @@ from dragoman.protocols.responses.types import Item
 from dragoman.responses.background import BackgroundRuns
 from dragoman.responses.history import Local, before, resolved, unrepeated
 from dragoman.responses.response_run import ResponseContext, ResponseRun
-from dragoman.responses.resume import FeedRun, StoredRun, LaunchedRun
+from dragoman.responses.resume import FeedRun, LaunchedRun, StoredRun
 from dragoman.responses.run import Run
 from dragoman.responses.state import State
-from dragoman.responses.tool_rounds import NOTHING, SERVERS, RemoteToolLimits, RemoteTools, approved, attach
+from dragoman.responses.tool_rounds import (
+    NOTHING,
+    SERVERS,
+    RemoteToolLimits,
+    RemoteTools,
+    approved,
+    attach,
+)
 from dragoman.store.rows import RUNNING, StoredResponse
 
 if TYPE_CHECKING:
-    from dragoman.models.registry import Models
+    from dragoman.models.registry import ModelRegistry
     from dragoman.store.store import Store
 
 log = logging.getLogger("dragoman.turns")
@@ -51,7 +58,11 @@ class ResponseService:
     """All responses of this server."""
 
     def __init__(
-        self, models: Models, state: State, background: BackgroundRuns, elsewhere: RemoteToolsConfig
+        self,
+        models: ModelRegistry,
+        state: State,
+        background: BackgroundRuns,
+        elsewhere: RemoteToolsConfig,
     ) -> None:
         self._models = models
         self._state = state
@@ -136,7 +147,7 @@ class ResponseService:
         """How many tokens a request would have the model read."""
         asked, scene = await self.scene(asked, owner, {})
         request = responses.to_request(asked, scene.history, owner=owner, sealing=scene.sealing)
-        return await pipeline.count(request, self._models)
+        return await pipeline.count_prompt_tokens(request, self._models)
 
     async def _row(self, owner: str, name: str) -> StoredResponse:
         row = await (await self._state.store()).get(owner, name)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dragoman.errors import Unavailable
 from dragoman.protocols import responses
 from dragoman.signing import Signer
-from dragoman.store.rows import StoreLimits, StoredTurn, StoreError
+from dragoman.store.rows import StoredTurn, StoreError, StoreLimits
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store

@@ -16,8 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest
-from dragoman.mcp.types import ListedTool, CallResult, McpServer, ToolClient, ToolsUnavailable
-from dragoman.pipeline.pipeline import done
+from dragoman.mcp.types import CallResult, ListedTool, McpServer, ToolClient, ToolsUnavailable
+from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols.responses import McpTool, ResponseEncoder, remote_name
 from dragoman.protocols.responses.types import Item, Known, Names, RemoteCall
 from dragoman.responses.run import Push
@@ -121,8 +121,8 @@ class RemoteTools:
             if one.told:
                 continue
             tools = [msgspec.to_builtins(tool) for tool in one.offered]
-            await done(push(writer.listing(label)))
-            await done(push(writer.listed(label, tools, one.error)))
+            await await_delivery(push(writer.listing(label)))
+            await await_delivery(push(writer.listed(label, tools, one.error)))
 
     @property
     def waiting(self) -> bool:
@@ -132,7 +132,7 @@ class RemoteTools:
     async def resume(self, writer: ResponseEncoder, push: Push, context: int | None) -> bool:
         """Make the calls that were approved; whether there were any."""
         for item in self._approved:
-            await done(push(writer.resume_call(item)))
+            await await_delivery(push(writer.resume_call(item)))
         return await self.answer(writer, push, context)
 
     async def answer(self, writer: ResponseEncoder, push: Push, context: int | None) -> bool:
@@ -151,7 +151,7 @@ class RemoteTools:
         try:
             for call, task in zip(calls, tasks, strict=True):
                 outcome = await task
-                await done(push(writer.result(call, outcome.output, outcome.error)))
+                await await_delivery(push(writer.result(call, outcome.output, outcome.error)))
         finally:
             for task in tasks:
                 task.cancel()
@@ -205,7 +205,9 @@ async def attach(
     return RemoteTools(toolbox, attached, known, bounds)
 
 
-async def _listed(toolbox: ToolClient, server: McpServer, history: Sequence[Item]) -> AttachedServer:
+async def _listed(
+    toolbox: ToolClient, server: McpServer, history: Sequence[Item]
+) -> AttachedServer:
     """What a server offers: as the client was told in an earlier turn, else asked anew."""
     told = _told(server.label, history)
     if told is not None:

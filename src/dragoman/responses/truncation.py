@@ -17,12 +17,12 @@ from dragoman.pipeline import pipeline
 from dragoman.types import Chat, Request
 
 if TYPE_CHECKING:
-    from dragoman.models.registry import Models
+    from dragoman.models.registry import ModelRegistry
 
 ANSWER = 1024  # tokens that an answer should have room for, if nothing else is said
 
 
-async def fitting(request: Request, models: Models, again: bool = False) -> pipeline.Plan:
+async def fitting(request: Request, models: ModelRegistry, again: bool = False) -> pipeline.Plan:
     """A plan for as much of the conversation as fits."""
     starts = _starts(request)
     try:
@@ -44,7 +44,7 @@ async def fitting(request: Request, models: Models, again: bool = False) -> pipe
     return await pipeline.prepare(_from(request, starts[low]), models, again)
 
 
-async def _fits(request: Request, models: Models, again: bool) -> bool:
+async def _fits(request: Request, models: ModelRegistry, again: bool) -> bool:
     """Whether there is room for a request and for an answer to it."""
     try:
         plan = await pipeline.prepare(request, models, again)

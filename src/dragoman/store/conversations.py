@@ -44,7 +44,9 @@ class ConversationRepository:
         if row is None:
             return None
         metadata = bytes(row.metadata)
-        return StoredConversation(id=conversation, owner=owner, created=row.created, metadata=metadata)
+        return StoredConversation(
+            id=conversation, owner=owner, created=row.created, metadata=metadata
+        )
 
     def update(self, owner: str, conversation: str, metadata: bytes) -> StoredConversation | None:
         grown = len(metadata) - func.length(conversations.c.metadata)

@@ -17,13 +17,13 @@ from dragoman.store.executor import StoreExecutor
 from dragoman.store.maintenance import Maintenance
 from dragoman.store.rows import (
     ROW,
+    Status,
+    StoredCompletion,
     StoredConversation,
     StoredItem,
-    StoredCompletion,
-    StoreLimits,
-    StoredTurn,
-    Status,
     StoredResponse,
+    StoredTurn,
+    StoreLimits,
     SweepCounts,
 )
 
@@ -138,7 +138,9 @@ class Store:
 
     # conversations
 
-    async def add_conversation(self, row: StoredConversation, items: Sequence[StoredItem] = ()) -> None:
+    async def add_conversation(
+        self, row: StoredConversation, items: Sequence[StoredItem] = ()
+    ) -> None:
         self._check([row.id, row.owner], [len(row.metadata)])
         self._check([item.id for item in items], [len(item.body) for item in items])
         await self._line.write(lambda desk: desk.conversations.add(row, items))

@@ -11,7 +11,7 @@ from dragoman.store.conversations import ConversationRepository
 from dragoman.store.expiry import ExpiryRepository
 from dragoman.store.key_values import KeyValueRepository
 from dragoman.store.responses import Numbered, ResponseRepository
-from dragoman.store.rows import RUNNING, StoredItem, Status, StoredResponse
+from dragoman.store.rows import RUNNING, Status, StoredItem, StoredResponse
 from dragoman.store.servers import ServerProcess, ServerRepository
 
 

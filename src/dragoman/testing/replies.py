@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import KINDS, EngineFailed
+from dragoman.errors import ERROR_CLASSES, EngineFailed
 
 Garbage: TypeAlias = Literal["nan_logprob", "after_finish", "bad_token", "bad_choice"]
 By: TypeAlias = Literal["words", "characters", "bytes"]
@@ -64,7 +64,7 @@ class Reply(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     def failure(self) -> BaseException:
         if isinstance(self.error, BaseException):
             return self.error
-        kind = KINDS.get(self.error)
+        kind = ERROR_CLASSES.get(self.error)
         if kind is not None:
             return kind("The script says that the engine fails here.")
         found = getattr(builtins, self.error, None)

@@ -51,7 +51,7 @@ class Subject:
         said |= {
             name: changes.pop(name) for name in tuple(changes) if name in Sampling.__struct_fields__
         }
-        sampling = Sampling(**said).over(job.sampling)
+        sampling = Sampling(**said).with_defaults(job.sampling)
         return msgspec.structs.replace(
             job, id=f"check-{self._number}", sampling=sampling, **changes
         )

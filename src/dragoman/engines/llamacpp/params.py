@@ -94,7 +94,7 @@ event_of: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
 
 def payload(job: Job, ask: Ask, context: int, adapters: Mapping[str, int]) -> dict[str, Any]:
     """Everything that bears on the answer, said explicitly."""
-    sampling = job.sampling.over(DEFAULT_SAMPLING)
+    sampling = job.sampling.with_defaults(DEFAULT_SAMPLING)
     body = FIXED | {
         "prompt": ask.prompt,
         "n_predict": ask.tokens,

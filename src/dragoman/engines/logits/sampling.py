@@ -51,7 +51,7 @@ class Picker:
     def __init__(
         self, sampling: Sampling, seed: int, prompt: Sequence[int], ends: frozenset[int]
     ) -> None:
-        self._sampling = sampling.over(DEFAULT_SAMPLING)
+        self._sampling = sampling.with_defaults(DEFAULT_SAMPLING)
         self._random = np.random.default_rng(seed % 2**64)
         self._history = list(prompt)
         self._begin = len(prompt)

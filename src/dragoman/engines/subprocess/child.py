@@ -26,7 +26,7 @@ from typing import Any
 from dragoman.engines import capabilities_of
 from dragoman.engines.step_queue import CROWDED, merge
 from dragoman.engines.subprocess import messages
-from dragoman.errors import DragomanError, ErrorNote, ModelBroken, Unsupported, to_note
+from dragoman.errors import DragomanError, SerializedError, ModelBroken, Unsupported, serialize_error
 from dragoman.types import Job, Step
 
 log = logging.getLogger("dragoman.isolated")
@@ -42,7 +42,7 @@ class Outbox:
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self._moved: dict[int, list[Step]] = {}
-        self._ended: list[tuple[int, ErrorNote | None]] = []
+        self._ended: list[tuple[int, SerializedError | None]] = []
         self._planned = False
         self._drained: asyncio.Task[None] | None = None
         self.jobs = 0  # how many run
@@ -54,7 +54,7 @@ class Outbox:
             self._moved[number] = merge(waiting)
         self._plan()
 
-    def end(self, number: int, note: ErrorNote | None) -> None:
+    def end(self, number: int, note: SerializedError | None) -> None:
         self._ended.append((number, note))
         self._plan()
 
@@ -177,11 +177,11 @@ def _method(engine: Any, name: str) -> Any:
     return function
 
 
-def told(error: Exception, where: str) -> ErrorNote:
+def told(error: Exception, where: str) -> SerializedError:
     """The error as the parent hears it; what is none of ours goes to the log in full."""
     if not isinstance(error, DragomanError):
         log.error("%s failed", where, exc_info=error)
-    return to_note(error)
+    return serialize_error(error)
 
 
 async def make(hello: messages.Hello) -> Any:
@@ -219,7 +219,7 @@ async def _greet(message: messages.ToChild, outbox: Outbox) -> Child | None:
     except Exception as error:
         note = told(error, message.factory)
         if not isinstance(error, DragomanError):
-            note = to_note(ModelBroken("The engine could not be started."))
+            note = serialize_error(ModelBroken("The engine could not be started."))
         outbox.send(messages.Broken(note))
         return None
     outbox.send(messages.Ready(capabilities_of(engine), os.getpid()))

@@ -23,7 +23,7 @@ import msgspec
 
 from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.subprocess import messages
-from dragoman.errors import DragomanError, EngineDown, EngineFailed, ModelBroken, from_note, to_note
+from dragoman.errors import DragomanError, EngineDown, EngineFailed, ModelBroken, deserialize_error, serialize_error
 
 LAST_LINES = 40
 LONGEST_LINE = 2000
@@ -133,12 +133,12 @@ class ChildConnection:
         if not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()  # whoever asks is told; nobody asking is no mistake
-        note = to_note(error)
+        note = serialize_error(error)
         for box in self.boxes.values():
-            box.end(from_note(note))
+            box.end(deserialize_error(note))
         for answer in self._answers.values():
             if not answer.done():
-                answer.set_exception(from_note(note))
+                answer.set_exception(deserialize_error(note))
         if self.on_down is not None:
             self.on_down()
 
@@ -164,14 +164,14 @@ class ChildConnection:
                         self.boxes[number].put(steps)
                 for number, note in ended:
                     if number in self.boxes:
-                        self.boxes[number].end(None if note is None else from_note(note))
+                        self.boxes[number].end(None if note is None else deserialize_error(note))
             case messages.Result(number, value, note):
-                self._answer(number, value, None if note is None else from_note(note))
+                self._answer(number, value, None if note is None else deserialize_error(note))
             case messages.Ready():
                 if not self._ready.done():
                     self._ready.set_result(message)
             case messages.Broken(note):
-                self.fail(from_note(note))
+                self.fail(deserialize_error(note))
             case messages.Pong():
                 pass
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import ErrorNote, TooLarge
+from dragoman.errors import SerializedError, TooLarge
 from dragoman.types import Adapter, Capabilities, Job, Step
 
 LIMIT = 256 << 20  # bytes in a frame
@@ -70,14 +70,14 @@ class Ready(Struct, frozen=True, array_like=True, tag="ready"):
 class Broken(Struct, frozen=True, array_like=True, tag="broken"):
     """The engine could not be made."""
 
-    note: ErrorNote
+    note: SerializedError
 
 
 class Turn(Struct, frozen=True, array_like=True, tag="turn"):
     """What moved, and what ended, since the last one."""
 
     moved: list[tuple[int, list[Step]]]
-    ended: list[tuple[int, ErrorNote | None]] = []
+    ended: list[tuple[int, SerializedError | None]] = []
 
 
 class Result(Struct, frozen=True, array_like=True, tag="result"):
@@ -85,7 +85,7 @@ class Result(Struct, frozen=True, array_like=True, tag="result"):
 
     number: int
     value: Any = None
-    note: ErrorNote | None = None
+    note: SerializedError | None = None
 
 
 class Pong(Struct, frozen=True, array_like=True, tag="pong"):

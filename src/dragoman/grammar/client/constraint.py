@@ -19,7 +19,7 @@ from dragoman.grammar.regex.search import searched
 from dragoman.grammar.schema import parse
 from dragoman.grammar.writer.json_values import Writer
 from dragoman.grammar.writer.lark import Lark, quoted
-from dragoman.types import Shape
+from dragoman.types import Constraint
 
 LONGEST = 64 * 1024  # characters
 DEEPEST = 256  # brackets inside each other
@@ -47,7 +47,7 @@ _CONDITION = re.compile(r"[^|\n]*")
 _JSON = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}]')
 
 
-def written(lark: Lark, shape: Shape, warnings: list[str]) -> str:
+def written(lark: Lark, shape: Constraint, warnings: list[str]) -> str:
     """The content that a shape demands, as an expression."""
     match shape.kind:
         case "choice":
@@ -57,7 +57,7 @@ def written(lark: Lark, shape: Shape, warnings: list[str]) -> str:
     return included(lark, shape, warnings)
 
 
-def matched(shape: Shape) -> str:
+def matched(shape: Constraint) -> str:
     """A pattern that matches all of the content; anchors say what is so anyhow."""
     said: str = shape.value
     if len(said) > LONGEST_PATTERN:
@@ -71,7 +71,7 @@ def matched(shape: Shape) -> str:
     return found
 
 
-def readable(shape: Shape) -> str:
+def readable(shape: Constraint) -> str:
     """A client's grammar in Lark, without its header."""
     said: str = shape.value
     if not said.strip() or len(said) > LONGEST:
@@ -90,7 +90,7 @@ def readable(shape: Shape) -> str:
     return said
 
 
-def included(lark: Lark, shape: Shape, warnings: list[str]) -> str:
+def included(lark: Lark, shape: Constraint, warnings: list[str]) -> str:
     """The start of a client's grammar, whose rules were added."""
 
     def read(text: str) -> str:
@@ -107,7 +107,7 @@ def included(lark: Lark, shape: Shape, warnings: list[str]) -> str:
     return f"{PREFIX}start"
 
 
-def _converted(said: str, shape: Shape) -> str:
+def _converted(said: str, shape: Constraint) -> str:
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     try:
@@ -121,7 +121,7 @@ def _converted(said: str, shape: Shape) -> str:
         ) from None
 
 
-def _check(said: str, shape: Shape) -> None:
+def _check(said: str, shape: Constraint) -> None:
     """Refuse what cannot be read, and say where, before it becomes part of something larger."""
     from llguidance import LLMatcher
 
@@ -153,7 +153,7 @@ def _unread(said: str) -> str:
     return "".join(out) + said[at:]
 
 
-def _renamed(said: str, shape: Shape, read: Callable[[str], str]) -> str:
+def _renamed(said: str, shape: Constraint, read: Callable[[str], str]) -> str:
     """A grammar whose names cannot be met elsewhere."""
     kept = {word for line in _IMPORT.findall(said) for word in re.findall(r"\w+", line)}
     out, at = [], 0
@@ -175,7 +175,7 @@ def _renamed(said: str, shape: Shape, read: Callable[[str], str]) -> str:
     return "".join(out) + said[at:]
 
 
-def _ordered(order: str, block: str, shape: Shape, read: Callable[[str], str]) -> str:
+def _ordered(order: str, block: str, shape: Constraint, read: Callable[[str], str]) -> str:
     """An order to the reader of the grammar, and what it is about."""
     if order == "%json":
         return f" ({read(block)}) "
@@ -220,5 +220,5 @@ def depth(grammar: str, language: str) -> int:
     return deepest
 
 
-def _invalid(shape: Shape, message: str) -> BadRequest:
+def _invalid(shape: Constraint, message: str) -> BadRequest:
     return BadRequest(message, param=shape.param, code="invalid_grammar")

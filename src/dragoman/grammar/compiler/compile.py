@@ -22,7 +22,7 @@ from dragoman.grammar.writer.readable_tools import fitted
 from dragoman.grammar.writer.tool_names import Offer
 from dragoman.output.library import rules
 from dragoman.output.rules import FormatRules
-from dragoman.types import Shape, Tool
+from dragoman.types import Constraint, Tool
 
 LARGEST = 1 << 19  # characters of a grammar: engines take as long to read it, and all wait
 MOST_PARTS = 64  # that are tried one by one
@@ -48,7 +48,7 @@ def compiled(order: Order) -> Made:
 
 
 def _offer(tool: Tool, written: str | None, warnings: list[str]) -> Offer:
-    if tool.free:
+    if tool.takes_free_text:
         at = tool.param if tool.input is None else tool.input.param
         return Offer(tool.name, arguments(tool.input), {}, at, tool.input is not None)
     strict = bool(tool.strict)
@@ -67,7 +67,7 @@ def _offer(tool: Tool, written: str | None, warnings: list[str]) -> Offer:
     return offer
 
 
-def _content(lark: Lark, shape: Shape, both: FormatRules, warnings: list[str]) -> str:
+def _content(lark: Lark, shape: Constraint, both: FormatRules, warnings: list[str]) -> str:
     if shape.kind != "json":
         return written(lark, shape, warnings)
     # a mark in a text of the content would mean to the parser what it means elsewhere

@@ -33,11 +33,11 @@ from msgspec import Struct
 from dragoman.errors import (
     BadRequest,
     Draining,
-    ErrorNote,
+    SerializedError,
     Overloaded,
     Unavailable,
-    from_note,
-    to_note,
+    deserialize_error,
+    serialize_error,
 )
 from dragoman.grammar.compiler.worker import WALL, blamed, too_complex
 from dragoman.grammar.compiler.worker_process import Bench
@@ -58,7 +58,7 @@ BOOT = (
 )
 
 Key: TypeAlias = bytes  # a digest
-Kept: TypeAlias = Made | ErrorNote
+Kept: TypeAlias = Made | SerializedError
 
 _encoder = msgspec.json.Encoder()
 
@@ -124,7 +124,7 @@ class Flight:
         self.order = order
         self.data = data
         self.passengers = 0
-        self.turn: asyncio.Future[Bench | ErrorNote] = asyncio.get_running_loop().create_future()
+        self.turn: asyncio.Future[Bench | SerializedError] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[Kept] | None = None
 
 
@@ -185,8 +185,8 @@ class Workshop:
             self._hits += 1
         else:
             kept = await self._fly(key, order, data)
-        if isinstance(kept, ErrorNote):
-            raise from_note(kept)
+        if isinstance(kept, SerializedError):
+            raise deserialize_error(kept)
         return kept
 
     async def warm(self) -> None:
@@ -227,9 +227,9 @@ class Workshop:
 
     def _board(self, key: Key, order: Order, data: bytes) -> Flight:
         if self._closed:
-            raise from_note(_stopping())
+            raise deserialize_error(_stopping())
         if len(self._queue) >= self.queue:
-            raise from_note(_crowded())
+            raise deserialize_error(_crowded())
         self._misses += 1
         flight = self._flights[key] = Flight(order, data)
         self._queue.append(flight)
@@ -247,7 +247,7 @@ class Workshop:
             if flight.turn.cancelled():
                 return _crowded()  # nobody is there to hear it
             given = flight.turn.result()
-            return given if isinstance(given, ErrorNote) else await self._use(given, key, flight)
+            return given if isinstance(given, SerializedError) else await self._use(given, key, flight)
         finally:
             if self._flights.get(key) is flight:
                 del self._flights[key]
@@ -267,7 +267,7 @@ class Workshop:
             self._free.append(bench)
         self._dispatch()
         if answer is not None:
-            kept = answer.made if answer.made is not None else cast(ErrorNote, answer.note)
+            kept = answer.made if answer.made is not None else cast(SerializedError, answer.note)
         elif self._closed:
             return _stopping()
         else:
@@ -329,7 +329,7 @@ class Workshop:
         return task
 
 
-def _give(flight: Flight, given: Bench | ErrorNote) -> None:
+def _give(flight: Flight, given: Bench | SerializedError) -> None:
     flight.turn.set_result(given)
 
 
@@ -337,15 +337,15 @@ def _is_text(entry: object) -> bool:
     return isinstance(entry, str)
 
 
-def _crowded() -> ErrorNote:
-    return to_note(
+def _crowded() -> SerializedError:
+    return serialize_error(
         Overloaded("Too many constraints wait to be compiled. Try again soon.", retry_after=2)
     )
 
 
-def _stopping() -> ErrorNote:
-    return to_note(Draining("The server is stopping.", retry_after=1))
+def _stopping() -> SerializedError:
+    return serialize_error(Draining("The server is stopping.", retry_after=1))
 
 
-def _unable() -> ErrorNote:
-    return to_note(Unavailable("Constraints cannot be compiled at the moment.", retry_after=10))
+def _unable() -> SerializedError:
+    return serialize_error(Unavailable("Constraints cannot be compiled at the moment.", retry_after=10))

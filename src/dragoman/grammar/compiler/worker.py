@@ -25,7 +25,7 @@ from typing import BinaryIO, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import BadRequest, ErrorNote, to_note
+from dragoman.errors import BadRequest, SerializedError, serialize_error
 from dragoman.grammar.spec import Made, Order
 
 log = logging.getLogger("dragoman.constraint")
@@ -44,7 +44,7 @@ class Answer(Struct, frozen=True, array_like=True):
     """What came of an order: the one or the other."""
 
     made: Made | None = None
-    note: ErrorNote | None = None
+    note: SerializedError | None = None
     spoilt: bool = False  # the process should do no more
 
 
@@ -61,8 +61,8 @@ def blamed(order: Order) -> str | None:
     return texts[0] if len(order.tools) == 1 and texts else "tools"
 
 
-def too_complex(order: Order, why: str) -> ErrorNote:
-    return to_note(BadRequest(f"{why} {HINT}", param=blamed(order), code=TOO_COMPLEX))
+def too_complex(order: Order, why: str) -> SerializedError:
+    return serialize_error(BadRequest(f"{why} {HINT}", param=blamed(order), code=TOO_COMPLEX))
 
 
 def answered(target: Target, order: Order) -> Answer:
@@ -73,7 +73,7 @@ def answered(target: Target, order: Order) -> Answer:
             raise MemoryError
         return Answer(made=made)
     except BadRequest as error:
-        return Answer(note=to_note(error))
+        return Answer(note=serialize_error(error))
     except RecursionError:
         why, spoilt = "nested too deep", False
     except MemoryError:
@@ -81,7 +81,7 @@ def answered(target: Target, order: Order) -> Answer:
     except BaseException as error:  # a panic of a native library is no Exception
         log.error("an order cannot be compiled", exc_info=error)
         broken = BadRequest("This constraint cannot be compiled.", param=blamed(order))
-        return Answer(note=to_note(broken), spoilt=not isinstance(error, Exception))
+        return Answer(note=serialize_error(broken), spoilt=not isinstance(error, Exception))
     log.error("an order is %s", why)
     return Answer(note=too_complex(order, f"This constraint is {why} to compile."), spoilt=spoilt)
 

@@ -17,18 +17,18 @@ from dragoman.grammar.regex.automaton import TooComplex
 from dragoman.grammar.regex.parse import NotRewritten
 from dragoman.grammar.regex.search import UNICODE, respelt, searchable
 from dragoman.grammar.schema.nodes import Exactly, Node, Nothing, Object, Text
-from dragoman.types import Shape
+from dragoman.types import Constraint
 
 NAME = "input"
 
 
-def arguments(shape: Shape | None) -> Object:
+def arguments(shape: Constraint | None) -> Object:
     """What a call of a tool has that takes free text."""
     text = Text() if shape is None else _text(shape)
     return Object(members=((NAME, text),), required=frozenset({NAME}), others=Nothing())
 
 
-def _text(shape: Shape) -> Node:
+def _text(shape: Constraint) -> Node:
     match shape.kind:
         case "regex":
             return _patterned(shape)
@@ -49,7 +49,7 @@ def _text(shape: Shape) -> Node:
     raise BadRequest(f"`{shape.param}` must be a grammar or a pattern.", param=shape.param)
 
 
-def _patterned(shape: Shape) -> Node:
+def _patterned(shape: Constraint) -> Node:
     """A pattern; what is too much for us may still be none for the reader of schemas."""
     found = matched(shape)
     pattern = f"^(?:{respelt(found, UNICODE)})$"
@@ -61,6 +61,6 @@ def _patterned(shape: Shape) -> Node:
         return Text(pattern=pattern)
 
 
-def _worded(said: str, shape: Shape, pattern: str | None = None) -> Worded:
+def _worded(said: str, shape: Constraint, pattern: str | None = None) -> Worded:
     grammar = Grammar(said)
     return Worded(grammar, Follow(grammar), shape.param, pattern)

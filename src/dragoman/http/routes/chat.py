@@ -43,7 +43,7 @@ class Chats:
         request = replace(said, owner=exchange.owner, source=new_name("chatcmpl"))
 
         async def prepare() -> CompletionRun:
-            store = await self._store() if request.keep else None
+            store = await self._store() if request.store else None
             answer = await CompletionRun.prepare(decode, request, self._app.models)
             if store is not None:
                 answer.keep = lambda whole: self._keep(exchange, body, whole, store)

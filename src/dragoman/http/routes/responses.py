@@ -18,7 +18,7 @@ from dragoman.http.paging import number, paging
 from dragoman.http.respond import unbroken, warnings
 from dragoman.http.router import Handler, Route
 from dragoman.http.websocket import Socket
-from dragoman.pipeline.pipeline import done
+from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols import responses
 from dragoman.protocols.conversations import conversations
 from dragoman.protocols.responses.types import Item
@@ -137,7 +137,7 @@ class Stateful:
                 turn = work
                 if turn.warnings:
                     await socket.send(responses.warning(turn.warnings, stream))
-                await done(push(turn.start()))
+                await await_delivery(push(turn.start()))
                 with unbroken(f"response {turn.id}"):
                     await turn.run(Sink(self._app.answering.timing().note, push))
             local.clear()
@@ -150,7 +150,7 @@ class Stateful:
                 status = exchange.status_of(error)
                 await socket.send(responses.socket_error(error, status, stream))
             else:
-                await done(push(await turn.fail(error)))
+                await await_delivery(push(await turn.fail(error)))
         finally:
             if turn is not None:
                 turn.close()

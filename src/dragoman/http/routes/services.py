@@ -13,9 +13,9 @@ from dragoman.errors import BadRequest, Unsupported
 from dragoman.http import openapi
 from dragoman.http.asgi import Exchange
 from dragoman.http.metrics import CONTENT_TYPE
-from dragoman.models.registry import Entry, Model
+from dragoman.models.registry import ModelEntry, Model
 from dragoman.pipeline.embed import embed
-from dragoman.pipeline.pipeline import count
+from dragoman.pipeline.pipeline import count_prompt_tokens
 from dragoman.protocols.embeddings import embeddings
 from dragoman.protocols.messages import Count, Messages, model_list
 from dragoman.protocols.models import models
@@ -52,7 +52,7 @@ class Services:
     async def count_tokens(self, exchange: Exchange) -> None:
         dialect = await self._speaking(exchange)
         said = await self._app.read(exchange, dialect.to_count)
-        counted = Count(await count(replace(said, owner=exchange.owner), self._models))
+        counted = Count(await count_prompt_tokens(replace(said, owner=exchange.owner), self._models))
         await exchange.answer(200, openai.encode(counted))
 
     async def _speaking(self, exchange: Exchange) -> Messages:
@@ -72,12 +72,12 @@ class Services:
 
     async def tokenize(self, exchange: Exchange) -> None:
         said, prompt = await self._app.read(exchange, tokens.decode)
-        with await self._models.acquire(said.model or self._models.default) as model:
+        with await self._models.acquire(said.model or self._models.default_name) as model:
             vocabulary = vocabulary_of(model)
             if isinstance(prompt, Chat):
-                ids = (await model.prompt.render(prompt)).ids or []
+                ids = (await model.renderer.render(prompt)).ids or []
             else:
-                ids = list(await model.prompt.encode(prompt))
+                ids = list(await model.renderer.encode(prompt))
             answer = tokens.TokenizeAnswer(len(ids), model.capabilities.context, ids)
             if said.return_token_strs:
                 answer.token_strs = [
@@ -87,7 +87,7 @@ class Services:
 
     async def detokenize(self, exchange: Exchange) -> None:
         said = await self._app.read(exchange, tokens.decode_ids)
-        with await self._models.acquire(said.model or self._models.default) as model:
+        with await self._models.acquire(said.model or self._models.default_name) as model:
             vocabulary = vocabulary_of(model)
             if any(token >= vocabulary.vocab_size for token in said.tokens):
                 raise BadRequest("A token is not in the model's vocabulary.", param="tokens")
@@ -95,7 +95,7 @@ class Services:
         await exchange.answer(200, openai.encode(tokens.DetokenizeAnswer(text)))
 
     async def tokenizer_info(self, exchange: Exchange) -> None:
-        with await self._models.acquire(self._models.default) as model:
+        with await self._models.acquire(self._models.default_name) as model:
             vocabulary = vocabulary_of(model)
             answer = tokens.TokenizerInfo(
                 vocabulary.vocab_size,
@@ -107,7 +107,7 @@ class Services:
         await exchange.answer(200, openai.encode(answer))
 
     async def list_models(self, exchange: Exchange) -> None:
-        cards = [card(entry) for entry in self._models.list()]
+        cards = [card(entry) for entry in self._models.list_models()]
         if exchange.messages:
             await exchange.answer(200, model_list.page(cards, exchange.query))
         else:
@@ -160,7 +160,7 @@ def known(value: T | None) -> T | UnsetType:
     return UNSET if value is None else value
 
 
-def card(entry: Entry) -> models.ModelCard:
+def card(entry: ModelEntry) -> models.ModelCard:
     """A model as it is listed; what is known only once it is loaded is left out until then."""
     info = entry.info
     return models.ModelCard(

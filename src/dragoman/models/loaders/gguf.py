@@ -20,8 +20,8 @@ import msgspec
 from dragoman.engines import capabilities_of, factory
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import DragomanError, ModelBroken
-from dragoman.models.catalog import Source
-from dragoman.models.model import Model, ModelInfo, abilities, make_prompter, report
+from dragoman.models.catalog import ModelSource
+from dragoman.models.model import Model, ModelInfo, list_capabilities, make_renderer, report_progress
 from dragoman.models.output_format import check_names, listen
 from dragoman.tokenizers.tokenizer import AnyTokenizer, from_gguf, proved
 from dragoman.types import Sampling
@@ -50,7 +50,7 @@ METADATA = {
 }
 
 
-async def load(source: Source) -> Model:
+async def load(source: ModelSource) -> Model:
     """Load whatever kind of model it is."""
     if source.kind == "gguf":
         return await load_gguf(source)
@@ -59,21 +59,21 @@ async def load(source: Source) -> Model:
     )
 
 
-async def load_gguf(source: Source) -> Model:
+async def load_gguf(source: ModelSource) -> Model:
     """Load a GGUF file into an engine of its own."""
     try:
-        check_names(source.chosen.format, source.chosen.reasoning_format)
+        check_names(source.options.format, source.options.reasoning_format)
     except ValueError as error:
         raise ModelBroken(f"It was given an {error}.") from None
-    report("reading the file", 0.02)
+    report_progress("reading the file", 0.02)
     header = await asyncio.to_thread(read_model, source.path)
-    report("starting the engine", 0.1)
+    report_progress("starting the engine", 0.1)
     engine = make_engine(source)
     try:
         tokenizer, _ = await asyncio.gather(
             asyncio.to_thread(from_gguf, header.metadata, engine), engine.start()
         )
-        report("proving the tokenizer", 0.9)
+        report_progress("proving the tokenizer", 0.9)
         tokenizer = await prove_with(tokenizer, engine)
         return await asyncio.to_thread(describe, source, header, engine, tokenizer)
     except BaseException:
@@ -81,11 +81,11 @@ async def load_gguf(source: Source) -> Model:
         raise
 
 
-def make_engine(source: Source) -> Any:
+def make_engine(source: ModelSource) -> Any:
     """An engine in a process of its own; not started yet."""
     from dragoman.engines.subprocess.engine import SubprocessEngine
 
-    chosen = source.chosen
+    chosen = source.options
     settings: dict[str, Any] = {
         "path": str(source.path),
         "context": chosen.context or None,
@@ -124,15 +124,15 @@ async def prove_with(tokenizer: AnyTokenizer | None, engine: Any) -> AnyTokenize
 
 
 def describe(
-    source: Source, header: gguf.Header, engine: Any, tokenizer: AnyTokenizer | None
+    source: ModelSource, header: gguf.Header, engine: Any, tokenizer: AnyTokenizer | None
 ) -> Model:
     """The model around its engine. A template that cannot be used is the model's fault."""
     can = capabilities_of(engine)
     template = template_of(source, header)
-    formats = source.chosen.format, source.chosen.reasoning_format
+    formats = source.options.format, source.options.reasoning_format
     try:
         known = listen(template, tokenizer, formats, source.id)
-        prompter = make_prompter(template, tokenizer, known.knobs)
+        prompter = make_renderer(template, tokenizer, known.knobs)
     except DragomanError as error:
         raise ModelBroken(error.message) from None
     info = ModelInfo(
@@ -142,7 +142,7 @@ def describe(
         context=can.context or header.context_length,
         size=source.size,
         modalities=can.modalities,
-        capabilities=abilities(can, template, known.speech),
+        capabilities=list_capabilities(can, template, known.speech),
         lora=can.lora,
         created=source.created,
     )
@@ -155,15 +155,15 @@ def describe(
         capabilities=can,
         tokenizer=tokenizer,
         template_source=template,
-        defaults=source.chosen.defaults.over(beside.over(sampling(header.metadata, METADATA))),
-        speech=known.speech,
-        prompt=prompter,
+        defaults=source.options.defaults.with_defaults(beside.with_defaults(sampling(header.metadata, METADATA))),
+        output_format=known.speech,
+        renderer=prompter,
     )
 
 
-def template_of(source: Source, header: gguf.Header) -> str | None:
+def template_of(source: ModelSource, header: gguf.Header) -> str | None:
     """The operator's template, else the model's own."""
-    file = source.chosen.chat_template
+    file = source.options.chat_template
     if file is None:
         return header.chat_template
     try:
@@ -195,7 +195,7 @@ def sampling(said: dict[str, Any], names: dict[str, str]) -> Sampling:
         if value is None or (isinstance(value, float) and not math.isfinite(value)):
             continue
         try:
-            found = msgspec.convert({ours: value}, Sampling).over(found)
+            found = msgspec.convert({ours: value}, Sampling).with_defaults(found)
         except msgspec.ValidationError:
             log.warning("the model's default %s is ignored: it is not a number", theirs)
     return found

@@ -144,16 +144,16 @@ def conversation(said: ChatRequest) -> Chat:
         messages=_messages(said),
         tools=tools,
         tool_choice=chosen.mode,
-        callable=chosen.callable,
-        parallel=said.parallel_tool_calls is not False and not chosen.named,
-        named=chosen.named,
+        allowed_tools=chosen.callable,
+        parallel_tool_calls=said.parallel_tool_calls is not False and not chosen.named,
+        forces_named_tool=chosen.named,
         response_format=response_format.shown(said.response_format),
         template_kwargs=dict(said.chat_template_kwargs or {}),
         reasoning_effort=effort,
         thinking_budget=budget,
         add_generation_prompt=_opens_turn(said),
         continue_final_message=bool(said.continue_final_message or said.response_prefix),
-        told_as={"reasoning_effort": effort_name, "thinking_budget": budget_name},
+        client_field_names={"reasoning_effort": effort_name, "thinking_budget": budget_name},
     )
 
 

@@ -71,7 +71,7 @@ class ChatEncoder(openai.ChunkEncoder):
         super().__init__(request, envelope, [_around(envelope, i, b'"content":') for i in every])
         self._choices = choices
         chat = request.prompts[0]
-        self._named = isinstance(chat, Chat) and chat.named
+        self._named = isinstance(chat, Chat) and chat.forces_named_tool
         self._thoughts = [_around(envelope, i, b'"reasoning_content":') for i in every]
         self._calls: dict[tuple[int, int], tuple[bytes, bytes]] = {}
 

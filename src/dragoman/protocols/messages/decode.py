@@ -19,7 +19,7 @@ from dragoman.protocols.messages.reasoning import Signing
 from dragoman.protocols.messages.tools import ToolChoice, ToolParam, chosen, offered
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.json_body import read
-from dragoman.types import Chat, Request, Sampling, Shape
+from dragoman.types import Chat, Request, Sampling, Constraint
 
 SINGLE = "tool_choice.disable_parallel_tool_use"
 WISHES = ("reasoning_effort", "thinking_budget")
@@ -117,17 +117,17 @@ def _request(said: Asked, signing: Signing) -> Request:
             max_tokens=said.max_tokens or None,
         ),
         stop=tuple(stop for stop in said.stop_sequences or () if stop),
-        shape=shape,
+        constraint=shape,
         include_reasoning=thinking.told,
-        seal_reasoning=thinking.sealed,
+        encrypt_reasoning=thinking.sealed,
         stream=bool(said.stream),
-        reads_only=said.max_tokens == 0,
+        prefill_only=said.max_tokens == 0,
         warnings=(*warnings, *thinking.warnings, *_not_here(said)),
     )
 
 
 def conversation(
-    said: Asked, thinking: Effort, shape: Shape | None, signing: Signing
+    said: Asked, thinking: Effort, shape: Constraint | None, signing: Signing
 ) -> tuple[Chat, tuple[str, ...]]:
     """What the model's template turns into a prompt, and what was left out of it."""
     if not said.messages:
@@ -144,21 +144,21 @@ def conversation(
         messages=tuple(told.turns),
         tools=offer.tools,
         tool_choice=choice.mode,
-        callable=choice.callable,
-        parallel=not single or goes_on,
-        named=choice.named,
+        allowed_tools=choice.callable,
+        parallel_tool_calls=not single or goes_on,
+        forces_named_tool=choice.named,
         response_format=_shown(shape),
         reasoning_effort=thinking.effort,
         thinking_budget=thinking.budget,
         add_generation_prompt=not goes_on,
         continue_final_message=goes_on,
-        told_as={
+        client_field_names={
             "reasoning_effort": thinking.name,
             "thinking_budget": "thinking.budget_tokens",
             "parallel_tool_calls": SINGLE,
             "continue_final_message": f"messages[{len(said.messages) - 1}]",
         },
-        wishes=WISHES,
+        optional_fields=WISHES,
     )
     if goes_on:
         _check_going_on(chat, shape)
@@ -167,14 +167,14 @@ def conversation(
     return chat, (*told.warnings, *offer.warnings, *unkept)
 
 
-def _check_going_on(chat: Chat, shape: Shape | None) -> None:
+def _check_going_on(chat: Chat, shape: Constraint | None) -> None:
     """An answer that begins in the middle cannot be held to a whole shape."""
     firm = [shape.param] if shape is not None else []
     if chat.tool_choice == "required":
         firm.append("tool_choice")
-    firm += [tool.param for tool in chat.offered if tool.strict]
+    firm += [tool.param for tool in chat.callable_tools if tool.strict]
     if firm:
-        last = chat.name("continue_final_message")
+        last = chat.get_client_field_name("continue_final_message")
         raise BadRequest(
             f"`{firm[0]}` cannot be had together with an answer that goes on with `{last}`: end "
             "with a message of the user's.",
@@ -199,7 +199,7 @@ def _thinking(said: Asked) -> Effort:
     return Effort(effort, name, asked.budget_tokens, True, sealed, warnings)
 
 
-def _shape(said: Asked) -> Shape | None:
+def _shape(said: Asked) -> Constraint | None:
     wanted, at = said.output_format, "output_format"
     if said.output_config is not None and said.output_config.format is not None:
         wanted, at = said.output_config.format, "output_config.format"
@@ -216,7 +216,7 @@ def _shape(said: Asked) -> Shape | None:
     return response_format.content(wanted.schema, None, f"{at}.schema")
 
 
-def _shown(shape: Shape | None) -> dict[str, Any] | None:
+def _shown(shape: Constraint | None) -> dict[str, Any] | None:
     """The same as templates know it."""
     if shape is None:
         return None

@@ -267,7 +267,7 @@ class MessagesEncoder:
         self._model = model
         self._prompt = prompt
         self._error = error
-        self._sealed = sealed = request.seal_reasoning
+        self._sealed = sealed = request.encrypt_reasoning
         self._signed = lambda said: reasoning.signature(said, signing, left_out=sealed)
         self._frames = Frames(self._signed, sealed)
         self._stopped = Stopped()

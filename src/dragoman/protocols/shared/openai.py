@@ -339,7 +339,7 @@ class ChunkEncoder:
 
 def envelope_of(request: Request, prefix: str, kind: str, model: str) -> Envelope:
     options = StreamOptions(request.include_usage, request.obfuscate)
-    return Envelope(request.source or new_name(prefix), kind, model, options)
+    return Envelope(request.response_id or new_name(prefix), kind, model, options)
 
 
 def new_name(prefix: str) -> str:

@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from dragoman.errors import BadRequest
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.json_body import convert
-from dragoman.types import Shape
+from dragoman.types import Constraint
 
 Kind: TypeAlias = Literal["json", "grammar", "regex", "choice"]
 Schema: TypeAlias = dict[str, Any] | bool
@@ -92,7 +92,7 @@ class DemandingFields(openai.SamplingFields, kw_only=True):
     structural_tag: Any = None
 
 
-def demanded(said: DemandingFields, calls: bool = False) -> tuple[Shape | None, tuple[str, ...]]:
+def demanded(said: DemandingFields, calls: bool = False) -> tuple[Constraint | None, tuple[str, ...]]:
     """The shape of the answer, and what was said that it does not keep to, a sentence each.
 
     `calls`: the answer must be a tool call.
@@ -101,8 +101,8 @@ def demanded(said: DemandingFields, calls: bool = False) -> tuple[Shape | None, 
 
 
 def settled(
-    said: DemandingFields, wanted: Shape | None, name: str, calls: bool
-) -> tuple[Shape | None, tuple[str, ...]]:
+    said: DemandingFields, wanted: Constraint | None, name: str, calls: bool
+) -> tuple[Constraint | None, tuple[str, ...]]:
     """The same for a dialect that has another `name` for what is `wanted` of the content."""
     explicit = _explicit(said)
     if explicit is None:
@@ -136,7 +136,7 @@ def _both(one: str, other: str) -> BadRequest:
     )
 
 
-def _wanted(said: ResponseFormat | None) -> Shape | None:
+def _wanted(said: ResponseFormat | None) -> Constraint | None:
     """What a `response_format` asks for."""
     if said is None:
         return None
@@ -155,7 +155,7 @@ def _wanted(said: ResponseFormat | None) -> Shape | None:
     return content(said.schema, said.strict, at)
 
 
-def _named(said: ResponseFormat, inner: JsonSchema) -> Shape:
+def _named(said: ResponseFormat, inner: JsonSchema) -> Constraint:
     at = "response_format.json_schema"
     if said.schema is not None:
         raise _both(f"{at}.schema", "response_format.schema")
@@ -164,9 +164,9 @@ def _named(said: ResponseFormat, inner: JsonSchema) -> Shape:
     return content(inner.schema, strict, f"{at}.schema")
 
 
-def content(schema: Schema | None, strict: bool | None, at: str) -> Shape:
+def content(schema: Schema | None, strict: bool | None, at: str) -> Constraint:
     """JSON as the content of an answer that may call tools instead."""
-    return Shape(kind="json", value=schema, strict=strict, param=at, beside_calls=True)
+    return Constraint(kind="json", value=schema, strict=strict, param=at, allows_tool_calls=True)
 
 
 def _misplaced(said: ResponseFormat) -> None:
@@ -197,7 +197,7 @@ def check_name(name: str | None, at: str) -> None:
         )
 
 
-def _explicit(said: DemandingFields) -> Shape | None:
+def _explicit(said: DemandingFields) -> Constraint | None:
     """The one thing that is said in a field of its own."""
     _refuse(said)
     every = [
@@ -250,11 +250,11 @@ def _refuse(said: DemandingFields) -> None:
     )
 
 
-def _structured(said: StructuredOutputs | None) -> list[Shape | None]:
+def _structured(said: StructuredOutputs | None) -> list[Constraint | None]:
     if said is None:
         return []
     at = "structured_outputs"
-    anything = Shape(kind="json", param=f"{at}.json_object") if said.json_object else None
+    anything = Constraint(kind="json", param=f"{at}.json_object") if said.json_object else None
     every = [
         _shape("json", said.json, f"{at}.json"),
         _shape("regex", said.regex, f"{at}.regex"),
@@ -270,7 +270,7 @@ def _structured(said: StructuredOutputs | None) -> list[Shape | None]:
     return every
 
 
-def _grammar(said: str | TypedGrammar | None) -> Shape | None:
+def _grammar(said: str | TypedGrammar | None) -> Constraint | None:
     if said is None or isinstance(said, str):
         return _shape("grammar", said, "grammar")
     if said.grammar is not None and said.value is not None:
@@ -287,18 +287,18 @@ def _grammar(said: str | TypedGrammar | None) -> Shape | None:
             return _shape("regex", convert(value, Source, at), at)
         case None | "gbnf" | "lark":
             text = convert(value, Source, at)
-            return Shape(kind="grammar", value=text, param=at, language=said.type)
+            return Constraint(kind="grammar", value=text, param=at, language=said.type)
     raise BadRequest(
         "`grammar.type` must be `gbnf`, `lark`, `regex` or `json_schema`.", param="grammar.type"
     )
 
 
-def _shape(kind: Kind, value: Any, at: str) -> Shape | None:
+def _shape(kind: Kind, value: Any, at: str) -> Constraint | None:
     if value is None:
         return None
     if kind == "json" and isinstance(value, str):
         value = _schema(value, at)
-    return Shape(kind=kind, value=value, param=at)
+    return Constraint(kind=kind, value=value, param=at)
 
 
 def _schema(text: str, at: str) -> Schema:

@@ -29,7 +29,7 @@ from dragoman.protocols.responses.decode.messages import Telling
 from dragoman.protocols.responses.types import Item, Known, Sealing
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.json_body import check_depth, read
-from dragoman.types import Chat, Message, Request, Shape, Tool
+from dragoman.types import Chat, Message, Request, Constraint, Tool
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
@@ -234,15 +234,15 @@ def _request(
         messages=messages,
         tools=_together(offered, remote),
         tool_choice=chosen.mode,
-        callable=chosen.callable,
-        parallel=said.parallel_tool_calls is not False and not chosen.named,
-        named=chosen.named,
+        allowed_tools=chosen.callable,
+        parallel_tool_calls=said.parallel_tool_calls is not False and not chosen.named,
+        forces_named_tool=chosen.named,
         response_format=response_format.shown(_response_format(said)),
         template_kwargs=dict(said.chat_template_kwargs or {}),
         reasoning_effort=None if said.reasoning is None else said.reasoning.effort,
         thinking_budget=said.thinking_budget,
-        told_as={"reasoning_effort": "reasoning.effort"},
-        wishes=("reasoning_effort",),
+        client_field_names={"reasoning_effort": "reasoning.effort"},
+        optional_fields=("reasoning_effort",),
     )
     return openai.request(
         said,
@@ -281,7 +281,7 @@ def _unkept(asked: Asked) -> list[str]:
     return found
 
 
-def _shape(said: ResponseRequest) -> Shape | None:
+def _shape(said: ResponseRequest) -> Constraint | None:
     """What `text.format` asks for."""
     form = _format(said)
     match form.type:

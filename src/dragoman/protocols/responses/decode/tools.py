@@ -22,7 +22,7 @@ from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.json_body import check_depth, convert
 from dragoman.protocols.shared.response_format import Source
 from dragoman.protocols.shared.tool_choice import Chosen, by_word, one, some, undeclared, unreadable
-from dragoman.types import Shape, Tool
+from dragoman.types import Constraint, Tool
 
 MOST = 4096  # tools
 _ODD = re.compile(r"[^a-zA-Z0-9_-]")
@@ -206,12 +206,12 @@ def _custom(said: CustomTool, at: str) -> Tool:
             "additionalProperties": False,
         },
         param=f"{at}.format",
-        free=True,
+        takes_free_text=True,
         input=shape,
     )
 
 
-def _input(said: Format | None, at: str) -> Shape | None:
+def _input(said: Format | None, at: str) -> Constraint | None:
     if said is None or said.type == "text":
         return None
     if said.type != "grammar":
@@ -223,9 +223,9 @@ def _input(said: Format | None, at: str) -> Shape | None:
         )
     match said.syntax:
         case "lark":
-            return Shape(kind="grammar", value=said.definition, param=inside, language="lark")
+            return Constraint(kind="grammar", value=said.definition, param=inside, language="lark")
         case "regex":
-            return Shape(kind="regex", value=said.definition, param=inside)
+            return Constraint(kind="regex", value=said.definition, param=inside)
     raise BadRequest(f"`{at}.syntax` must be `lark` or `regex`.", param=f"{at}.syntax")
 
 
