@@ -22,7 +22,7 @@ from bench.measure import ROOT, median, ratio
 from bench.parts import Plan, Table
 from bench.speech import SPEECHES, TOOL, Said, Speech, Writer, many_values, one_string, plain_words
 from dragoman.formats import find_reasoning, find_tools, tool_formats
-from dragoman.output.library import OutputParser, markers
+from dragoman.output.library import OutputParser, collect_markers
 from dragoman.output.spec import GAP, ToolFormat
 
 SHORT, LONG = 1000, 8000  # tokens
@@ -172,7 +172,7 @@ def thoughts_of(tools: ToolFormat) -> str:
 
 
 def marks_of(tools: ToolFormat) -> list[str]:
-    found = markers(tools, find_reasoning(thoughts_of(tools)))
+    found = collect_markers(tools, find_reasoning(thoughts_of(tools)))
     return sorted(mark.replace(GAP, " ") for mark in found)
 
 

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer as Backend
 from bench.turns import WORDS
 from dragoman.engines.llamacpp import gguf
 from dragoman.formats import find_reasoning, find_tools
-from dragoman.output.library import markers
+from dragoman.output.library import collect_markers
 from dragoman.tokenizers.from_gguf import backend_from_gguf
 
 TOOL = {
@@ -200,6 +200,6 @@ class Writer:
         return self._cut(text(count), marks), count
 
     def _marks(self, speech: Speech) -> list[str]:
-        found = markers(find_tools(speech.format), find_reasoning(speech.reasoning))
+        found = collect_markers(find_tools(speech.format), find_reasoning(speech.reasoning))
         quotes = ["<｜tool▁sep｜>", '<|"|>']
         return sorted({mark for mark in found if len(mark) > 3} | set(quotes), key=len)[::-1]

@@ -21,7 +21,7 @@ from bench.parts import Plan, Table
 from dragoman.engines.llamacpp import gguf
 from dragoman.models.model import make_renderer
 from dragoman.tokenizers.from_gguf import backend_from_gguf
-from dragoman.tokenizers.tokenizer import from_gguf
+from dragoman.tokenizers.tokenizer import tokenizer_from_gguf
 from dragoman.types import Chat, Message
 
 TURNS = 41
@@ -49,7 +49,7 @@ class Full:
     """Renders and encodes everything each time."""
 
     def __init__(self, header: gguf.Header) -> None:
-        known = from_gguf(header.metadata)
+        known = tokenizer_from_gguf(header.metadata)
         ours = backend_from_gguf(header.metadata)
         assert known is not None
         assert ours is not None
@@ -78,7 +78,7 @@ class Room:
     """Our prompt room."""
 
     def __init__(self, header: gguf.Header) -> None:
-        self._prompter: Any = make_renderer(header.chat_template, from_gguf(header.metadata))
+        self._prompter: Any = make_renderer(header.chat_template, tokenizer_from_gguf(header.metadata))
 
     async def ids(self, messages: list[Message]) -> list[int]:
         rendered = await self._prompter.render(Chat(messages=tuple(messages)))

@@ -126,7 +126,9 @@ class Completion:
         for index, runs in self._runs.items():
             whole: dict[tuple[Channel, int], str] = {}
             choice = self._choices[index]
-            choice.parts = [OutputPart(channel, "".join(said), call) for channel, call, said in runs]
+            choice.parts = [
+                OutputPart(channel, "".join(said), call) for channel, call, said in runs
+            ]
             for part in choice.parts:
                 key = (part.channel, part.call)
                 whole[key] = whole.get(key, "") + part.text

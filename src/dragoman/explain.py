@@ -19,7 +19,7 @@ from dragoman.detection import Detected, Item, Said, detect
 from dragoman.detection.sources import Source, from_path, text_of
 from dragoman.errors import ModelBroken
 from dragoman.formats import reasoning_formats, tool_formats
-from dragoman.output.library import markers
+from dragoman.output.library import collect_markers
 from dragoman.output.spec import GAP, ReasoningFormat, ToolFormat
 
 BEGINS = {
@@ -151,10 +151,12 @@ def _digest(template: str) -> str:
 
 
 def _marks(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> list[str]:
-    return sorted(mark.replace(GAP, "") for mark in markers(tools, reasoning))
+    return sorted(mark.replace(GAP, "") for mark in collect_markers(tools, reasoning))
 
 
-def _states(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> Iterator[tuple[str, list[str]]]:
+def _states(
+    tools: ToolFormat | None, reasoning: ReasoningFormat | None
+) -> Iterator[tuple[str, list[str]]]:
     """Where the parser can be, and what leads from there to where."""
     calls = (*tools.section.open, *tools.call.open) if tools else ()
     opened = [*_lead(calls, "a call")]

@@ -25,7 +25,7 @@ from dragoman.models.loaders.gguf import load
 from dragoman.models.mapping import ModelOptions
 from dragoman.models.output_format import Formats, check_names
 from dragoman.models.pull import DEFAULT_ALIASES
-from dragoman.models.registry import ModelRegistry, ModelPolicy
+from dragoman.models.registry import ModelPolicy, ModelRegistry
 from dragoman.responses.service import RemoteToolsConfig
 from dragoman.responses.tool_rounds import RemoteToolLimits
 

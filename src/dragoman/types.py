@@ -135,7 +135,9 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     tool_choice: Literal["auto", "none", "required"] = "auto"
     allowed_tools: tuple[str, ...] | None = None  # the tools that may be called, where not all may
     parallel_tool_calls: bool = True  # more than one call in an answer
-    forces_named_tool: bool = False  # the one tool to call was named, which some dialects end in another way
+    forces_named_tool: bool = (
+        False  # the one tool to call was named, which some dialects end in another way
+    )
     response_format: Json = None  # what the content must look like, for templates that say so
     template_kwargs: dict[str, Json] = {}
     reasoning_effort: str | None = None
@@ -143,7 +145,9 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     client_field_names: dict[str, str] = {}  # fields that the client knows by another name
-    optional_fields: tuple[str, ...] = ()  # fields that a model may be unable to honour, with a warning
+    optional_fields: tuple[
+        str, ...
+    ] = ()  # fields that a model may be unable to honour, with a warning
 
     @property
     def callable_tools(self) -> tuple[Tool, ...]:

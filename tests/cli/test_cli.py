@@ -249,7 +249,9 @@ def test_what_the_system_refuses_is_said_in_one_line(tmp_path: Path) -> None:
 def test_two_names_of_one_setting_must_agree() -> None:
     with pytest.raises(runtime.StartupError, match="`format` and `tool_parser`"):
         dragoman.app(ScriptedEngine("x"), format="hermes_json", tool_parser="glm45")
-    assert dragoman.app(ScriptedEngine("x"), format="glm45", tool_parser="glm45", reasoning_parser=None)
+    assert dragoman.app(
+        ScriptedEngine("x"), format="glm45", tool_parser="glm45", reasoning_parser=None
+    )
 
 
 def test_a_byte_order_mark_is_no_part_of_a_template_file(tmp_path: Path) -> None:

@@ -105,8 +105,8 @@ def test_d77_serve_blocks_and_serve_async_is_awaited(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(
         "import dragoman\n"
-        "from dragoman.testing import Scripted\n"
-        "dragoman.serve(Scripted('Served.'), port=0, log_level='info')\n"
+        "from dragoman.testing import ScriptedEngine\n"
+        "dragoman.serve(ScriptedEngine('Served.'), port=0, log_level='info')\n"
         "print('after')\n"
     )
     with subprocess.Popen(

@@ -300,10 +300,10 @@ def test_closing_ends_a_child_that_does_not_want_to() -> None:
 
 PARENT = """
 import asyncio, sys
-from dragoman.engines.subprocess.engine import Isolated
+from dragoman.engines.subprocess.engine import SubprocessEngine
 
 async def main():
-    engine = Isolated("dragoman.testing.scripted:create", {"pace": None}, name="orphan")
+    engine = SubprocessEngine("dragoman.testing.scripted:create", {"pace": None}, name="orphan")
     await engine.start()
     print(engine.pid, flush=True)
     await asyncio.Event().wait()

@@ -91,7 +91,9 @@ PARAMS = [pytest.param(*given, id=name) for name, given in CASES.items()]
 
 
 @pytest.mark.parametrize(("shape", "right", "wrong"), PARAMS)
-def test_content_is_what_a_client_says(shape: Constraint, right: list[str], wrong: list[str]) -> None:
+def test_content_is_what_a_client_says(
+    shape: Constraint, right: list[str], wrong: list[str]
+) -> None:
     source = grammar(shape=shape)
     assert [text for text in right if not accepted(source, text)[0]] == []
     assert [text for text in wrong if accepted(source, text)[0]] == []
@@ -110,7 +112,12 @@ def test_content_is_what_a_client_says(shape: Constraint, right: list[str], wron
     ],
 )
 def test_thoughts_stay_free_before_it(
-    shape: Constraint, right: list[str], wrong: list[str], reasoning: str, inside: bool, thoughts: str
+    shape: Constraint,
+    right: list[str],
+    wrong: list[str],
+    reasoning: str,
+    inside: bool,
+    thoughts: str,
 ) -> None:
     source = grammar(shape=shape, reasoning=reasoning, inside=inside)
     assert [text for text in right if not accepted(source, thoughts + text)[0]] == []

@@ -10,16 +10,16 @@ import pytest
 
 from dragoman.errors import BadRequest
 from dragoman.grammar.client.constraint import LONGEST
-from dragoman.grammar.compiler.compile import compiled
-from dragoman.grammar.compiler.verify import verdict
-from dragoman.grammar.spec import Made, Order
+from dragoman.grammar.compiler.compile import compile_grammar
+from dragoman.grammar.compiler.verify import verify
+from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
 from dragoman.testing.grammars import accepted
 from dragoman.types import Constraint
 
 
-def made(grammar: str, language: Any = None) -> Made:
+def made(grammar: str, language: Any = None) -> CompiledGrammar:
     shape = Constraint(kind="grammar", value=grammar, param="grammar", language=language)
-    return compiled(Order(shape=shape))
+    return compile_grammar(GrammarSpec(constraint=shape))
 
 
 def refused(grammar: str, language: Any = None) -> BadRequest:
@@ -120,19 +120,23 @@ def crossed(count: int) -> dict[str, Any]:
     ids=lambda schema: json.dumps(schema)[:40],
 )
 def test_many_patterns_of_one_text_are_not_enforced(schema: dict[str, Any]) -> None:
-    def order(strict: bool) -> Order:
-        return Order(shape=Constraint(kind="json", value=schema, param="schema", strict=strict))
+    def order(strict: bool) -> GrammarSpec:
+        return GrammarSpec(
+            constraint=Constraint(kind="json", value=schema, param="schema", strict=strict)
+        )
 
-    found = compiled(order(strict=False))
+    found = compile_grammar(order(strict=False))
     assert any("not enforced" in said for said in found.warnings)
     with pytest.raises(BadRequest) as error:
-        compiled(order(strict=True))
+        compile_grammar(order(strict=True))
     assert error.value.code == "unsupported_keyword"
 
 
 def test_two_patterns_of_one_text_are_enforced() -> None:
     both = {"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "b$"}]}
-    found = compiled(Order(shape=Constraint(kind="json", value=both, param="schema", strict=True)))
+    found = compile_grammar(
+        GrammarSpec(constraint=Constraint(kind="json", value=both, param="schema", strict=True))
+    )
     assert found.grammar is not None
     assert accepted(found.grammar, '"ab"')[0]
     assert not accepted(found.grammar, '"b"')[0]
@@ -154,4 +158,4 @@ VERDICTS = {
 
 @pytest.mark.parametrize("grammar", VERDICTS, ids=lambda grammar: grammar[:40])
 def test_a_grammar_is_followed_before_engines_see_it(grammar: str) -> None:
-    assert verdict(grammar) == VERDICTS[grammar]
+    assert verify(grammar) == VERDICTS[grammar]

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dragoman.grammar.client.escaping import Between, Quotes
-from dragoman.grammar.client.text_node import Worded, written
+from dragoman.grammar.client.grammar_text import Worded, written
+from dragoman.grammar.client.text_syntax import Between, Quotes
+from dragoman.grammar.lark_builder import HEADER, Lark, quoted
 from dragoman.grammar.writer.free_text import arguments
-from dragoman.grammar.writer.lark import HEADER, Lark, quoted
 from dragoman.grammar.writer.python_values import PYTHON
 from dragoman.testing.grammars import accepted
 from dragoman.types import Constraint

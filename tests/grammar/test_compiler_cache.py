@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dragoman.grammar.compiler.compiler_pool import Workshop
+from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from tests.support.many_schemas import make_all
 
 COUNT = 300
@@ -12,7 +12,7 @@ COUNT = 300
 
 def test_hundreds_of_schemas_leave_the_cache_bounded() -> None:
     async def go() -> None:
-        shop = Workshop(entries=50, bytes=40_000)
+        shop = CompilerPool(cache_entries=50, cache_bytes=40_000)
         refused = await make_all(shop, range(COUNT))
         stats = shop.stats
         assert refused == COUNT // 6

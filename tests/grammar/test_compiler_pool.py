@@ -17,9 +17,16 @@ from typing import Any
 import pytest
 import uvloop
 
-from dragoman.errors import BadRequest, DragomanError, Draining, SerializedError, Overloaded, Unavailable
-from dragoman.grammar.compiler.compiler_pool import Cache, Workshop
-from dragoman.grammar.spec import Made, Order
+from dragoman.errors import (
+    BadRequest,
+    DragomanError,
+    Draining,
+    Overloaded,
+    SerializedError,
+    Unavailable,
+)
+from dragoman.grammar.compiler.compiler_pool import CompilerPool, GrammarCache
+from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
 from dragoman.types import Constraint, Tool
 from tests.support.fake_models import until
 
@@ -27,13 +34,13 @@ TARGET = "tests.support.compiler_targets:compiled"
 LONG = 60.0  # seconds that no test takes
 SHORT = 0.4
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
-Use = Callable[[Workshop], Awaitable[None]]
+Use = Callable[[CompilerPool], Awaitable[None]]
 Loop = Callable[[], asyncio.AbstractEventLoop]
 
 
-def order(do: str, of: Any = None) -> Order:
+def order(do: str, of: Any = None) -> GrammarSpec:
     value = {"do": do, "of": of}
-    return Order(shape=Constraint(kind="json", value=value, param="response_format"))
+    return GrammarSpec(constraint=Constraint(kind="json", value=value, param="response_format"))
 
 
 @pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
@@ -50,10 +57,10 @@ def run(
     use: Use,
     loop: Loop = asyncio.new_event_loop,
     **said: Any,
-) -> Workshop:
+) -> CompilerPool:
     """Use a workshop, close it, and see that nothing of it is left."""
     settings: dict[str, Any] = {"target": TARGET, "workers": 1, "seconds": LONG}
-    shop = Workshop(**settings | said)
+    shop = CompilerPool(**settings | said)
 
     async def go() -> None:
         pids: list[int] = []
@@ -72,9 +79,9 @@ def run(
     return shop
 
 
-async def refusal(shop: Workshop, wanted: Order) -> DragomanError:
+async def refusal(shop: CompilerPool, wanted: GrammarSpec) -> DragomanError:
     with pytest.raises(DragomanError) as refused:
-        await shop.make(wanted)
+        await shop.compile(wanted)
     return refused.value
 
 
@@ -99,10 +106,12 @@ class Held:
 
 
 @asynccontextmanager
-async def held(shop: Workshop, path: Path) -> AsyncGenerator[asyncio.Task[Made], None]:
+async def held(
+    shop: CompilerPool, path: Path
+) -> AsyncGenerator[asyncio.Task[CompiledGrammar], None]:
     """While this is open, one worker is busy."""
     hold = Held(path / "held")
-    task = asyncio.create_task(shop.make(hold.order))
+    task = asyncio.create_task(shop.compile(hold.order))
     await hold.begun()
     try:
         yield task
@@ -111,7 +120,7 @@ async def held(shop: Workshop, path: Path) -> AsyncGenerator[asyncio.Task[Made],
     await asyncio.wait({task})
 
 
-async def joined(shop: Workshop, count: int) -> None:
+async def joined(shop: CompilerPool, count: int) -> None:
     """Until so many orders wait for a worker, or for a compile of the same order."""
     await until(lambda: shop.stats.waiting + shop.stats.hits >= count)
 
@@ -120,12 +129,12 @@ async def joined(shop: Workshop, count: int) -> None:
 
 
 def test_a_grammar_is_made_once(loop: Loop) -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         assert shop.pids == []  # nothing is started before it is needed
-        first = await shop.make(order("name", "a"))
-        assert first == Made("start: 'a'", ("warning of 'a'",))
-        assert await shop.make(order("name", "a")) is first
-        assert (await shop.make(order("nothing"))).grammar is None
+        first = await shop.compile(order("name", "a"))
+        assert first == CompiledGrammar("start: 'a'", ("warning of 'a'",))
+        assert await shop.compile(order("name", "a")) is first
+        assert (await shop.compile(order("nothing"))).grammar is None
         stats = shop.stats
         assert (stats.entries, stats.hits, stats.misses, stats.restarts) == (2, 1, 2, 0)
         assert stats.bytes > 0
@@ -138,46 +147,46 @@ def test_a_grammar_is_made_once(loop: Loop) -> None:
     "value", [10**30, -(10**30), 1.5, "\U0001f600\x00", [None, True, {"": {}}], {"b": 1, "a": 2}]
 )
 def test_what_a_schema_holds_arrives_as_it_was(value: Any) -> None:
-    async def use(shop: Workshop) -> None:
-        assert (await shop.make(order("name", value))).grammar == f"start: {value!r}"
+    async def use(shop: CompilerPool) -> None:
+        assert (await shop.compile(order("name", value))).grammar == f"start: {value!r}"
 
     run(use)
 
 
 def test_orders_of_tools_alone() -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         tools = (Tool(name="f", parameters={"type": "object"}),)
-        made = await shop.make(Order(tools=tools, format="hermes_json", control={"<a>": 1}))
+        made = await shop.compile(GrammarSpec(tools=tools, tool_format="hermes_json", special_tokens={"<a>": 1}))
         assert made.grammar == "start: 'tools'"
 
     run(use)
 
 
 def test_the_cache_is_bounded_by_number() -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         for start in range(0, 3000, 200):
             wanted = [order("name", n) for n in range(start, start + 200)]
-            made = await asyncio.gather(*map(shop.make, wanted))
+            made = await asyncio.gather(*map(shop.compile, wanted))
             assert [each.grammar for each in made] == [
                 f"start: {n}" for n in range(start, start + 200)
             ]
         assert (shop.stats.entries, shop.stats.misses, shop.stats.restarts) == (50, 3000, 0)
-        await shop.make(order("name", 2999))
+        await shop.compile(order("name", 2999))
         assert shop.stats.hits == 1
-        await shop.make(order("name", 0))
+        await shop.compile(order("name", 0))
         assert shop.stats.misses == 3001
 
     run(use, workers=2, entries=50)
 
 
 def test_a_hundred_thousand_entries_do_not_fill_the_cache() -> None:
-    cache = Cache(512, 1 << 20)
+    cache = GrammarCache(512, 1 << 20)
     one = bytes(32)
-    cache.put(one, Made("kept"))
+    cache.put(one, CompiledGrammar("kept"))
     most = 0
     for n in range(100_000):
-        cache.put(n.to_bytes(32, "little") + b"x", Made(f"start: {n}"))
-        assert cache.get(one) == Made("kept")  # what is used stays
+        cache.put(n.to_bytes(32, "little") + b"x", CompiledGrammar(f"start: {n}"))
+        assert cache.get(one) == CompiledGrammar("kept")  # what is used stays
         most = max(most, len(cache))
     assert most == len(cache) == 512
 
@@ -185,18 +194,18 @@ def test_a_hundred_thousand_entries_do_not_fill_the_cache() -> None:
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f600"])
 def test_the_cache_is_bounded_by_bytes(letter: str) -> None:
     limit = 1 << 20
-    cache = Cache(10_000, limit)
+    cache = GrammarCache(10_000, limit)
     for n in range(1000):
         text = letter * (n * 20)
-        kept = Made(text, (text,)) if n % 2 else SerializedError("BadRequest", text)
+        kept = CompiledGrammar(text, (text,)) if n % 2 else SerializedError("BadRequest", text)
         cache.put(n.to_bytes(32, "little"), kept)
         assert cache.bytes <= limit
     assert cache.get((999).to_bytes(32, "little")) is not None
     assert cache.get((1).to_bytes(32, "little")) is None
     whole, count = cache.bytes, len(cache)
-    cache.put(b"huge", Made("x" * (limit // 2)))
+    cache.put(b"huge", CompiledGrammar("x" * (limit // 2)))
     assert (cache.bytes, len(cache)) == (whole, count)  # it pushed out nobody
-    cache.put((999).to_bytes(32, "little"), Made("small"))
+    cache.put((999).to_bytes(32, "little"), CompiledGrammar("small"))
     assert cache.bytes < whole
     assert len(cache) == count
 
@@ -205,39 +214,39 @@ def test_the_cache_is_bounded_by_bytes(letter: str) -> None:
 
 
 def test_the_same_order_is_compiled_once(tmp_path: Path, loop: Loop) -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         async with held(shop, tmp_path) as first:
             same = order("hold", str(tmp_path / "held"))
-            others = [asyncio.create_task(shop.make(same)) for _ in range(20)]
+            others = [asyncio.create_task(shop.compile(same)) for _ in range(20)]
             await joined(shop, 20)
             others[3].cancel()
             first.cancel()  # who asked first may leave as well
             await asyncio.wait({first, others[3]})
         done = await asyncio.gather(*others, return_exceptions=True)
         assert isinstance(done.pop(3), asyncio.CancelledError)
-        assert done == [Made("held")] * 19
+        assert done == [CompiledGrammar("held")] * 19
         assert (shop.stats.misses, shop.stats.restarts) == (1, 0)
 
     run(use, loop)
 
 
 def test_a_compile_that_all_have_left_is_still_remembered(tmp_path: Path) -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         async with held(shop, tmp_path) as task:
             task.cancel()
             await asyncio.wait({task})
         same = order("hold", str(tmp_path / "held"))
-        assert await shop.make(same) == Made("held")
+        assert await shop.compile(same) == CompiledGrammar("held")
         assert (shop.stats.misses, shop.stats.working) == (1, 0)
 
     run(use)
 
 
 def test_the_queue_is_bounded_and_who_leaves_it_makes_room(tmp_path: Path) -> None:
-    async def use(shop: Workshop) -> None:
-        shop.queue = 2
+    async def use(shop: CompilerPool) -> None:
+        shop.queue_limit = 2
         async with held(shop, tmp_path):
-            waiting = [asyncio.create_task(shop.make(order("name", n))) for n in range(2)]
+            waiting = [asyncio.create_task(shop.compile(order("name", n))) for n in range(2)]
             await joined(shop, 2)
             refused = await refusal(shop, order("name", "third"))
             assert isinstance(refused, Overloaded)
@@ -245,7 +254,7 @@ def test_the_queue_is_bounded_and_who_leaves_it_makes_room(tmp_path: Path) -> No
             waiting[0].cancel()
             await asyncio.wait({waiting[0]})
             assert shop.stats.waiting == 1
-            again = asyncio.create_task(shop.make(order("name", 0)))  # boards a flight of its own
+            again = asyncio.create_task(shop.compile(order("name", 0)))  # boards a flight of its own
             await joined(shop, 2)
         assert (await again).grammar == "start: 0"
         assert (await waiting[1]).grammar == "start: 1"
@@ -255,13 +264,13 @@ def test_the_queue_is_bounded_and_who_leaves_it_makes_room(tmp_path: Path) -> No
 
 
 def test_nobody_waits_for_ever(tmp_path: Path) -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         async with held(shop, tmp_path):
-            shop.patience = 0.0
+            shop.queue_timeout = 0.0
             assert isinstance(await refusal(shop, order("name", "a")), Overloaded)
             assert shop.stats.waiting == 0
-            shop.patience = LONG
-            later = asyncio.create_task(shop.make(order("name", "a")))  # it is not remembered
+            shop.queue_timeout = LONG
+            later = asyncio.create_task(shop.compile(order("name", "a")))  # it is not remembered
             await joined(shop, 1)
         assert (await later).grammar == "start: 'a'"
 
@@ -269,12 +278,12 @@ def test_nobody_waits_for_ever(tmp_path: Path) -> None:
 
 
 def test_a_slow_order_holds_up_nobody_while_a_worker_is_free(tmp_path: Path, loop: Loop) -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         async with held(shop, tmp_path) as slow:
-            made = await asyncio.gather(*(shop.make(order("name", n)) for n in range(100)))
+            made = await asyncio.gather(*(shop.compile(order("name", n)) for n in range(100)))
             assert len(made) == 100
             assert not slow.done()
-        assert await slow == Made("held")
+        assert await slow == CompiledGrammar("held")
 
     run(use, loop, workers=2)
 
@@ -283,7 +292,7 @@ def test_a_slow_order_holds_up_nobody_while_a_worker_is_free(tmp_path: Path, loo
 
 
 def test_what_is_refused_is_remembered() -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         first = await refusal(shop, order("refuse", "schema"))
         again = await refusal(shop, order("refuse", "schema"))
         for refused in (first, again):
@@ -321,8 +330,8 @@ FAILING = [
 def test_failing_costs_one_order_and_is_remembered(
     does: tuple[str, Any], code: str | None, says: str, goes: bool, loop: Loop
 ) -> None:
-    async def use(shop: Workshop) -> None:
-        before = (await shop.make(order("pid", "before"))).grammar
+    async def use(shop: CompilerPool) -> None:
+        before = (await shop.compile(order("pid", "before"))).grammar
         for _ in range(2):
             refused = await refusal(shop, order(*does))
             assert type(refused) is BadRequest
@@ -330,7 +339,7 @@ def test_failing_costs_one_order_and_is_remembered(
             assert says in refused.message
             assert "internals" not in refused.message
         assert (shop.stats.hits, shop.stats.misses) == (1, 2)
-        after = (await shop.make(order("pid", "after"))).grammar
+        after = (await shop.compile(order("pid", "after"))).grammar
         assert (before != after) or not goes
 
     shop = run(use, loop, seconds=1.0, memory=1 << 28)
@@ -338,16 +347,16 @@ def test_failing_costs_one_order_and_is_remembered(
 
 
 def test_what_tools_are_to_blame_for_is_blamed_on_tools() -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         tools = (Tool(name="f"),)
-        refused = await refusal(shop, Order(tools=tools))
+        refused = await refusal(shop, GrammarSpec(tools=tools))
         assert (refused.code, refused.param) == (None, "tools")
 
     run(use, target="tests.support.compiler_targets:broken")
 
 
 def test_a_process_killed_from_outside_says_nothing_about_the_order() -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         for misses in (1, 2):
             assert (await refusal(shop, order("shot"))).code == TOO_COMPLEX
             assert (shop.stats.misses, shop.stats.entries) == (misses, 0)
@@ -358,22 +367,22 @@ def test_a_process_killed_from_outside_says_nothing_about_the_order() -> None:
 def test_time_on_the_wall_is_limited_too(tmp_path: Path, loop: Loop) -> None:
     os.mkfifo(tmp_path / "pipe")  # nobody will ever open the other end
 
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         hung = order("hold", str(tmp_path / "pipe"))
         refused = await refusal(shop, hung)
         assert refused.code == TOO_COMPLEX
         assert "took too long" in refused.message
         assert shop.stats.entries == 0  # it may have been the machine
-        assert (await shop.make(order("name", 1))).grammar == "start: 1"
+        assert (await shop.compile(order("name", 1))).grammar == "start: 1"
 
     run(use, loop, seconds=SHORT)
 
 
 def test_others_are_served_while_orders_overrun() -> None:
-    async def use(shop: Workshop) -> None:
-        await shop.warm()
+    async def use(shop: CompilerPool) -> None:
+        await shop.warm_up()
         bad = [refusal(shop, order("spin", n)) for n in range(4)]
-        good = [shop.make(order("name", n)) for n in range(50)]
+        good = [shop.compile(order("name", n)) for n in range(50)]
         refused, made = await asyncio.gather(asyncio.gather(*bad), asyncio.gather(*good))
         assert {error.code for error in refused} == {TOO_COMPLEX}
         assert [each.grammar for each in made] == [f"start: {n}" for n in range(50)]
@@ -382,10 +391,10 @@ def test_others_are_served_while_orders_overrun() -> None:
 
 
 def test_workers_are_replaced_over_and_over() -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         for n in range(10):
             await refusal(shop, order("exit", n))
-            assert await shop.make(order("name", n))
+            assert await shop.compile(order("name", n))
         assert len(shop.pids) <= 2
 
     shop = run(use)
@@ -393,9 +402,9 @@ def test_workers_are_replaced_over_and_over() -> None:
 
 
 def test_a_worker_that_has_grown_too_large_is_replaced() -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         for n in range(5):  # together these would not fit in one
-            assert (await shop.make(order("keep", (160 << 20) + n))).grammar == "kept"
+            assert (await shop.compile(order("keep", (160 << 20) + n))).grammar == "kept"
 
     shop = run(use, memory=1 << 28)
     assert shop.stats.restarts >= 4
@@ -404,9 +413,9 @@ def test_a_worker_that_has_grown_too_large_is_replaced() -> None:
 def test_what_a_library_prints_is_no_answer(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "dragoman.constraint")
 
-    async def use(shop: Workshop) -> None:
-        assert (await shop.make(order("chatter"))).grammar == "spoken"
-        assert (await shop.make(order("name", 1))).grammar == "start: 1"
+    async def use(shop: CompilerPool) -> None:
+        assert (await shop.compile(order("chatter"))).grammar == "spoken"
+        assert (await shop.compile(order("name", 1))).grammar == "start: 1"
         assert shop.stats.restarts == 0
 
     run(use)
@@ -418,7 +427,7 @@ def test_what_a_library_prints_is_no_answer(caplog: pytest.LogCaptureFixture) ->
     "target", ["tests.support.compiler_targets:missing", "no.such.module:compiled"]
 )
 def test_a_workshop_without_tools_says_so(target: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         for _ in range(2):
             refused = await asyncio.gather(*(refusal(shop, order("name", n)) for n in range(3)))
             assert [type(error) for error in refused] == [Unavailable] * 3
@@ -435,7 +444,7 @@ def test_a_workshop_without_tools_says_so(target: str, caplog: pytest.LogCapture
 def test_a_program_that_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
 
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         assert isinstance(await refusal(shop, order("name")), Unavailable)
 
     run(use)
@@ -457,34 +466,34 @@ def gone(pid: int) -> bool:
 
 
 def test_warming_starts_all_and_one_to_spare(loop: Loop) -> None:
-    async def use(shop: Workshop) -> None:
-        await shop.warm()
+    async def use(shop: CompilerPool) -> None:
+        await shop.warm_up()
         pids = shop.pids
         assert len(pids) == 3
-        assert int((await shop.make(order("pid"))).grammar or 0) in pids
+        assert int((await shop.compile(order("pid"))).grammar or 0) in pids
         assert set(shop.pids) == set(pids)
 
     run(use, loop, workers=2)
 
 
 def test_idle_workers_that_died_are_replaced_when_needed() -> None:
-    async def use(shop: Workshop) -> None:
-        await shop.warm()
+    async def use(shop: CompilerPool) -> None:
+        await shop.warm_up()
         for pid in shop.pids:
             os.kill(pid, signal.SIGKILL)
         await until(lambda: not shop.pids)
         assert shop.stats.restarts == 2
-        assert (await shop.make(order("name", 1))).grammar == "start: 1"
+        assert (await shop.compile(order("name", 1))).grammar == "start: 1"
 
     run(use)
 
 
 def test_closing_ends_what_is_under_way(tmp_path: Path, loop: Loop) -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         hold = Held(tmp_path / "held")
-        working = asyncio.create_task(shop.make(hold.order))
+        working = asyncio.create_task(shop.compile(hold.order))
         await hold.begun()
-        waiting = asyncio.create_task(shop.make(order("name", 1)))
+        waiting = asyncio.create_task(shop.compile(order("name", 1)))
         await joined(shop, 1)
         pids = shop.pids
         await shop.aclose()
@@ -501,8 +510,8 @@ def test_closing_ends_what_is_under_way(tmp_path: Path, loop: Loop) -> None:
 
 
 def test_closing_while_workers_start(loop: Loop) -> None:
-    async def use(shop: Workshop) -> None:
-        early = asyncio.create_task(shop.make(order("name", 1)))
+    async def use(shop: CompilerPool) -> None:
+        early = asyncio.create_task(shop.compile(order("name", 1)))
         await joined(shop, 1)
         await shop.aclose()
         with pytest.raises(Draining):
@@ -512,7 +521,7 @@ def test_closing_while_workers_start(loop: Loop) -> None:
 
 
 def test_closing_what_was_never_used() -> None:
-    async def use(shop: Workshop) -> None:
+    async def use(shop: CompilerPool) -> None:
         await shop.aclose()
         assert shop.pids == []
 

@@ -18,10 +18,10 @@ import pytest
 
 from dragoman.errors import BadRequest
 from dragoman.formats import tool_formats
-from dragoman.grammar.compiler.compile import compiled
-from dragoman.grammar.compiler.compiler_pool import Workshop
-from dragoman.grammar.spec import Made, Order
-from dragoman.grammar.writer.lark import HEADER
+from dragoman.grammar.compiler.compile import compile_grammar
+from dragoman.grammar.compiler.compiler_pool import CompilerPool
+from dragoman.grammar.lark_builder import HEADER
+from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
 from dragoman.output.spec import TaggedArguments
 from dragoman.testing import ScriptedEngine
 from dragoman.testing.grammars import accepted
@@ -55,13 +55,15 @@ def schema(text: Any) -> dict[str, Any]:
 
 
 def lark(grammar: str) -> Constraint:
-    return Constraint(kind="grammar", value=grammar, language="lark", param="tools[0].format.definition")
+    return Constraint(
+        kind="grammar", value=grammar, language="lark", param="tools[0].format.definition"
+    )
 
 
 def source(name: str, text: Constraint | None, **order: Any) -> str:
     """The grammar of an answer that may use the tool."""
     tool = Tool(name="f", parameters=schema(TEXT), takes_free_text=True, input=text)
-    made = compiled(Order(tools=(tool,), format=name, reasoning="none", **order))
+    made = compile_grammar(GrammarSpec(tools=(tool,), tool_format=name, reasoning_format="none", **order))
     assert made.grammar is not None
     return made.grammar
 
@@ -229,14 +231,14 @@ FORMATS = ("hermes_json", "qwen3_coder", "gemma4", "pythonic")  # each writes te
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Callable[[Order], Made]]:
+def made() -> Iterator[Callable[[GrammarSpec], CompiledGrammar]]:
     """Makes grammars as a server does."""
-    shop = Workshop(workers=1)
+    shop = CompilerPool(workers=1)
     with asyncio.Runner() as runner:
 
-        def make(order: Order) -> Made:
+        def make(order: GrammarSpec) -> CompiledGrammar:
             try:
-                return runner.run(shop.make(order))
+                return runner.run(shop.compile(order))
             except BadRequest as error:
                 raise Refused(error.param, len(error.message)) from error
 
@@ -253,11 +255,13 @@ class Refused(Exception):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_grammar_is_made_or_refused(made: Callable[[Order], Made], name: str) -> None:
+def test_a_hostile_grammar_is_made_or_refused(
+    made: Callable[[GrammarSpec], CompiledGrammar], name: str
+) -> None:
     """Within the time that a worker has; `make test-constraints` asks an engine for more."""
     kind, said = HOSTILE[name]
     shape = Constraint(kind=kind, value=said, param="tools[0].format")
     tool = Tool(name="f", parameters=schema(TEXT), takes_free_text=True, input=shape)
     way = FORMATS[list(HOSTILE).index(name) % len(FORMATS)]
     with suppress(Refused):
-        assert made(Order(tools=(tool,), format=way)).grammar is not None
+        assert made(GrammarSpec(tools=(tool,), tool_format=way)).grammar is not None

@@ -36,7 +36,16 @@ def test_no_walk_leads_to_a_thought(name: str, reasoning: str) -> None:
     chance, pair = random.Random(name), Pair(name, FREE, reasoning)
     thoughts = find_reasoning(reasoning)
     example = find_tools(name).example
-    starts = ["", "Well. ", example, f"{example}\n", "[", "{", *thoughts.opens_at_start, *thoughts.open]
+    starts = [
+        "",
+        "Well. ",
+        example,
+        f"{example}\n",
+        "[",
+        "{",
+        *thoughts.opens_at_start,
+        *thoughts.open,
+    ]
     for order in ORDERS.values():
         source = pair.grammar(silent=True, **order)
         for text in pair.walks(source, chance, starts):

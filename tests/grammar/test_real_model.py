@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.grammar.writer.lark import HEADER
+from dragoman.grammar.lark_builder import HEADER
 from dragoman.testing.grammars import accepted
 from tests.support.client_grammars import PATCH
 from tests.support.real_model import (

@@ -32,7 +32,7 @@ from dragoman.grammar.schema.nodes import (
     Object,
     Text,
 )
-from dragoman.grammar.schema.parse import read
+from dragoman.grammar.schema.schema_parser import read
 
 AT = "response_format.json_schema.schema"
 NO = Nothing()

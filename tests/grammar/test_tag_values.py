@@ -13,9 +13,9 @@ import pytest
 
 from dragoman.errors import BadRequest
 from dragoman.formats import find_tools
-from dragoman.grammar.compiler.compile import compiled
-from dragoman.grammar.regex.search import searchable, searched
-from dragoman.grammar.spec import Made, Order
+from dragoman.grammar.compiler.compile import compile_grammar
+from dragoman.grammar.regex.full_match import searchable, searched
+from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
 from dragoman.output.library import OutputParser
 from dragoman.testing.format_checks import fold, read
 from dragoman.testing.grammars import accepted
@@ -46,8 +46,10 @@ def a_tool(schema: Any, *, strict: bool = True) -> Tool:
     return Tool(name="f", parameters=schema, strict=strict)
 
 
-def made(name: str, schema: Any, *, strict: bool = True) -> Made:
-    return compiled(Order(tools=(a_tool(schema, strict=strict),), choice="required", format=name))
+def made(name: str, schema: Any, *, strict: bool = True) -> CompiledGrammar:
+    return compile_grammar(
+        GrammarSpec(tools=(a_tool(schema, strict=strict),), tool_choice="required", tool_format=name)
+    )
 
 
 def refused(name: str, schema: Any) -> str:
@@ -248,7 +250,7 @@ TEXTS += ["a/b", "ac", "bc", "xbc", "\n", "$", "^", "_", "aa", "C", "x1"]
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_pattern_means_the_same_in_every_format(pattern: str) -> None:
     schema = {"type": "string", "pattern": pattern}
-    quoted = compiled(Order(shape=shape(schema, strict=True))).grammar
+    quoted = compile_grammar(GrammarSpec(constraint=shape(schema, strict=True))).grammar
     bare = made("gemma4", one(schema)).grammar
     assert quoted is not None
     assert bare is not None
@@ -270,7 +272,9 @@ def test_a_pattern_means_the_same_in_every_format(pattern: str) -> None:
     ],
 )
 def test_the_pattern_of_a_whole_answer(pattern: str, right: list[str], wrong: list[str]) -> None:
-    source = compiled(Order(shape=Constraint(kind="regex", value=pattern, param="regex"))).grammar
+    source = compile_grammar(
+        GrammarSpec(constraint=Constraint(kind="regex", value=pattern, param="regex"))
+    ).grammar
     assert source is not None
     assert [text for text in right if not accepted(source, text)[0]] == []
     assert [text for text in wrong if accepted(source, text)[0]] == []
@@ -284,8 +288,10 @@ def test_the_pattern_of_a_tool_goes_by_unicode_in_every_format(name: str) -> Non
         "qwen3_coder": TAGS["qwen3_coder"].format("\n<parameter=input>\n{}\n</parameter>"),
     }
     demand = Constraint(kind="regex", value=r"\d[\w]\W", param="tools")
-    tool = Tool(name="f", takes_free_text=True, input=demand, parameters=members("input", input=TEXT))
-    source = compiled(Order(tools=(tool,), choice="required", format=name)).grammar
+    tool = Tool(
+        name="f", takes_free_text=True, input=demand, parameters=members("input", input=TEXT)
+    )
+    source = compile_grammar(GrammarSpec(tools=(tool,), tool_choice="required", tool_format=name)).grammar
     assert source is not None
     assert accepted(source, frames[name].format("٣é-"))[0]
     assert not accepted(source, frames[name].format("٣-é"))[0]

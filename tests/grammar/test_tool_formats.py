@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dragoman.formats import tool_formats
-from dragoman.output.library import rules
+from dragoman.output.library import combine_formats
 from dragoman.testing.grammars import accepted
 from tests.formats.test_formats import ALL, TOOLS, parser
 from tests.support.grammars import Pair, Schemas, grammar
@@ -106,7 +106,9 @@ WRONG: dict[str, Schemas] = {
     "more than a choice": {"f": members("count unit", count=ANY_NUMBER, unit={"const": "cc"})},
 }
 # without a mark of their own, calls of others are text
-UNMARKED = {name for name, one in tool_formats().items() if one.unmarked_starts or one.unmarked_at_start}
+UNMARKED = {
+    name for name, one in tool_formats().items() if one.unmarked_starts or one.unmarked_at_start
+}
 
 
 def a_call(name: str, tools: Schemas, chance: random.Random) -> str:
@@ -239,12 +241,12 @@ def declared(case: dict[str, Any]) -> Schemas:
 @pytest.mark.parametrize("case", ALL)
 def test_what_a_model_writes_is_allowed(case: dict[str, Any]) -> None:
     name, reasoning = case["format"] or "hermes_json", case["reasoning"]
-    header, prompt = rules(name, reasoning).header, case.get("prompt") or ""
+    header, prompt = combine_formats(name, reasoning).header, case.get("prompt") or ""
     source = grammar(
         declared(case),
         format=name,
         reasoning=reasoning,
-        inside=parser(case).inside,
+        inside=parser(case).in_reasoning,
         opening=prompt if header is not None and prompt.endswith(header.open) else None,
     )
     assert accepted(source, case["text"])[0] is not case.get("forgiven", False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from dragoman.grammar.compiler.compiler_pool import Workshop
+from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from tests.support.many_schemas import make_all, resident
 
 COUNT, STEP, WARM = 100_000, 5_000, 20_000
@@ -14,8 +14,8 @@ MB = 1 << 20
 
 def test_a_hundred_thousand_schemas_leave_memory_bounded() -> None:
     async def go() -> None:
-        shop = Workshop()
-        await shop.warm()
+        shop = CompilerPool()
+        await shop.warm_up()
         begun, warm = time.monotonic(), 0
         for start in range(0, COUNT, STEP):
             assert await make_all(shop, range(start, start + STEP)) in (STEP // 6, STEP // 6 + 1)

@@ -19,7 +19,7 @@ from dragoman.models.loaders import gguf as loader
 from dragoman.models.mapping import ModelOptions
 from dragoman.models.output_format import Speech, listen
 from dragoman.models.registry import ModelRegistry
-from dragoman.tokenizers.tokenizer import PROBES, EngineTokenizer, Tokenizer, from_gguf
+from dragoman.tokenizers.tokenizer import PROBES, EngineTokenizer, Tokenizer, tokenizer_from_gguf
 from dragoman.types import Capabilities, Job, Sampling, Step
 from tests.support.model_files import put
 from tests.support.paths import TEMPLATES
@@ -65,7 +65,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ours(file: Path) -> Tokenizer:
-    made = from_gguf(gguf.read(file).metadata)
+    made = tokenizer_from_gguf(gguf.read(file).metadata)
     assert isinstance(made, Tokenizer)
     return made
 
@@ -324,7 +324,9 @@ def test_the_engine_is_told_what_was_chosen(file: Path) -> None:
 
 def test_the_default_model_for_real(default_model: Path) -> None:
     async def scenario() -> None:
-        catalog = ModelCatalog(default_model.parent, base=ModelOptions(context=256, slots=1, threads=2))
+        catalog = ModelCatalog(
+            default_model.parent, base=ModelOptions(context=256, slots=1, threads=2)
+        )
         models = ModelRegistry(catalog, loader.load)
         try:
             with await models.acquire("smollm2:135m") as model:

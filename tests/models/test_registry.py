@@ -21,7 +21,7 @@ from dragoman.errors import (
 from dragoman.models.catalog import ModelCatalog
 from dragoman.models.loaders.gguf import load
 from dragoman.models.mapping import ModelOptions
-from dragoman.models.registry import ModelEntry, Lease, ModelRegistry, ModelPolicy
+from dragoman.models.registry import Lease, ModelEntry, ModelPolicy, ModelRegistry
 from tests.support.fake_models import Engine, Loader, fill, play, size_of, state, until
 from tests.support.model_files import put
 
@@ -317,7 +317,9 @@ def test_closing_closes_everything(root: Path) -> None:
 def test_an_engine_of_ones_own() -> None:
     async def scenario() -> None:
         engine = Engine(context=5, lora=("x",), embeddings=3, logprobs=-1)
-        models = ModelRegistry.from_engine(engine, "mine", aliases=["gpt-4"], policy=ModelPolicy(keep_alive=0))
+        models = ModelRegistry.from_engine(
+            engine, "mine", aliases=["gpt-4"], policy=ModelPolicy(keep_alive=0)
+        )
         lease: Lease = await models.acquire("GPT-4")
         assert lease.model.engine is engine
         assert lease.model.tokenizer is None

@@ -14,7 +14,7 @@ from dragoman.output.library import (
     OutputParser,
     ParserPolicy,
     list_formats,
-    markers,
+    collect_markers,
     opens_inside,
     parse_reasoning_complete,
     parse_tool_call_complete,
@@ -238,9 +238,9 @@ def test_ids_that_the_model_gave_are_told() -> None:
 
 
 def test_marks_are_known() -> None:
-    marks = markers(find_tools("gemma4"), find_reasoning("gemma4_channel"))
+    marks = collect_markers(find_tools("gemma4"), find_reasoning("gemma4_channel"))
     assert {"<|tool_call>", "<tool_call|>", "<|channel>", "<channel|>"} <= marks
-    assert markers(None, None) == frozenset()
+    assert collect_markers(None, None) == frozenset()
 
 
 def test_control_tokens_can_be_left_out() -> None:

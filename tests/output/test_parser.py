@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.output.arguments.cast import cast, read
-from dragoman.output.arguments.parameter_types import schema_of
+from dragoman.output.arguments.cast import cast, to_json
+from dragoman.output.arguments.parameter_types import read_parameter_schema
 from dragoman.output.library import OutputParser, ParserPolicy
 from dragoman.testing.format_checks import Said, check_format, fold
 from dragoman.testing.format_checks import read as read_spans
@@ -208,19 +208,19 @@ def test_casting(text: str, types: set[str], expected: str) -> None:
 
 
 def test_reading_is_the_same_in_every_run() -> None:
-    assert read("{'b', 'a', 'c'}") == '["b", "a", "c"]'
-    assert read(r"{'a': '\d'}") == r'{"a": "\\d"}'
-    assert read('f"{1}"') is None
+    assert to_json("{'b', 'a', 'c'}") == '["b", "a", "c"]'
+    assert to_json(r"{'a': '\d'}") == r'{"a": "\\d"}'
+    assert to_json('f"{1}"') is None
 
 
 def test_schemas_that_refer_to_themselves_are_walked_once() -> None:
     choices = [{"$ref": "#/$defs/A"}] * 100
     root = {"$defs": {"A": {"anyOf": choices}}, "properties": {"a": {"anyOf": choices}}}
-    assert schema_of(root).member("a").types == frozenset()
+    assert read_parameter_schema(root).member("a").types == frozenset()
     nested: dict[str, Any] = {"type": "string"}
     for _ in range(20):
         nested = {"anyOf": [nested] * 20}
-    assert schema_of({"properties": {"a": nested}}).member("a").types == {"string"}
+    assert read_parameter_schema({"properties": {"a": nested}}).member("a").types == {"string"}
 
 
 DEFINED = {"a b": {"type": "integer"}, "a/b": {"type": "boolean"}, "a~b": {"type": "null"}}
@@ -259,7 +259,7 @@ EITHER = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
 def test_what_a_schema_says_of_a_parameter(schema: dict[str, Any], types: str) -> None:
     root: dict[str, Any] = {"type": "object", "properties": {"a": schema}, "$defs": DEFINED}
     root["oneOf"] = [{"items": {"type": "number"}}]
-    assert schema_of(root).member("a").types == set(types.split())
+    assert read_parameter_schema(root).member("a").types == set(types.split())
 
 
 def having(**members: Any) -> dict[str, Any]:
@@ -286,18 +286,18 @@ def having(**members: Any) -> dict[str, Any]:
     ids=repr,
 )
 def test_what_a_schema_made_of_others_says_of_a_parameter(root: Any, types: str) -> None:
-    assert schema_of(root).member("a").types == set(types.split())
+    assert read_parameter_schema(root).member("a").types == set(types.split())
 
 
 def test_schemas_are_walked_only_so_far() -> None:
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(5000):
         deep = {"allOf": [deep], "properties": {"a": {"type": "string"}}}
-    place = schema_of({"properties": {"a": deep}}).member("a")
+    place = read_parameter_schema({"properties": {"a": deep}}).member("a")
     assert place.member("a").types == {"string"}
     wide = {"anyOf": [having(**{f"a{number}": {"const": number}}) for number in range(5000)]}
-    assert len(schema_of(wide).names()) < 5000
-    assert schema_of(wide).member("a9").types == {"integer"}
+    assert len(read_parameter_schema(wide).names()) < 5000
+    assert read_parameter_schema(wide).member("a9").types == {"integer"}
 
 
 @pytest.mark.parametrize(

@@ -737,7 +737,9 @@ def test_an_answer_may_begin_inside_a_header(
 ) -> None:
     template = MESSAGES + "{% if add_generation_prompt %}" + opening + "{% endif %}"
     options = {"format": name if tools else "none", "reasoning_format": name}
-    with serving(ScriptedEngine(Reply(text, chunks=3)), chat_template=template, **options) as server:
+    with serving(
+        ScriptedEngine(Reply(text, chunks=3)), chat_template=template, **options
+    ) as server:
         message = post(server, "it").json()["choices"][0]["message"]
     assert (message["content"], message.get("reasoning_content", "")) == ("Hi", thoughts)
 

@@ -28,7 +28,9 @@ def server(engine: ScriptedEngine) -> Iterator[Running]:
         yield made
 
 
-def told(server: Running, engine: ScriptedEngine, path: str = "chat/completions", **said: Any) -> Job:
+def told(
+    server: Running, engine: ScriptedEngine, path: str = "chat/completions", **said: Any
+) -> Job:
     """The job the engine got for a request."""
     body = chat("hi", **said) if path.startswith("chat") else {"prompt": "hi", **said}
     url = f"{server.url}/v1/{path}"

@@ -18,8 +18,8 @@ from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.models.output_format import Speech
 from dragoman.output.library import OutputParser
 from dragoman.pipeline.detokenize import Detokenizer
-from dragoman.pipeline.reader import ChatReader, ReaderOptions, Reader
-from dragoman.pipeline.usage import TokenSpan, TokenLedger
+from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
+from dragoman.pipeline.usage import TokenLedger, TokenSpan
 from dragoman.testing import ByteTokenizer
 from dragoman.types import Job, Logprob, Sampling, Step, Tool
 

@@ -12,9 +12,9 @@ import pytest
 from dragoman.errors import TemplateRejected
 from dragoman.output.library import parse_tool_call_complete
 from dragoman.prompt import generic_tools
-from dragoman.prompt.conversation import parsed, prepare, prepare_tools
-from dragoman.prompt.template.capabilities import Abilities, Probe, abilities
-from dragoman.prompt.template.template import Template, compile_template
+from dragoman.prompt.conversation import parse_arguments, prepare_messages, prepare_tools
+from dragoman.prompt.template.capabilities import TemplateCapabilities, CapabilityProbe, probe_capabilities
+from dragoman.prompt.template.template import ChatTemplate, compile_template
 from dragoman.types import Message, Role, Tool, ToolCall
 from tests.support.paths import TESTS
 
@@ -48,12 +48,12 @@ def shape(turns: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     return [(turn["role"], turn.get("content")) for turn in turns]
 
 
-EVERYTHING = Abilities(
+EVERYTHING = TemplateCapabilities(
     tools_rendered=True, tool_calls_rendered=True, tool_results_rendered=True, developer=True
 )
 
 
-def able(**changes: Any) -> Abilities:
+def able(**changes: Any) -> TemplateCapabilities:
     return msgspec.structs.replace(EVERYTHING, **changes)
 
 
@@ -106,7 +106,7 @@ FOUND: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", FOUND)
 def test_abilities(name: str) -> None:
-    found = abilities(source(name))
+    found = probe_capabilities(source(name))
     assert found.renders
     assert {field: getattr(found, field) for field in FOUND[name]} == FOUND[name]
 
@@ -135,23 +135,23 @@ def test_abilities(name: str) -> None:
     ],
 )  # fmt: skip
 def test_abilities_of_odd_templates(text: str, wanted: dict[str, Any]) -> None:
-    found = abilities(text)
+    found = probe_capabilities(text)
     assert {field: getattr(found, field) for field in wanted} == wanted
 
 
 def test_a_template_cannot_spoil_what_others_are_tried_with() -> None:
     spoil = "{% if tools %}{% set _ = tools[0].function.pop('name') %}{% endif %}"
-    assert not abilities(spoil + "{{ messages[0].content }}").tools_rendered
-    assert Probe(Template(source("agent"))).everything().tools_rendered
+    assert not probe_capabilities(spoil + "{{ messages[0].content }}").tools_rendered
+    assert CapabilityProbe(ChatTemplate(source("agent"))).everything().tools_rendered
 
 
 def test_trying_is_cheap_and_done_once() -> None:
     for name in FOUND:
-        template = Template(source(name))
+        template = ChatTemplate(source(name))
         started = time.thread_time()
-        Probe(template).everything()
+        CapabilityProbe(template).everything()
         assert time.thread_time() - started < 0.05
-    assert abilities(source("agent")) is abilities(source("agent"))
+    assert probe_capabilities(source("agent")) is probe_capabilities(source("agent"))
 
 
 # What is changed
@@ -259,12 +259,12 @@ CHANGED: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] 
 def test_conversation_as_the_template_needs_it(name: str) -> None:
     changes, messages, wanted = CHANGED[name]
     before = msgspec.msgpack.encode(messages)
-    assert shape(prepare(messages, able(**changes))) == wanted
+    assert shape(prepare_messages(messages, able(**changes))) == wanted
     assert msgspec.msgpack.encode(messages) == before
 
 
 def test_d40_arguments_arrive_as_dicts_and_unparsable_ones_as_text() -> None:
-    made = prepare([calls(1), say("assistant", tool_calls=(call(2, "{oops"),))], EVERYTHING)
+    made = prepare_messages([calls(1), say("assistant", tool_calls=(call(2, "{oops"),))], EVERYTHING)
     arguments = [turn["tool_calls"][0]["function"]["arguments"] for turn in made]
     assert arguments == [{"city": "argument1"}, "{oops"]
 
@@ -275,20 +275,20 @@ def test_d40_arguments_arrive_as_dicts_and_unparsable_ones_as_text() -> None:
      ('{"a": ' + "9" * 5000 + "}", '{"a": ' + "9" * 5000 + "}")],
 )  # fmt: skip
 def test_d40_arguments_of_all_kinds(text: str, wanted: Any) -> None:
-    assert parsed(text) == wanted
+    assert parse_arguments(text) == wanted
 
 
 def test_d40_arguments_for_templates_that_take_only_one_kind() -> None:
     turn = say("assistant", tool_calls=(call(1), call(2, "{oops")))
-    text = prepare([turn], able(arguments="text"))[0]["tool_calls"]
-    only = prepare([turn], able(raw_arguments=False))[0]["tool_calls"]
+    text = prepare_messages([turn], able(arguments="text"))[0]["tool_calls"]
+    only = prepare_messages([turn], able(raw_arguments=False))[0]["tool_calls"]
     assert [one["function"]["arguments"] for one in text] == ['{"city": "argument1"}', "{oops"]
     assert only[1]["function"]["arguments"] == {"arguments": "{oops"}
 
 
 def test_d41_results_in_the_order_of_their_calls() -> None:
     messages = [calls(1, 2, 3), result(3), result(1), result(2), USER, calls(2, 1), result(1)]
-    made = prepare([*messages, result(2)], EVERYTHING)
+    made = prepare_messages([*messages, result(2)], EVERYTHING)
     said = [(turn["content"], turn["name"]) for turn in made if turn["role"] == "tool"]
     assert [content for content, _ in said] == [f"result{n}" for n in (1, 2, 3, 2, 1)]
     assert said[0] == ("result1", "function1")
@@ -296,7 +296,7 @@ def test_d41_results_in_the_order_of_their_calls() -> None:
 
 def test_d41_results_without_an_id_answer_the_first_open_call() -> None:
     old = [say("function", "r1", name="function1"), say("tool", "r2")]
-    made = prepare([calls(1, 2), *old], EVERYTHING)
+    made = prepare_messages([calls(1, 2), *old], EVERYTHING)
     assert [turn["tool_call_id"] for turn in made[1:]] == ["call_1", "call_2"]
     assert [turn["role"] for turn in made[1:]] == ["tool", "tool"]
 
@@ -311,8 +311,8 @@ def test_d42_nothing_of_the_request_is_changed() -> None:
 
 def test_ids_of_nine_letters() -> None:
     messages = [calls(1, 2), result(1), result(2)]
-    assert prepare(messages, able(tiny_ids=False)) == prepare(messages, able(short_ids=True))
-    made = prepare(messages, able(short_ids=True))
+    assert prepare_messages(messages, able(tiny_ids=False)) == prepare_messages(messages, able(short_ids=True))
+    made = prepare_messages(messages, able(short_ids=True))
     ids = [one["id"] for one in made[0]["tool_calls"]]
     assert ids == [turn["tool_call_id"] for turn in made[1:]]
     assert all(len(one) == 9 and one.isalnum() for one in ids)
@@ -321,21 +321,21 @@ def test_ids_of_nine_letters() -> None:
 
 def test_reasoning_goes_where_the_template_reads_it() -> None:
     turn = say("assistant", "a", reasoning="r")
-    assert prepare([turn], EVERYTHING)[0]["reasoning_content"] == "r"
-    made = prepare([turn], able(thoughts=("reasoning_content", "thinking")))[0]
+    assert prepare_messages([turn], EVERYTHING)[0]["reasoning_content"] == "r"
+    made = prepare_messages([turn], able(thoughts=("reasoning_content", "thinking")))[0]
     assert made["thinking"] == made["reasoning_content"] == "r"
 
 
 def test_reasoning_in_the_content_is_cut_off_like_the_template_would() -> None:
     turns = [USER, say("assistant", "<think>\nhm\n</think>\n\nyes"), MORE]
-    found = abilities(source("agent"))
-    made = prepare(turns, found)[1]
+    found = probe_capabilities(source("agent"))
+    made = prepare_messages(turns, found)[1]
     assert (made["content"], made["reasoning_content"]) == ("yes", "hm")
-    assert prepare(turns, EVERYTHING)[1]["content"] == turns[1].content
+    assert prepare_messages(turns, EVERYTHING)[1]["content"] == turns[1].content
 
 
 def test_names_are_kept() -> None:
-    assert prepare([say("user", "u", name="Ada")], EVERYTHING)[0]["name"] == "Ada"
+    assert prepare_messages([say("user", "u", name="Ada")], EVERYTHING)[0]["name"] == "Ada"
 
 
 @pytest.mark.parametrize("first", [[], [SYSTEM], [say("developer", "s")]])
@@ -344,7 +344,7 @@ def test_tools_without_a_place_are_offered_by_the_system(first: list[Message]) -
     tools = [Tool(name="f"), Tool(name="g", description="G.", parameters={"type": "object"})]
     found = able(tools_rendered=False)
     assert prepare_tools(tools, found) == []
-    made = prepare([*first, USER, calls(1), result(1)], found, tools)
+    made = prepare_messages([*first, USER, calls(1), result(1)], found, tools)
     said = shape(made)
     assert [role for role, _ in said] == [
         first[0].role if first else "system",
@@ -364,7 +364,7 @@ def test_the_generic_form_is_the_format_that_answers_are_read_in() -> None:
     """What the model sees of its earlier calls is what the parser would make calls of."""
     arguments = ['{"city": "Zürich", "n": [1, null]}', "", " {} "]
     said = tuple(call(at, text) for at, text in enumerate(arguments))
-    turn = generic_tools.called(say("assistant", "Let me see.", tool_calls=said))
+    turn = generic_tools.write_calls(say("assistant", "Let me see.", tool_calls=said))
     read = parse_tool_call_complete(turn.content or "", generic_tools.FORMAT)
     assert read["normal_text"].strip() == "Let me see."
     assert [one["name"] for one in read["tool_calls"]] == [one.name for one in said]
@@ -414,11 +414,11 @@ def words_of(messages: list[Message]) -> list[str]:
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real templates are not here")
 def test_real_templates_lose_nothing() -> None:
     for path in sorted(REAL.glob("*/*.jinja")):
-        template, found = compile_template(path.read_text()), abilities(path.read_text())
+        template, found = compile_template(path.read_text()), probe_capabilities(path.read_text())
         variables: dict[str, Any] = {"eos_token": "</s>", "functions": "[]", "datetime": "now"}
         variables |= {} if found.no_tools == "absent" else {"tools": None}
         for messages in map(marked, HARD):
-            variables |= {"messages": prepare(messages, found), "bos_token": "<s>"}
+            variables |= {"messages": prepare_messages(messages, found), "bos_token": "<s>"}
             try:
                 text = template.render(variables)
             except TemplateRejected as error:
@@ -433,9 +433,9 @@ PARTS = """{%- for m in messages -%}[{{ m.role }}]
 
 
 def test_thoughts_go_into_a_part_where_the_template_takes_them_so() -> None:
-    able_to = abilities(PARTS)
+    able_to = probe_capabilities(PARTS)
     assert able_to.thought_parts
-    turns = prepare([say("user", "q"), say("assistant", "a", reasoning="hm")], able_to)
+    turns = prepare_messages([say("user", "q"), say("assistant", "a", reasoning="hm")], able_to)
     text = compile_template(PARTS).render({"messages": turns})
     assert text == "[user]q[assistant]<t>hm</t>a"
-    assert not abilities("{% for m in messages %}{{ m.content }}{% endfor %}").thought_parts
+    assert not probe_capabilities("{% for m in messages %}{{ m.content }}{% endfor %}").thought_parts

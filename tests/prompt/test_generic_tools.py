@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from dragoman.prompt.renderer import Prompter
-from dragoman.prompt.special_tokens import Mixed, joined, ours
+from dragoman.prompt.renderer import PromptRenderer
+from dragoman.prompt.special_tokens import MixedText, join_texts, trust_text
 from dragoman.testing.byte_tokenizer import SPECIALS, ByteTokenizer
 from dragoman.types import Chat, Message, Tool, ToolCall
 from tests.support.paths import TEMPLATES
@@ -41,7 +41,7 @@ def specials(template: str, said: str, more: tuple[str, ...] = ()) -> Counter[st
     """How often each special token is in the prompt."""
     tokenizer = ByteTokenizer(SPECIALS, markup=(*TAGS, *more))
     source = (TEMPLATES / template).read_text(encoding="utf-8")
-    rendered = asyncio.run(Prompter(source, tokenizer).render(story(said)))
+    rendered = asyncio.run(PromptRenderer(source, tokenizer).render(story(said)))
     assert rendered.ids is not None
     assert said in rendered.text
     names = {token: text for text, token in tokenizer.specials.items()}
@@ -74,11 +74,11 @@ def test_no_token_is_made_of_ours_and_theirs(mark: str) -> None:
 
 
 def test_texts_are_joined_with_what_is_ours_in_them() -> None:
-    plain = joined(["a", "b"], "-")
+    plain = join_texts(["a", "b"], "-")
     assert (plain, type(plain)) == ("a-b", str)
-    mixed = joined([joined(["a", ours("<b>")]), "", ours("<c>"), ours("<d>")], "-")
+    mixed = join_texts([join_texts(["a", trust_text("<b>")]), "", trust_text("<c>"), trust_text("<d>")], "-")
     assert mixed == "a<b>--<c>-<d>"
-    assert isinstance(mixed, Mixed)
+    assert isinstance(mixed, MixedText)
     assert mixed.parts == (
         ("a", False),
         ("<b>", True),

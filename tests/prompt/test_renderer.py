@@ -15,8 +15,8 @@ from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupport
 from dragoman.formats import find_reasoning
 from dragoman.models.output_format import Speech
 from dragoman.prompt import renderer as prompt
-from dragoman.prompt.renderer import Prompter, Rendered
-from dragoman.prompt.token_cache import Segments
+from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
+from dragoman.prompt.token_cache import TokenCache
 from dragoman.testing import ByteTokenizer
 from dragoman.tokenizers import tokenizer
 from dragoman.types import Chat, Message, Prompt, Role, Tool, ToolCall
@@ -39,11 +39,11 @@ def chat(*messages: Message, **more: Any) -> Chat:
     return Chat(messages=messages, **more)
 
 
-def render(prompter: Prompter, asked: Chat) -> Rendered:
+def render(prompter: PromptRenderer, asked: Chat) -> RenderedPrompt:
     return asyncio.run(prompter.render(asked))
 
 
-def specials_of(rendered: Rendered) -> list[int]:
+def specials_of(rendered: RenderedPrompt) -> list[int]:
     return [token for token in rendered.ids or () if token >= FIRST]
 
 
@@ -92,26 +92,26 @@ GOLDEN = {
 def test_d36_golden_prompts_with_the_special_tokens_of_the_model(name: str, add_bos: bool) -> None:
     specials, text, marks = GOLDEN[name]
     cutter = Bytes(*specials, add_bos=add_bos)
-    rendered = render(Prompter(source(name), cutter), HELLO)
+    rendered = render(PromptRenderer(source(name), cutter), HELLO)
     assert rendered.text == text
     assert cutter.decode(rendered.ids or []) == text
     assert specials_of(rendered) == [FIRST + mark for mark in marks]
-    assert rendered.special == len(marks)
+    assert rendered.special_tokens == len(marks)
 
 
 def test_d37_no_double_bos() -> None:
     for before in ("", "{{ bos_token }}", "{{ bos_token }}{{ bos_token }}"):
-        prompter = Prompter(
+        prompter = PromptRenderer(
             before + "{{ messages[0].content }}", Bytes("<s>", "</s>", add_bos=True)
         )
         assert render(prompter, chat(say("user", "a"))).ids == [FIRST, ord("a")]
-    prompter = Prompter("{{ messages[0].content }}", Bytes("<s>", "</s>"))
+    prompter = PromptRenderer("{{ messages[0].content }}", Bytes("<s>", "</s>"))
     assert render(prompter, chat(say("user", "a"))).ids == [ord("a")]
 
 
 def test_special_tokens_that_swallow_white_space() -> None:
     cutter = Bytes(*CHATML, rstrip="<|im_end|>")
-    rendered = render(Prompter(source("chatml"), cutter), chat(say("user", "a")))
+    rendered = render(PromptRenderer(source("chatml"), cutter), chat(say("user", "a")))
     assert "".join(cutter.encoded) == "user\naassistant\n"
     assert rendered.text.endswith("<|im_end|>\n<|im_start|>assistant\n")
 
@@ -125,11 +125,11 @@ def test_d40_d41_tools_calls_and_results_are_rendered() -> None:
         say("tool", "one", tool_call_id="call-1"),
         tools=(Tool(name="f", parameters={"type": "object", "properties": {"n": {}}}),),
     )
-    text = render(Prompter(source("agent"), Bytes(*CHATML)), asked).text
+    text = render(PromptRenderer(source("agent"), Bytes(*CHATML)), asked).text
     assert '{"type": "function", "function": {"name": "f", "parameters": {"type"' in text
     assert "<tool_call>call-1 <function=f><n>1</n></function></tool_call>" in text
     assert text.index("tool f\none\n(call-1)") < text.index("tool f\ntwo\n(call-2)")
-    text = render(Prompter(source("chatml"), None), asked).text
+    text = render(PromptRenderer(source("chatml"), None), asked).text
     assert '<tools>\n{"type": "function", "function": {"name": "f", "parameters": ' in text
     assert '<tool_call>\n{"name": "f", "arguments": {"n": 1}}\n</tool_call>' in text
     assert text.index("<tool_response>\none\n") < text.index("<tool_response>\ntwo\n")
@@ -144,18 +144,18 @@ LAST = {"add_generation_prompt": False, "continue_final_message": True}
 
 @pytest.mark.parametrize("name", ["chatml", "llama3", "agent", "parts"])
 def test_continue_final_message_ends_right_after_its_text(name: str) -> None:
-    rendered = render(Prompter(source(name), Bytes(*CHATML)), chat(USER, OPEN, **LAST))
+    rendered = render(PromptRenderer(source(name), Bytes(*CHATML)), chat(USER, OPEN, **LAST))
     assert rendered.text.endswith("One, <|im_end|> two,  ")
     assert CHATML.index("<|im_end|>") + FIRST not in specials_of(rendered)[-1:]
 
 
 def test_continue_an_empty_message() -> None:
-    rendered = render(Prompter(source("chatml"), None), chat(USER, say("assistant"), **LAST))
+    rendered = render(PromptRenderer(source("chatml"), None), chat(USER, say("assistant"), **LAST))
     assert rendered.text.endswith("<|im_start|>assistant\n")
 
 
 def test_without_generation_prompt() -> None:
-    rendered = render(Prompter(source("chatml"), None), chat(USER, add_generation_prompt=False))
+    rendered = render(PromptRenderer(source("chatml"), None), chat(USER, add_generation_prompt=False))
     assert rendered.text == "<|im_start|>user\nCount.<|im_end|>\n"
 
 
@@ -169,7 +169,7 @@ def test_without_generation_prompt() -> None:
 )
 def test_continue_final_message_is_refused_where_it_makes_no_sense(asked: Chat) -> None:
     with pytest.raises(BadRequest) as caught:
-        render(Prompter(source("agent"), None), asked)
+        render(PromptRenderer(source("agent"), None), asked)
     assert caught.value.param == "continue_final_message"
 
 
@@ -178,7 +178,7 @@ def test_continue_final_message_that_the_template_drops() -> None:
         "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
     )
     with pytest.raises(Unsupported) as caught:
-        render(Prompter(source, None), chat(USER, OPEN, **LAST))
+        render(PromptRenderer(source, None), chat(USER, OPEN, **LAST))
     assert caught.value.param == "continue_final_message"
 
 
@@ -203,7 +203,7 @@ def test_d45_d46_only_the_template_decides_where_an_answer_starts(
     start, end = marks.open[0], marks.close[0]
     source = OPENING.replace("START", start).replace("END", end)
     known = ("<|im_start|>", "<|im_end|>", *((start, end) if special else ()))
-    prompter = Prompter(source, ByteTokenizer(markup=known))
+    prompter = PromptRenderer(source, ByteTokenizer(markup=known))
     said = text.replace("START", start).replace("END", end)
     speech = Speech(None, name)
 
@@ -237,22 +237,22 @@ def test_d45_d46_only_the_template_decides_where_an_answer_starts(
 def test_openings_of_templates_of_all_kinds(source: str, opening: str) -> None:
     for text in ("hi", "think", "a <think>", "zqlast"):
         asked = chat(USER, say("user", text))
-        assert asyncio.run(Prompter(source, None).opening(asked)) == opening
+        assert asyncio.run(PromptRenderer(source, None).render_opening(asked)) == opening
 
 
 def test_opening_is_what_the_template_writes_before_the_answer() -> None:
-    prompter = Prompter(source("agent"), None)
+    prompter = PromptRenderer(source("agent"), None)
     thinking = chat(say("user", "<think>"), template_kwargs={"enable_thinking": False})
-    assert asyncio.run(prompter.opening(chat(USER))) == "<|im_start|>assistant\n"
+    assert asyncio.run(prompter.render_opening(chat(USER))) == "<|im_start|>assistant\n"
     wanted = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    assert asyncio.run(prompter.opening(thinking)) == wanted
+    assert asyncio.run(prompter.render_opening(thinking)) == wanted
 
 
 # Variables
 
 
 def test_template_kwargs() -> None:
-    prompter = Prompter(source("agent"), None)
+    prompter = PromptRenderer(source("agent"), None)
     asked = chat(USER, template_kwargs={"enable_thinking": False})
     assert render(prompter, asked).text.endswith("</think>\n\n")
     for name in ("messages", "tokenize", "chat_template", "bos_token", "thinking"):
@@ -262,7 +262,7 @@ def test_template_kwargs() -> None:
 
 
 def test_variables_that_some_templates_read() -> None:
-    prompter = Prompter(
+    prompter = PromptRenderer(
         "{{ tool_choice }}|{{ functions }}|{{ datetime }}|{{ bos_token + '' }}", None
     )
     choice, functions, date, bos = render(prompter, chat(USER, tool_choice="required")).text.split(
@@ -277,12 +277,12 @@ def test_variables_that_some_templates_read() -> None:
 
 def test_d39_malformed_template_fails_when_the_model_is_loaded() -> None:
     with pytest.raises(ModelBroken):
-        Prompter("{% if %}", None)
+        PromptRenderer("{% if %}", None)
 
 
 def test_d39_refusal_of_the_template_says_what_it_says_without_our_marks() -> None:
     cutter = Bytes("<s>", "</s>")
-    prompter = Prompter("{{ raise_exception('no: ' + messages[0].content) }}", cutter)
+    prompter = PromptRenderer("{{ raise_exception('no: ' + messages[0].content) }}", cutter)
     with pytest.raises(TemplateRejected) as caught:
         render(prompter, chat(say("user", "x<s>")))
     assert caught.value.message.endswith("no: x<s>")
@@ -293,7 +293,7 @@ def test_d39_refusal_of_the_template_says_what_it_says_without_our_marks() -> No
 def test_s1_8_empty_prompts_are_refused(cutter: Bytes | None, asked: Chat) -> None:
     for template in ("{{ messages[0].content if messages }}", None):
         with pytest.raises(BadRequest) as caught:
-            render(Prompter(template, cutter), asked)
+            render(PromptRenderer(template, cutter), asked)
         assert caught.value.param == "messages"
 
 
@@ -303,7 +303,7 @@ def test_deep_requests_are_refused() -> None:
         deep = [deep]
     with pytest.raises(BadRequest):
         render(
-            Prompter("{{ documents|length }}", None),
+            PromptRenderer("{{ documents|length }}", None),
             chat(USER, template_kwargs={"documents": deep}),
         )
 
@@ -312,7 +312,7 @@ def test_d42_the_request_is_not_changed() -> None:
     schema = {"type": "object", "properties": {"<s>": {"type": "string"}}}
     asked = chat(say("user", "<s>"), tools=(Tool(name="f", parameters=schema),))
     before = msgspec.json.encode(asked)
-    render(Prompter(source("agent"), Bytes("<s>", "</s>")), asked)
+    render(PromptRenderer(source("agent"), Bytes("<s>", "</s>")), asked)
     assert msgspec.json.encode(asked) == before
 
 
@@ -321,25 +321,25 @@ def test_d42_the_request_is_not_changed() -> None:
 
 def test_s5_17_without_a_template_the_contents_as_they_are() -> None:
     both = chat(say("system", "s"), say("user", "a"))
-    assert render(Prompter(None, None), both) == Rendered("s\n\na")
+    assert render(PromptRenderer(None, None), both) == RenderedPrompt("s\n\na")
     asked = chat(say("user", "a <s> b"))
-    assert render(Prompter(None, None), asked) == Rendered("a <s> b")
+    assert render(PromptRenderer(None, None), asked) == RenderedPrompt("a <s> b")
     cutter = Bytes("<s>", "</s>", add_bos=True)
-    assert render(Prompter(None, cutter), asked).ids == [FIRST, *b"a <s> b"]
+    assert render(PromptRenderer(None, cutter), asked).ids == [FIRST, *b"a <s> b"]
     for more in (LAST, {"template_kwargs": {"x": 1}}, {"reasoning_effort": "low"}):
         with pytest.raises(Unsupported):
-            render(Prompter(None, None), chat(say("user", "u"), say("assistant", "a"), **more))
-    offered = render(Prompter(None, None), chat(USER, tools=(Tool(name="f"),))).text
+            render(PromptRenderer(None, None), chat(say("user", "u"), say("assistant", "a"), **more))
+    offered = render(PromptRenderer(None, None), chat(USER, tools=(Tool(name="f"),))).text
     assert offered.startswith("# Tools\n")
     assert offered.endswith("\n\nCount.")
     none = chat(USER, tools=(Tool(name="f"),), tool_choice="none")
-    assert render(Prompter(None, None), none).text == "Count."
+    assert render(PromptRenderer(None, None), none).text == "Count."
 
 
 def test_counting() -> None:
-    assert asyncio.run(Prompter("ab{{ messages[0].content }}", Bytes()).count(chat(USER))) == 8
+    assert asyncio.run(PromptRenderer("ab{{ messages[0].content }}", Bytes()).count_tokens(chat(USER))) == 8
     with pytest.raises(Unsupported):
-        asyncio.run(Prompter("ab", None).count(chat(USER)))
+        asyncio.run(PromptRenderer("ab", None).count_tokens(chat(USER)))
 
 
 @pytest.mark.parametrize(
@@ -352,20 +352,20 @@ def test_counting() -> None:
     ],
 )
 def test_prompts_that_are_no_chats(content: Any, special: bool, wanted: list[int]) -> None:
-    prompter = Prompter(None, Bytes("<s>", "</s>", add_bos=True))
+    prompter = PromptRenderer(None, Bytes("<s>", "</s>", add_bos=True))
     asked = Prompt(content=content, add_special_tokens=special)
-    assert asyncio.run(prompter.encode(asked)) == wanted
+    assert asyncio.run(prompter.encode_prompt(asked)) == wanted
 
 
 def test_prompts_for_an_engine_without_tokenizer() -> None:
-    assert asyncio.run(Prompter(None, None).encode(Prompt(content="<s>a"))) == "<s>a"
-    assert asyncio.run(Prompter(None, None).encode(Prompt(content=[5, 10**6]))) == [5, 10**6]
+    assert asyncio.run(PromptRenderer(None, None).encode_prompt(Prompt(content="<s>a"))) == "<s>a"
+    assert asyncio.run(PromptRenderer(None, None).encode_prompt(Prompt(content=[5, 10**6]))) == [5, 10**6]
 
 
 @pytest.mark.parametrize("ids", [[-1], [0, 258], [10**30]])
 def test_token_ids_out_of_range_are_refused(ids: list[int]) -> None:
     with pytest.raises(BadRequest) as caught:
-        asyncio.run(Prompter(None, Bytes("<s>", "</s>")).encode(Prompt(content=ids)))
+        asyncio.run(PromptRenderer(None, Bytes("<s>", "</s>")).encode_prompt(Prompt(content=ids)))
     assert caught.value.param == "prompt"
 
 
@@ -374,23 +374,23 @@ def test_token_ids_out_of_range_are_refused(ids: list[int]) -> None:
 
 def test_the_next_turn_costs_its_own_length_only() -> None:
     cutter = Bytes(*CHATML)
-    prompter = Prompter(source("chatml"), cutter)
+    prompter = PromptRenderer(source("chatml"), cutter)
     turns = [say("user" if n % 2 == 0 else "assistant", f"turn {n}") for n in range(9)]
     first = render(prompter, chat(*turns[:7]))
     cutter.encoded.clear()
     second = render(prompter, chat(*turns))
     assert cutter.encoded == ["assistant\nturn 7", "user\nturn 8"]
     fresh = len("".join(cutter.encoded))
-    assert second.cached_tokens == len(second.ids or ()) - second.special - fresh
+    assert second.cached_tokens == len(second.ids or ()) - second.special_tokens - fresh
     assert first.cached_tokens < second.cached_tokens
-    assert prompter.segments.encoded_tokens > 0
+    assert prompter.token_cache.encoded_tokens > 0
 
 
 def test_same_ids_with_and_without_memory(default_model: Path) -> None:
     metadata = gguf.read(default_model).metadata
-    cutter = tokenizer.from_gguf(metadata)
+    cutter = tokenizer.tokenizer_from_gguf(metadata)
     template = metadata["tokenizer.chat_template"]
-    warm, cold = Prompter(template, cutter), Prompter(template, cutter, cache=0)
+    warm, cold = PromptRenderer(template, cutter), PromptRenderer(template, cutter, cache_bytes=0)
     turns = [
         say("user" if n % 2 == 0 else "assistant", f"Größe {n} <|im_end|> 漢字") for n in range(8)
     ]
@@ -399,12 +399,12 @@ def test_same_ids_with_and_without_memory(default_model: Path) -> None:
         assert one.ids == two.ids
         assert cutter is not None
         assert cutter.decode(one.ids or []) == one.text
-    assert warm.segments.cached_tokens > 0
-    assert cold.segments.cached_tokens == 0
+    assert warm.token_cache.cached_tokens > 0
+    assert cold.token_cache.cached_tokens == 0
 
 
 def test_memory_is_bounded_and_forgets_the_oldest() -> None:
-    segments = Segments(10_000)
+    segments = TokenCache(10_000)
     for number in range(100):
         segments.put(f"text {number}", [number])
         assert segments.get("text 0") is not None
@@ -417,7 +417,7 @@ def test_memory_is_bounded_and_forgets_the_oldest() -> None:
 
 def test_slow_templates_do_not_hold_up_others() -> None:
     source = "{% for i in range(99999) %}{% for i in range(99999) %}{% endfor %}{% endfor %}"
-    prompter = Prompter(source, None)
+    prompter = PromptRenderer(source, None)
 
     async def scenario() -> int:
         turns = 0
@@ -434,7 +434,7 @@ def test_slow_templates_do_not_hold_up_others() -> None:
 
 def test_large_conversations_are_rendered_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt, "LARGE", 150)
-    prompter = Prompter("{{ messages[0].content }}", None)
+    prompter = PromptRenderer("{{ messages[0].content }}", None)
     seen = []
     work = prompter._work
 
@@ -454,6 +454,6 @@ def test_large_conversations_are_rendered_in_a_thread(monkeypatch: pytest.Monkey
 def test_d37_a_prompt_begins_with_bos_only_where_the_tokenizer_says_so(
     add_bos: bool, asked: bool
 ) -> None:
-    prompter = Prompter(None, Bytes("<s>", "</s>", add_bos=add_bos))
-    ids = asyncio.run(prompter.encode(Prompt(content="ab", add_special_tokens=asked)))
+    prompter = PromptRenderer(None, Bytes("<s>", "</s>", add_bos=add_bos))
+    ids = asyncio.run(prompter.encode_prompt(Prompt(content="ab", add_special_tokens=asked)))
     assert ids == ([FIRST, *b"ab"] if add_bos and asked else list(b"ab"))

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.engines.llamacpp import gguf
-from dragoman.prompt.renderer import Prompter, Rendered
-from dragoman.prompt.special_tokens import CUT, MARK, TURNING, Guard, clean, trie
+from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
+from dragoman.prompt.special_tokens import PROMPT_END, BREAK, CASE_CHANGING, SpecialTokenGuard, remove_breaks, trie_pattern
 from dragoman.tokenizers import tokenizer
 from dragoman.types import Chat, Message, Tool, ToolCall
 from tests.support.bytes_tokenizer import FIRST, Bytes
@@ -24,7 +24,7 @@ AGENT = (HERE / "templates" / "agent.jinja").read_text()
 REAL = HERE.parent.parent / "shared" / "exam" / "templates"
 
 
-def render(prompter: Prompter, asked: Chat) -> Rendered:
+def render(prompter: PromptRenderer, asked: Chat) -> RenderedPrompt:
     return asyncio.run(prompter.render(asked))
 
 
@@ -32,7 +32,7 @@ def user(text: str) -> Chat:
     return Chat(messages=(Message(role="user", content=text),))
 
 
-def specials_of(rendered: Rendered) -> list[int]:
+def specials_of(rendered: RenderedPrompt) -> list[int]:
     return [token for token in rendered.ids or () if token >= FIRST]
 
 
@@ -72,7 +72,7 @@ def story(**said: str) -> Chat:
 
 @pytest.fixture(scope="module")
 def default_tokenizer(default_model: Path) -> tokenizer.AnyTokenizer:
-    found = tokenizer.from_gguf(gguf.read(default_model).metadata)
+    found = tokenizer.tokenizer_from_gguf(gguf.read(default_model).metadata)
     assert found is not None
     return found
 
@@ -80,7 +80,7 @@ def default_tokenizer(default_model: Path) -> tokenizer.AnyTokenizer:
 def test_security_row_9_no_special_token_comes_from_a_client(
     default_tokenizer: tokenizer.AnyTokenizer,
 ) -> None:
-    prompter = Prompter(AGENT, default_tokenizer)
+    prompter = PromptRenderer(AGENT, default_tokenizer)
     special = set(default_tokenizer.specials.values())
     marks = [*default_tokenizer.specials]
 
@@ -109,7 +109,7 @@ def test_security_row_9_in_the_default_models_own_template(
     default_model: Path, default_tokenizer: tokenizer.AnyTokenizer
 ) -> None:
     template = gguf.read(default_model).metadata["tokenizer.chat_template"]
-    prompter = Prompter(template, default_tokenizer)
+    prompter = PromptRenderer(template, default_tokenizer)
     special = set(default_tokenizer.specials.values())
     wanted: list[int] | None = None
     for mark in ("harmless", *default_tokenizer.specials):
@@ -142,16 +142,16 @@ def test_marks_cannot_form_between_template_and_client() -> None:
     }  # fmt: skip
     for template, texts in cases.items():
         for text in texts:
-            rendered = render(Prompter(template, cutter), user(text))
+            rendered = render(PromptRenderer(template, cutter), user(text))
             assert specials_of(rendered) == [], (template, text)
-            assert MARK not in rendered.text
-            assert MARK.encode() not in bytes(rendered.ids or [])
+            assert BREAK not in rendered.text
+            assert BREAK.encode() not in bytes(rendered.ids or [])
 
 
 def test_our_own_code_points_are_taken_out() -> None:
-    for text in (f"a{MARK}b{CUT}c", f"<{MARK}s>{CUT}"):
-        rendered = render(Prompter("{{ messages[0].content }}", Bytes("<s>", "</s>")), user(text))
-        assert rendered.text == text.replace(MARK, "").replace(CUT, "")
+    for text in (f"a{BREAK}b{PROMPT_END}c", f"<{BREAK}s>{PROMPT_END}"):
+        rendered = render(PromptRenderer("{{ messages[0].content }}", Bytes("<s>", "</s>")), user(text))
+        assert rendered.text == text.replace(BREAK, "").replace(PROMPT_END, "")
         assert specials_of(rendered) == []
 
 
@@ -166,7 +166,7 @@ def test_marks_that_the_template_composes_are_still_read() -> None:
             Message(role="assistant", content="a", name="user"),
         )
     )
-    rendered = render(Prompter(template, cutter), asked)
+    rendered = render(PromptRenderer(template, cutter), asked)
     assert specials_of(rendered) == [FIRST + 2, FIRST + 3]
     assert rendered.text == "<|user|>user<|assistant|>auser"
 
@@ -180,7 +180,7 @@ def test_b11_no_special_token_comes_from_a_client_in_real_templates() -> None:
         marks = sorted(set(found.findall(text)))
         if not marks:
             continue
-        prompter = Prompter(text, Bytes("<s>", "</s>", *marks))
+        prompter = PromptRenderer(text, Bytes("<s>", "</s>", *marks))
         plain = specials_of(render(prompter, fitting(prompter, story())))
         for mark in ("<s>", *marks):
             forged = dict.fromkeys(FIELDS, f"x{mark} y")
@@ -192,15 +192,15 @@ def test_b11_no_special_token_comes_from_a_client_in_real_templates() -> None:
     assert tried > 5000
 
 
-def fitting(prompter: Prompter, asked: Chat) -> Chat:
+def fitting(prompter: PromptRenderer, asked: Chat) -> Chat:
     """Without what the template has no place for."""
-    tools = asked.tools if prompter.abilities.tools_rendered else ()
+    tools = asked.tools if prompter.capabilities.tools_rendered else ()
     return Chat(messages=asked.messages, tools=tools)
 
 
 SPECIAL = ["<s>", "<|im_end|>", "<|im_start|>", "[INST]", "ab<", "<ab"]
 PIECES = st.lists(
-    st.sampled_from([*SPECIAL, "<", ">", "|", "im_end", "a", "b", " ", "\\ufdd0", MARK])
+    st.sampled_from([*SPECIAL, "<", ">", "|", "im_end", "a", "b", " ", "\\ufdd0", BREAK])
 )
 
 
@@ -209,25 +209,25 @@ PIECES = st.lists(
 def test_broken_texts_read_the_same_and_hold_no_mark(
     one: list[str], two: list[str], folds: bool
 ) -> None:
-    guard = Guard(SPECIAL, cuts=["im_"], folds=folds)
+    guard = SpecialTokenGuard(SPECIAL, cuts=["im_"], folds=folds)
     first, second = "".join(one), "".join(two)
-    broken = guard.broken(first) + guard.broken(second)
+    broken = guard.break_tokens(first) + guard.break_tokens(second)
     assert len(guard.split(broken)) == 1
     assert len(guard.split(broken.replace("im_", ""))) == 1
-    assert clean(broken) == (first + second).replace(MARK, "").replace(CUT, "")
+    assert remove_breaks(broken) == (first + second).replace(BREAK, "").replace(PROMPT_END, "")
 
 
 def test_many_special_tokens() -> None:
     words = [f"<unused{number}>" for number in range(3000)] + ["<a", "<ab", "<abc>"]
-    pattern = re.compile(trie(words))
+    pattern = re.compile(trie_pattern(words))
     assert all(pattern.fullmatch(word) for word in words)
     assert pattern.match("<abc>d")[0] == "<abc>"  # type: ignore[index]
     assert pattern.match("<unused3000>") is None
-    assert Guard(words).split("x<unused12>y") == ["x", "<unused12>", "y"]
+    assert SpecialTokenGuard(words).split("x<unused12>y") == ["x", "<unused12>", "y"]
 
 
 def test_letters_that_turn_into_plain_ones() -> None:
     def turns(letter: str) -> bool:
         return any(one < "\x80" for one in letter.lower() + letter.upper() + letter.casefold())
 
-    assert "".join(filter(turns, map(chr, range(0x80, 0x30000)))) == TURNING
+    assert "".join(filter(turns, map(chr, range(0x80, 0x30000)))) == CASE_CHANGING

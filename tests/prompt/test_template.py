@@ -18,9 +18,9 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
-from dragoman.prompt.renderer import Prompter
-from dragoman.prompt.template.budget import Budget, Limits
-from dragoman.prompt.template.template import RESERVED, Generation, Template, compile_template
+from dragoman.prompt.renderer import PromptRenderer
+from dragoman.prompt.template.budget import RenderBudget, RenderLimits
+from dragoman.prompt.template.template import RESERVED_VARIABLES, GenerationTag, ChatTemplate, compile_template
 from tests.support.paths import TESTS
 
 HERE = TESTS
@@ -47,7 +47,7 @@ def reference() -> ImmutableSandboxedEnvironment:
         return json.dumps(value, **{"ensure_ascii": False, **options})
 
     made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationTag]
     )
     made.filters |= {"tojson": to_json, "fromjson": json.loads, "from_json": json.loads}
     made.globals["raise_exception"] = refuse
@@ -184,9 +184,9 @@ def test_d39_malformed_template_fails_when_it_is_loaded(source: str, said: str) 
     ],
 )
 def test_d39_template_that_raises_is_the_requests_fault(source: str, said: str) -> None:
-    template = Template(source)
+    template = ChatTemplate(source)
     with pytest.raises(TemplateRejected) as caught:
-        template.render({"messages": TURNS}, Budget(known={id(TURNS): 10}))
+        template.render({"messages": TURNS}, RenderBudget(known={id(TURNS): 10}))
     error = caught.value
     assert error.status == 400
     assert said in error.message
@@ -209,24 +209,24 @@ def test_reads_what_comes_from_outside() -> None:
 
 
 def test_kwargs_that_the_template_reads_are_allowed() -> None:
-    compile_template("{{ enable_thinking }}{{ documents }}").check(
+    compile_template("{{ enable_thinking }}{{ documents }}").check_variables(
         {"enable_thinking": False, "documents": []}
     )
 
 
 def test_kwargs_that_the_template_does_not_read_are_refused_by_name() -> None:
     with pytest.raises(Unsupported) as caught:
-        compile_template("{{ messages }}{{ thinking }}").check({"enable_thinking": False})
+        compile_template("{{ messages }}{{ thinking }}").check_variables({"enable_thinking": False})
     assert caught.value.param == "chat_template_kwargs.enable_thinking"
     assert "It reads: thinking." in caught.value.message
 
 
 def test_cve_2025_62426_internal_names_cannot_be_set() -> None:
-    assert len(RESERVED) >= 25
-    for name in [*RESERVED, "raise_exception", "namespace", "range", "_private", "__class__"]:
+    assert len(RESERVED_VARIABLES) >= 25
+    for name in [*RESERVED_VARIABLES, "raise_exception", "namespace", "range", "_private", "__class__"]:
         template = compile_template("{{ " + name.strip("_") + " }}{{ " + name + " }}")
         with pytest.raises(BadRequest) as caught:
-            template.check({name: 1})
+            template.check_variables({name: 1})
         assert caught.value.param == f"chat_template_kwargs.{name}"
 
 
@@ -321,16 +321,16 @@ def test_cve_2026_115911_bombs_are_stopped_in_a_second_and_256_megabytes() -> No
 @pytest.mark.parametrize(
     ("limits", "source", "said"),
     [
-        (Limits(steps=1000), "{% for i in range(9999) %}{% endfor %}", "too many steps"),
-        (Limits(seconds=0), "{% for i in range(9999) %}{% endfor %}", "too long"),
-        (Limits(least=10), "{{ 'a' * 11 }}", "text that is too long"),
-        (Limits(least=10), "aaaaaaaaaaa", "prompt that is too long"),
-        (Limits(room=500), "{% for i in range(99) %}{% set x = [i] %}{% endfor %}", "memory"),
+        (RenderLimits(steps=1000), "{% for i in range(9999) %}{% endfor %}", "too many steps"),
+        (RenderLimits(seconds=0), "{% for i in range(9999) %}{% endfor %}", "too long"),
+        (RenderLimits(least=10), "{{ 'a' * 11 }}", "text that is too long"),
+        (RenderLimits(least=10), "aaaaaaaaaaa", "prompt that is too long"),
+        (RenderLimits(room=500), "{% for i in range(99) %}{% set x = [i] %}{% endfor %}", "memory"),
     ],
 )
-def test_each_limit_holds(limits: Limits, source: str, said: str) -> None:
+def test_each_limit_holds(limits: RenderLimits, source: str, said: str) -> None:
     with pytest.raises(TemplateRejected) as caught:
-        compile_template(source).render({}, Budget(limits))
+        compile_template(source).render({}, RenderBudget(limits))
     assert said in caught.value.message
     assert caught.value.code == "template_too_costly"
 
@@ -339,7 +339,7 @@ def test_limits_grow_with_what_the_client_sent() -> None:
     content = "x" * 3_000_000
     source = "{% for m in messages %}{{ m.content|trim + '.' }}{{ m.content.upper() }}{% endfor %}"
     messages = [{"role": "user", "content": content}]
-    text = compile_template(source).render({"messages": messages}, Budget(size=len(content)))
+    text = compile_template(source).render({"messages": messages}, RenderBudget(size=len(content)))
     assert text == content + "." + content.upper()
 
 
@@ -349,7 +349,7 @@ def test_d76_many_threads_may_compile_one_template_at_once() -> None:
 
     def compile_and_render(number: int) -> str:
         begin.wait(10)
-        return Prompter(source, None).template_source or str(number)
+        return PromptRenderer(source, None).template_source or str(number)
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(compile_and_render, range(8))) == {source}

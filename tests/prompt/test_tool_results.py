@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.prompt import conversation
-from dragoman.prompt.conversation import arrange
-from dragoman.prompt.special_tokens import joined, ours
-from dragoman.prompt.template.capabilities import Abilities
-from dragoman.prompt.tool_results import answered
-from dragoman.types import Message, Role, ReplayedTurn, ToolCall
+from dragoman.prompt.conversation import arrange_messages
+from dragoman.prompt.special_tokens import join_texts, trust_text
+from dragoman.prompt.template.capabilities import TemplateCapabilities
+from dragoman.prompt.tool_results import match_results
+from dragoman.types import Message, ReplayedTurn, Role, ToolCall
 from tests.support.work_counter import lines
 
-EVERYTHING = Abilities(
+EVERYTHING = TemplateCapabilities(
     tools_rendered=True, tool_calls_rendered=True, tool_results_rendered=True, developer=True
 )
 
 
-def able(**changes: Any) -> Abilities:
+def able(**changes: Any) -> TemplateCapabilities:
     return msgspec.structs.replace(EVERYTHING, **changes)
 
 
@@ -103,7 +103,7 @@ def matched(
 
 @given(turns_of(made_ids))
 def test_every_result_is_told_the_call_that_it_answers(turns: list[Message]) -> None:
-    made = {turn.content: turn for turn in answered(turns)}
+    made = {turn.content: turn for turn in match_results(turns)}
     for run, _, answers in matched(turns):
         for one, own in zip(run, answers, strict=True):
             known = {} if own is None else {"tool_call_id": own.id, "name": one.name or own.name}
@@ -114,7 +114,7 @@ def test_every_result_is_told_the_call_that_it_answers(turns: list[Message]) -> 
 def test_results_stand_in_the_order_of_their_calls_and_others_behind_them(
     turns: list[Message],
 ) -> None:
-    made = list(answered(turns))
+    made = list(match_results(turns))
     for run, before, _ in matched(turns):
         places: dict[str | None, int] = {known.id: at for at, known in enumerate(before)}
         said = {one.content for one in run}
@@ -128,7 +128,7 @@ def test_results_stand_in_the_order_of_their_calls_and_others_behind_them(
 
 @given(turns_of(made_ids))
 def test_only_results_change_places_and_only_within_their_run(turns: list[Message]) -> None:
-    made = list(answered(turns))
+    made = list(match_results(turns))
     for (_, before), (_, after) in zip(
         groupby(turns, lambda turn: turn.role), groupby(made, lambda turn: turn.role), strict=True
     ):
@@ -141,14 +141,14 @@ def test_only_results_change_places_and_only_within_their_run(turns: list[Messag
     ("results", "wanted"), [("zb", "bz"), ("zc", "cz"), ("zcaa", "aacz"), ("aaab", "aaab")]
 )
 def test_where_ids_repeat_each_result_goes_to_a_call_of_its_own(results: str, wanted: str) -> None:
-    made = answered([calls("a", "a", "b", "c"), *(result(id_) for id_ in results)])
+    made = match_results([calls("a", "a", "b", "c"), *(result(id_) for id_ in results)])
     assert "".join(one.tool_call_id or "" for one in list(made)[1:]) == wanted
 
 
 @pytest.mark.parametrize("id_", ["", "a"])
 def test_calls_of_one_id_made_one_by_one_share_out_their_results(id_: str) -> None:
     turn, results = calls(id_, id_), [result(id_, str(at)) for at in range(3)]
-    made = arrange([USER, turn, *results], able(parallel_calls=False))
+    made = arrange_messages([USER, turn, *results], able(parallel_calls=False))
     assert [one.content for one in made if one.role in ("assistant", "tool")] == [
         *(made[1].content, "0"),
         *(made[3].content, "1", "2"),
@@ -160,7 +160,7 @@ def test_one_call_at_a_time_has_its_results_right_behind_it(
     ids: list[str], results: list[Message]
 ) -> None:
     said = numbered([[calls(*ids), *results]])
-    made = arrange(said, able(parallel_calls=False))
+    made = arrange_messages(said, able(parallel_calls=False))
     assert Counter(turn.content for turn in made[1:] if turn.content) == Counter(
         turn.content for turn in said[1:]
     )
@@ -174,7 +174,7 @@ def test_one_call_at_a_time_has_its_results_right_behind_it(
             assert turn.tool_call_id == own or (turn.tool_call_id not in ids and own == ids[-1])
 
 
-texts = st.sampled_from([None, "", "x", "y"]) | st.just(joined([ours("<o>"), "z"]))
+texts = st.sampled_from([None, "", "x", "y"]) | st.just(join_texts([trust_text("<o>"), "z"]))
 speakers = st.builds(
     Message,
     role=st.sampled_from(["user", "assistant"]),
@@ -191,7 +191,7 @@ def test_a_run_of_one_role_becomes_one_message_with_all_that_was_said(
     turns: list[Message],
 ) -> None:
     turns = [turn for turn in turns if turn.role == "assistant" or not turn.tool_calls]
-    made = arrange(turns, able(user_twice=False, assistant_twice=False))
+    made = arrange_messages(turns, able(user_twice=False, assistant_twice=False))
     runs = [list(run) for _, run in groupby(turns, lambda turn: turn.role)]
     assert [turn.role for turn in made] == [run[0].role for run in runs]
     for run, one in zip(runs, made, strict=True):
@@ -200,7 +200,7 @@ def test_a_run_of_one_role_becomes_one_message_with_all_that_was_said(
             continue
         for field in ("content", "reasoning"):
             said = [text for text in (getattr(turn, field) for turn in run) if text]
-            whole = joined(said, "\n\n") if said else None
+            whole = join_texts(said, "\n\n") if said else None
             assert getattr(one, field) == whole
             parts = getattr(whole, "parts", None)  # what is ours in it stays ours
             assert getattr(getattr(one, field), "parts", None) == parts
@@ -213,7 +213,7 @@ def test_a_run_of_one_role_becomes_one_message_with_all_that_was_said(
 def test_calls_are_not_joined_to_text_where_they_may_not_stand_together(
     turns: list[Message],
 ) -> None:
-    made = arrange(turns, able(assistant_twice=False, content_with_calls=False))
+    made = arrange_messages(turns, able(assistant_twice=False, content_with_calls=False))
     assert not any(turn.tool_calls and turn.content for turn in made)
     kept = Counter(len(turn.tool_calls) for turn in turns if turn.tool_calls)
     assert Counter(len(turn.tool_calls) for turn in made if turn.tool_calls) == kept
@@ -250,8 +250,8 @@ def without_ids(n: int) -> list[Message]:
 @pytest.mark.parametrize("chat", [unknown, backwards, in_small_runs, of_one_id, without_ids])
 def test_twice_the_results_are_twice_the_work(chat: Callable[[int], list[Message]]) -> None:
     once, twice = chat(64), chat(128)
-    small = lines(lambda: list(answered(once)))
-    assert lines(lambda: list(answered(twice))) < 2.2 * small
+    small = lines(lambda: list(match_results(once)))
+    assert lines(lambda: list(match_results(twice))) < 2.2 * small
 
 
 @pytest.mark.parametrize("chat", [unknown, backwards])
@@ -260,8 +260,8 @@ def test_twice_the_calls_one_by_one_are_twice_the_work(
 ) -> None:
     single = able(parallel_calls=False)
     once, twice = chat(64), chat(128)
-    small = lines(lambda: arrange(once, single))
-    assert lines(lambda: arrange(twice, single)) < 2.2 * small
+    small = lines(lambda: arrange_messages(once, single))
+    assert lines(lambda: arrange_messages(twice, single)) < 2.2 * small
 
 
 @pytest.mark.parametrize(
@@ -282,6 +282,6 @@ def test_a_long_run_is_written_down_once(
     said = Message(
         role=role, content="text", tool_calls=(call("a"),) if role == "assistant" else ()
     )
-    [one] = arrange([said] * 500, able(**{field: False}))
+    [one] = arrange_messages([said] * 500, able(**{field: False}))
     assert one.content == "\n\n".join(["text"] * 500)
     assert copied == {"content": len(one.content), "tool_calls": len(one.tool_calls)}

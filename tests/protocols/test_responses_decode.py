@@ -18,7 +18,7 @@ from dragoman.events import Delta, Usage
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked, Known
 from dragoman.protocols.responses.types import Item
-from dragoman.types import Adapter, Chat, Message, Request, Constraint, Tool, ToolCall
+from dragoman.types import Adapter, Chat, Constraint, Message, Request, Tool, ToolCall
 
 
 class Paper:

@@ -12,9 +12,9 @@ import openai
 import pytest
 from openai import OpenAI
 
-from dragoman.replay import Memory
-from dragoman.replay.cache import Shelf
-from dragoman.replay.digest import Entry
+from dragoman.replay import ReplayService
+from dragoman.replay.cache import ReplayCache
+from dragoman.replay.digest import ReplayEntry
 from dragoman.store.rows import StoredTurn as Row
 from dragoman.store.store import Store
 from dragoman.testing import Reply, ScriptedEngine
@@ -23,14 +23,14 @@ from tests.support.serving import serving
 from tests.support.stores import poke
 
 THINKER = TEMPLATES / "thinker.jinja"
-ENTRY = Entry(b"told", b"", b"", b"ids.")
+ENTRY = ReplayEntry(b"told", b"", b"", b"ids.")
 SAID: Any = [{"role": "user", "content": "hi"}]
 
 
 class Talk:
     """A client, and what its server has in memory and in its store."""
 
-    def __init__(self, client: OpenAI, memory: Memory, url: str) -> None:
+    def __init__(self, client: OpenAI, memory: ReplayService, url: str) -> None:
         self.client = client
         self.memory = memory
         self.url = url
@@ -161,7 +161,7 @@ class Slow:
 def test_what_is_forgotten_is_not_written_later() -> None:
     async def scene() -> None:
         store = Slow()
-        shelf = Shelf(10_000, store)
+        shelf = ReplayCache(10_000, store)
         for source in ("a", "b", "c"):
             shelf.put("ann", {source: ENTRY}, source)
             shelf.write("ann", "m", {source: ENTRY}, source)
@@ -181,7 +181,7 @@ def test_what_is_forgotten_is_not_written_later() -> None:
 
 def test_forgetting_is_for_one_owner_and_gives_the_room_back() -> None:
     async def scene() -> None:
-        shelf = Shelf(10_000)
+        shelf = ReplayCache(10_000)
         for owner in ("ann", "bob"):
             shelf.put(owner, {"k": ENTRY, "l": ENTRY}, "r")
         half = shelf.size // 2
@@ -200,10 +200,10 @@ def test_what_was_read_from_a_store_is_forgotten_as_well() -> None:
     async def scene() -> None:
         store = Slow()
         store.go.set()
-        first = Shelf(10_000, store)
+        first = ReplayCache(10_000, store)
         first.write("ann", "m", {"k": ENTRY}, "r")
         await first.aclose()
-        second = Shelf(10_000, store)
+        second = ReplayCache(10_000, store)
         await second.fetch("ann", ["k"])
         assert second.get("ann", "k") == ENTRY
         await second.forget("ann", ["r"])

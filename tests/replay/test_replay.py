@@ -19,17 +19,27 @@ from dragoman.errors import TemplateRejected
 from dragoman.events import Completion
 from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
-from dragoman.prompt.renderer import Prompter, Rendered
-from dragoman.prompt.special_tokens import PLACE
-from dragoman.replay import Memory, Voice
-from dragoman.replay.cache import Shelf
-from dragoman.replay.digest import Entry, canonical, told
-from dragoman.replay.prefix_index import Trail, packed
-from dragoman.replay.splice import without
+from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
+from dragoman.prompt.special_tokens import POSITION
+from dragoman.replay import ReplayService, ReplayScope
+from dragoman.replay.cache import ReplayCache
+from dragoman.replay.digest import ReplayEntry, canonical_json, digest_answer
+from dragoman.replay.prefix_index import PrefixIndex, pack_ids
+from dragoman.replay.splice import drop_replays
 from dragoman.store.rows import StoredTurn as Row
 from dragoman.testing import ByteTokenizer, Reply, ScriptedEngine
-from dragoman.tokenizers.vocabulary import endings
-from dragoman.types import Adapter, Chat, Job, Message, Request, ReplayedTurn, Sampling, Tool, ToolCall
+from dragoman.tokenizers.vocabulary import find_stop_ids
+from dragoman.types import (
+    Adapter,
+    Chat,
+    Job,
+    Message,
+    ReplayedTurn,
+    Request,
+    Sampling,
+    Tool,
+    ToolCall,
+)
 from tests.support.paths import TESTS
 from tests.support.serving import chat as asking
 from tests.support.serving import serving
@@ -107,7 +117,7 @@ class Talk:
     """A client that keeps a conversation, and tells it back in its own way."""
 
     def __init__(
-        self, engine: ScriptedEngine, template: str, memory: Memory | None, **fields: Any
+        self, engine: ScriptedEngine, template: str, memory: ReplayService | None, **fields: Any
     ) -> None:
         self.models = ModelRegistry.from_engine(engine, "scripted", chat_template=template)
         self.models.memory = memory
@@ -210,7 +220,7 @@ def test_a_conversation_without_its_thoughts_goes_on_from_what_was_said(
     fields = {"template_kwargs": {"enable_thinking": True}} if thinks else {}
 
     async def talk() -> None:
-        made = Talk(scripted(manner, *[text] * 5), source(manner.template), Memory(), **fields)
+        made = Talk(scripted(manner, *[text] * 5), source(manner.template), ReplayService(), **fields)
         made.messages += EXAMPLE
         before: list[int] = []
         for turn in range(5):
@@ -270,7 +280,7 @@ def test_a_turn_is_put_back_if_the_client_tells_what_it_was_told(name: str) -> N
 
     async def talk() -> None:
         engine = scripted(TAGGED, TAGGED.said, "Yes.")
-        made = Talk(engine, source("thinker"), Memory())
+        made = Talk(engine, source("thinker"), ReplayService())
         turn = telling(await made.say(QUESTION))
         before = [*made.prompt, *said_by(TAGGED, TAGGED.said)]
         made.messages[-1] = turn
@@ -296,19 +306,19 @@ EARLIER = (user("My PIN is 4711."), Message(role="assistant", content="Noted."))
 @pytest.mark.parametrize("change", ["owner", "last", "first", "before", "model", "adapter"])
 def test_a_text_belongs_to_one_owner_one_model_and_all_it_follows_on(change: str) -> None:
     async def talk() -> None:
-        memory = Memory()
+        memory = ReplayService()
         made = Talk(scripted(TAGGED, f"{THINKING}Yes."), source("thinker"), memory)
         made.request["owner"] = "one"
         made.messages += EARLIER
         answer = await made.say(QUESTION)
 
-        async def recalled(*messages: Message, voice: Voice) -> Message:
+        async def recalled(*messages: Message, voice: ReplayScope) -> Message:
             chat = Chat(messages=(*messages, answer, user("So?")), tools=(WEATHER,))
             found, _, _ = await memory.recall(chat, voice)
             return found.messages[-2]
 
         with await made.models.acquire("scripted") as model:
-            voice = Voice(model, "one")
+            voice = ReplayScope(model, "one")
             same = await recalled(*EARLIER, QUESTION, voice=voice)
             assert same.replay is not None
             before = {
@@ -317,9 +327,9 @@ def test_a_text_belongs_to_one_owner_one_model_and_all_it_follows_on(change: str
                 "before": (QUESTION,),
             }
             other = {
-                "owner": Voice(model, "two"),
-                "model": Voice(msgspec.structs.replace(model, id="another"), "one"),
-                "adapter": Voice(model, "one", (Adapter("spicy"),)),
+                "owner": ReplayScope(model, "two"),
+                "model": ReplayScope(msgspec.structs.replace(model, id="another"), "one"),
+                "adapter": ReplayScope(model, "one", (Adapter("spicy"),)),
             }
             messages = before.get(change, (*EARLIER, QUESTION))
             found = await recalled(*messages, voice=other.get(change, voice))
@@ -332,7 +342,7 @@ def test_a_turn_of_calls_is_known_by_their_ids_whatever_it_follows_on() -> None:
     """An agent that shortens old results keeps the thoughts of its calls."""
 
     async def talk() -> None:
-        made = Talk(scripted(TAGGED, TAGGED.said, "Yes."), source("thinker"), Memory())
+        made = Talk(scripted(TAGGED, TAGGED.said, "Yes."), source("thinker"), ReplayService())
         await made.say(user("A long story. Is it sunny?"))
         made.messages[0] = user("[shortened]")
         await made.say(made.result())
@@ -348,7 +358,7 @@ def test_each_choice_is_remembered() -> None:
         reply = Reply(texts[0], variants=(texts[1],), chunks="bytes")
         engine = ScriptedEngine([reply], tokens=True)
         engine.tokenizer = TAGGED.tokenizer()
-        made = Talk(engine, source("thinker"), Memory())
+        made = Talk(engine, source("thinker"), ReplayService())
         made.messages, made.request["n"] = [QUESTION], 2
         answers = await made.answers()
         assert len(answers) == 2
@@ -377,7 +387,7 @@ def test_how_an_answer_ended_says_whether_it_is_kept(
     name: str, text: str, fields: dict[str, Any], sampling: Sampling, kept: int | None
 ) -> None:
     async def talk() -> None:
-        made = Talk(scripted(TAGGED, text, "So."), source("thinker"), Memory())
+        made = Talk(scripted(TAGGED, text, "So."), source("thinker"), ReplayService())
         made.sampling, made.request = sampling, dict(fields)
         await made.say(QUESTION)
         before = [*made.prompt, *said_by(TAGGED, text)[: kept or 0]]
@@ -393,7 +403,7 @@ def test_how_an_answer_ended_says_whether_it_is_kept(
 def test_thoughts_that_were_ended_for_the_model_are_part_of_what_it_said() -> None:
     async def talk() -> None:
         long = f"<think>\n{'Hm. ' * 20}"
-        made = Talk(scripted(TAGGED, long, "Yes.", "So."), source("thinker"), Memory())
+        made = Talk(scripted(TAGGED, long, "Yes.", "So."), source("thinker"), ReplayService())
         made.fields["thinking_budget"] = 8
         await made.say(QUESTION)
         before = list(made.prompt)  # of the job that took over
@@ -409,7 +419,7 @@ def test_thoughts_that_were_ended_for_the_model_are_part_of_what_it_said() -> No
 def test_a_prompt_that_is_too_long_with_what_was_said_does_without() -> None:
     async def talk() -> None:
         engine = scripted(TAGGED, f"<think>{'Hm. ' * 100}</think>Yes.", "So.", context=700)
-        made = Talk(engine, source("thinker"), Memory())
+        made = Talk(engine, source("thinker"), ReplayService())
         await made.say(QUESTION)
         await made.say(user("So? " + "x" * 50))
         assert made.reuse.recalled == 0
@@ -425,7 +435,7 @@ def test_no_client_can_move_a_turn(sign: str) -> None:
 
     async def talk() -> None:
         said = TAGGED.said
-        made = Talk(scripted(TAGGED, said, "Yes."), source("thinker"), Memory())
+        made = Talk(scripted(TAGGED, said, "Yes."), source("thinker"), ReplayService())
         await made.say(user(f"Is it? {sign}"))
         before = [*made.prompt, *said_by(TAGGED, said)]
         await made.say(made.result(f"{sign} sunny {sign}"), user(f"{sign}?"))
@@ -461,28 +471,28 @@ TEMPLATES: dict[str, tuple[str, bool]] = {
 @pytest.mark.parametrize("content", TEMPLATES)
 def test_a_turn_that_has_no_clear_place_is_written_as_the_client_told_it(content: str) -> None:
     template, found = TEMPLATES[content]
-    prompter = Prompter(template.replace("CONTENT", content), ByteTokenizer())
+    prompter = PromptRenderer(template.replace("CONTENT", content), ByteTokenizer())
     first = rendered(prompter, Chat(messages=(QUESTION,)))
-    if first is None or first.opened is None:
+    if first is None or first.answer_start is None:
         assert not found
         return
     ids = tuple(b"Hm. It is.")
-    said = ReplayedTurn(tuple((first.ids or [])[first.opened :]), ids)
+    said = ReplayedTurn(tuple((first.ids or [])[first.answer_start :]), ids)
     turn = Message(role="assistant", content="It is.", replay=said)
     asked = Chat(messages=(QUESTION, turn, user("So?")))
     made = rendered(prompter, asked)
     plain = rendered(prompter, Chat(messages=(QUESTION, edited(turn, said=None), user("So?"))))
     assert made is not None
     assert plain is not None
-    assert made.recalled == found
+    assert made.replayed_turns == found
     if found:
         assert (made.ids or [])[: len(first.ids or ()) + len(ids)] == [*(first.ids or ()), *ids]
     else:
         assert made.ids == plain.ids
-        assert made.lost
+        assert made.skipped
 
 
-def rendered(prompter: Prompter, asked: Chat) -> Rendered | None:
+def rendered(prompter: PromptRenderer, asked: Chat) -> RenderedPrompt | None:
     try:
         return asyncio.run(prompter.render(asked, opened=True))
     except TemplateRejected:
@@ -497,15 +507,15 @@ MARKS = re.compile(
 )
 
 
-def real_prompter(template: str) -> Prompter:
+def real_prompter(template: str) -> PromptRenderer:
     """With every mark that the template writes as a token."""
     turns = (QUESTION, Message(role="assistant", content="Yes."), user("So?"))
     asked = [Chat(messages=turns[:count], tools=(WEATHER,)) for count in (1, 3)]
-    shown = [made.text for one in asked if (made := rendered(Prompter(template, None), one))]
+    shown = [made.text for one in asked if (made := rendered(PromptRenderer(template, None), one))]
     marks = sorted({*MARKS.findall("".join([template, *shown]))} - {"<s>", "</s>"})
     tokenizer = ByteTokenizer(("<s>", "</s>"), markup=marks)
-    tokenizer.eos_ids = endings([tokenizer.eos_id], tokenizer.specials)
-    return Prompter(template, tokenizer)
+    tokenizer.eos_ids = find_stop_ids([tokenizer.eos_id], tokenizer.specials)
+    return PromptRenderer(template, tokenizer)
 
 
 CONVERSATIONS: dict[str, tuple[Message, ...]] = {
@@ -536,29 +546,29 @@ CONVERSATIONS: dict[str, tuple[Message, ...]] = {
 }
 
 
-def outcome(prompter: Prompter, turn: Message, after: Message) -> str:
+def outcome(prompter: PromptRenderer, turn: Message, after: Message) -> str:
     """What comes of a turn with other words; an assertion if it harms anything."""
     first = rendered(prompter, Chat(messages=(QUESTION,), tools=(WEATHER,)))
     assert first is not None
     assert first.ids is not None
     plain = rendered(prompter, Chat(messages=(QUESTION, turn, after), tools=(WEATHER,)))
-    if first.opened is None or plain is None:
+    if first.answer_start is None or plain is None:
         return "no opening"
     ids = list(b"Not what the template writes.")
-    said = ReplayedTurn(tuple(first.ids[first.opened :]), tuple(ids))
+    said = ReplayedTurn(tuple(first.ids[first.answer_start :]), tuple(ids))
     messages = (QUESTION, edited(turn, said=said), after)
     made = rendered(prompter, Chat(messages=messages, tools=(WEATHER,)))
     assert made is not None
-    if not made.recalled:
+    if not made.replayed_turns:
         assert made.ids == plain.ids
-        assert made.lost
+        assert made.skipped
         return "as it was told"
     assert made.text.count(after.content or "") == plain.text.count(after.content or "")
     assert "It is." not in made.text
     if (made.ids or [])[: len(first.ids) + len(ids)] == [*first.ids, *ids]:
         return "goes on"
     # nothing can go on from a prompt that the template writes in another way later
-    assert (plain.ids or [])[: first.opened + 1] != first.ids[: first.opened + 1]
+    assert (plain.ids or [])[: first.answer_start + 1] != first.ids[: first.answer_start + 1]
     return "written otherwise"
 
 
@@ -598,15 +608,15 @@ def test_a_long_conversation_goes_on_in_real_templates() -> None:
         went = 0
         for turn, after in steps:
             first = rendered(prompter, Chat(messages=tuple(messages), tools=(WEATHER,)))
-            if first is None or first.ids is None or first.opened is None:
+            if first is None or first.ids is None or first.answer_start is None:
                 break
             ids = tuple(f"What {len(messages)} was.".encode())
-            said = ReplayedTurn(tuple(first.ids[first.opened :]), ids)
+            said = ReplayedTurn(tuple(first.ids[first.answer_start :]), ids)
             messages += [edited(turn, said=said), after]
             asked = Chat(messages=tuple(messages), tools=(WEATHER,))
             made = rendered(prompter, asked)
             if made is None:
-                assert rendered(prompter, without(asked)) is None
+                assert rendered(prompter, drop_replays(asked)) is None
                 break
             for message in messages:
                 if message.role != "assistant":
@@ -659,37 +669,37 @@ def words_of(message: Message) -> list[str]:
     return re.findall(r"w\d+q", " ".join(texts))
 
 
-def tell(prompter: Prompter, stories: Stories, **fields: Any) -> tuple[int, int]:
+def tell(prompter: PromptRenderer, stories: Stories, **fields: Any) -> tuple[int, int]:
     """A conversation, some turns of which are remembered: how many, and how many are put back."""
     messages, said = [user(stories.word())], {}
     for _ in range(3):
         turn = stories.turn()
         first = rendered(prompter, Chat(messages=tuple(messages), **fields))
-        if first is not None and first.opened is not None and stories.often(0.8):
+        if first is not None and first.answer_start is not None and stories.often(0.8):
             said[len(messages)] = word = stories.word()
-            opening = tuple((first.ids or [])[first.opened :])
+            opening = tuple((first.ids or [])[first.answer_start :])
             turn = edited(turn, said=ReplayedTurn(opening, tuple(word.encode())))
         messages += [turn, *stories.after(turn)]
     asked = Chat(messages=tuple(messages), **fields)
-    made, plain = rendered(prompter, asked), rendered(prompter, without(asked))
+    made, plain = rendered(prompter, asked), rendered(prompter, drop_replays(asked))
     if made is None or plain is None:
         assert made is plain
         return 0, 0
     back = [at for at, word in said.items() if made.text.count(word) == 1]
-    assert len(back) == made.recalled == len(said) - len(made.lost)
+    assert len(back) == made.replayed_turns == len(said) - len(made.skipped)
     places = [made.text.index(said[at]) for at in back]
     assert places == sorted(places)
     for at, message in enumerate(messages):
         for word in words_of(message):
             assert made.text.count(word) == (0 if at in back else plain.text.count(word))
-    assert PLACE not in made.text
+    assert POSITION not in made.text
     return len(said), len(back)
 
 
 @pytest.mark.parametrize("name", MANNERS)
 def test_nothing_that_others_said_is_ever_lost(name: str) -> None:
     manner, stories = MANNERS[name], Stories(1)
-    prompter = Prompter(source(manner.template), manner.tokenizer())
+    prompter = PromptRenderer(source(manner.template), manner.tokenizer())
     for thinks in (False, True):
         kwargs = {"enable_thinking": True} if thinks else {}
         for tools in ((WEATHER,), ()):
@@ -735,7 +745,7 @@ class Kept:
 def test_what_was_said_is_kept_in_a_store_and_found_again() -> None:
     async def talk() -> None:
         kept = Kept()
-        first = Talk(scripted(TAGGED, TAGGED.said), source("thinker"), Memory(backing=kept))
+        first = Talk(scripted(TAGGED, TAGGED.said), source("thinker"), ReplayService(backing=kept))
         first.request["owner"] = "one"
         await first.say(QUESTION)
         before = [*first.prompt, *said_by(TAGGED, TAGGED.said)]
@@ -743,7 +753,7 @@ def test_what_was_said_is_kept_in_a_store_and_found_again() -> None:
         assert {owner for owner, _ in kept.rows} == {"one"}
         for owner in ("one", "two"):
             engine = scripted(TAGGED, "Yes.", "Yes.")
-            again = Talk(engine, source("thinker"), Memory(backing=kept))
+            again = Talk(engine, source("thinker"), ReplayService(backing=kept))
             again.request["owner"] = owner
             again.messages = list(first.messages)
             await again.say(first.result())
@@ -760,7 +770,7 @@ def test_a_store_that_fails_costs_nothing_but_what_it_would_have_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def talk() -> None:
-        memory = Memory(backing=Kept(fails=True))
+        memory = ReplayService(backing=Kept(fails=True))
         made = Talk(scripted(TAGGED, TAGGED.said, "Yes."), source("thinker"), memory)
         await made.say(QUESTION)
         await made.say(made.result())
@@ -772,9 +782,9 @@ def test_a_store_that_fails_costs_nothing_but_what_it_would_have_kept(
 
 
 def test_a_shelf_keeps_the_newest_within_its_bytes() -> None:
-    shelf = Shelf(10_000)
+    shelf = ReplayCache(10_000)
     for at in range(100):
-        shelf.put("one", {f"key{at}": Entry(b"", b"", b"", bytes(600))})
+        shelf.put("one", {f"key{at}": ReplayEntry(b"", b"", b"", bytes(600))})
         assert shelf.get("one", "key0") is not None  # what is used stays
         assert shelf.size <= 10_000
     assert shelf.get("one", "key99") is not None
@@ -783,27 +793,27 @@ def test_a_shelf_keeps_the_newest_within_its_bytes() -> None:
 
 
 def test_a_trail_says_where_a_prompt_leaves_what_was_there_before() -> None:
-    trail = Trail(most=3)
+    trail = PrefixIndex(most=3)
 
     def known(*ids: int, owner: str = "one") -> tuple[int, bool]:
-        return trail.known(owner, packed(ids))
+        return trail.match(owner, pack_ids(ids))
 
     assert known(1, 2, 3) == (0, False)
-    trail.note("one", packed([1, 2, 3, 4, 5]))
-    trail.note("one", packed([1, 2, 9]))
+    trail.add("one", pack_ids([1, 2, 3, 4, 5]))
+    trail.add("one", pack_ids([1, 2, 9]))
     assert known(1, 2, 3, 4, 5, 6) == (5, False)
     assert known(1, 2, 3, 8, 8, 8) == (3, True)
     assert known(1, 2, 3) == (3, False)
     assert known(1, 2, 9, 1) == (3, False)
     assert known(7, 1) == (0, False)
     assert known(1, 2, 3, owner="two") == (0, False)
-    trail.note("one", packed([1, 2, 3, 4, 5, 6, 7]))  # takes the place of the first
-    trail.note("two", packed([1]))
+    trail.add("one", pack_ids([1, 2, 3, 4, 5, 6, 7]))  # takes the place of the first
+    trail.add("two", pack_ids([1]))
     assert known(1, 2, 9, 1) == (3, False)
-    trail.note("two", packed([2]))
+    trail.add("two", pack_ids([2]))
     assert known(1, 2, 9, 1) == (2, True)
     long = list(range(1000))
-    trail.note("one", packed(long))
+    trail.add("one", pack_ids(long))
     for at in (1, 2, 255, 256, 500, 999):
         assert known(*long[:at], -1, *long[at:]) == (at, True)
 
@@ -814,14 +824,14 @@ def test_one_value_has_one_way_to_be_written() -> None:
         '{"b":[1.5,"\\u0078"],"a":1.0}',
         ' {"a":1e0,"b":[15e-1,"x"]}',
     ]
-    assert len({canonical(text) for text in same}) == 1
-    assert canonical("") == canonical("{}") == canonical(" {} ")
+    assert len({canonical_json(text) for text in same}) == 1
+    assert canonical_json("") == canonical_json("{}") == canonical_json(" {} ")
     other = ['{"a": 1}', '{"a": "1"}', '{"a": true}', '{"a": [1]}', '{"a": null}', "{", '{"a": 2}']
-    assert len({canonical(text) for text in other}) == len(other)
+    assert len({canonical_json(text) for text in other}) == len(other)
     deep = "[" * 100_000
-    assert canonical(deep) == deep.encode()
+    assert canonical_json(deep) == deep.encode()
     half = "\ud800"
-    assert told(half, [(half, half)]) != told(half, [(half, half * 2)])
+    assert digest_answer(half, [(half, half)]) != digest_answer(half, [(half, half * 2)])
 
 
 # On the line

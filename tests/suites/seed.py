@@ -14,7 +14,7 @@ import httpx
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.store.rows import StoredConversation, StoredItem, StoredCompletion, StoredResponse
+from dragoman.store.rows import StoredCompletion, StoredConversation, StoredItem, StoredResponse
 from dragoman.store.store import Store
 from tests.support.serving import Running
 

@@ -9,107 +9,109 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import BadRequest, EngineFailed, Unsupported
-from dragoman.grammar.spec import Made, Order
+from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
 
 
 class Panic(BaseException):
     """As a native library's panic arrives in Python."""
 
 
-def compiled(order: Order) -> Made:
-    value = order.shape.value if order.shape is not None else {"do": "name", "of": "tools"}
+def compiled(order: GrammarSpec) -> CompiledGrammar:
+    value = (
+        order.constraint.value if order.constraint is not None else {"do": "name", "of": "tools"}
+    )
     return globals()[f"_{value['do']}"](value.get("of"))  # type: ignore[no-any-return]
 
 
-def broken(order: Order) -> Made:
+def broken(order: GrammarSpec) -> CompiledGrammar:
     raise KeyError("internals")
 
 
-def _name(of: Any) -> Made:
-    return Made(f"start: {of!r}", (f"warning of {of!r}",))
+def _name(of: Any) -> CompiledGrammar:
+    return CompiledGrammar(f"start: {of!r}", (f"warning of {of!r}",))
 
 
-def _nothing(of: Any) -> Made:
-    return Made(None)
+def _nothing(of: Any) -> CompiledGrammar:
+    return CompiledGrammar(None)
 
 
-def _hold(of: str) -> Made:
+def _hold(of: str) -> CompiledGrammar:
     """Work until whoever opened the other end of this pipe closes it."""
-    return Made(Path(of).read_text())
+    return CompiledGrammar(Path(of).read_text())
 
 
-def _spin(of: Any) -> Made:
+def _spin(of: Any) -> CompiledGrammar:
     while True:
         pass
 
 
-def _refuse(of: str) -> Made:
+def _refuse(of: str) -> CompiledGrammar:
     raise BadRequest(f"No {of}.", param="response_format.schema", code="no_schema")
 
 
-def _unsupported(of: str) -> Made:
+def _unsupported(of: str) -> CompiledGrammar:
     raise Unsupported(f"No {of}.")
 
 
-def _recurse(of: Any) -> Made:
+def _recurse(of: Any) -> CompiledGrammar:
     return _recurse(of)
 
 
-def _panic(of: Any) -> Made:
+def _panic(of: Any) -> CompiledGrammar:
     raise Panic("internals")
 
 
-def _bug(of: Any) -> Made:
+def _bug(of: Any) -> CompiledGrammar:
     raise KeyError("internals")
 
 
-def _engine(of: Any) -> Made:
+def _engine(of: Any) -> CompiledGrammar:
     raise EngineFailed("internals")
 
 
-def _surrogate(of: Any) -> Made:
-    return Made("\ud800")
+def _surrogate(of: Any) -> CompiledGrammar:
+    return CompiledGrammar("\ud800")
 
 
-def _large(of: int) -> Made:
-    return Made("é" * of)
+def _large(of: int) -> CompiledGrammar:
+    return CompiledGrammar("é" * of)
 
 
-def _eat(of: int) -> Made:
+def _eat(of: int) -> CompiledGrammar:
     held = []
     while True:
         held.append(bytes(of))
 
 
-def _keep(of: int) -> Made:
+def _keep(of: int) -> CompiledGrammar:
     """Leave the process larger than it was."""
     kept.append(bytearray(of))
-    return Made("kept")
+    return CompiledGrammar("kept")
 
 
 kept: list[bytearray] = []
 
 
-def _abort(of: Any) -> Made:
+def _abort(of: Any) -> CompiledGrammar:
     os.abort()
 
 
-def _exit(of: int) -> Made:
+def _exit(of: int) -> CompiledGrammar:
     os._exit(of)
 
 
-def _shot(of: Any) -> Made:
+def _shot(of: Any) -> CompiledGrammar:
     """As when somebody outside kills the process."""
     os.kill(os.getpid(), signal.SIGKILL)
-    return Made(None)
+    return CompiledGrammar(None)
 
 
-def _chatter(of: Any) -> Made:
+def _chatter(of: Any) -> CompiledGrammar:
     os.write(1, b"\x00\x00\x00\x02[]")
     print("printed", flush=True)
     print("complained", file=sys.stderr)
-    return Made("spoken")
+    return CompiledGrammar("spoken")
 
 
-def _pid(of: Any) -> Made:
-    return Made(str(os.getpid()))
+def _pid(of: Any) -> CompiledGrammar:
+    return CompiledGrammar(str(os.getpid()))

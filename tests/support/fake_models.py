@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.models.catalog import ModelCatalog, ModelSource
-from dragoman.models.registry import Model, ModelRegistry, ModelPolicy, report_progress
+from dragoman.models.registry import Model, ModelPolicy, ModelRegistry, report_progress
 from dragoman.types import Capabilities, Job, Step
 from tests.support.model_files import put
 
@@ -74,7 +74,9 @@ def play(root: Path, scenario: Scenario, *, yaml: str = "", **policy: Any) -> No
 
     async def run() -> None:
         loader = Loader()
-        models = ModelRegistry(ModelCatalog(root, root / "models.yaml"), loader, ModelPolicy(**policy))
+        models = ModelRegistry(
+            ModelCatalog(root, root / "models.yaml"), loader, ModelPolicy(**policy)
+        )
         try:
             async with asyncio.timeout(LONG):
                 await scenario(models, loader)

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import jsonschema
 
 from dragoman.errors import DragomanError
-from dragoman.grammar.compiler.compile import compiled
-from dragoman.grammar.spec import Order
-from dragoman.output.library import rules
+from dragoman.grammar.compiler.compile import compile_grammar
+from dragoman.grammar.spec import GrammarSpec
+from dragoman.output.library import combine_formats
 from dragoman.testing.format_checks import fold, read
 from dragoman.testing.grammars import accepted
 from tests.grammar.test_random_walks import NAMES, wrong
@@ -69,15 +69,17 @@ def judged(case: dict[str, Any], tools: Schemas) -> Found:
         case.get("api") == "tool" or (case.get("request") or {}).get("reasoning_format") == "none"
     )
     reasoning = None if bare else case.get("reasoning_format")
-    header, prompt = rules(name, reasoning).header, case.get("prompt_prefix") or ""
+    header, prompt = combine_formats(name, reasoning).header, case.get("prompt_prefix") or ""
     try:
-        source = compiled(
-            Order(
+        source = compile_grammar(
+            GrammarSpec(
                 tools=offered({one: schema or {"type": "object"} for one, schema in tools.items()}),
-                format=name,
-                reasoning=reasoning,
-                inside=make_parser(case).inside,
-                opening=prompt if header is not None and prompt.endswith(header.open) else None,
+                tool_format=name,
+                reasoning_format=reasoning,
+                starts_in_reasoning=make_parser(case).in_reasoning,
+                header_start=prompt
+                if header is not None and prompt.endswith(header.open)
+                else None,
             )
         ).grammar
     except DragomanError as error:
@@ -91,7 +93,7 @@ def judged(case: dict[str, Any], tools: Schemas) -> Found:
         return Found(name, case["id"], "unclosed", place)
     parser = make_parser(case)
     parser.feed(before)
-    kind = "broken arguments" if parser.calling else "undeclared" if parser.waiting else "other"
+    kind = "broken arguments" if parser.is_in_call else "undeclared" if parser.is_waiting else "other"
     return Found(name, case["id"], kind, place)
 
 

@@ -19,9 +19,9 @@ import msgspec
 from dragoman.engines.token_mask import TokenMasker
 from dragoman.errors import BadRequest
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats
-from dragoman.grammar.compiler.compile import compiled
-from dragoman.grammar.spec import Order
-from dragoman.output.library import OutputParser, markers
+from dragoman.grammar.compiler.compile import compile_grammar
+from dragoman.grammar.spec import GrammarSpec
+from dragoman.output.library import OutputParser, collect_markers
 from dragoman.testing.format_checks import Said, fold, read
 from dragoman.testing.grammars import BYTES
 from dragoman.types import Tool
@@ -42,12 +42,12 @@ def offered(schemas: Schemas) -> tuple[Tool, ...]:
 
 def grammar(tools: Schemas | None = None, **order: Any) -> str:
     """The grammar of an order that demands something."""
-    return _grammar(msgspec.json.encode(Order(tools=offered(tools or {}), **order)))
+    return _grammar(msgspec.json.encode(GrammarSpec(tools=offered(tools or {}), **order)))
 
 
 @lru_cache(maxsize=256)
 def _grammar(order: bytes) -> str:
-    made = compiled(msgspec.json.decode(order, type=Order)).grammar
+    made = compile_grammar(msgspec.json.decode(order, type=GrammarSpec)).grammar
     assert made is not None
     return made
 
@@ -125,7 +125,7 @@ class Pair:
         self.name = name
         self.tools = tools
         self.reasoning = reasoning or thoughts_of(name)
-        self._words = markers(find_tools(name), find_reasoning(self.reasoning))
+        self._words = collect_markers(find_tools(name), find_reasoning(self.reasoning))
 
     def grammar(self, **order: Any) -> str:
         order = {"inside": False} | order

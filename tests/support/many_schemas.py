@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import BadRequest
-from dragoman.grammar.compiler.compiler_pool import Workshop
-from dragoman.grammar.spec import Order
+from dragoman.grammar.compiler.compiler_pool import CompilerPool
+from dragoman.grammar.spec import GrammarSpec
 from dragoman.types import Constraint, Tool
 
 TOGETHER = 32  # orders at once
@@ -34,15 +34,19 @@ def schema(number: int) -> dict[str, Any]:
     return {"type": "object", "properties": {f"key_{number}": inner, "b": {"type": "string"}}}
 
 
-def order(number: int) -> Order:
+def order(number: int) -> GrammarSpec:
     """Every third is for a tool."""
     if number % 3:
-        return Order(shape=Constraint(kind="json", value=schema(number), param="schema", strict=True))
+        return GrammarSpec(
+            constraint=Constraint(kind="json", value=schema(number), param="schema", strict=True)
+        )
     tool = Tool(name="act", parameters=schema(number), param="tools[0]")
-    return Order(tools=(tool,), choice="required", format=FORMATS[number % len(FORMATS)])
+    return GrammarSpec(
+        tools=(tool,), tool_choice="required", tool_format=FORMATS[number % len(FORMATS)]
+    )
 
 
-async def make_all(shop: Workshop, numbers: Iterable[int]) -> int:
+async def make_all(shop: CompilerPool, numbers: Iterable[int]) -> int:
     """Order all of them, some at once; how many were refused."""
     waiting = iter(numbers)
 
@@ -50,7 +54,7 @@ async def make_all(shop: Workshop, numbers: Iterable[int]) -> int:
         refused = 0
         for number in waiting:
             try:
-                await shop.make(order(number))
+                await shop.compile(order(number))
             except BadRequest:
                 refused += 1
         return refused

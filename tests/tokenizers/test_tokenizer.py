@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from dragoman.engines.llamacpp import gguf
 from dragoman.tokenizers.from_gguf import vocabulary_from_gguf
-from dragoman.tokenizers.pretokenizers import CUTS
+from dragoman.tokenizers.pretokenizers import PRETOKENIZERS
 from dragoman.tokenizers.tokenizer import (
     INLINE,
     PROBES,
     EngineTokenizer,
     Tokenizer,
-    from_gguf,
+    tokenizer_from_gguf,
     pieces_from_gguf,
-    prove,
-    proved,
+    compare_with_engine,
+    verify_tokenizer,
 )
 from dragoman.tokenizers.vocabulary import is_markup
 from tests.support.tokenizer_oracle import (
@@ -48,12 +48,12 @@ anything = st.text(
 slowly = settings(
     max_examples=700, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-ONE_OF_EACH = {cut: name for name, cut in reversed(CUTS.items())}
+ONE_OF_EACH = {cut: name for name, cut in reversed(PRETOKENIZERS.items())}
 
 
 @pytest.fixture(scope="module")
 def ours(default_model: Path) -> Tokenizer:
-    made = from_gguf(gguf.read(default_model).metadata)
+    made = tokenizer_from_gguf(gguf.read(default_model).metadata)
     assert isinstance(made, Tokenizer)
     return made
 
@@ -65,7 +65,7 @@ def theirs(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def build(path: Path, vocabulary: dict[str, Any]) -> Tokenizer:
-    made = from_gguf(gguf.read(tiny_model(path, vocabulary)).metadata)
+    made = tokenizer_from_gguf(gguf.read(tiny_model(path, vocabulary)).metadata)
     assert isinstance(made, Tokenizer)
     return made
 
@@ -94,8 +94,8 @@ def test_every_character_agrees_with_the_engine(ours: Tokenizer, theirs: Oracle)
 
 
 def test_proof_of_the_default_model(ours: Tokenizer, theirs: Oracle) -> None:
-    assert asyncio.run(prove(ours, theirs.tokenize)) == []
-    assert asyncio.run(proved(ours, theirs)) is ours
+    assert asyncio.run(compare_with_engine(ours, theirs.tokenize)) == []
+    assert asyncio.run(verify_tokenizer(ours, theirs)) is ours
 
 
 @slowly
@@ -110,7 +110,7 @@ def test_each_cut_agrees_with_the_engine(name: str, tmp_path: Path) -> None:
     ours = build(tmp_path / "m.gguf", byte_level_vocabulary(PROBES, name))
     texts = [text for text in _random_sentences(300) if "<" not in text]
     with oracle(tmp_path / "m.gguf", tmp_path) as theirs:
-        assert asyncio.run(prove(ours, theirs.tokenize)) == []
+        assert asyncio.run(compare_with_engine(ours, theirs.tokenize)) == []
         agree(ours, theirs, texts)
 
 
@@ -120,7 +120,7 @@ def test_scored_vocabulary_agrees_with_the_engine(prefix: bool, tmp_path: Path) 
     ours = build(tmp_path / "m.gguf", vocabulary | {"add_space_prefix": prefix})
     marks = [f"a {mark} b{mark}" for mark in ("<s>", "</s>", "<unk>", "<table>", "\n\n", "   ")]
     with oracle(tmp_path / "m.gguf", tmp_path) as theirs:
-        assert asyncio.run(prove(ours, theirs.tokenize)) == []
+        assert asyncio.run(compare_with_engine(ours, theirs.tokenize)) == []
         agree(ours, theirs, marks + _random_sentences(800))
     assert ours.add_bos
     assert ours.decode(ours.encode_now("été\n日本")) == (" " if prefix else "") + "été\n日本"
@@ -134,7 +134,7 @@ def test_merging_over_lines_agrees_with_the_engine(tmp_path: Path) -> None:
         vocabulary | {"model": "gemma4", "merges": merges, "add_bos_token": False},
     )
     with oracle(tmp_path / "m.gguf", tmp_path) as theirs:
-        assert asyncio.run(prove(ours, theirs.tokenize)) == []
+        assert asyncio.run(compare_with_engine(ours, theirs.tokenize)) == []
         agree(ours, theirs, _random_sentences(800))
     assert ours.add_bos  # this kind cannot do without, whatever its file says
 
@@ -303,7 +303,7 @@ def test_pieces_keep_bytes_that_are_not_utf8() -> None:
     ],
 )
 def test_strange_metadata_gives_no_tokenizer_but_no_crash(said: dict[str, Any]) -> None:
-    made = from_gguf(said)
+    made = tokenizer_from_gguf(said)
     assert made is None or isinstance(made, Tokenizer)
 
 
@@ -322,10 +322,10 @@ class Fake:
 
 def test_a_tokenizer_that_differs_is_replaced(ours: Tokenizer, caplog: Any) -> None:
     engine = Fake()
-    found = asyncio.run(prove(ours, engine.tokenize))
+    found = asyncio.run(compare_with_engine(ours, engine.tokenize))
     assert len(found) == len(PROBES)
     assert found[0].text == PROBES[0]
-    chosen = asyncio.run(proved(ours, engine))
+    chosen = asyncio.run(verify_tokenizer(ours, engine))
     assert isinstance(chosen, EngineTokenizer)
     assert chosen.source == "engine"
     assert chosen.specials == ours.specials
@@ -333,14 +333,14 @@ def test_a_tokenizer_that_differs_is_replaced(ours: Tokenizer, caplog: Any) -> N
     assert asyncio.run(chosen.encode("")) == []
     assert chosen.decode(ours.encode_now("same pieces")) == "same pieces"
     assert "differs" in caplog.text
-    assert asyncio.run(proved(chosen, engine)) is chosen
+    assert asyncio.run(verify_tokenizer(chosen, engine)) is chosen
     with pytest.raises(NotImplementedError):
         chosen.encode_now("x")
 
 
 def test_an_engine_that_lets_marks_through_is_corrected() -> None:
     said = metadata({"a": 1, "<tool_call>": 4}, pre="unknown-to-us")
-    chosen = from_gguf(said, Fake(**{"<tool_call>": 1}))
+    chosen = tokenizer_from_gguf(said, Fake(**{"<tool_call>": 1}))
     assert isinstance(chosen, EngineTokenizer)
     ids = asyncio.run(chosen.encode("<tool_call>"))
     assert 1 not in ids

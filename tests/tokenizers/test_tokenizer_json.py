@@ -11,7 +11,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
 from dragoman.errors import ModelBroken
-from dragoman.tokenizers.tokenizer import PROBES, Tokenizer, from_directory
+from dragoman.tokenizers.tokenizer import PROBES, Tokenizer, tokenizer_from_directory
 
 
 def directory(path: Path, backend: Backend, **files: Any) -> Path:
@@ -49,7 +49,7 @@ def test_a_directory_gives_the_models_own_tokenizer(tmp_path: Path) -> None:
         },
         generation_config={"eos_token_id": [5, 6]},
     )
-    ours = from_directory(path)
+    ours = tokenizer_from_directory(path)
     assert isinstance(ours, Tokenizer)
     for text in PROBES:
         assert ours.encode_now(text) == backend.encode(text).ids
@@ -74,7 +74,7 @@ def test_a_scored_directory_cannot_be_forged(tmp_path: Path) -> None:
     backend.decoder = decoders.Metaspace()
     assert backend.encode("</s>").ids == [2, 1]  # so plain text could end the turn
     backend.add_special_tokens(["</s>"])
-    ours = from_directory(
+    ours = tokenizer_from_directory(
         directory(tmp_path / "m", backend, special_tokens_map={"eos_token": "</s>"})
     )
     assert isinstance(ours, Tokenizer)
@@ -88,7 +88,7 @@ def test_word_pieces_of_a_directory(tmp_path: Path) -> None:
     vocabulary = {"[UNK]": 0, "play": 1, "##ing": 2}
     backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    ours = from_directory(directory(tmp_path / "m", backend))
+    ours = tokenizer_from_directory(directory(tmp_path / "m", backend))
     assert isinstance(ours, Tokenizer)
     assert ours.encode_now("playing play") == [1, 2, 1]
     assert ours.decode([1, 2, 1]) == " playing play"
@@ -115,10 +115,10 @@ def test_word_pieces_of_a_directory(tmp_path: Path) -> None:
 def test_a_broken_tokenizer_json_is_a_broken_model(content: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(ModelBroken) as caught:
-        from_directory(tmp_path)
+        tokenizer_from_directory(tmp_path)
     assert str(tmp_path) not in caught.value.message
 
 
 def test_no_tokenizer_json_is_a_broken_model(tmp_path: Path) -> None:
     with pytest.raises(ModelBroken):
-        from_directory(tmp_path)
+        tokenizer_from_directory(tmp_path)

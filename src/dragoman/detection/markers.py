@@ -6,7 +6,16 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-from dragoman.output.spec import GAP, CallBody, MessageHeader, NamedObject, NestedElements, ReasoningFormat, TaggedArguments, ToolFormat
+from dragoman.output.spec import (
+    GAP,
+    CallBody,
+    MessageHeader,
+    NamedObject,
+    NestedElements,
+    ReasoningFormat,
+    TaggedArguments,
+    ToolFormat,
+)
 
 Group = tuple[str, ...]  # spellings of one mark
 

@@ -16,7 +16,7 @@ from dragoman.detection.markers import last
 from dragoman.detection.render_probe import Manner, Stage, Switches
 from dragoman.detection.result import Begin, Switch, Thinking
 from dragoman.output.spec import ReasoningFormat
-from dragoman.prompt.template.template import RESERVED
+from dragoman.prompt.template.template import RESERVED_VARIABLES
 
 ABOUT = re.compile(r"think|reason", re.I)
 BUDGET = re.compile(r"budget", re.I)
@@ -166,7 +166,7 @@ def _telling(tried: Sequence[Position]) -> bool:
 
 
 def _names(stage: Stage) -> list[str]:
-    names = [name for name in stage.facts.reads - RESERVED if ABOUT.search(name)]
+    names = [name for name in stage.facts.reads - RESERVED_VARIABLES if ABOUT.search(name)]
     names.sort(key=lambda name: (USUAL.index(name) if name in USUAL else 99, name))
     return names[:NAMES]
 

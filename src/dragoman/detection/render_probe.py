@@ -25,17 +25,17 @@ import msgspec
 
 from dragoman.detection.result import Call, Said
 from dragoman.errors import TemplateRejected
-from dragoman.prompt.special_tokens import Marked
-from dragoman.prompt.template.budget import Budget, Limits
+from dragoman.prompt.special_tokens import MarkedText
+from dragoman.prompt.template.budget import RenderBudget, RenderLimits
 from dragoman.prompt.template.capabilities import (
     ARGUMENTS,
     CONTENTS,
-    TOKENS,
-    UNTOUCHED,
+    PROBE_TOKENS,
+    NO_GUARD,
     Arguments,
     Content,
-    abilities,
-    tools_variable,
+    probe_capabilities,
+    make_tools_variable,
 )
 from dragoman.prompt.template.template import compile_template
 
@@ -53,7 +53,7 @@ LONGEST = 16_000  # letters of a turn that is looked at
 PIECES = 40
 TAIL = 400  # letters behind a turn
 # for all renderings of a template together; `least` is the most that one may write
-TRYING = Limits(seconds=1.0, steps=400_000, least=1 << 18)
+TRYING = RenderLimits(seconds=1.0, steps=400_000, least=1 << 18)
 PATIENCE = 4.0  # seconds for all that is found out about a template; an honest one takes 0.3
 TYPED = re.compile(r"""["']type["']\s*:\s*["']thinking""")  # a list that is written as it is
 PIECE = re.compile(r"<[^<>\s][^<>\n]*>|\[[^\[\]\s]*\]|\s+|[^<\[\s]+|.")
@@ -120,7 +120,7 @@ class Stage:
     def __init__(self, source: str) -> None:
         self.template = compile_template(source)
         self.facts = self.template.facts
-        self.able = abilities(source)
+        self.able = probe_capabilities(source)
         self._limits = TRYING
         self._ends = time.thread_time() + PATIENCE
         self._seen: dict[Any, str | None] = {}
@@ -160,16 +160,16 @@ class Stage:
         if self.spent:  # a rendering of few steps never looks
             return None
         tools = TOOLS if manner.tools else None
-        given = Marked(UNTOUCHED)
-        variables = given.tree(
-            TOKENS
+        given = MarkedText(NO_GUARD)
+        variables = given.mark_tree(
+            PROBE_TOKENS
             | {"messages": turns, "datetime": "zqdate", "add_generation_prompt": opened}
-            | tools_variable(tools, self.able.no_tools, self.facts)
+            | make_tools_variable(tools, self.able.no_tools, self.facts)
             | dict(switches)
         )
         started = time.thread_time()
         try:
-            return self.template.render(variables, Budget(self._limits, known=given.known))
+            return self.template.render(variables, RenderBudget(self._limits, known=given.known_sizes))
         except TemplateRejected:
             return None
         finally:

@@ -23,7 +23,16 @@ from dragoman.detection.result import Said
 from dragoman.detection.round_trip import folded
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
-from dragoman.output.spec import GAP, CallBody, NamedObject, JsonObjects, MarkerPair, ReasoningFormat, TaggedArguments, ToolFormat
+from dragoman.output.spec import (
+    GAP,
+    CallBody,
+    JsonObjects,
+    MarkerPair,
+    NamedObject,
+    ReasoningFormat,
+    TaggedArguments,
+    ToolFormat,
+)
 
 NAME = "response_template"
 MODELS = "a checkpoint with a response template"

@@ -1,6 +1,6 @@
 """A kind, a name, and the arguments in a fence."""
 
-from dragoman.output.spec import NamedObject, MarkerPair, ToolFormat
+from dragoman.output.spec import MarkerPair, NamedObject, ToolFormat
 
 TOOLS = ToolFormat(
     name="deepseek_v3",

@@ -1,6 +1,6 @@
 """A name, a mark, and the arguments."""
 
-from dragoman.output.spec import NamedObject, MarkerPair, ToolFormat
+from dragoman.output.spec import MarkerPair, NamedObject, ToolFormat
 
 TOOLS = ToolFormat(
     name="deepseek_v31",

@@ -1,6 +1,6 @@
 """The name in a tag, then the arguments."""
 
-from dragoman.output.spec import NamedObject, MarkerPair, ToolFormat
+from dragoman.output.spec import MarkerPair, NamedObject, ToolFormat
 
 TOOLS = ToolFormat(
     name="functionary_v31",

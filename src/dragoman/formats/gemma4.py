@@ -1,6 +1,6 @@
 """A name, then arguments in braces, strings between marks of their own."""
 
-from dragoman.output.spec import NamedObject, MarkerPair, ToolFormat
+from dragoman.output.spec import MarkerPair, NamedObject, ToolFormat
 
 TOOLS = ToolFormat(
     name="gemma4",

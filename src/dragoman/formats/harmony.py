@@ -1,6 +1,6 @@
 """Every message has a header with its channel and who it is for."""
 
-from dragoman.output.spec import MessageHeader, NamedObject, MarkerPair, ReasoningFormat, ToolFormat
+from dragoman.output.spec import MarkerPair, MessageHeader, NamedObject, ReasoningFormat, ToolFormat
 
 HEADER = MessageHeader(
     open=("<|start|>", "<|channel|>"),

@@ -1,6 +1,6 @@
 """Blocks that say what they hold, in any order."""
 
-from dragoman.output.spec import MessageHeader, JsonObjects, MarkerPair, ReasoningFormat, ToolFormat
+from dragoman.output.spec import JsonObjects, MarkerPair, MessageHeader, ReasoningFormat, ToolFormat
 
 BLOCKS = ("<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>")
 PLAIN = ("<|content_text|>", "<|content_invoke_tool_text|>", "<|content_tool_error|>")

@@ -1,6 +1,6 @@
 """The call's id, which holds its name, then the arguments."""
 
-from dragoman.output.spec import NamedObject, MarkerPair, ToolFormat
+from dragoman.output.spec import MarkerPair, NamedObject, ToolFormat
 
 TOOLS = ToolFormat(
     name="kimi_k2",

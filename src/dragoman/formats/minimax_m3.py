@@ -1,6 +1,6 @@
 """Elements within elements; a mark stands before every tag."""
 
-from dragoman.output.spec import NestedElements, MarkerPair, ToolFormat
+from dragoman.output.spec import MarkerPair, NestedElements, ToolFormat
 
 MARK = "]<]minimax[>["
 

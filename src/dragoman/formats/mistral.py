@@ -1,6 +1,6 @@
 """A mark, then a name and its arguments; or, from older models, a JSON list."""
 
-from dragoman.output.spec import NamedObject, JsonObjects, MarkerPair, ToolFormat
+from dragoman.output.spec import JsonObjects, MarkerPair, NamedObject, ToolFormat
 
 TOOLS = ToolFormat(
     name="mistral",

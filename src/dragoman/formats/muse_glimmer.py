@@ -1,6 +1,12 @@
 """Every message says who it is for; calls stand in elements."""
 
-from dragoman.output.spec import MessageHeader, MarkerPair, ReasoningFormat, TaggedArguments, ToolFormat
+from dragoman.output.spec import (
+    MarkerPair,
+    MessageHeader,
+    ReasoningFormat,
+    TaggedArguments,
+    ToolFormat,
+)
 
 HEADER = MessageHeader(
     open=("<|start|>",),

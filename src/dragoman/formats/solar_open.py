@@ -1,6 +1,6 @@
 """An id, a name and the arguments, each after a mark of its own."""
 
-from dragoman.output.spec import NamedObject, MarkerPair, ReasoningFormat, ToolFormat
+from dragoman.output.spec import MarkerPair, NamedObject, ReasoningFormat, ToolFormat
 
 TOOLS = ToolFormat(
     name="solar_open",

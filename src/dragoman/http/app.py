@@ -32,10 +32,10 @@ from dragoman.protocols.completions import completions
 from dragoman.protocols.embeddings import embeddings
 from dragoman.protocols.models import models
 from dragoman.protocols.tokenize import tokenize
-from dragoman.replay import Memory
+from dragoman.replay import ReplayService
 from dragoman.responses.background import BackgroundRuns
 from dragoman.responses.run import CompletionRun
-from dragoman.responses.service import ResponseService, RemoteToolsConfig
+from dragoman.responses.service import RemoteToolsConfig, ResponseService
 from dragoman.responses.state import State
 from dragoman.store.rows import StoreLimits
 
@@ -53,7 +53,7 @@ class App:
         self.settings = settings
         clock = Clock(settings.patience, settings.ping)
         if settings.recall and models.memory is None:
-            models.memory = Memory()
+            models.memory = ReplayService()
         self.metrics = Metrics(
             self._states, lambda: len(clock), lambda: models.workshop.stats, self._recalls
         )
@@ -63,7 +63,7 @@ class App:
             settings.store_url, StoreLimits(ttl=settings.store_ttl, size=settings.store_size)
         )
         if models.memory is not None:
-            models.memory.keep_in(self.state)
+            models.memory.use_store(self.state)
         background = BackgroundRuns(
             lambda: self.answering.watches.watch(None),
             lambda: self.answering.timing().note,

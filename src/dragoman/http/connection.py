@@ -22,8 +22,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from dragoman.config import Settings
 from dragoman.errors import BadRequest, DragomanError, HeadersTooLarge, RequestTimeout
 from dragoman.http.asgi import WRITER, Scope
+from dragoman.http.closing import LingeringClose, StallTimer
 from dragoman.http.router import Routes
-from dragoman.http.websocket_connection import Stall, Upgraded, handshake
+from dragoman.http.websocket_connection import Upgraded, handshake
 from dragoman.protocols.shared import openai
 
 MOST_FIELDS = 100
@@ -53,6 +54,21 @@ class Writer:
         self._write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
+class CycleTransport(asyncio.Transport):
+    """What uvicorn's response cycle sees of the transport: its `close` is the connection's own."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        self.write = connection.transport.write  # type: ignore[method-assign]
+
+    def is_closing(self) -> bool:
+        return self._connection.is_closing
+
+    def close(self) -> None:
+        self._connection.close()
+
+
 class Connection(HttpToolsProtocol):
     """A connection with limits."""
 
@@ -70,20 +86,27 @@ class Connection(HttpToolsProtocol):
         self._refusal: DragomanError | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._handed_over = False
+        self._ignored_data = False  # bytes came while a response was under way
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._stall = Stall(transport, self.settings.stall)
+        self._stall = StallTimer(transport, self.settings.stall)
+        self._lingering = LingeringClose(transport)
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
         self._stall.stop()
+        self._lingering.stop()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._lingering.is_active:
+            self._lingering.discard(data)
+            return
         self._unset_keepalive_if_required()
         if self._answering:
+            self._ignored_data = True
             self.cycle.keep_alive = False
             return
         self._taken = 0
@@ -190,6 +213,7 @@ class Connection(HttpToolsProtocol):
         self._phase = "body"
         self._declined = False
         super().on_headers_complete()
+        self.cycle.transport = CycleTransport(self)
         self.scope[WRITER] = Writer(self.cycle)  # type: ignore[literal-required]
 
     def on_body(self, body: bytes) -> None:
@@ -206,30 +230,58 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._stall.watch()
+        if self._lingering.is_active:
+            self._unset_keepalive_if_required()
+        self._stall.restart()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stall.watch()
+        self._stall.restart()
 
     def resume_writing(self) -> None:
-        self._stall.took(more=self._answering)
+        self._stall.on_buffer_drained(more_follows=self._answering)
         super().resume_writing()
+
+    def close(self) -> None:
+        """Close the connection; the client can read the last response first.
+
+        Where the request was read whole there is nothing to wait for.
+        """
+        if self._phase == "idle" and not (self._ahead or self._ignored_data):
+            self.transport.close()
+        else:
+            self._disarm()
+            self._lingering.start()
+
+    @property
+    def is_closing(self) -> bool:
+        return self._lingering.is_active or self.transport.is_closing()
+
+    def shutdown(self) -> None:
+        if self._lingering.is_active:
+            self.transport.close()
+        else:
+            super().shutdown()
 
     def _refuse(self, error: DragomanError) -> None:
         """Answer with an error, unless an answer is under way, and close."""
         self._disarm()
-        if self.transport.is_closing():
+        if self.is_closing:
             return
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            body = openai.encode_error(error)
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or not cycle.response_started:
+            body = openai.error(error)
             head = (
                 f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
                 f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
                 "connection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
-        self.transport.close()
+        if cycle is not None and not cycle.response_complete:  # the app must write no more
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._lingering.start()
+        self._stall.restart()
 
     def _arm(self) -> None:
         self._disarm()
@@ -245,7 +297,7 @@ class Connection(HttpToolsProtocol):
         if self._phase == "headers" and self._size:
             self._refuse(RequestTimeout("The request did not arrive in time."))
         elif self._phase == "headers" or self.cycle.response_complete:
-            self.transport.close()
+            self.close()
         else:  # the app reads the body under a deadline of its own; look again after it
             self._arm()
 

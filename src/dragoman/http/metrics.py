@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from dragoman.errors import DragomanError
 from dragoman.events import Usage
-from dragoman.grammar.compiler.compiler_pool import Stats
+from dragoman.grammar.compiler.compiler_pool import CompilerStats
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -75,7 +75,7 @@ class Metrics(Collector):
         self,
         models: Callable[[], Iterable[ModelState]],
         streams: Callable[[], int],
-        grammars: Callable[[], Stats],
+        grammars: Callable[[], CompilerStats],
         recalls: Callable[[], RecallState] = RecallState,
     ):
         self._models = models

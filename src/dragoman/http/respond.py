@@ -19,8 +19,8 @@ from dragoman.http.asgi import Exchange, Header
 from dragoman.http.cancellation import Disconnected, Watches
 from dragoman.http.metrics import Metrics
 from dragoman.http.stream import Clock, Stream
-from dragoman.replay import Reuse
-from dragoman.responses.run import Sink, Run
+from dragoman.replay import PromptReuse
+from dragoman.responses.run import Run, Sink
 
 log = logging.getLogger("dragoman.http")
 LAST_WORDS = 1.0  # seconds to tell a client that its stream broke
@@ -117,7 +117,7 @@ def warnings(said: Iterable[str]) -> list[Header]:
     return [(b"x-dragoman-warning", one.encode()) for one in islice(shown, MOST_WARNINGS)]
 
 
-def prompted(reuse: Reuse | None) -> list[Header]:
+def prompted(reuse: PromptReuse | None) -> list[Header]:
     """A header that says how much of the prompt was there before."""
     return [] if reuse is None else [(b"x-dragoman-prompt", str(reuse).encode())]
 

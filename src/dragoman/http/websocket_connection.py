@@ -23,6 +23,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from dragoman.http.asgi import WRITER, Header, Message, Scope
+from dragoman.http.closing import LingeringClose, StallTimer
 
 if TYPE_CHECKING:
     from dragoman.http.connection import Connection
@@ -35,44 +36,6 @@ PILE = 1024 * 1024  # bytes that were not taken: pings are not answered any more
 ASKING = (b"upgrade", b"connection", b"sec-websocket-key", b"sec-websocket-version")
 PHRASES = {status.value: status.phrase for status in HTTPStatus}
 UNHEARD, NOT_UTF8, LATE, FAILED, RESTART = 1006, 1007, 1008, 1011, 1012
-
-
-class Stall:
-    """Drops a client that takes nothing of what was written for too long."""
-
-    def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
-        self._transport = transport
-        self._seconds = seconds
-        self._left = 0  # bytes the client has not taken yet
-        self._timer: asyncio.TimerHandle | None = None
-
-    def watch(self) -> None:
-        """From now on; what was left before says nothing of what is left now."""
-        self.stop()
-        self._left = self._transport.get_write_buffer_size()
-        if self._left:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._seconds, self._check)
-
-    def _check(self) -> None:
-        self._timer = None
-        left, before = self._transport.get_write_buffer_size(), self._left
-        if left and left >= before:
-            self._transport.abort()
-        else:
-            self.watch()
-
-    def took(self, more: bool) -> None:
-        """The client has taken nearly all; if `more` follows, the next pause is looked at."""
-        if more:
-            self.stop()
-        else:
-            self.watch()
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 def handshake(headers: Iterable[Header], limit: int) -> tuple[ServerProtocol, Response] | None:
@@ -102,7 +65,8 @@ class Upgraded(asyncio.Protocol):
         self._response = response
         self._scope = scope
         self._times = (settings.receive_timeout, settings.ping, settings.stall)
-        self._stall = Stall(self.transport, settings.stall)
+        self._stall = StallTimer(self.transport, settings.stall)
+        self._lingering = LingeringClose(self.transport)
         self._writable = asyncio.Event()
         if not connection.flow.write_paused:
             self._writable.set()
@@ -210,8 +174,8 @@ class Upgraded(asyncio.Protocol):
         head = Headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
         head["connection"] = "close"
         self.transport.write(Response(status, phrase, head, body).serialize())
-        self.transport.close()
-        self._stall.watch()
+        self._lingering.start()
+        self._stall.restart()
 
     def _close(self, code: int, reason: str) -> None:
         """Say goodbye, and wait a little for the client's."""
@@ -219,7 +183,7 @@ class Upgraded(asyncio.Protocol):
             self._protocol.send_close(code, reason)
             self._end(code)
             self._flush()
-            self._stall.watch()
+            self._stall.restart()
             self._parting = self._loop.call_later(LINGER, self.transport.close)
 
     def _end(self, code: int) -> None:
@@ -238,6 +202,9 @@ class Upgraded(asyncio.Protocol):
     # towards the client
 
     def data_received(self, data: bytes) -> None:
+        if self._lingering.is_active:
+            self._lingering.discard(data)
+            return
         if not self._answered:  # a read that was under way when reading was paused
             self._early += data
             return
@@ -314,8 +281,11 @@ class Upgraded(asyncio.Protocol):
         if data := b"".join(parts):
             self.transport.write(data)
         if b"" in parts:  # the library's sign for the end
-            self.transport.close()
-            self._stall.watch()
+            if self._protocol.close_rcvd is None:  # the client may still be sending
+                self._lingering.start()
+            else:
+                self.transport.close()
+            self._stall.restart()
 
     def _tick(self) -> None:
         """Ping; a client that has said nothing since long before is not there any more."""
@@ -331,10 +301,10 @@ class Upgraded(asyncio.Protocol):
     def pause_writing(self) -> None:
         if self._code is None:
             self._writable.clear()
-        self._stall.watch()
+        self._stall.restart()
 
     def resume_writing(self) -> None:
-        self._stall.took(more=self._code is None)
+        self._stall.on_buffer_drained(more_follows=self._code is None)
         self._writable.set()
         self._flow()
 
@@ -345,6 +315,7 @@ class Upgraded(asyncio.Protocol):
         self._state.connections.discard(self)
         self._end(UNHEARD)
         self._stall.stop()
+        self._lingering.stop()
         if self._parting is not None:
             self._parting.cancel()
 

@@ -93,7 +93,10 @@ class ModelCatalog:
     """The index. `base` holds the settings that an entry does not choose itself."""
 
     def __init__(
-        self, root: Path | None = None, mapping: Path | None = None, base: ModelOptions | None = None
+        self,
+        root: Path | None = None,
+        mapping: Path | None = None,
+        base: ModelOptions | None = None,
     ) -> None:
         self.root = root
         self.mapping = mapping
@@ -149,14 +152,16 @@ class ModelCatalog:
         entry = self._describe(path)
         if chosen is None:
             return entry
-        return msgspec.structs.replace(entry, chosen=chosen.with_defaults(self.base))
+        return msgspec.structs.replace(entry, options=chosen.with_defaults(self.base))
 
     def _mapped(self) -> Iterator[ModelSource]:
         if self.mapping is None:
             return
         for name, (path, chosen) in read_mapping(self.mapping).items():
             entry = self._describe(path)
-            yield msgspec.structs.replace(entry, id=name, aliases=(), chosen=chosen.with_defaults(self.base))
+            yield msgspec.structs.replace(
+                entry, id=name, aliases=(), options=chosen.with_defaults(self.base)
+            )
 
     def _discovered(self) -> list[ModelSource]:
         if self.root is None or not self.root.is_dir():
@@ -173,11 +178,11 @@ class ModelCatalog:
         if entry is None:
             entry = describe_directory(path) if path.is_dir() else describe_gguf(path)
             place = os.path.realpath(path)
-            entry = msgspec.structs.replace(entry, place=place, stamp=stamp)
+            entry = msgspec.structs.replace(entry, real_path=place, stamp=stamp)
             if len(self._headers) > MAX_FILES:
                 self._headers.clear()
             self._headers[stamp] = entry
-        return msgspec.structs.replace(entry, chosen=self.base)
+        return msgspec.structs.replace(entry, options=self.base)
 
     def _found_names(self, entries: list[ModelSource]) -> list[Names]:
         root = self.root or Path()
@@ -241,7 +246,9 @@ def _titles(header: gguf.Header) -> tuple[str, ...]:
 
 def describe_directory(path: Path) -> ModelSource:
     """A directory of safetensors: listed with its architecture, run by other engines."""
-    entry = ModelSource(id=path.name, path=path, kind="safetensors", created=stamp_of(path)[1] // 10**9)
+    entry = ModelSource(
+        id=path.name, path=path, kind="safetensors", created=stamp_of(path)[1] // 10**9
+    )
     try:
         config = json.loads((path / "config.json").read_bytes()[: 1 << 20])
         weights = [file.stat() for file in path.glob("*.safetensors")]

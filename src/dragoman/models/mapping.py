@@ -25,7 +25,9 @@ log = logging.getLogger("dragoman.catalog")
 MAX_BYTES = 4 << 20
 
 
-class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class ModelOptions(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """What an operator chose for a model; None is "not said"."""
 
     engine: str | None = None

@@ -13,7 +13,7 @@ from msgspec import Struct
 from dragoman.engines import capabilities_of
 from dragoman.models.output_format import Formats, Speech, listen
 from dragoman.pipeline.admission import Gate
-from dragoman.prompt.reasoning_options import Knobs
+from dragoman.prompt.reasoning_options import ReasoningOptions
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Capabilities, Engine, Sampling
 
@@ -78,12 +78,12 @@ class Model(Struct, kw_only=True, eq=False):
 
 
 def make_renderer(
-    template: str | None, tokenizer: AnyTokenizer | None, knobs: Knobs | None = None
+    template: str | None, tokenizer: AnyTokenizer | None, knobs: ReasoningOptions | None = None
 ) -> Any:
     """The prompt room for a model."""
-    from dragoman.prompt.renderer import Prompter
+    from dragoman.prompt.renderer import PromptRenderer
 
-    return Prompter(template, tokenizer, knobs=knobs)
+    return PromptRenderer(template, tokenizer, reasoning=knobs)
 
 
 def list_capabilities(can: Capabilities, template: str | None, speech: Speech) -> tuple[str, ...]:

@@ -21,13 +21,13 @@ from msgspec.structs import replace
 from dragoman.detection import Detected, detect
 from dragoman.errors import DragomanError, TemplateRejected
 from dragoman.formats import find_reasoning, find_tools
-from dragoman.output.library import OutputParser, opens_inside, rules, shows
+from dragoman.output.library import OutputParser, opens_inside, combine_formats, is_marker_token
 from dragoman.output.spec import GAP, ReasoningFormat
 from dragoman.output.text_buffer import find_last_marker
 from dragoman.prompt import generic_tools
-from dragoman.prompt.reasoning_options import Knobs
-from dragoman.prompt.renderer import Prompter, Rendered
-from dragoman.prompt.template.capabilities import abilities
+from dragoman.prompt.reasoning_options import ReasoningOptions
+from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
+from dragoman.prompt.template.capabilities import probe_capabilities
 from dragoman.types import Chat
 
 log = logging.getLogger("dragoman.models")
@@ -85,7 +85,7 @@ class Speech(Struct, frozen=True):
         return frozenset(
             token
             for text, token in vocabulary.specials.items()
-            if token in vocabulary.control and shows(tools, self.thoughts, text)
+            if token in vocabulary.control and is_marker_token(tools, self.thoughts, text)
         )
 
     def kept(self, vocabulary: Vocabulary | None) -> frozenset[int]:
@@ -110,26 +110,30 @@ class Speech(Struct, frozen=True):
     def ending(self) -> str:
         """The same as it stands in a prompt, with what the answer follows on."""
         thoughts, mark = self.thoughts, self.closing
-        return "" if thoughts is None or mark is None else f"\n{mark.lstrip()}{thoughts.answer_separator}"
+        return (
+            ""
+            if thoughts is None or mark is None
+            else f"\n{mark.lstrip()}{thoughts.answer_separator}"
+        )
 
-    async def begins(self, chat: Chat, rendered: Rendered, by: Prompter) -> Beginning:
+    async def begins(self, chat: Chat, rendered: RenderedPrompt, by: PromptRenderer) -> Beginning:
         """Where the answer begins, by this prompt."""
         if by.template_source is None:
             return Beginning()
-        header = rules(self.tools, self.reasoning).header
+        header = combine_formats(self.tools, self.reasoning).header
         opening = None
         if header is not None and rendered.text.endswith(header.open):
             opening = await self._opening(chat, by)
         return Beginning(await self._inside(chat, rendered, by), opening)
 
-    async def _opening(self, chat: Chat, by: Prompter) -> str | None:
+    async def _opening(self, chat: Chat, by: PromptRenderer) -> str | None:
         """What the template writes to open the answer; None if it takes the chat as it is only."""
         try:
-            return await by.opening(chat)
+            return await by.render_opening(chat)
         except TemplateRejected:
             return None
 
-    async def _inside(self, chat: Chat, rendered: Rendered, by: Prompter) -> bool | None:
+    async def _inside(self, chat: Chat, rendered: RenderedPrompt, by: PromptRenderer) -> bool | None:
         thoughts = self.thoughts
         if thoughts is None:
             return None
@@ -142,7 +146,7 @@ class Speech(Struct, frozen=True):
                 return False
         elif not opens_inside(thoughts, rendered.text):
             return False
-        if rendered.ending in thoughts.open:  # a special token, so nobody but the template wrote it
+        if rendered.last_special_token in thoughts.open:  # a special token, so nobody but the template wrote it
             return True
         opening = await self._opening(chat, by)
         if opening is None:
@@ -154,7 +158,7 @@ class Known(Struct, frozen=True):
     """What was found out about a model's template."""
 
     speech: Speech = Speech()
-    knobs: Knobs = Knobs()
+    knobs: ReasoningOptions = ReasoningOptions()
 
 
 def check_names(tools: str | None, reasoning: str | None) -> None:
@@ -169,13 +173,13 @@ def listen(template: str | None, vocabulary: Vocabulary | None, said: Formats, n
     """What a model's template says of its answers, with what an operator said over it."""
     tools, reasoning = said
     check_names(tools, reasoning)
-    placed = template is not None and abilities(template).tools_rendered
+    placed = template is not None and probe_capabilities(template).tools_rendered
     if tools and not placed and (tools == NONE or find_tools(tools).name != generic_tools.FORMAT):
         pair = generic_tools.FORMAT, tools
         log.warning("%s: the prompt teaches %s, answers are read as %s", name, *pair)
     if template is None:
         speech = Speech(_either(tools, generic_tools.FORMAT), _either(reasoning, None))
-        return Known(speech, Knobs(thinks=speech.reasoning is not None))
+        return Known(speech, ReasoningOptions(can_reason=speech.reasoning is not None))
     try:
         found = detect(template, () if vocabulary is None else vocabulary.specials)
     except DragomanError:
@@ -183,14 +187,14 @@ def listen(template: str | None, vocabulary: Vocabulary | None, said: Formats, n
     except Exception:
         log.exception("%s: what its template says of its answers could not be found", name)
         own = None if placed else generic_tools.FORMAT
-        return Known(Speech(_either(tools, own), _either(reasoning, None)), Knobs(thinks=True))
+        return Known(Speech(_either(tools, own), _either(reasoning, None)), ReasoningOptions(can_reason=True))
     _tell(found, name)
     own = found.tools if placed else generic_tools.FORMAT
     speech = Speech(_either(tools, own), _either(reasoning, found.reasoning))
     switch = found.thinking.switch
     switched = None if switch is None else (switch.name, switch.on, switch.off)
     thinks = (found.reasoning or speech.reasoning) is not None
-    knobs = Knobs(switched, found.thinking.budget, thinks=thinks)
+    knobs = ReasoningOptions(switched, found.thinking.budget, can_reason=thinks)
     if found.thinking.effort:
         knobs = replace(knobs, effort=found.thinking.effort)
     return Known(speech, knobs)

@@ -33,15 +33,29 @@ from dragoman.errors import (
     deserialize_error,
     serialize_error,
 )
-from dragoman.grammar.compiler.compiler_pool import Workshop
+from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.models.catalog import ModelCatalog, ModelSource
-from dragoman.models.model import Model, ModelInfo, make_engine_model, report_progress, progress_listener
+from dragoman.models.model import (
+    Model,
+    ModelInfo,
+    make_engine_model,
+    progress_listener,
+    report_progress,
+)
 from dragoman.models.output_format import Formats
-from dragoman.models.residency import LoadedModel, Residency, ModelSlot, State
+from dragoman.models.residency import LoadedModel, ModelSlot, Residency, State
 from dragoman.pipeline.admission import Gate
 from dragoman.types import Engine
 
-__all__ = ["Entry", "Lease", "Model", "ModelInfo", "Models", "Policy", "report"]
+__all__ = [
+    "Lease",
+    "Model",
+    "ModelEntry",
+    "ModelInfo",
+    "ModelPolicy",
+    "ModelRegistry",
+    "report_progress",
+]
 
 log = logging.getLogger("dragoman.models")
 
@@ -108,7 +122,7 @@ class ModelRegistry:
         self._slots: dict[str, ModelSlot] = {}
         self._keeper = Residency(self.policy.memory, self.policy.keep_alive)
         self._scan: asyncio.Task[None] | None = None
-        self.workshop = Workshop()  # grammars of answers; starts nothing before the first one
+        self.workshop = CompilerPool()  # grammars of answers; starts nothing before the first one
         self.memory: Any = None  # a `memory.Memory` of what was said, where that is kept
         catalog.refresh()
 
@@ -170,7 +184,7 @@ class ModelRegistry:
                 await asyncio.shield(closing)
         return self._entry(slot)
 
-    def list_models(self) -> list_models[ModelEntry]:
+    def list_models(self) -> list[ModelEntry]:
         """All models. On a loop, the disk is looked at again in the background for next time."""
         try:
             self._look_again()
@@ -340,7 +354,9 @@ class ModelRegistry:
             said = f"The model `{name}` cannot be loaded. {error.message}"
         log.error("%s is not loaded: %s", name, error.message)
         note = serialize_error(error)
-        slot.error = deserialize_error(type(note)(note.kind, said, "model", note.code, note.retry_after))
+        slot.error = deserialize_error(
+            type(note)(note.kind, said, "model", note.code, note.retry_after)
+        )
 
     def _progress(self, slot: ModelSlot, what: str, done: float) -> None:
         name = slot.source.id

@@ -13,7 +13,7 @@ import logging
 from typing import Any, Literal
 
 from dragoman.errors import DragomanError, ModelBroken, Unavailable
-from dragoman.models.catalog import ModelSource, FileStamp
+from dragoman.models.catalog import FileStamp, ModelSource
 from dragoman.models.model import Model
 
 log = logging.getLogger("dragoman.models")

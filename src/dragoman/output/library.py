@@ -19,11 +19,20 @@ from functools import lru_cache
 from typing import Any
 
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
-from dragoman.output.calls import Toolbox
+from dragoman.output.calls import DeclaredTools
 from dragoman.output.parser import Parser
-from dragoman.output.rules import DEFAULT_POLICY, ParserPolicy, FormatRules
+from dragoman.output.rules import DEFAULT_POLICY, FormatRules, ParserPolicy
 from dragoman.output.span import Span
-from dragoman.output.spec import GAP, NO_REASONING, MessageHeader, NamedObject, NestedElements, ReasoningFormat, TaggedArguments, ToolFormat
+from dragoman.output.spec import (
+    GAP,
+    NO_REASONING,
+    MessageHeader,
+    NamedObject,
+    NestedElements,
+    ReasoningFormat,
+    TaggedArguments,
+    ToolFormat,
+)
 from dragoman.output.text_buffer import find_last_marker
 from dragoman.types import Tool
 
@@ -38,31 +47,31 @@ __all__ = [
     "parse_tool_call_complete",
 ]
 
-FAR = 2000  # characters; thoughts that a client wants continued may be as long
+MAX_CONTINUED_REASONING = 2000  # characters; thoughts that a client wants continued may be as long
 TAG = re.compile(r"<[^\s<>]{1,30}>|\[/?[A-Z_]{1,30}\]")
 # fields of a format that hold no marks
-NO_MARKS = {"name", "keys", "models", "example", "aliases", "signs", "thoughts", "answer"}
-NO_MARKS |= {"trim", "untyped", "item", "id", "arguments", "routes"}
-NO_MARKS |= {"written", "key_written", "joint"}
-Declared = Sequence[Tool | Mapping[str, Any]]
+FIELDS_WITHOUT_MARKERS = {"name", "keys", "models", "example", "aliases", "signs", "thoughts", "answer"}
+FIELDS_WITHOUT_MARKERS |= {"trim", "untyped", "item", "id", "arguments", "routes"}
+FIELDS_WITHOUT_MARKERS |= {"written", "key_written", "joint"}
+ToolDeclarations = Sequence[Tool | Mapping[str, Any]]
 
 
 @lru_cache(maxsize=64)
-def _rules(tools: str | None, reasoning: str | None) -> FormatRules:
+def _combine_by_name(tools: str | None, reasoning: str | None) -> FormatRules:
     return FormatRules(
         None if tools is None else find_tools(tools),
         None if reasoning is None else find_reasoning(reasoning),
     )
 
 
-def rules(tools: str | ToolFormat | None, reasoning: str | ReasoningFormat | None) -> FormatRules:
+def combine_formats(tools: str | ToolFormat | None, reasoning: str | ReasoningFormat | None) -> FormatRules:
     """Two formats put together; by name they are put together once."""
     if isinstance(tools, ToolFormat) or isinstance(reasoning, ReasoningFormat):
         return FormatRules(
             find_tools(tools) if isinstance(tools, str) else tools,
             find_reasoning(reasoning) if isinstance(reasoning, str) else reasoning,
         )
-    return _rules(tools, reasoning)
+    return _combine_by_name(tools, reasoning)
 
 
 class OutputParser(Parser):
@@ -73,23 +82,23 @@ class OutputParser(Parser):
         format: str | ToolFormat | None = None,  # noqa: A002
         reasoning: str | ReasoningFormat | None = None,
         *,
-        tools: Declared | None = None,
+        tools: ToolDeclarations | None = None,
         prompt: str | None = None,
         inside: bool | None = None,
         policy: ParserPolicy = DEFAULT_POLICY,
     ) -> None:
         """`tools` None accepts every name; `prompt` or `inside` say where the answer begins."""
-        both = rules(format, reasoning)
+        both = combine_formats(format, reasoning)
         if inside is None and prompt is not None:
             inside = opens_inside(both.reasoning, prompt)
         header = both.header
         within = header is not None and prompt is not None and prompt.endswith(header.open)
-        declared = None if tools is None else dict(map(_declared, tools))
-        toolbox = Toolbox(declared, accept=policy.undeclared == "accept")
+        declared = None if tools is None else dict(map(_read_declaration, tools))
+        toolbox = DeclaredTools(declared, accept=policy.undeclared == "accept")
         super().__init__(both, toolbox, inside, policy, header=within)
 
 
-def _declared(tool: Tool | Mapping[str, Any]) -> tuple[str, Any]:
+def _read_declaration(tool: Tool | Mapping[str, Any]) -> tuple[str, Any]:
     if isinstance(tool, Tool):
         return tool.name, tool.parameters
     said = tool.get("function", tool)
@@ -105,13 +114,13 @@ def opens_inside(reasoning: ReasoningFormat, prompt: str) -> bool:
     """
     header = reasoning.header
     if header is not None and header.routes:
-        return _routed(header, prompt) == "reasoning"
+        return _find_route(header, prompt) == "reasoning"
     opened, closed = find_last_marker(prompt, reasoning.open), find_last_marker(prompt, reasoning.close)
     after = prompt[opened[1] :]
-    return opened > closed and len(after) <= FAR and TAG.search(after) is None
+    return opened > closed and len(after) <= MAX_CONTINUED_REASONING and TAG.search(after) is None
 
 
-def _routed(header: MessageHeader, prompt: str) -> str | None:
+def _find_route(header: MessageHeader, prompt: str) -> str | None:
     """Where a message goes whose header a prompt ends with; None if it does not end in one."""
     start, end = find_last_marker(prompt, header.open)[0], find_last_marker(prompt, header.end)[0]
     if not start < end or find_last_marker(prompt, header.close)[0] > start:
@@ -120,57 +129,57 @@ def _routed(header: MessageHeader, prompt: str) -> str | None:
     return next(routes, None)
 
 
-def markers(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> frozenset[str]:
+def collect_markers(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> frozenset[str]:
     """The marks that two formats look for, around a call and inside it."""
-    found = {mark.replace(GAP, "") for one in (tools, reasoning) for mark in _texts(one)}
+    found = {mark.replace(GAP, "") for one in (tools, reasoning) for mark in _iterate_texts(one)}
     return frozenset(found - {""})
 
 
-def shows(tools: ToolFormat | None, reasoning: ReasoningFormat | None, token: str) -> bool:
+def is_marker_token(tools: ToolFormat | None, reasoning: ReasoningFormat | None, token: str) -> bool:
     """Whether a token is one of the marks, or a part of one, or of a pattern that is looked for."""
     bodies = () if tools is None else tools.bodies
     patterns = [one.name_pattern for one in bodies if isinstance(one, NamedObject | TaggedArguments | NestedElements)]
     escaped = re.escape(token)
-    return any(token in mark for mark in markers(tools, reasoning)) or any(
+    return any(token in mark for mark in collect_markers(tools, reasoning)) or any(
         token in pattern or escaped in pattern for pattern in patterns
     )
 
 
-def _texts(data: object) -> Iterator[str]:
+def _iterate_texts(data: object) -> Iterator[str]:
     if isinstance(data, str):
         yield data
     elif isinstance(data, tuple):
         for one in data:
-            yield from _texts(one)
+            yield from _iterate_texts(one)
     elif is_dataclass(data):
         for part in fields(data):
-            if part.name not in NO_MARKS:
-                yield from _texts(getattr(data, part.name))
+            if part.name not in FIELDS_WITHOUT_MARKERS:
+                yield from _iterate_texts(getattr(data, part.name))
 
 
 def parse_tool_call_complete(text: str, parser: str) -> dict[str, Any]:
     """The text and the calls of a whole answer."""
-    spans = _whole(OutputParser(parser), text)
+    spans = _parse_whole(OutputParser(parser), text)
     calls: list[dict[str, str]] = []
     for span in spans:
         if span.channel == "tool_name":
             calls.append({"name": span.text, "arguments": ""})
         elif span.channel == "tool_args":
             calls[span.call]["arguments"] += span.text
-    return {"normal_text": _joined(spans, "text"), "tool_calls": calls}
+    return {"normal_text": _join_channel(spans, "text"), "tool_calls": calls}
 
 
 def parse_reasoning_complete(text: str, parser: str) -> dict[str, str]:
     """The text and the thoughts of a whole answer."""
-    spans = _whole(OutputParser(reasoning=parser), text)
-    return {"normal_text": _joined(spans, "text"), "reasoning_text": _joined(spans, "reasoning")}
+    spans = _parse_whole(OutputParser(reasoning=parser), text)
+    return {"normal_text": _join_channel(spans, "text"), "reasoning_text": _join_channel(spans, "reasoning")}
 
 
-def _whole(parser: OutputParser, text: str) -> list[Span]:
+def _parse_whole(parser: OutputParser, text: str) -> list[Span]:
     return [*parser.feed(text), *parser.close()]
 
 
-def _joined(spans: list[Span], channel: str) -> str:
+def _join_channel(spans: list[Span], channel: str) -> str:
     return "".join(span.text for span in spans if span.channel == channel)
 
 

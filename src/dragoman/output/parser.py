@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from dragoman.output.span import Span
-from dragoman.output.state_machine import Machine
+from dragoman.output.state_machine import ParserMachine
 
-SLICE = 4096  # letters that are read at once, so that looking ahead never costs more
+MAX_PIECE = 4096  # letters that are read at once, so that looking ahead never costs more
 
 
-class Parser(Machine):
+class Parser(ParserMachine):
     """Reads one answer."""
 
     def feed(self, text: str) -> list[Span]:
         """What is certain now."""
-        if self._sieve is not None:
-            text = self._sieve.feed(text)
-        if len(text) <= SLICE:
+        if self._filter is not None:
+            text = self._filter.feed(text)
+        if len(text) <= MAX_PIECE:
             return self._feed(text)
-        pieces = (text[at : at + SLICE] for at in range(0, len(text), SLICE))
+        pieces = (text[at : at + MAX_PIECE] for at in range(0, len(text), MAX_PIECE))
         return [span for piece in pieces for span in self._feed(piece)]
 
     def _feed(self, text: str) -> list[Span]:
         if not text or self._closed:
             return []
-        self._src.push(text)
-        next(self._going)
-        if self._calls.muted:
-            self._calls.return_muted()
+        self._buffer.push(text)
+        next(self._loop)
+        if self._calls.is_undeclared:
+            self._calls.emit_undeclared()
         if not self._spans:
             return []
         spans = self._spans[:]
@@ -39,36 +39,36 @@ class Parser(Machine):
         """All that was held back. `cut` says that the answer was not ended by the model."""
         if self._closed:
             return []
-        rest = [] if self._sieve is None else self._feed(self._sieve.close())
+        rest = [] if self._filter is None else self._feed(self._filter.close())
         self._closed = True
         self._cut = cut
-        self._src.finish()
-        for _ in self._going:
+        self._buffer.finish()
+        for _ in self._loop:
             pass
-        if self._pure:
-            self._spans.extend(self._blank)
+        if self._only_text:
+            self._spans.extend(self._leading_space)
         if self._policy.unclosed_reasoning == "repeat" and not cut:
-            self._spans.extend(self._again(rest + self._spans))
+            self._spans.extend(self._repeat_as_text(rest + self._spans))
         return rest + self._spans
 
-    def _again(self, last: list[Span]) -> list[Span]:
+    def _repeat_as_text(self, last: list[Span]) -> list[Span]:
         """Thoughts that were never closed, as text, if there was nothing else."""
         self._thoughts_said += last
-        if not self.inside or any(span.channel != "reasoning" for span in self._thoughts_said):
+        if not self.in_reasoning or any(span.channel != "reasoning" for span in self._thoughts_said):
             return []
         return [span._replace(channel="text") for span in self._thoughts_said]
 
     @property
-    def inside(self) -> bool:
+    def in_reasoning(self) -> bool:
         """Whether it is among thoughts, by all that is certain."""
-        return self._place.channel == "reasoning"
+        return self._state.channel == "reasoning"
 
     @property
-    def waiting(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether a tail is held back that may become a mark, or a call that is not certain."""
-        return self._src.has_more or self._src.is_holding
+        return self._buffer.has_more or self._buffer.is_holding
 
     @property
-    def calling(self) -> bool:
+    def is_in_call(self) -> bool:
         """Whether it is in the middle of a call that was handed out."""
-        return self._calls.begun
+        return self._calls.is_emitting

@@ -6,109 +6,117 @@ Models leave out wrappers and closing marks, so everything but the body of a cal
 from __future__ import annotations
 
 from dragoman.output.arguments.call_body import (
-    letter_after_space,
-    marks,
-    named,
-    named_arguments,
-    objects,
+    next_char,
+    marker_set,
+    read_named_call,
+    read_named_arguments,
+    read_objects,
 )
 from dragoman.output.arguments.pythonic import pythonic
 from dragoman.output.arguments.tags import nested, tagged
-from dragoman.output.calls import Calls
-from dragoman.output.spec import CallBody, NamedObject, NestedElements, JsonObjects, PythonCalls, TaggedArguments, ToolFormat
+from dragoman.output.calls import CallRecorder
+from dragoman.output.spec import (
+    CallBody,
+    JsonObjects,
+    NamedObject,
+    NestedElements,
+    PythonCalls,
+    TaggedArguments,
+    ToolFormat,
+)
 from dragoman.output.text_buffer import (
     MarkerSet,
-    ReadSteps,
     Mismatch,
+    ReadSteps,
     TextBuffer,
+    is_at_marker,
+    peek_char,
     read_closing_marker,
     read_marker,
-    peek_char,
-    is_at_marker,
     skip_space,
 )
 
 
-class Frames:
+class SectionReader:
     """Reads calls of one format."""
 
-    def __init__(self, src: TextBuffer, calls: Calls, tools: ToolFormat) -> None:
+    def __init__(self, src: TextBuffer, calls: CallRecorder, tools: ToolFormat) -> None:
         self._src = src
         self._calls = calls
         self._tools = tools
-        calls.ends = _ends(tools)
+        calls.end_markers = _find_end_markers(tools)
 
-    def section(self) -> ReadSteps[None]:
+    def read_section(self) -> ReadSteps[None]:
         """The calls of a section whose opening mark was read."""
         tools, src, calls = self._tools, self._src, self._calls
         fresh = True
         while True:
             yield from skip_space(src)
-            if (yield from read_closing_marker(src, marks(*tools.section.close))):
-                calls.settle()
+            if (yield from read_closing_marker(src, marker_set(*tools.section.close))):
+                calls.commit()
                 return
             if not fresh:
-                fresh = (yield from read_marker(src, marks(*tools.section.open))) >= 0
+                fresh = (yield from read_marker(src, marker_set(*tools.section.open))) >= 0
                 if fresh:
                     continue
-            calls.renew()
-            marked = (yield from read_marker(src, marks(*tools.call.open))) >= 0
-            if not marked and not (yield from self._unmarked(not fresh)):
+            calls.start_next_call()
+            marked = (yield from read_marker(src, marker_set(*tools.call.open))) >= 0
+            if not marked and not (yield from self._is_at_unmarked_call(not fresh)):
                 if not fresh:
                     return
                 raise Mismatch
-            yield from self._one()
+            yield from self._read_body_and_close()
             fresh = False
 
-    def call(self) -> ReadSteps[None]:
+    def read_call(self) -> ReadSteps[None]:
         """One call without a section; several, if nothing but a comma or semicolon is between."""
-        yield from self._one()
-        while self._tools.unmarked_starts and (yield from self._joined()):
-            yield from self._one()
+        yield from self._read_body_and_close()
+        while self._tools.unmarked_starts and (yield from self._has_joined_call()):
+            yield from self._read_body_and_close()
 
-    def addressed(self, name: str) -> ReadSteps[None]:
+    def read_addressed_call(self, name: str) -> ReadSteps[None]:
         """The call of a message that was addressed to a tool."""
         tools, src, calls = self._tools, self._src, self._calls
         body = tools.bodies[0]
         yield from skip_space(src)
-        if (yield from is_at_marker(src, marks(*tools.call.close))):
-            calls.open(name)
-            calls.args("{}")
-            calls.close()
+        if (yield from is_at_marker(src, marker_set(*tools.call.close))):
+            calls.open_call(name)
+            calls.write_arguments("{}")
+            calls.close_call()
         elif isinstance(body, NamedObject):
-            yield from named_arguments(src, body, calls, name)
+            yield from read_named_arguments(src, body, calls, name)
         else:
-            yield from self.section_or_call()
-        yield from self._closed()
+            yield from self.read_section_or_call()
+        yield from self._read_call_close()
 
-    def section_or_call(self) -> ReadSteps[None]:
+    def read_section_or_call(self) -> ReadSteps[None]:
         """What follows, whichever of its opening marks is there."""
         yield from skip_space(self._src)
-        if (yield from read_marker(self._src, marks(*self._tools.section.open))) >= 0:
-            yield from self.section()
-        elif (yield from read_marker(self._src, marks(*self._tools.call.open))) >= 0:
-            yield from self.call()
+        if (yield from read_marker(self._src, marker_set(*self._tools.section.open))) >= 0:
+            yield from self.read_section()
+        elif (yield from read_marker(self._src, marker_set(*self._tools.call.open))) >= 0:
+            yield from self.read_call()
         else:
             raise Mismatch
 
-    def follows(self) -> ReadSteps[bool]:
+    def has_more_calls(self) -> ReadSteps[bool]:
         """Whether more calls follow, in a section of their own or without one."""
         tools = self._tools
         yield from skip_space(self._src)
-        if tools.section_optional and (yield from is_at_marker(self._src, marks(*tools.call.open))):
+        if tools.section_optional and (yield from is_at_marker(self._src, marker_set(*tools.call.open))):
             return True
-        return (yield from is_at_marker(self._src, marks(*tools.section.open)))
+        return (yield from is_at_marker(self._src, marker_set(*tools.section.open)))
 
-    def _joined(self) -> ReadSteps[bool]:
+    def _has_joined_call(self) -> ReadSteps[bool]:
         """Whether a comma or semicolon and another call without a mark follow."""
-        letter = yield from letter_after_space(self._src)
+        letter = yield from next_char(self._src)
         if letter not in (",", ";"):
             return False
         self._src.pos += 1
         yield from skip_space(self._src)
-        return (yield from is_at_marker(self._src, marks(*self._tools.unmarked_starts)))
+        return (yield from is_at_marker(self._src, marker_set(*self._tools.unmarked_starts)))
 
-    def _unmarked(self, found: bool) -> ReadSteps[bool]:
+    def _is_at_unmarked_call(self, found: bool) -> ReadSteps[bool]:
         """Whether a call without a mark of its own stands here."""
         src, tools = self._src, self._tools
         if tools.call.open and len(tools.bodies) == 1:
@@ -116,42 +124,42 @@ class Frames:
         letter = yield from peek_char(src)
         if found and letter in (",", ";"):
             src.pos += 1
-            letter = yield from letter_after_space(src)
+            letter = yield from next_char(src)
         if tools.call.open or found:
             return letter in ("{", "[")
         return True
 
-    def _one(self) -> ReadSteps[None]:
+    def _read_body_and_close(self) -> ReadSteps[None]:
         """A call from its body to its closing mark."""
         bodies = self._tools.bodies
-        letter = yield from letter_after_space(self._src)
+        letter = yield from next_char(self._src)
         for body in bodies:
-            if len(bodies) == 1 or _begins(body, letter):
-                yield from self._body(body)
+            if len(bodies) == 1 or _can_begin(body, letter):
+                yield from self._read_body(body)
                 break
         else:
             raise Mismatch
-        if self._calls.found:
-            self._calls.settle()
-        yield from self._closed()
+        if self._calls.has_call:
+            self._calls.commit()
+        yield from self._read_call_close()
 
-    def _closed(self) -> ReadSteps[None]:
+    def _read_call_close(self) -> ReadSteps[None]:
         """What closes a call, if it is there."""
         closes = self._tools.call.close
         if not closes:
             return
         yield from skip_space(self._src)
-        if (yield from read_closing_marker(self._src, marks(*closes))):
-            self._calls.settle()
+        if (yield from read_closing_marker(self._src, marker_set(*closes))):
+            self._calls.commit()
 
-    def _body(self, body: CallBody) -> ReadSteps[None]:
+    def _read_body(self, body: CallBody) -> ReadSteps[None]:
         src, calls, tools = self._src, self._calls, self._tools
         after = (*tools.call.close, *tools.section.close)
         match body:
             case JsonObjects():
-                yield from objects(src, body, calls)
+                yield from read_objects(src, body, calls)
             case NamedObject():
-                yield from named(src, body, calls)
+                yield from read_named_call(src, body, calls)
             case TaggedArguments():
                 yield from tagged(src, body, calls, after)
             case NestedElements():
@@ -160,16 +168,16 @@ class Frames:
                 yield from pythonic(src, body, calls)
 
 
-def _ends(tools: ToolFormat) -> MarkerSet | None:
+def _find_end_markers(tools: ToolFormat) -> MarkerSet | None:
     """Marks that end a call, whatever of it is missing."""
     if not all(isinstance(body, NamedObject | JsonObjects) for body in tools.bodies):
         return None
     found = (*tools.call.close, *tools.section.close, *tools.call.open, *tools.section.open)
     found = tuple(mark for mark in found if len(mark) > 3)
-    return marks(*found) if found else None
+    return marker_set(*found) if found else None
 
 
-def _begins(body: CallBody, letter: str) -> bool:
+def _can_begin(body: CallBody, letter: str) -> bool:
     """Whether a body can begin with this letter."""
     match body:
         case JsonObjects():

@@ -15,13 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, Unsupported
-from dragoman.grammar.compiler.compiler_pool import Workshop
-from dragoman.grammar.spec import Made, Order
+from dragoman.grammar.compiler.compiler_pool import CompilerPool
+from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
 from dragoman.models.model import Model
 from dragoman.models.output_format import Beginning, Speech
-from dragoman.types import Chat, Request, Sampling, Constraint
+from dragoman.types import Chat, Constraint, Request, Sampling
 
-UNCONSTRAINED = Made(None)
+UNCONSTRAINED = CompiledGrammar(None)
 NOT_ENFORCED = "Calls of tools are not held to their schemas"
 # what a request that only wants help can do without
 OPTIONAL_FAILURES = ("constraint_too_complex", "schema_too_complex", "unsupported_parameter")
@@ -30,7 +30,7 @@ OPTIONAL_FAILURES = ("constraint_too_complex", "schema_too_complex", "unsupporte
 class Requirement(Struct, frozen=True):
     """What an answer must be, and by which field it is known to the client."""
 
-    spec: Order
+    spec: GrammarSpec
     param: str = ""  # empty: only a help
 
     @property
@@ -42,31 +42,31 @@ async def constrain(
     prompt: Chat | None,
     request: Request,
     model: Model,
-    begins: Beginning,
-    shop: Workshop,
+    answer_start: Beginning,
+    compiler: CompilerPool,
     *,
     without_reasoning: bool = False,
-) -> Made:
+) -> CompiledGrammar:
     """The grammar of an answer; `prompt` is None for one that is no chat.
 
     A `silent` answer has no thoughts in it.
     """
-    demand = build_requirement(prompt, request.constraint, model, begins)
+    demand = build_requirement(prompt, request.constraint, model, answer_start)
     if demand is None:
         return UNCONSTRAINED
     if without_reasoning:
-        demand = replace(demand, order=replace(demand.spec, silent=True))
+        demand = replace(demand, spec=replace(demand.spec, silent=True))
     hindrance = _find_obstacle(prompt, request.sampling, model)
     if hindrance is not None:
         if demand.is_mandatory:
             raise _make_rejection(demand.param, *hindrance)
-        return Made(None, (f"{NOT_ENFORCED}: {hindrance[0]}",))
+        return CompiledGrammar(None, (f"{NOT_ENFORCED}: {hindrance[0]}",))
     try:
-        return await shop.make(demand.spec)
+        return await compiler.compile(demand.spec)
     except BadRequest as error:
         if demand.is_mandatory or error.code not in OPTIONAL_FAILURES:
             raise
-        return Made(None, (f"{NOT_ENFORCED}: {error.message}",))
+        return CompiledGrammar(None, (f"{NOT_ENFORCED}: {error.message}",))
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def build_requirement(
 ) -> Requirement | None:
     """What is demanded of an answer, if anything is."""
     if chat is None:
-        return None if shape is None else Requirement(Order(shape=shape), shape.param)
+        return None if shape is None else Requirement(GrammarSpec(constraint=shape), shape.param)
     speech = model.output_format.heard_in(chat)
     tools = chat.callable_tools if shape is None or shape.allows_tool_calls else ()
     if tools and speech.tools is None:
@@ -94,26 +94,26 @@ def build_requirement(
         tools = ()
     if shape is None and not tools:
         return None
-    order = Order(
-        shape=shape,
+    order = GrammarSpec(
+        constraint=shape,
         tools=tuple(replace(tool, description=None) for tool in tools),
-        choice="required" if chat.tool_choice == "required" and tools else "auto",
-        parallel=chat.parallel_tool_calls,
-        format=speech.tools if tools else None,
-        reasoning=speech.reasoning,
-        inside=begins.inside,
-        opening=begins.opening,
-        control=get_marker_tokens(model, speech),
+        tool_choice="required" if chat.tool_choice == "required" and tools else "auto",
+        parallel_calls=chat.parallel_tool_calls,
+        tool_format=speech.tools if tools else None,
+        reasoning_format=speech.reasoning,
+        starts_in_reasoning=begins.inside,
+        header_start=begins.opening,
+        special_tokens=get_marker_tokens(model, speech),
     )
     return Requirement(order, _find_mandatory_param(chat, order))
 
 
-def _find_mandatory_param(chat: Chat, order: Order) -> str:
+def _find_mandatory_param(chat: Chat, order: GrammarSpec) -> str:
     """The field that makes it a demand."""
-    if order.choice == "required":
+    if order.tool_choice == "required":
         return "tool_choice"
-    if order.shape is not None:
-        return order.shape.param
+    if order.constraint is not None:
+        return order.constraint.param
     for tool in order.tools:
         if tool.input is not None:
             return tool.input.param

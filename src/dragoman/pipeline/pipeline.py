@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta
-from dragoman.grammar.spec import Made
+from dragoman.grammar.spec import CompiledGrammar
 from dragoman.models.output_format import Beginning, Speech
 from dragoman.models.registry import Lease, Model, ModelRegistry
 from dragoman.pipeline.admission import Ticket
@@ -27,11 +27,11 @@ from dragoman.pipeline.best_of import select_best
 from dragoman.pipeline.constrain import UNCONSTRAINED, attribute_grammar_errors, constrain
 from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.merge import close_at_end, generate_merged
-from dragoman.pipeline.reader import ChatReader, ReaderOptions, Reader
+from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
 from dragoman.pipeline.unsupported import drop_unsupported
-from dragoman.pipeline.validate import get_reasoning_budget, validate_request, check_context_length
-from dragoman.replay import Memory, Notes, Recalled, Reuse, Voice
+from dragoman.pipeline.validate import check_context_length, get_reasoning_budget, validate_request
+from dragoman.replay import ReplayService, ReplayRecorder, ReplayedPrompt, PromptReuse, ReplayScope
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Prompt, Request, Sampling, Step
 
 PLAIN = Speech()
@@ -46,7 +46,9 @@ class OutputReading(Struct):
     output_format: Speech
     start: Beginning
     budget: int | None = None  # most tokens of thoughts, where we must see to it
-    grammar_after_reasoning: str | None = None  # the grammar of what follows thoughts that were cut short
+    grammar_after_reasoning: str | None = (
+        None  # the grammar of what follows thoughts that were cut short
+    )
 
 
 class PreparedPrompt(Struct):
@@ -55,10 +57,10 @@ class PreparedPrompt(Struct):
     content: list[int] | str
     echo: str = ""  # the same as text, when the client wants it back
     reading: OutputReading | None = None
-    grammar: Made = UNCONSTRAINED
+    grammar: CompiledGrammar = UNCONSTRAINED
     warnings: tuple[str, ...] = ()  # wishes that were not granted, a sentence each
     answer_start: int | None = None  # where among its tokens the answer is opened, if that is known
-    reuse: Reuse | None = None  # how much of it was there before
+    reuse: PromptReuse | None = None  # how much of it was there before
 
 
 class Plan(Struct):
@@ -69,7 +71,7 @@ class Plan(Struct):
     jobs: list[Job]
     prompts: list[PreparedPrompt]
     ticket: Ticket
-    replay: Memory | None = None
+    replay: ReplayService | None = None
 
     @property
     def model(self) -> Model:
@@ -90,7 +92,7 @@ class Plan(Struct):
         )
 
     @property
-    def reuse(self) -> Reuse | None:
+    def reuse(self) -> PromptReuse | None:
         """How much of a chat's prompt was there before, where that is known."""
         return self.prompts[0].reuse if self.prompts else None
 
@@ -126,7 +128,9 @@ async def prepare(request: Request, models: ModelRegistry, already_admitted: boo
     try:
         for prompt in request.prompts:
             ready = await render_prompt(prompt, model, request, models)
-            room = check_context_length(ready.content, model, "messages" if isinstance(prompt, Chat) else "prompt")
+            room = check_context_length(
+                ready.content, model, "messages" if isinstance(prompt, Chat) else "prompt"
+            )
             job = make_job(request, ready, model, room)
             with attribute_grammar_errors(request):
                 await model.engine.admit(job)
@@ -143,7 +147,9 @@ def count_choices(request: Request) -> int:
     return max(request.n, request.best_of or 0)
 
 
-async def render_prompt(prompt: Chat | Prompt, model: Model, request: Request, models: ModelRegistry) -> PreparedPrompt:
+async def render_prompt(
+    prompt: Chat | Prompt, model: Model, request: Request, models: ModelRegistry
+) -> PreparedPrompt:
     """What goes to the engine, and what to do with the answer."""
     if isinstance(prompt, Chat):
         return await render_chat(prompt, model, request, models)
@@ -156,7 +162,9 @@ async def render_prompt(prompt: Chat | Prompt, model: Model, request: Request, m
     return PreparedPrompt(content, make_detokenizer(model).text(content), grammar=made)
 
 
-async def render_chat(chat: Chat, model: Model, request: Request, models: ModelRegistry) -> PreparedPrompt:
+async def render_chat(
+    chat: Chat, model: Model, request: Request, models: ModelRegistry
+) -> PreparedPrompt:
     """Where the answer begins, in thoughts or not, is decided by this very prompt."""
     chat, unkept = drop_unsupported(chat, model)
     speech = model.output_format.heard_in(chat)
@@ -168,14 +176,16 @@ async def render_chat(chat: Chat, model: Model, request: Request, models: ModelR
     begins = await speech.begins(chat, rendered, model.renderer) if speech else Beginning()
     if begins.inside and budget == 0:
         content, begins = await extend_prompt(content, (), model), Beginning(inside=False)
-    ready = PreparedPrompt(content, warnings=unkept, answer_start=rendered.opened)
+    ready = PreparedPrompt(content, warnings=unkept, answer_start=rendered.answer_start)
     if models.memory is not None and isinstance(content, list):
         ready.reuse = models.memory.reuse(content, recalled, voice)
     if not speech:
         ready.grammar = await constrain(chat, request, model, begins, models.workshop)
         return ready
     shop = models.workshop
-    ready.grammar = await constrain(chat, request, model, begins, shop, without_reasoning=budget == 0)
+    ready.grammar = await constrain(
+        chat, request, model, begins, shop, without_reasoning=budget == 0
+    )
     ready.reading = OutputReading(chat, speech, begins, budget)
     if budget is not None and ready.grammar.grammar is not None:
         closed = await constrain(chat, request, model, Beginning(), shop, without_reasoning=True)
@@ -183,15 +193,15 @@ async def render_chat(chat: Chat, model: Model, request: Request, models: ModelR
     return ready
 
 
-async def render_with_replay(chat: Chat, voice: Voice, memory: Memory | None) -> Recalled:
+async def render_with_replay(chat: Chat, voice: ReplayScope, memory: ReplayService | None) -> ReplayedPrompt:
     """The prompt of a chat, with earlier turns as the model wrote them where that is known."""
     if memory is None:
-        return Recalled(await voice.model.renderer.render(chat))
+        return ReplayedPrompt(await voice.model.renderer.render(chat))
     return await memory.render(chat, voice)
 
 
-def make_replay_scope(model: Model, request: Request) -> Voice:
-    return Voice(model, request.owner, request.lora or ())
+def make_replay_scope(model: Model, request: Request) -> ReplayScope:
+    return ReplayScope(model, request.owner, request.lora or ())
 
 
 def make_detokenizer(
@@ -199,7 +209,9 @@ def make_detokenizer(
 ) -> Detokenizer:
     if model.tokenizer is None:
         return Detokenizer(None, frozenset(), stops, logprobs)
-    return Detokenizer(model.tokenizer.pieces, model.get_special_tokens(speech).hidden, stops, logprobs)
+    return Detokenizer(
+        model.tokenizer.pieces, model.get_special_tokens(speech).hidden, stops, logprobs
+    )
 
 
 def make_job(request: Request, ready: PreparedPrompt, model: Model, room: int | None) -> Job:
@@ -281,27 +293,32 @@ def start_jobs(plan: Plan, readers: list[Reader]) -> AsyncGenerator[Step, None]:
     """Start the jobs; one that may think only so long is watched."""
     hearing, reader = plan.prompts[0].reading, readers[0]
     if hearing is not None and hearing.budget is not None and isinstance(reader, ChatReader):
-        return generate_within_budget(plan.model, plan.jobs[0], reader, hearing.grammar_after_reasoning)
+        return generate_within_budget(
+            plan.model, plan.jobs[0], reader, hearing.grammar_after_reasoning
+        )
     return generate_merged(plan.model.engine, plan.jobs)
 
 
-def make_recorder(plan: Plan) -> Notes | None:
+def make_recorder(plan: Plan) -> ReplayRecorder | None:
     """What listens to the answer of a chat for the memory; the best of many is not kept."""
     memory, request = plan.replay, plan.request
     if memory is None or plan.reuse is None or (request.best_of or 0) > request.n:
         return None
-    notes, first = Notes(memory, make_replay_scope(plan.model, request), request.store, request.response_id), 0
+    notes, first = (
+        ReplayRecorder(memory, make_replay_scope(plan.model, request), request.store, request.response_id),
+        0,
+    )
     for job, ready in zip(plan.jobs, plan.prompts, strict=True):
         if ready.reuse is not None:
-            notes.ask(range(first, first + job.n), ready.reuse, ready.answer_start)
+            notes.start(range(first, first + job.n), ready.reuse, ready.answer_start)
         first += job.n
     return None if request.prefill_only else notes  # the prompt is known then, and that is all
 
 
-def record_delta(notes: Notes, delta: Delta, reader: Reader) -> None:
-    notes.hear(delta)
+def record_delta(notes: ReplayRecorder, delta: Delta, reader: Reader) -> None:
+    notes.add(delta)
     if delta.finish is not None:
-        notes.end(delta.choice, reader.said, reader.given)
+        notes.finish(delta.choice, reader.said, reader.given)
 
 
 def make_readers(plan: Plan) -> list[Reader]:
@@ -315,7 +332,7 @@ def make_readers(plan: Plan) -> list[Reader]:
 
 def make_reader(plan: Plan, job: Job, ready: PreparedPrompt, index: int, *, first: bool) -> Reader:
     model, hearing = plan.model, ready.reading
-    stops = () if ready.grammar.ends else plan.request.stop
+    stops = () if ready.grammar.decides_end else plan.request.stop
     if hearing is None:
         text = make_detokenizer(model, stops, job.logprobs is not None)
         return Reader(index, job, text, ready.echo, first=first)
@@ -325,11 +342,13 @@ def make_reader(plan: Plan, job: Job, ready: PreparedPrompt, index: int, *, firs
         plan.request.include_reasoning,
         model.get_special_tokens(speech).shown - speech.kept(model.tokenizer),
         job.grammar is not None,
-        ready.grammar.shaped,
+        ready.grammar.constrains_content,
         hearing.budget,
         speech.closing or "",
     )
-    text = make_detokenizer(model, stops, speech=speech)  # logprobs go with what the parser makes of it
+    text = make_detokenizer(
+        model, stops, speech=speech
+    )  # logprobs go with what the parser makes of it
     return ChatReader(index, job, text, how, first=first)
 
 
@@ -346,7 +365,9 @@ async def count_prompt_tokens(request: Request, models: ModelRegistry) -> int:
     chat = cast(Chat, request.prompts[0])
     with await models.acquire(request.model) as model:
         asked, _ = drop_unsupported(chat, model)
-        rendered = (await render_with_replay(asked, make_replay_scope(model, request), models.memory)).rendered
+        rendered = (
+            await render_with_replay(asked, make_replay_scope(model, request), models.memory)
+        ).rendered
     if rendered.ids is None:
         raise Unsupported("This model's tokens cannot be counted without its tokenizer.")
     return len(rendered.ids)

@@ -20,7 +20,7 @@ from dragoman.events import Channel, Delta, Finish, Token, Usage
 from dragoman.output.library import OutputParser
 from dragoman.output.span import Span
 from dragoman.pipeline.detokenize import Detokenizer, ReleasedText
-from dragoman.pipeline.usage import TokenSpan, TokenLedger
+from dragoman.pipeline.usage import TokenLedger, TokenSpan
 from dragoman.types import Job, Logprob, Step
 
 FINISHES = ("stop", "length")
@@ -215,7 +215,7 @@ class ChatReader(Reader):
         start, text, end = self._text.place(step)
         if end > start:
             self._tally.note(self._place(step, start, end, count))
-        if self._how.constrained and self._parser.calling:
+        if self._how.constrained and self._parser.is_in_call:
             text, met = self._text.uncut(text), None  # a call that is held to its schema is whole
         else:
             text, met = self._text.cut(text)
@@ -317,11 +317,11 @@ class ChatReader(Reader):
         What may be the mark that ends them is waited for; no mark has more tokens than letters, so
         what takes longer is a call that the model drafts.
         """
-        waited, self._waits = self._waits, self._parser.waiting or self._text.holding
+        waited, self._waits = self._waits, self._parser.is_waiting or self._text.holding
         self._held = self._held + count if waited and self._waits else 0
         spent = self._tally.thoughts + self._held >= (self._how.budget or 0)
         sure = not self._waits or self._held >= len(self._how.closing)
-        return spent and sure and self._parser.inside
+        return spent and sure and self._parser.in_reasoning
 
     def _interrupt(self) -> list[Delta]:
         self.interrupted = True

@@ -37,7 +37,9 @@ async def generate_within_budget(
                 return
         heard = reader.resume()
         job = replace(job, grammar=grammar)
-        job = make_continuation_job(job, heard, await extend_prompt(job.prompt, heard, model), model)
+        job = make_continuation_job(
+            job, heard, await extend_prompt(job.prompt, heard, model), model
+        )
         reader.go_on(job.prompt)
         if job.sampling.max_tokens == 0:
             yield Step(finish="length")
@@ -50,7 +52,9 @@ async def generate_within_budget(
             return
 
 
-async def extend_prompt(prompt: list[int] | str, heard: Sequence[Step], model: Model) -> list[int] | str:
+async def extend_prompt(
+    prompt: list[int] | str, heard: Sequence[Step], model: Model
+) -> list[int] | str:
     """A prompt that goes on with what was said and the end of the thoughts."""
     end = model.output_format.ending
     said = "".join(step.text or "" for step in heard)
@@ -62,7 +66,9 @@ async def extend_prompt(prompt: list[int] | str, heard: Sequence[Step], model: M
     return [*prompt, *ids, *await model.renderer.marked(end)]
 
 
-def make_continuation_job(job: Job, heard: Sequence[Step], prompt: list[int] | str, model: Model) -> Job:
+def make_continuation_job(
+    job: Job, heard: Sequence[Step], prompt: list[int] | str, model: Model
+) -> Job:
     """The job that goes on from a prompt, within what is left of the limits."""
     spent = sum(step.tokens or len(step.ids) for step in heard)
     most, least = job.sampling.max_tokens, job.sampling.min_tokens

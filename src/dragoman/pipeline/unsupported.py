@@ -23,7 +23,11 @@ def drop_unsupported(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
             unkept.append(_sentence(chat, "reasoning_effort", error.message))
             chat = replace(chat, reasoning_effort=None)
     limited = model.renderer.keeps_budget or model.output_format.closing is not None
-    if "thinking_budget" in chat.optional_fields and chat.thinking_budget is not None and not limited:
+    if (
+        "thinking_budget" in chat.optional_fields
+        and chat.thinking_budget is not None
+        and not limited
+    ):
         why = "This model's thinking cannot be limited."
         if model.output_format.reasoning is not None:  # a limit to what is not there is kept
             unkept.append(_sentence(chat, "thinking_budget", why))

@@ -26,9 +26,9 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.prompt import generic_tools
-from dragoman.prompt.special_tokens import joined
-from dragoman.prompt.template.capabilities import Abilities
-from dragoman.prompt.tool_results import answered
+from dragoman.prompt.special_tokens import join_texts
+from dragoman.prompt.template.capabilities import TemplateCapabilities
+from dragoman.prompt.tool_results import match_results
 from dragoman.types import Message, Tool, ToolCall
 
 BETWEEN = "\n\n"
@@ -36,15 +36,15 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 
 
-def prepare(
-    messages: Sequence[Message], abilities: Abilities, tools: Sequence[Tool] = ()
+def prepare_messages(
+    messages: Sequence[Message], abilities: TemplateCapabilities, tools: Sequence[Tool] = ()
 ) -> list[dict[str, Any]]:
     """The messages as this template takes them; `tools` it has no place for are among them."""
-    return [as_dict(turn, abilities) for turn in arrange(messages, abilities, tools)]
+    return [to_template_message(turn, abilities) for turn in arrange_messages(messages, abilities, tools)]
 
 
-def arrange(
-    messages: Sequence[Message], abilities: Abilities, tools: Sequence[Tool] = ()
+def arrange_messages(
+    messages: Sequence[Message], abilities: TemplateCapabilities, tools: Sequence[Tool] = ()
 ) -> list[Message]:
     """The same, before they are written as dicts."""
     offer = tools if not abilities.tools_rendered else ()
@@ -52,10 +52,10 @@ def arrange(
         abilities = replace(abilities, tool_calls_rendered=False, tool_results_rendered=False)
     turns = [_known_role(message, abilities) for message in messages]
     turns = [_without_thoughts(turn, abilities) for turn in turns]
-    turns = list(answered(turns))
+    turns = list(match_results(turns))
     turns = list(_written_out(turns, abilities))
     if offer:
-        turns = generic_tools.offered(turns, [_tool(tool, abilities) for tool in offer])
+        turns = generic_tools.add_tool_prompt(turns, [_tool(tool, abilities) for tool in offer])
     if not abilities.thoughts_with_both:
         turns = [_thought_aloud(turn) for turn in turns]
     if not abilities.content_with_calls:
@@ -67,12 +67,12 @@ def arrange(
     return list(_fillers(turns, abilities, bool(tools)))
 
 
-def prepare_tools(tools: Iterable[Tool], abilities: Abilities) -> list[dict[str, Any]]:
+def prepare_tools(tools: Iterable[Tool], abilities: TemplateCapabilities) -> list[dict[str, Any]]:
     """The tools as templates know them; none where they are written among the messages."""
     return [_tool(tool, abilities) for tool in tools] if abilities.tools_rendered else []
 
 
-def _tool(tool: Tool, abilities: Abilities) -> dict[str, Any]:
+def _tool(tool: Tool, abilities: TemplateCapabilities) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.name}
     if tool.description is not None or not abilities.bare_tools:
         function["description"] = tool.description or ""
@@ -83,13 +83,13 @@ def _tool(tool: Tool, abilities: Abilities) -> dict[str, Any]:
 # Roles and reasoning
 
 
-def _known_role(message: Message, abilities: Abilities) -> Message:
+def _known_role(message: Message, abilities: TemplateCapabilities) -> Message:
     if message.role == "developer" and not abilities.developer:
         return replace(message, role="system")
     return replace(message, role="tool") if message.role == "function" else message
 
 
-def _without_thoughts(turn: Message, abilities: Abilities) -> Message:
+def _without_thoughts(turn: Message, abilities: TemplateCapabilities) -> Message:
     """Cut the reasoning off a content where the template would: it cannot see a broken tag."""
     end = abilities.think_end
     if end is None or turn.role != "assistant" or end not in (turn.content or ""):
@@ -103,19 +103,19 @@ def _without_thoughts(turn: Message, abilities: Abilities) -> Message:
 # Calls and results
 
 
-def _written_out(turns: list[Message], abilities: Abilities) -> Iterator[Message]:
+def _written_out(turns: list[Message], abilities: TemplateCapabilities) -> Iterator[Message]:
     """Calls and results as text, where the template has no place for them."""
     called = False
     for results, group in groupby(turns, lambda turn: turn.role == "tool"):
         run = list(group)
         if results:
             placed = abilities.tool_results_rendered and (called or abilities.lone_results)
-            yield from run if placed else [generic_tools.answered(run)]
+            yield from run if placed else [generic_tools.write_results(run)]
             continue
         for turn in run:
             called = bool(turn.tool_calls)
             written = called and not abilities.tool_calls_rendered
-            yield generic_tools.called(turn) if written else turn
+            yield generic_tools.write_calls(turn) if written else turn
 
 
 def _thought_aloud(turn: Message) -> Message:
@@ -168,7 +168,7 @@ def _one_by_one(turns: list[Message]) -> Iterator[Message]:
 # Systems, runs and fillers
 
 
-def _systems(turns: list[Message], abilities: Abilities, tools: bool) -> list[Message]:
+def _systems(turns: list[Message], abilities: TemplateCapabilities, tools: bool) -> list[Message]:
     """System messages where the template has a place for them."""
     first = next((at for at, turn in enumerate(turns) if turn.role != "system"), len(turns))
     heads, rest = turns[:first], turns[first:]
@@ -195,7 +195,7 @@ def _into_user(text: str, turns: list[Message]) -> list[Message]:
     return [Message(role="user", content=text), *turns]
 
 
-def _merged(turns: list[Message], abilities: Abilities) -> Iterator[Message]:
+def _merged(turns: list[Message], abilities: TemplateCapabilities) -> Iterator[Message]:
     """One message for each run of a role that may not follow itself."""
     alone = {
         "user": not abilities.user_twice,
@@ -228,11 +228,11 @@ def _together(run: list[Message]) -> Message:
         name=first.name if all(turn.name == first.name for turn in run) else None,
         reasoning=_joined(turn.reasoning for turn in run) or None,
         tool_calls=tuple(call for turn in run for call in turn.tool_calls),
-        said=None,  # none was said like this
+        replay=None,  # none was said like this
     )
 
 
-def _fillers(turns: list[Message], abilities: Abilities, tools: bool) -> Iterator[Message]:
+def _fillers(turns: list[Message], abilities: TemplateCapabilities, tools: bool) -> Iterator[Message]:
     """Empty messages where the template insists on one."""
     nobody = all(turn.role != "user" for turn in turns)
     nobody = nobody and (not abilities.without_user or (tools and abilities.tools_need_user))
@@ -253,13 +253,13 @@ def _fillers(turns: list[Message], abilities: Abilities, tools: bool) -> Iterato
 
 
 def _joined(texts: Iterable[str | None]) -> str:
-    return joined((text for text in texts if text), BETWEEN)
+    return join_texts((text for text in texts if text), BETWEEN)
 
 
 # As dicts
 
 
-def as_dict(turn: Message, abilities: Abilities) -> dict[str, Any]:
+def to_template_message(turn: Message, abilities: TemplateCapabilities) -> dict[str, Any]:
     made: dict[str, Any] = {"role": turn.role}
     content = _content(turn, abilities)
     if content is not msgspec.UNSET:
@@ -275,7 +275,7 @@ def as_dict(turn: Message, abilities: Abilities) -> dict[str, Any]:
     return made
 
 
-def _content(turn: Message, abilities: Abilities) -> Any:
+def _content(turn: Message, abilities: TemplateCapabilities) -> Any:
     """Text, or a list with one part of text; UNSET for none at all."""
     thinks = bool(turn.reasoning) and abilities.thought_parts
     if turn.tool_calls and not turn.content and abilities.call_content != "empty" and not thinks:
@@ -288,10 +288,10 @@ def _content(turn: Message, abilities: Abilities) -> Any:
     return turn.content or ""
 
 
-def _call(call: ToolCall, abilities: Abilities) -> dict[str, Any]:
+def _call(call: ToolCall, abilities: TemplateCapabilities) -> dict[str, Any]:
     arguments: Any = call.arguments
     if abilities.arguments == "dict":
-        arguments = parsed(call.arguments)
+        arguments = parse_arguments(call.arguments)
     if isinstance(arguments, str) and not abilities.raw_arguments:
         arguments = {"arguments": arguments}
     return {
@@ -301,7 +301,7 @@ def _call(call: ToolCall, abilities: Abilities) -> dict[str, Any]:
     }
 
 
-def parsed(arguments: str) -> Any:
+def parse_arguments(arguments: str) -> Any:
     """Arguments as a dict; no arguments as an empty one; text that is no JSON object as it is."""
     if not arguments.strip():
         return {}
@@ -312,7 +312,7 @@ def parsed(arguments: str) -> Any:
     return found if isinstance(found, dict) else arguments
 
 
-def _call_id(name: str, abilities: Abilities) -> str:
+def _call_id(name: str, abilities: TemplateCapabilities) -> str:
     """Some templates want nine letters and digits: the same id always becomes the same."""
     long = abilities.tiny_ids or len(name) >= 9
     if (long and not abilities.short_ids) or _SHORT_ID.fullmatch(name):

@@ -9,13 +9,13 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from dragoman.prompt.token_cache import Segments
+from dragoman.prompt.token_cache import TokenCache
 from dragoman.replay.turn_boundaries import Piece
 
 YIELD = 20_000  # characters that are cut into tokens before others get a turn
 
 
-class Cutter(Protocol):
+class TextEncoder(Protocol):
     """What is needed of a tokenizer; see `dragoman.tokenizer`."""
 
     pieces: list[bytes]
@@ -29,7 +29,7 @@ class Cutter(Protocol):
     async def encode(self, text: str) -> list[int]: ...
 
 
-class Encoded(Struct, frozen=True):
+class EncodedPrompt(Struct, frozen=True):
     """Token ids, and how many of them were known."""
 
     ids: array[int]
@@ -37,9 +37,9 @@ class Encoded(Struct, frozen=True):
     opened: int | None = None  # where the piece that opens the answer begins
 
 
-async def encode(
-    pieces: Sequence[Piece], tokenizer: Cutter, segments: Segments, opened: int | None = None
-) -> Encoded:
+async def encode_pieces(
+    pieces: Sequence[Piece], tokenizer: TextEncoder, segments: TokenCache, opened: int | None = None
+) -> EncodedPrompt:
     """The ids of all pieces; `opened` is the piece that opens the answer."""
     ids = array("i")
     cached = cut = 0
@@ -68,14 +68,14 @@ async def encode(
         fresh = await tokenizer.encode(text)
         segments.put(text, fresh)
         ids.extend(fresh)
-    return _begun(Encoded(ids, cached, place), tokenizer)
+    return _begun(EncodedPrompt(ids, cached, place), tokenizer)
 
 
-def _begun(made: Encoded, tokenizer: Cutter) -> Encoded:
+def _begun(made: EncodedPrompt, tokenizer: TextEncoder) -> EncodedPrompt:
     """Exactly one token that begins the text, where the model wants one."""
     bos, ids = tokenizer.bos_id, made.ids
     if bos is None or not tokenizer.add_bos or not ids:
         return made
     first = next((at for at, token in enumerate(ids) if token != bos), len(ids))
     opened = None if made.opened is None else made.opened + 1 - first
-    return Encoded(array("i", [bos]) + ids[first:], made.cached, opened)
+    return EncodedPrompt(array("i", [bos]) + ids[first:], made.cached, opened)

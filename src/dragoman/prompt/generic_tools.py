@@ -22,7 +22,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dragoman.prompt.special_tokens import joined, ours
+from dragoman.prompt.special_tokens import join_texts, trust_text
 from dragoman.types import Message, ToolCall
 
 FORMAT = "hermes_json"  # what answers are read as
@@ -44,28 +44,28 @@ CALL = '<tool_call>\n{"name": ', ', "arguments": ', "}\n</tool_call>"
 RESULT = "<tool_response>\n", "\n</tool_response>"
 
 
-def offered(turns: Sequence[Message], tools: Iterable[dict[str, Any]]) -> list[Message]:
+def add_tool_prompt(turns: Sequence[Message], tools: Iterable[dict[str, Any]]) -> list[Message]:
     """The conversation with the tools in its first system message; one is made if need be."""
     before, _, after = OFFER.partition("%s")
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    text = joined([ours(before), lines, ours(after)])
+    text = join_texts([trust_text(before), lines, trust_text(after)])
     if turns and turns[0].role in HEADS:
         said = turns[0].content
-        both = joined([said, text], "\n\n") if said else text
+        both = join_texts([said, text], "\n\n") if said else text
         return [replace(turns[0], content=both), *turns[1:]]
     return [Message(role="system", content=text), *turns]
 
 
-def called(turn: Message) -> Message:
+def write_calls(turn: Message) -> Message:
     """A turn of the assistant's with its calls as text."""
     texts = [turn.content, *map(_call, turn.tool_calls)]
-    return replace(turn, content=joined([text for text in texts if text], "\n"), tool_calls=())
+    return replace(turn, content=join_texts([text for text in texts if text], "\n"), tool_calls=())
 
 
 def _call(call: ToolCall) -> str:
     name = json.dumps(call.name, ensure_ascii=False)
-    begin, between, end = map(ours, CALL)
-    return joined([begin, name, between, _arguments(call), end])
+    begin, between, end = map(trust_text, CALL)
+    return join_texts([begin, name, between, _arguments(call), end])
 
 
 def _arguments(call: ToolCall) -> str:
@@ -78,8 +78,8 @@ def _arguments(call: ToolCall) -> str:
     return text if whole else json.dumps(text, ensure_ascii=False)
 
 
-def answered(results: Iterable[Message]) -> Message:
+def write_results(results: Iterable[Message]) -> Message:
     """Results in a row as one turn of the user's."""
-    begin, end = map(ours, RESULT)
-    texts = [joined([begin, result.content or "", end]) for result in results]
-    return Message(role="user", content=joined(texts, "\n"))
+    begin, end = map(trust_text, RESULT)
+    texts = [join_texts([begin, result.content or "", end]) for result in results]
+    return Message(role="user", content=join_texts(texts, "\n"))

@@ -28,16 +28,16 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import BadRequest, TemplateRejected, Unsupported
-from dragoman.prompt.conversation import arrange, as_dict, prepare, prepare_tools
-from dragoman.prompt.encoding import Cutter, encode
-from dragoman.prompt.reasoning_options import Knobs, needless, no_effort, thinking_variables
-from dragoman.prompt.special_tokens import CUT, Guard, Marked, clean
-from dragoman.prompt.template.budget import LIMITS, Budget, Limits
-from dragoman.prompt.template.capabilities import Abilities, abilities, tools_variable
+from dragoman.prompt.conversation import arrange_messages, to_template_message, prepare_messages, prepare_tools
+from dragoman.prompt.encoding import TextEncoder, encode_pieces
+from dragoman.prompt.reasoning_options import ReasoningOptions, is_already_off, effort_error, reasoning_variables
+from dragoman.prompt.special_tokens import PROMPT_END, SpecialTokenGuard, MarkedText, remove_breaks
+from dragoman.prompt.template.budget import DEFAULT_LIMITS, RenderBudget, RenderLimits
+from dragoman.prompt.template.capabilities import TemplateCapabilities, probe_capabilities, make_tools_variable
 from dragoman.prompt.template.template import TOO_COSTLY, compile_template
-from dragoman.prompt.token_cache import Segments
-from dragoman.replay.splice import Recaller, Written, joined, remembered, without
-from dragoman.replay.turn_positions import plant
+from dragoman.prompt.token_cache import TokenCache
+from dragoman.replay.splice import TurnSplicer, PromptPieces, join_pieces, find_replays, drop_replays
+from dragoman.replay.turn_positions import insert_markers
 from dragoman.types import Chat, Message, Prompt, Tool
 
 log = logging.getLogger("dragoman.prompt")
@@ -50,95 +50,95 @@ CACHE = 32 << 20
 SENTINEL = "zqlast"
 
 
-class Rendered(Struct, frozen=True):
+class RenderedPrompt(Struct, frozen=True):
     """A prompt: its text as a person would read it, and its tokens if there is a tokenizer."""
 
     text: str
     ids: list[int] | None = None
-    special: int = 0  # special tokens that the template wrote
-    ending: str = ""  # the special token it ends with, white space apart
+    special_tokens: int = 0  # special tokens that the template wrote
+    last_special_token: str = ""  # the special token it ends with, white space apart
     cached_tokens: int = 0  # tokens that were known from an earlier prompt
-    recalled: int = 0  # turns that are as the model wrote them
-    lost: tuple[str, ...] = ()  # why each other one that is remembered is not
-    opened: int | None = None  # where among the tokens the answer is opened, if that was asked
-    packed: bytes = b""  # the tokens as numbers of four bytes
+    replayed_turns: int = 0  # turns that are as the model wrote them
+    skipped: tuple[str, ...] = ()  # why each other one that is remembered is not
+    answer_start: int | None = None  # where among the tokens the answer is opened, if that was asked
+    packed_ids: bytes = b""  # the tokens as numbers of four bytes
 
 
-class Prompter:
+class PromptRenderer:
     """Makes prompts for one model."""
 
     def __init__(
         self,
         template_source: str | None,
-        tokenizer: Cutter | None,
+        tokenizer: TextEncoder | None,
         *,
-        knobs: Knobs | None = None,
-        cache: int = CACHE,
-        limits: Limits = LIMITS,
+        reasoning: ReasoningOptions | None = None,
+        cache_bytes: int = CACHE,
+        limits: RenderLimits = DEFAULT_LIMITS,
     ) -> None:
         self.template_source = template_source or None
         self.tokenizer = tokenizer
-        self.segments = Segments(cache)
-        self._knobs = knobs or Knobs()
+        self.token_cache = TokenCache(cache_bytes)
+        self._knobs = reasoning or ReasoningOptions()
         self._limits = limits
         self._quick = msgspec.structs.replace(limits, seconds=min(QUICK, limits.seconds))
         self._template = compile_template(template_source) if template_source else None
-        self.abilities = abilities(template_source) if template_source else Abilities()
-        if not self.abilities.renders:
+        self.capabilities = probe_capabilities(template_source) if template_source else TemplateCapabilities()
+        if not self.capabilities.renders:
             log.warning("the chat template does not render a plain message of a user")
         self._guard = self._make_guard()
-        self._recaller: Recaller | None = None
+        self._recaller: TurnSplicer | None = None
         if self._template is not None and tokenizer is not None:
-            self._recaller = Recaller(self._work, tokenizer)
+            self._recaller = TurnSplicer(self._work, tokenizer)
 
-    def _make_guard(self) -> Guard:
+    def _make_guard(self) -> SpecialTokenGuard:
         specials = self.tokenizer.specials if self.tokenizer is not None else ()
         if self._template is None:
-            return Guard(specials)
+            return SpecialTokenGuard(specials)
         facts = self._template.facts
-        return Guard(specials, facts.literals, facts.cuts, facts.folds)
+        return SpecialTokenGuard(specials, facts.literals, facts.cuts, facts.folds)
 
-    async def render(self, chat: Chat, *, opened: bool = False) -> Rendered:
+    async def render(self, chat: Chat, *, opened: bool = False) -> RenderedPrompt:
         """The prompt of a chat. Refuses what cannot be rendered, with the reason."""
-        if self._recaller is not None and (opened or remembered(chat)):
+        if self._recaller is not None and (opened or find_replays(chat)):
             _check(chat)
             written = await self._run(self._recaller.write, chat)
         else:
-            written = Written([*await self._pieces(chat)])
+            written = PromptPieces([*await self._pieces(chat)])
         pieces = written.pieces
         if self.tokenizer is None:
-            text = joined(pieces, ())
+            text = join_pieces(pieces, ())
             if not text:
                 raise _empty()
-            return Rendered(text)
-        made = await encode(pieces, self.tokenizer, self.segments, written.opened)
+            return RenderedPrompt(text)
+        made = await encode_pieces(pieces, self.tokenizer, self.token_cache, written.answer_start)
         if not made.ids:
             raise _empty()
-        return Rendered(
-            text=joined(pieces, self.tokenizer.pieces),
+        return RenderedPrompt(
+            text=join_pieces(pieces, self.tokenizer.pieces),
             ids=made.ids.tolist(),
-            special=len(pieces) // 2,
-            ending=str(pieces[-2]) if len(pieces) > 1 and not str(pieces[-1]).strip() else "",
+            special_tokens=len(pieces) // 2,
+            last_special_token=str(pieces[-2]) if len(pieces) > 1 and not str(pieces[-1]).strip() else "",
             cached_tokens=made.cached,
-            recalled=written.recalled,
-            lost=written.lost,
-            opened=made.opened,
-            packed=made.ids.tobytes(),
+            replayed_turns=written.replayed_turns,
+            skipped=written.skipped,
+            answer_start=made.opened,
+            packed_ids=made.ids.tobytes(),
         )
 
     @property
-    def recalls(self) -> bool:
+    def can_splice(self) -> bool:
         """Whether earlier turns can be put back as they were."""
         return self._recaller is not None
 
-    async def count(self, chat: Chat) -> int:
+    async def count_tokens(self, chat: Chat) -> int:
         """How many tokens the prompt of a chat has."""
         rendered = await self.render(chat)
         if rendered.ids is None:
             raise Unsupported("This model's tokens cannot be counted without its tokenizer.")
         return len(rendered.ids)
 
-    async def opening(self, chat: Chat) -> str:
+    async def render_opening(self, chat: Chat) -> str:
         """What the template writes to open the answer; no word of the client's is in it."""
         whole = "".join(await self._pieces(chat))
         if chat.continue_final_message:
@@ -163,26 +163,26 @@ class Prompter:
         written = whole.removeprefix(before)
         return written.rpartition(own)[0] if own else written
 
-    def check_effort(self, chat: Chat) -> None:
+    def check_reasoning_effort(self, chat: Chat) -> None:
         """Refuse an effort that this model cannot be asked for."""
         if self._template is not None:
-            thinking_variables(chat, self._template.facts, self._knobs)
-        elif chat.reasoning_effort is not None and not needless(chat, self._knobs):
-            raise no_effort(chat)
+            reasoning_variables(chat, self._template.facts, self._knobs)
+        elif chat.reasoning_effort is not None and not is_already_off(chat, self._knobs):
+            raise effort_error(chat)
 
     @property
-    def keeps_budget(self) -> bool:
+    def template_enforces_budget(self) -> bool:
         """Whether the template itself tells the model how long it may think."""
         return self._knobs.budget is not None
 
-    async def marked(self, text: str) -> list[int] | str:
+    async def encode_markup(self, text: str) -> list[int] | str:
         """A text of our own, in which special tokens are read as such."""
         if self.tokenizer is None:
             return text
-        made = await encode([*self._guard.split(text)], self.tokenizer, self.segments)
+        made = await encode_pieces([*self._guard.split(text)], self.tokenizer, self.token_cache)
         return made.ids.tolist()
 
-    async def encode(self, prompt: Prompt) -> list[int] | str:
+    async def encode_prompt(self, prompt: Prompt) -> list[int] | str:
         """A prompt that is not a chat: plain text, or token ids as they are."""
         content, tokenizer = prompt.content, self.tokenizer
         if isinstance(content, list):
@@ -200,12 +200,12 @@ class Prompter:
     async def _pieces(self, chat: Chat) -> list[str]:
         """Plain text and special tokens in turn, plain text first and last."""
         _check(chat)
-        chat = without(chat)
+        chat = drop_replays(chat)
         return (
             [self._verbatim(chat)] if self._template is None else await self._run(self._work, chat)
         )
 
-    async def _run(self, work: Callable[[Chat, Limits], T], chat: Chat) -> T:
+    async def _run(self, work: Callable[[Chat, RenderLimits], T], chat: Chat) -> T:
         if sum(map(_weight, chat.messages)) <= LARGE:
             try:
                 return work(chat, self._quick)
@@ -216,70 +216,70 @@ class Prompter:
 
     def _verbatim(self, chat: Chat) -> str:
         """Without a template: what was said, as it is."""
-        self.check_effort(chat)
+        self.check_reasoning_effort(chat)
         for said, name in (
             (chat.template_kwargs, "chat_template_kwargs"),
             (chat.continue_final_message, chat.get_client_field_name("continue_final_message")),
         ):
             if said:
                 raise Unsupported(f"This model has no chat template for `{name}`.", param=name)
-        turns = prepare(chat.messages, self.abilities, self._offered(chat))
+        turns = prepare_messages(chat.messages, self.capabilities, self._offered(chat))
         return "\n\n".join(turn["content"] for turn in turns if turn["content"])
 
     def _offered(self, chat: Chat) -> tuple[Tool, ...]:
         """The tools to write down: as text only where the model may call them."""
-        wanted = self.abilities.tools_rendered or chat.tool_choice != "none"
+        wanted = self.capabilities.tools_rendered or chat.tool_choice != "none"
         return chat.tools if wanted else ()
 
-    def _work(self, chat: Chat, limits: Limits) -> list[str]:
+    def _work(self, chat: Chat, limits: RenderLimits) -> list[str]:
         tools = self._offered(chat)
-        turns = arrange(chat.messages, self.abilities, tools)
+        turns = arrange_messages(chat.messages, self.capabilities, tools)
         given = self._given(chat, turns, tools)
-        numbers = {id(said): number for number, said in enumerate(remembered(chat))}
+        numbers = {id(said): number for number, said in enumerate(find_replays(chat))}
         signed = [(at, numbers[id(one.replay)]) for at, one in enumerate(turns) if one.replay]
 
-        def split(marked: Marked) -> list[str]:
+        def split(marked: MarkedText) -> list[str]:
             made = self._variables(chat, given, marked)
             for at, number in signed:
-                plant(made["messages"][at], number, self.abilities.thoughts)
+                insert_markers(made["messages"][at], number, self.capabilities.thoughts)
             return self._split(chat, made, marked, limits)
 
         try:
-            marked = Marked(self._guard)
+            marked = MarkedText(self._guard)
             pieces = split(marked)
-            middles = self._guard.middles(pieces, given)
+            middles = self._guard.find_middles(pieces, given)
             if middles:
-                marked = Marked(self._guard, middles)
+                marked = MarkedText(self._guard, middles)
                 pieces = split(marked)
         except RecursionError:
             raise BadRequest("The request is nested too deeply.", param="messages") from None
         except TemplateRejected as error:  # it may quote the client, with our marks inside
-            said = clean(error.message)
+            said = remove_breaks(error.message)
             raise TemplateRejected(said, param=error.param, code=error.code) from None
         # with signs of ours in it, nothing of the client's may become one
         dirty = marked.changed and not signed
-        return [clean(piece) for piece in pieces] if dirty else pieces
+        return [remove_breaks(piece) for piece in pieces] if dirty else pieces
 
     def _given(self, chat: Chat, turns: Sequence[Message], tools: Sequence[Tool]) -> dict[str, Any]:
         """What the client chose, in the shape that this template takes."""
         assert self._template is not None  # noqa: S101
         facts = self._template.facts
-        self._template.check(chat.template_kwargs)
-        given = chat.template_kwargs | thinking_variables(chat, facts, self._knobs)
+        self._template.check_variables(chat.template_kwargs)
+        given = chat.template_kwargs | reasoning_variables(chat, facts, self._knobs)
         if "tool_choice" in facts.reads:
             given["tool_choice"] = chat.tool_choice
         if "response_format" in facts.reads and chat.response_format is not None:
             given.setdefault("response_format", chat.response_format)
-        given["tools"] = prepare_tools(tools, self.abilities)
-        given["messages"] = [as_dict(turn, self.abilities) for turn in turns]
+        given["tools"] = prepare_tools(tools, self.capabilities)
+        given["messages"] = [to_template_message(turn, self.capabilities) for turn in turns]
         return given
 
-    def _variables(self, chat: Chat, given: dict[str, Any], marked: Marked) -> dict[str, Any]:
+    def _variables(self, chat: Chat, given: dict[str, Any], marked: MarkedText) -> dict[str, Any]:
         """Everything the template can read."""
         assert self._template is not None  # noqa: S101
         facts = self._template.facts
-        made = {name: marked.tree(value) for name, value in given.items()}
-        made |= tools_variable(made.pop("tools"), self.abilities.no_tools, facts)
+        made = {name: marked.mark_tree(value) for name, value in given.items()}
+        made |= make_tools_variable(made.pop("tools"), self.capabilities.no_tools, facts)
         if chat.continue_final_message:
             _leave_open(made["messages"][-1])
         made["add_generation_prompt"] = chat.add_generation_prompt
@@ -290,18 +290,18 @@ class Prompter:
         return made | tokens | (self.tokenizer.variables if self.tokenizer is not None else {})
 
     def _split(
-        self, chat: Chat, variables: dict[str, Any], marked: Marked, limits: Limits
+        self, chat: Chat, variables: dict[str, Any], marked: MarkedText, limits: RenderLimits
     ) -> list[str]:
         assert self._template is not None  # noqa: S101
-        text = self._template.render(variables, Budget(limits, marked.size, marked.known))
+        text = self._template.render(variables, RenderBudget(limits, marked.size, marked.known_sizes))
         if chat.continue_final_message:
-            text, found, _ = text.rpartition(CUT)
+            text, found, _ = text.rpartition(PROMPT_END)
             if not found:
                 raise Unsupported(
                     "This model's chat template cannot leave the last message open.",
                     param=chat.get_client_field_name("continue_final_message"),
                 )
-            text = text.replace(CUT, "")
+            text = text.replace(PROMPT_END, "")
         return self._guard.split(text)
 
 
@@ -331,9 +331,9 @@ def _leave_open(message: dict[str, Any]) -> None:
     """Put a sign where the prompt is to end."""
     content = message.get("content")
     if isinstance(content, list):
-        content[-1]["text"] += CUT
+        content[-1]["text"] += PROMPT_END
     else:
-        message["content"] = (content or "") + CUT
+        message["content"] = (content or "") + PROMPT_END
 
 
 def _check_ids(ids: list[int], size: int | None) -> None:

@@ -25,13 +25,13 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-MARK = "\ufdd0"
-CUT = "\ufdd1"  # where a prompt is to end, see `continue_final_message`
-PLACE = "\ufdd2"  # where a remembered turn stands, see `recalled`
+BREAK = "\ufdd0"
+PROMPT_END = "\ufdd1"  # where a prompt is to end, see `continue_final_message`
+POSITION = "\ufdd2"  # where a remembered turn stands, see `recalled`
 
-_OURS = re.compile(f"[{MARK}{CUT}{PLACE}]")
+_OURS = re.compile(f"[{BREAK}{PROMPT_END}{POSITION}]")
 # The same as it comes out of `tojson` and of Python's own way to write texts
-_WRITTEN = re.compile(rf"{MARK}|\\[uU][fF][dD][dD]0")
+_WRITTEN = re.compile(rf"{BREAK}|\\[uU][fF][dD][dD]0")
 _LITERAL = re.compile(r"\\(?=[uU][fF][dD][dD][02])")
 
 # Words that make up the frame of messages, tools and schemas: never touched as keys or kinds
@@ -47,18 +47,18 @@ KINDS = frozenset({"role", "type"})
 
 
 # letters that become a plain one in another case, like the long s
-TURNING = (
+CASE_CHANGING = (
     "\u00df\u0130\u0131\u0149\u017f\u01f0\u1e96\u1e97\u1e98\u1e99\u1e9a\u1e9e\u212a"
     "\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06"
 )
 
 
-def clean(text: str) -> str:
+def remove_breaks(text: str) -> str:
     """Without the code points that we use ourselves."""
     return _WRITTEN.sub("", text)
 
 
-def trie(words: Iterable[str]) -> str:
+def trie_pattern(words: Iterable[str]) -> str:
     """A pattern that matches the longest of the words, however many there are."""
     tree: dict[str, Any] = {}
     for word in words:
@@ -89,13 +89,13 @@ def _chain(letter: str, node: dict[str, Any]) -> str:
     return re.escape("".join(letters)) + _pattern(node)
 
 
-class Mixed(str):
+class MixedText(str):
     """A text with parts of our own; each part is a text and whether it is ours."""
 
     __slots__ = ("parts",)
     parts: tuple[tuple[str, bool], ...]
 
-    def __new__(cls, parts: Iterable[tuple[str, bool]]) -> Mixed:
+    def __new__(cls, parts: Iterable[tuple[str, bool]]) -> MixedText:
         """Parts of one side in a row become one: a mark may stand across them."""
         runs = groupby((part for part in parts if part[0]), lambda part: part[1])
         whole = tuple(("".join(text for text, _ in run), ours) for ours, run in runs)
@@ -104,40 +104,40 @@ class Mixed(str):
         return made
 
 
-def ours(text: str) -> Mixed:
+def trust_text(text: str) -> MixedText:
     """A text in which special tokens are read as such."""
-    return Mixed([(text, True)])
+    return MixedText([(text, True)])
 
 
-def joined(texts: Iterable[str], between: str = "") -> str:
+def join_texts(texts: Iterable[str], between: str = "") -> str:
     """One text; what is ours in it stays ours."""
     texts = list(texts)
-    if not any(isinstance(text, Mixed) for text in texts):
+    if not any(isinstance(text, MixedText) for text in texts):
         return between.join(texts)
     parts: list[tuple[str, bool]] = []
     for text in texts:
         parts += [(between, False)] if parts else []
-        parts += text.parts if isinstance(text, Mixed) else [(text, False)]
-    return Mixed(parts)
+        parts += text.parts if isinstance(text, MixedText) else [(text, False)]
+    return MixedText(parts)
 
 
-class Marked:
+class MarkedText:
     """The client's values of one rendering, broken, with their sizes."""
 
-    def __init__(self, guard: Guard, middles: Collection[str] = ()) -> None:
+    def __init__(self, guard: SpecialTokenGuard, middles: Collection[str] = ()) -> None:
         self._guard = guard
         self._middles = middles
         self.size = 0
         self.changed = False
-        self.known: dict[int, int] = {}
+        self.known_sizes: dict[int, int] = {}
 
-    def tree(self, value: Any, kind: bool = False) -> Any:
+    def mark_tree(self, value: Any, kind: bool = False) -> Any:
         """A copy of the value in which no text can be read as a mark."""
         return self._copy(value, kind)[0]
 
     def _copy(self, value: Any, kind: bool) -> tuple[Any, int]:
         if isinstance(value, str):
-            return (value if kind and value in FRAME else self.text(value)), len(value) + 4
+            return (value if kind and value in FRAME else self.mark_text(value)), len(value) + 4
         if isinstance(value, dict):
             return self._dict(value)
         if isinstance(value, (list, tuple)):
@@ -150,26 +150,26 @@ class Marked:
         made: dict[Any, Any] = {}
         total = 0
         for key, item in value.items():
-            name = key if key in FRAME or not isinstance(key, str) else self.text(key)
+            name = key if key in FRAME or not isinstance(key, str) else self.mark_text(key)
             made[name], size = self._copy(item, key in KINDS)
             total += size + len(str(name)) + 4
         return self._keep(made, total)
 
     def _keep(self, made: Any, size: int) -> tuple[Any, int]:
         size += 2 * len(made)
-        self.known[id(made)] = size
+        self.known_sizes[id(made)] = size
         return made, size
 
-    def text(self, text: str) -> str:
+    def mark_text(self, text: str) -> str:
         self.size += len(text)
-        broken = self._guard.broken(text)
+        broken = self._guard.break_tokens(text)
         if self._middles and text.strip() in self._middles:
-            broken = MARK + broken
+            broken = BREAK + broken
         self.changed |= broken is not text
         return broken
 
 
-class Guard:
+class SpecialTokenGuard:
     """Breaks marks in a client's texts, and finds those that a template wrote."""
 
     def __init__(
@@ -188,15 +188,15 @@ class Guard:
         self._firsts = sorted({mark[0] for mark in same})
         self._lasts = sorted({mark[-1] for mark in same})
         self._inside = list(_breaking(marks, folds))
-        self._whole = re.compile(f"({trie(marks)})") if marks else None
-        self._cuts = re.compile(f"({trie(cuts)})") if any(cuts) else None
+        self._whole = re.compile(f"({trie_pattern(marks)})") if marks else None
+        self._cuts = re.compile(f"({trie_pattern(cuts)})") if any(cuts) else None
         self._composed = frozenset(_composable(marks, literals))
 
-    def broken(self, text: str) -> str:
+    def break_tokens(self, text: str) -> str:
         """The same text, but no mark can be read in it, nor where it meets another."""
-        if isinstance(text, Mixed):
-            return MARK.join(part if own else self.broken(part) for part, own in text.parts)
-        if MARK in text or CUT in text or PLACE in text:
+        if isinstance(text, MixedText):
+            return BREAK.join(part if own else self.break_tokens(part) for part, own in text.parts)
+        if BREAK in text or PROMPT_END in text or POSITION in text:
             text = _OURS.sub("", text)
         if "\\" in text:
             text = _LITERAL.sub(_break, text)
@@ -216,14 +216,14 @@ class Guard:
         at = text.index(bare[0])
         whole, led, ended = map(self._folded, (text, text[at:], text.rstrip()))
         if self._begins(led):
-            text = text[:at] + MARK + text[at:]
+            text = text[:at] + BREAK + text[at:]
         if at and self._begins(whole):
-            text = MARK + text
+            text = BREAK + text
         at = len(text.rstrip())
         if at < len(text) and self._finishes(whole):
-            text += MARK
+            text += BREAK
         if self._finishes(ended):
-            text = text[:at] + MARK + text[at:]
+            text = text[:at] + BREAK + text[at:]
         return text
 
     def _folded(self, text: str) -> str:
@@ -253,16 +253,16 @@ class Guard:
         """Plain text and marks in turn, plain text first and last."""
         return [text] if self._whole is None else self._whole.split(text)
 
-    def middles(self, pieces: list[str], values: Any) -> frozenset[str]:
+    def find_middles(self, pieces: list[str], values: Any) -> frozenset[str]:
         """Texts of the client's that could be the middle of a mark in the rendered prompt."""
         found = self._composed.intersection(pieces[1::2]) if self._composed else frozenset()
         if not found:
             return frozenset()
-        short = {text.strip() for text in texts_in(values) if len(text) < self._longest + 32}
+        short = {text.strip() for text in iterate_texts(values) if len(text) < self._longest + 32}
         return frozenset(text for text in short if text and any(text in mark for mark in found))
 
 
-def texts_in(value: Any) -> Iterator[str]:
+def iterate_texts(value: Any) -> Iterator[str]:
     """Every text in a value; not the words of the frame around it."""
     if isinstance(value, str):
         yield value
@@ -271,14 +271,14 @@ def texts_in(value: Any) -> Iterator[str]:
             if isinstance(key, str) and key not in FRAME:
                 yield key
             if not (key in KINDS and isinstance(item, str) and item in FRAME):
-                yield from texts_in(item)
+                yield from iterate_texts(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from texts_in(item)
+            yield from iterate_texts(item)
 
 
 def _break(match: re.Match[str]) -> str:
-    return match[0] + MARK
+    return match[0] + BREAK
 
 
 def _breaking(marks: Collection[str], folds: bool) -> Iterator[re.Pattern[str]]:
@@ -287,10 +287,10 @@ def _breaking(marks: Collection[str], folds: bool) -> Iterator[re.Pattern[str]]:
     for mark in marks:
         rests.setdefault(mark[0], []).append(mark[1:])
     for first, rest in sorted(rests.items()):
-        pattern = f"{re.escape(first)}(?={trie(rest)})"
+        pattern = f"{re.escape(first)}(?={trie_pattern(rest)})"
         yield re.compile(pattern, re.IGNORECASE if folds else 0)
     if folds:
-        yield re.compile(f"[{TURNING}]")
+        yield re.compile(f"[{CASE_CHANGING}]")
 
 
 def _composable(marks: Iterable[str], literals: Iterable[str]) -> Iterator[str]:

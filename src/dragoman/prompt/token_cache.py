@@ -14,7 +14,7 @@ from collections.abc import Sequence
 OVERHEAD = 300  # bytes that an entry costs besides its text and its tokens
 
 
-class Segments:
+class TokenCache:
     """Token ids by text, within a number of bytes."""
 
     def __init__(self, most: int) -> None:

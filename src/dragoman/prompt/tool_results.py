@@ -23,7 +23,7 @@ from dragoman.types import Message, ToolCall
 Places: TypeAlias = OrderedDict[int, None]  # of calls in their turn; a plain dict is slow in front
 
 
-def answered(turns: Iterable[Message]) -> Iterator[Message]:
+def match_results(turns: Iterable[Message]) -> Iterator[Message]:
     """Results in the order of the calls that they answer, each with its id and function."""
     calls = OpenCalls(())
     for results, run in groupby(turns, lambda turn: turn.role == "tool"):

@@ -11,6 +11,6 @@ memory (`shelf`); what a client wanted to be kept goes to a store as well, behin
 A `trail` of the last prompts says how much of a new one was there before.
 """
 
-from dragoman.replay.service import Memory, Notes, Recalled, Reuse, Voice
+from dragoman.replay.service import ReplayService, ReplayRecorder, ReplayedPrompt, PromptReuse, ReplayScope
 
 __all__ = ["Memory", "Notes", "Recalled", "Reuse", "Voice"]

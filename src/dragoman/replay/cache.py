@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from dragoman.replay.digest import Entry
+from dragoman.replay.digest import ReplayEntry
 from dragoman.store.rows import StoredTurn as Row
 
 log = logging.getLogger("dragoman.memory")
@@ -25,7 +25,7 @@ PATIENCE = 1.0  # seconds to wait for what is kept
 LAST = 5.0  # seconds to write the rest at the end
 
 
-class Backing(Protocol):
+class ReplayStore(Protocol):
     """A store; `store.Store` is one."""
 
     async def remember(self, owner: str, rows: Sequence[Row]) -> None: ...
@@ -33,12 +33,12 @@ class Backing(Protocol):
     async def recall(self, owner: str, keys: Sequence[str]) -> Sequence[Row]: ...
 
 
-class Shelf:
+class ReplayCache:
     """Entries by owner and key; the least recently used go first."""
 
-    def __init__(self, most: int, backing: Backing | None = None) -> None:
+    def __init__(self, most: int, backing: ReplayStore | None = None) -> None:
         self._most = most
-        self._entries: OrderedDict[tuple[str, str], tuple[Entry, str | None]] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, str], tuple[ReplayEntry, str | None]] = OrderedDict()
         self._said: defaultdict[tuple[str, str | None], set[str]] = defaultdict(set)  # by sources
         self._queue: deque[tuple[str, list[Row]]] = deque()
         self._writer: asyncio.Task[None] | None = None
@@ -47,20 +47,20 @@ class Shelf:
         self.size = 0
         self.dropped = 0  # entries that were not written
 
-    def get(self, owner: str, key: str) -> Entry | None:
+    def get(self, owner: str, key: str) -> ReplayEntry | None:
         found = self._entries.get((owner, key))
         if found is None:
             return None
         self._entries.move_to_end((owner, key))
         return found[0]
 
-    def put(self, owner: str, rows: dict[str, Entry], source: str | None = None) -> None:
+    def put(self, owner: str, rows: dict[str, ReplayEntry], source: str | None = None) -> None:
         """Keep what was said; `source` is the answer that it can be deleted with."""
         for key, entry in rows.items():
             self._keep(owner, key, entry, source)
 
     def write(
-        self, owner: str, model: str, rows: dict[str, Entry], source: str | None = None
+        self, owner: str, model: str, rows: dict[str, ReplayEntry], source: str | None = None
     ) -> None:
         """Put them into the store, too."""
         if self.backing is None:
@@ -82,7 +82,7 @@ class Shelf:
             async with asyncio.timeout(PATIENCE):
                 rows = await self.backing.recall(owner, missing)
             for row in rows:
-                entry = msgspec.msgpack.decode(row.data, type=Entry)
+                entry = msgspec.msgpack.decode(row.data, type=ReplayEntry)
                 self._keep(owner, row.key, entry, row.source)
         except Exception as error:  # whatever it is, the answer can do without
             log.warning("what was said before could not be read: %s", error or type(error).__name__)
@@ -107,7 +107,7 @@ class Shelf:
             await asyncio.wait([self._writer], timeout=LAST)
             self._writer.cancel()
 
-    def _keep(self, owner: str, key: str, entry: Entry, source: str | None) -> None:
+    def _keep(self, owner: str, key: str, entry: ReplayEntry, source: str | None) -> None:
         if (owner, key) in self._entries:
             self._drop(owner, key)
         self._entries[owner, key] = entry, source
@@ -137,5 +137,5 @@ class Shelf:
                 log.warning("what was said could not be kept: %s", error or type(error).__name__)
 
 
-def _weight(entry: Entry) -> int:
+def _weight(entry: ReplayEntry) -> int:
     return OVERHEAD + len(entry.opening) + len(entry.ids)

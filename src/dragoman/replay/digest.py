@@ -19,11 +19,11 @@ SIZE = 16
 EXACT = 2**53  # whole numbers beyond are not the same for everyone
 
 
-class Entry(Struct, frozen=True, array_like=True):
+class ReplayEntry(Struct, frozen=True, array_like=True):
     """A turn: digests of what was told, and the tokens."""
 
-    told: bytes
-    thoughts: bytes  # empty where there were none
+    answer_digest: bytes
+    reasoning_digest: bytes  # empty where there were none
     opening: bytes  # tokens as numbers of four bytes
     ids: bytes
 
@@ -36,32 +36,32 @@ def digest(*parts: bytes | str) -> bytes:
     return hashlib.blake2b(b"".join(made), digest_size=SIZE).digest()
 
 
-def told(content: str | None, calls: Iterable[tuple[str, str]]) -> bytes:
+def digest_answer(content: str | None, calls: Iterable[tuple[str, str]]) -> bytes:
     """Of an answer: its text and its calls, each a name and its arguments."""
-    said = [part for name, arguments in calls for part in (name, canonical(arguments))]
+    said = [part for name, arguments in calls for part in (name, canonical_json(arguments))]
     return digest((content or "").strip(), *said)
 
 
-def thoughts(reasoning: str | None) -> bytes:
+def digest_reasoning(reasoning: str | None) -> bytes:
     bare = (reasoning or "").strip()
     return digest(bare) if bare else b""
 
 
-def told_of(message: Message) -> bytes:
-    return told(message.content, ((call.name, call.arguments) for call in message.tool_calls))
+def digest_message(message: Message) -> bytes:
+    return digest_answer(message.content, ((call.name, call.arguments) for call in message.tool_calls))
 
 
-def places(messages: Sequence[Message]) -> list[bytes]:
+def digest_prefixes(messages: Sequence[Message]) -> list[bytes]:
     """Of all that comes before each message, and of all of them: where an answer is in a chat."""
     place = b""
     found = [place]
     for message in messages:
-        place = digest(place, message.role, message.tool_call_id or "", told_of(message))
+        place = digest(place, message.role, message.tool_call_id or "", digest_message(message))
         found.append(place)
     return found
 
 
-def canonical(arguments: str) -> bytes:
+def canonical_json(arguments: str) -> bytes:
     """One way to write each value; what is no JSON stands for itself."""
     text = arguments.strip()
     if not text:

@@ -15,15 +15,15 @@ BYTES = 16 << 20
 WIDTH = 4
 
 
-def packed(ids: Sequence[int]) -> bytes:
+def pack_ids(ids: Sequence[int]) -> bytes:
     return array("i", ids).tobytes()
 
 
-def unpacked(data: bytes) -> tuple[int, ...]:
+def unpack_ids(data: bytes) -> tuple[int, ...]:
     return tuple(array("i", data))
 
 
-class Trail:
+class PrefixIndex:
     """Sequences of one model, each somebody's, the newest first."""
 
     def __init__(self, most: int = MOST, size: int = BYTES) -> None:
@@ -32,7 +32,7 @@ class Trail:
         self._kept: deque[tuple[str, bytes]] = deque()
         self._bytes = 0
 
-    def note(self, owner: str, sequence: bytes) -> None:
+    def add(self, owner: str, sequence: bytes) -> None:
         for at, (whose, known) in enumerate(self._kept):
             if whose == owner and sequence.startswith(known):
                 del self._kept[at]
@@ -43,7 +43,7 @@ class Trail:
         while len(self._kept) > self._most or self._bytes > self._size:
             self._bytes -= len(self._kept.pop()[1])
 
-    def known(self, owner: str, sequence: bytes) -> tuple[int, bool]:
+    def match(self, owner: str, sequence: bytes) -> tuple[int, bool]:
         """How many tokens were there before, and whether that one goes on in another way."""
         best, left = 0, False
         for whose, known in self._kept:

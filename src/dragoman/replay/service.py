@@ -16,21 +16,21 @@ from msgspec.structs import replace
 
 from dragoman.events import Completion, Delta
 from dragoman.models.model import Model
-from dragoman.prompt.renderer import Rendered
-from dragoman.replay.cache import Backing, Shelf
-from dragoman.replay.digest import Entry, digest, places, thoughts, told, told_of
-from dragoman.replay.prefix_index import WIDTH, Trail, packed, unpacked
-from dragoman.replay.splice import without
+from dragoman.prompt.renderer import RenderedPrompt
+from dragoman.replay.cache import ReplayStore, ReplayCache
+from dragoman.replay.digest import ReplayEntry, digest, digest_prefixes, digest_reasoning, digest_answer, digest_message
+from dragoman.replay.prefix_index import WIDTH, PrefixIndex, pack_ids, unpack_ids
+from dragoman.replay.splice import drop_replays
 from dragoman.types import Adapter, Chat, Message, ReplayedTurn
 
-Lost: TypeAlias = tuple[str, ...]  # why turns are not as the model wrote them, each
+SkipReasons: TypeAlias = tuple[str, ...]  # why turns are not as the model wrote them, each
 MOST = 64 << 20
 MODELS = 64  # whose prompts are kept
 LARGE = 1000  # messages that are gone through in a thread
 UNKNOWN, EDITED, ROOM = "unknown", "edited", "room"
 
 
-class Voice(Struct, frozen=True):
+class ReplayScope(Struct, frozen=True):
     """Who speaks to whom: a model, with what is laid over its weights, and an owner."""
 
     model: Model
@@ -38,65 +38,65 @@ class Voice(Struct, frozen=True):
     lora: tuple[Adapter, ...] = ()
 
 
-class Recalled(Struct, frozen=True):
+class ReplayedPrompt(Struct, frozen=True):
     """A prompt made with what is remembered."""
 
-    rendered: Rendered
-    place: bytes = b""  # of the answer, in its chat
-    lost: Lost = ()  # why turns of the assistant's are not as the model wrote them, each
+    rendered: RenderedPrompt
+    prefix_digest: bytes = b""  # of the answer, in its chat
+    skipped: SkipReasons = ()  # why turns of the assistant's are not as the model wrote them, each
 
 
-class Reuse(Struct, frozen=True):
+class PromptReuse(Struct, frozen=True):
     """How much of a prompt was there before."""
 
-    tokens: int
-    known: int  # that an earlier prompt or its answer begins with, too
-    left: bool = False  # the earlier one goes on in another way
-    sequence: bytes = b""  # the prompt's tokens as numbers of four bytes
-    recalled: int = 0  # turns that are as the model wrote them
-    lost: Lost = ()  # why each other turn of the assistant's is not
-    place: bytes = b""  # of the answer, in its chat
+    prompt_tokens: int
+    reused_tokens: int  # that an earlier prompt or its answer begins with, too
+    diverged: bool = False  # the earlier one goes on in another way
+    packed_ids: bytes = b""  # the prompt's tokens as numbers of four bytes
+    replayed_turns: int = 0  # turns that are as the model wrote them
+    skipped: SkipReasons = ()  # why each other turn of the assistant's is not
+    prefix_digest: bytes = b""  # of the answer, in its chat
 
     def __str__(self) -> str:
-        where = self.known if self.left else "no"
+        where = self.reused_tokens if self.diverged else "no"
         return (
-            f"tokens={self.tokens}, known={self.known}, recalled={self.recalled}, diverged={where}"
+            f"tokens={self.prompt_tokens}, known={self.reused_tokens}, recalled={self.replayed_turns}, diverged={where}"
         )
 
 
-class Stats(Struct):
+class ReplayStats(Struct):
     """Counts since the start."""
 
-    tokens: int = 0
-    known: int = 0
-    recalled: int = 0
-    lost: Counter[str] = field(default_factory=Counter)
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    replayed_turns: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
 
 
-class Turn:
+class EarlierTurn:
     """A turn of the assistant's as a client tells it, and what it can be found by."""
 
     def __init__(self, message: Message, earlier: bytes, name: str) -> None:
-        self._told = told_of(message)
-        self._thoughts = thoughts(message.reasoning)
+        self._told = digest_message(message)
+        self._thoughts = digest_reasoning(message.reasoning)
         calls = (_call_key(name, call.id) for call in message.tool_calls)
         self.keys = [*calls, _turn_key(name, earlier, self._told)]  # the surest first
 
-    def agrees(self, entry: Entry) -> bool:
+    def agrees(self, entry: ReplayEntry) -> bool:
         """Whether it is what the client was told; thoughts may be left out."""
-        return self._told == entry.told and self._thoughts in (b"", entry.thoughts)
+        return self._told == entry.answer_digest and self._thoughts in (b"", entry.reasoning_digest)
 
 
-class Memory:
+class ReplayService:
     """What was said to whom, by which model."""
 
-    def __init__(self, most: int = MOST, backing: Backing | None = None) -> None:
-        self._shelf = Shelf(most, backing)
-        self._trails: dict[str, Trail] = {}
+    def __init__(self, most: int = MOST, backing: ReplayStore | None = None) -> None:
+        self._shelf = ReplayCache(most, backing)
+        self._trails: dict[str, PrefixIndex] = {}
         self._prints: dict[str, tuple[weakref.ref[object], str]] = {}
-        self.stats = Stats()
+        self.stats = ReplayStats()
 
-    def keep_in(self, backing: Backing | None) -> None:
+    def use_store(self, backing: ReplayStore | None) -> None:
         """Use a store from now on."""
         self._shelf.backing = backing
 
@@ -105,28 +105,28 @@ class Memory:
 
     # Before a prompt is made
 
-    async def render(self, chat: Chat, voice: Voice) -> Recalled:
+    async def render(self, chat: Chat, voice: ReplayScope) -> ReplayedPrompt:
         """The prompt of a chat with what is remembered of it."""
         model = voice.model
         if not model.renderer.recalls:
-            return Recalled(await model.renderer.render(chat))
+            return ReplayedPrompt(await model.renderer.render(chat))
         chat, place, lost = await self.recall(chat, voice)
-        rendered: Rendered = await model.renderer.render(chat, opened=True)
+        rendered: RenderedPrompt = await model.renderer.render(chat, opened=True)
         most, length = model.capabilities.context, len(rendered.ids or ())
-        if rendered.recalled and most is not None and length >= most:
-            shorter: Rendered = await model.renderer.render(without(chat), opened=True)
+        if rendered.replayed_turns and most is not None and length >= most:
+            shorter: RenderedPrompt = await model.renderer.render(drop_replays(chat), opened=True)
             if len(shorter.ids or ()) < most:
-                lost = (*lost, *rendered.lost, *[ROOM] * rendered.recalled)
-                return Recalled(shorter, place, lost)
-        return Recalled(rendered, place, (*lost, *rendered.lost))
+                lost = (*lost, *rendered.skipped, *[ROOM] * rendered.replayed_turns)
+                return ReplayedPrompt(shorter, place, lost)
+        return ReplayedPrompt(rendered, place, (*lost, *rendered.skipped))
 
-    async def recall(self, chat: Chat, voice: Voice) -> tuple[Chat, bytes, Lost]:
+    async def recall(self, chat: Chat, voice: ReplayScope) -> tuple[Chat, bytes, SkipReasons]:
         """The chat with what is remembered, the answer's place, and why other turns are not."""
-        name, owner, messages = self.name(voice), voice.owner, list(chat.messages)
+        name, owner, messages = self.scope_key(voice), voice.owner, list(chat.messages)
         many = len(messages) > LARGE
-        passed = await asyncio.to_thread(places, messages) if many else places(messages)
+        passed = await asyncio.to_thread(digest_prefixes, messages) if many else digest_prefixes(messages)
         turns = {
-            at: Turn(message, passed[at], name)
+            at: EarlierTurn(message, passed[at], name)
             for at, message in enumerate(messages)
             if message.role == "assistant"
         }
@@ -137,43 +137,43 @@ class Memory:
         for at, turn in turns.items():
             said = self._said(owner, turn)
             if isinstance(said, ReplayedTurn):
-                messages[at] = replace(messages[at], said=said)
+                messages[at] = replace(messages[at], replay=said)
             else:
                 lost.append(said)
         return replace(chat, messages=tuple(messages)), passed[-1], tuple(lost)
 
-    def _said(self, owner: str, turn: Turn) -> ReplayedTurn | str:
+    def _said(self, owner: str, turn: EarlierTurn) -> ReplayedTurn | str:
         why = UNKNOWN
         for key in turn.keys:
             entry = self._shelf.get(owner, key)
             if entry is not None:
                 if turn.agrees(entry):
-                    return ReplayedTurn(unpacked(entry.opening), unpacked(entry.ids))
+                    return ReplayedTurn(unpack_ids(entry.opening), unpack_ids(entry.ids))
                 why = EDITED
         return why
 
-    def reuse(self, prompt: list[int], recalled: Recalled, voice: Voice) -> Reuse:
+    def measure_reuse(self, prompt: list[int], recalled: ReplayedPrompt, voice: ReplayScope) -> PromptReuse:
         """How much of a prompt was there before; it is the rendered one, or goes on from it."""
         rendered = recalled.rendered
-        sequence = rendered.packed
+        sequence = rendered.packed_ids
         if len(sequence) != WIDTH * len(prompt):
-            sequence = packed(prompt)
-        trail = self._trails.get(self.name(voice))
-        known, left = trail.known(voice.owner, sequence) if trail is not None else (0, False)
-        return Reuse(
+            sequence = pack_ids(prompt)
+        trail = self._trails.get(self.scope_key(voice))
+        known, left = trail.match(voice.owner, sequence) if trail is not None else (0, False)
+        return PromptReuse(
             len(prompt),
             known,
             left,
             sequence,
-            recalled=rendered.recalled,
-            lost=recalled.lost,
-            place=recalled.place,
+            replayed_turns=rendered.replayed_turns,
+            skipped=recalled.skipped,
+            prefix_digest=recalled.prefix_digest,
         )
 
     # After it was answered
 
-    def note(
-        self, voice: Voice, rows: dict[str, Entry], lasting: bool, source: str | None = None
+    def store(
+        self, voice: ReplayScope, rows: dict[str, ReplayEntry], lasting: bool, source: str | None = None
     ) -> None:
         self._shelf.put(voice.owner, rows, source)
         if lasting:
@@ -183,20 +183,20 @@ class Memory:
         """Drop what these answers said. What is in a store goes with them there."""
         await self._shelf.forget(owner, sources)
 
-    def trail(self, voice: Voice) -> Trail:
-        name = self.name(voice)
+    def prefix_index(self, voice: ReplayScope) -> PrefixIndex:
+        name = self.scope_key(voice)
         if name not in self._trails and len(self._trails) >= MODELS:
             del self._trails[next(iter(self._trails))]
-        return self._trails.setdefault(name, Trail())
+        return self._trails.setdefault(name, PrefixIndex())
 
-    def count(self, reuse: Reuse) -> None:
+    def count_reuse(self, reuse: PromptReuse) -> None:
         stats = self.stats
-        stats.tokens += reuse.tokens
-        stats.known += reuse.known
-        stats.recalled += reuse.recalled
-        stats.lost.update(reuse.lost)
+        stats.prompt_tokens += reuse.prompt_tokens
+        stats.reused_tokens += reuse.reused_tokens
+        stats.replayed_turns += reuse.replayed_turns
+        stats.skipped.update(reuse.skipped)
 
-    def name(self, voice: Voice) -> str:
+    def scope_key(self, voice: ReplayScope) -> str:
         """Whatever makes a difference to what is said: the model and its adapters."""
         named = self._named(voice.model)
         laid = [f"{adapter.scale}*{adapter.name}" for adapter in voice.lora]
@@ -215,44 +215,44 @@ class Memory:
         return self._prints[model.id][1]
 
 
-class Notes:
+class ReplayRecorder:
     """Hears the answer to one request, and remembers what each choice of it said."""
 
     def __init__(
-        self, memory: Memory, voice: Voice, lasting: bool = False, source: str | None = None
+        self, memory: ReplayService, voice: ReplayScope, lasting: bool = False, source: str | None = None
     ) -> None:
         self._memory = memory
         self._voice = voice
         self._lasting = lasting
         self._source = source
         self._heard: defaultdict[int, list[Delta]] = defaultdict(list)
-        self._asked: dict[int, tuple[Reuse, int | None]] = {}
+        self._asked: dict[int, tuple[PromptReuse, int | None]] = {}
 
-    def ask(self, choices: range, reuse: Reuse, opened: int | None) -> None:
+    def start(self, choices: range, reuse: PromptReuse, opened: int | None) -> None:
         """These choices are answers to a prompt; `opened` is where it opens them."""
         self._asked |= dict.fromkeys(choices, (reuse, opened))
-        self._memory.count(reuse)
-        self._memory.trail(self._voice).note(self._voice.owner, reuse.sequence)
+        self._memory.count_reuse(reuse)
+        self._memory.prefix_index(self._voice).add(self._voice.owner, reuse.packed_ids)
 
-    def hear(self, delta: Delta) -> None:
+    def add(self, delta: Delta) -> None:
         self._heard[delta.choice].append(delta)
 
-    def end(self, index: int, ids: list[int] | None, own: Collection[str]) -> None:
+    def finish(self, index: int, ids: list[int] | None, own: Collection[str]) -> None:
         """A choice is done: what its tokens are, if that is known, and call ids that are ours."""
         if ids is None or index not in self._asked:
             return
         reuse, opened = self._asked[index]
-        prompt, answer = reuse.sequence, packed(ids)
-        self._memory.trail(self._voice).note(self._voice.owner, prompt + answer)
+        prompt, answer = reuse.packed_ids, pack_ids(ids)
+        self._memory.prefix_index(self._voice).add(self._voice.owner, prompt + answer)
         if opened is None or not ids:
             return
         [choice] = added(self._heard.pop(index)).choices()
-        said = told(choice.text, ((call.name, call.arguments) for call in choice.calls))
-        entry = Entry(said, thoughts(choice.reasoning), prompt[WIDTH * opened :], answer)
-        name = self._memory.name(self._voice)
+        said = digest_answer(choice.text, ((call.name, call.arguments) for call in choice.calls))
+        entry = ReplayEntry(said, digest_reasoning(choice.reasoning), prompt[WIDTH * opened :], answer)
+        name = self._memory.scope_key(self._voice)
         keys = [_call_key(name, call.id) for call in choice.calls if call.id in own]
-        keys.append(_turn_key(name, reuse.place, said))
-        self._memory.note(self._voice, dict.fromkeys(keys, entry), self._lasting, self._source)
+        keys.append(_turn_key(name, reuse.prefix_digest, said))
+        self._memory.store(self._voice, dict.fromkeys(keys, entry), self._lasting, self._source)
 
 
 def added(deltas: Sequence[Delta]) -> Completion:

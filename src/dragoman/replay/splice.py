@@ -18,11 +18,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import TemplateRejected
-from dragoman.prompt.special_tokens import MARK, clean
-from dragoman.prompt.template.budget import Limits
+from dragoman.prompt.special_tokens import BREAK, remove_breaks
+from dragoman.prompt.template.budget import RenderLimits
 from dragoman.prompt.template.template import TOO_COSTLY
-from dragoman.replay.turn_boundaries import Bounds, Marks, Piece, Shape, Write, shape_of
-from dragoman.replay.turn_positions import Opener, Place, places
+from dragoman.replay.turn_boundaries import TurnBoundaries, Marks, Piece, TurnShape, Write, shape_of
+from dragoman.replay.turn_positions import TurnOpening, TurnSpan, locate_turns
 from dragoman.types import Chat, Message, ReplayedTurn
 
 UNPLACED, REFUSED = "unplaced", "refused"
@@ -34,32 +34,32 @@ class Tokens(Marks, Protocol):
     pieces: list[bytes]
 
 
-class Written(Struct, frozen=True):
+class PromptPieces(Struct, frozen=True):
     """A prompt in pieces, plain text and special tokens in turn."""
 
     pieces: list[Piece]
-    recalled: int = 0  # turns that are put back as they were
-    lost: tuple[str, ...] = ()  # why each other one that is remembered is not
-    opened: int | None = None  # the piece that opens the answer, a special token
+    replayed_turns: int = 0  # turns that are put back as they were
+    skipped: tuple[str, ...] = ()  # why each other one that is remembered is not
+    answer_start: int | None = None  # the piece that opens the answer, a special token
 
 
-class Recaller:
+class TurnSplicer:
     """Writes chats for one template, with what is remembered of them."""
 
     def __init__(self, write: Write, tokens: Tokens) -> None:
         self._write = write
         self._tokens = tokens.pieces
         self._names = {token: text for text, token in tokens.specials.items()}
-        self._bounds = Bounds(write, tokens)
+        self._bounds = TurnBoundaries(write, tokens)
 
-    def write(self, chat: Chat, limits: Limits) -> Written:
+    def write(self, chat: Chat, limits: RenderLimits) -> PromptPieces:
         """The pieces of a chat, and where its answer is opened."""
         lost: list[str] = []
         recalled, made, told = 0, None, chat.messages
-        if remembered(chat):
+        if find_replays(chat):
             chat, lost = self._placeable(chat)
         for _ in range(2):
-            said = remembered(chat)
+            said = find_replays(chat)
             if not said:
                 break
             made, failed = self._recalled(chat, said, limits)
@@ -67,15 +67,15 @@ class Recaller:
                 recalled = len(said)
                 break
             lost += [UNPLACED] * len(failed) or [REFUSED] * len(said)
-            chat = without(chat, failed or None, told)
-        plain = without(chat, None, told)
+            chat = drop_replays(chat, failed or None, told)
+        plain = drop_replays(chat, None, told)
         if made is None:
-            lost += [UNPLACED] * len(remembered(chat))
+            lost += [UNPLACED] * len(find_replays(chat))
             made = [*self._write(plain, limits)]
-        return Written(made, recalled, tuple(lost), self._bounds.opened(plain, made, limits))
+        return PromptPieces(made, recalled, tuple(lost), self._bounds.opened(plain, made, limits))
 
     def _recalled(
-        self, chat: Chat, said: Sequence[ReplayedTurn], limits: Limits
+        self, chat: Chat, said: Sequence[ReplayedTurn], limits: RenderLimits
     ) -> tuple[list[Piece] | None, set[int]]:
         """The pieces, or which turns stand in the way; none, if it is the template."""
         try:
@@ -84,14 +84,14 @@ class Recaller:
             if error.code == TOO_COSTLY:
                 raise
             return None, set()
-        found, failed = places(pieces, [self._opener(one) for one in said], self._bounds.ends)
-        return (None, failed) if failed else (put_back(pieces, found, said), failed)
+        found, failed = locate_turns(pieces, [self._opener(one) for one in said], self._bounds.ends)
+        return (None, failed) if failed else (splice_turns(pieces, found, said), failed)
 
-    def _opener(self, said: ReplayedTurn) -> Opener:
+    def _opener(self, said: ReplayedTurn) -> TurnOpening:
         first, *rest = said.opening
         until = next((at for at, token in enumerate(rest) if token in self._names), 0)
         text = b"".join(map(self._tokens.__getitem__, rest[:until]))
-        return Opener(self._names[first], text.decode(errors="replace"))
+        return TurnOpening(self._names[first], text.decode(errors="replace"))
 
     def _placeable(self, chat: Chat) -> tuple[Chat, list[str]]:
         """The chat with what is remembered of turns that can be replaced at all."""
@@ -104,13 +104,13 @@ class Recaller:
                 shape = shape_of(chat.messages, at)
                 fit = self._fit(message, said, shape) if marked and not going_on else None
                 lost += [] if fit is not None else [UNPLACED]
-                message = fit or replace(message, said=None)
+                message = fit or replace(message, replay=None)
             messages.append(message)
         return replace(chat, messages=tuple(messages)), lost
 
-    def _fit(self, message: Message, said: ReplayedTurn, shape: Shape) -> Message | None:
+    def _fit(self, message: Message, said: ReplayedTurn, shape: TurnShape) -> Message | None:
         """A turn, or only its calls, if that can be replaced: what goes there is all of it."""
-        made = replace(message, said=replace(said))  # one that is no other turn's
+        made = replace(message, replay=replace(said))  # one that is no other turn's
         if self._bounds.placeable(shape):
             return made
         calls = replace(shape, text=False, thoughts=False)
@@ -119,7 +119,7 @@ class Recaller:
         return replace(made, content=None, reasoning=None)
 
 
-def put_back(pieces: Sequence[str], where: Sequence[Place], said: Sequence[ReplayedTurn]) -> list[Piece]:
+def splice_turns(pieces: Sequence[str], where: Sequence[TurnSpan], said: Sequence[ReplayedTurn]) -> list[Piece]:
     """The pieces with turns as they were said; still plain text and tokens in turn."""
     made: list[Piece] = []
     at = 0
@@ -133,14 +133,14 @@ def put_back(pieces: Sequence[str], where: Sequence[Place], said: Sequence[Repla
 
 
 def _cleaned(piece: Piece) -> Piece:
-    return clean(piece) if isinstance(piece, str) and (MARK in piece or "\\" in piece) else piece
+    return remove_breaks(piece) if isinstance(piece, str) and (BREAK in piece or "\\" in piece) else piece
 
 
-def remembered(chat: Chat) -> list[ReplayedTurn]:
+def find_replays(chat: Chat) -> list[ReplayedTurn]:
     return [message.replay for message in chat.messages if message.replay is not None]
 
 
-def without(
+def drop_replays(
     chat: Chat, numbers: set[int] | None = None, told: Sequence[Message] | None = None
 ) -> Chat:
     """The chat with nothing remembered of these turns, or of any; `told` is how they were told."""
@@ -150,12 +150,12 @@ def without(
     for message, own in zip(chat.messages, told or chat.messages, strict=True):
         number += message.replay is not None
         if message.replay is not None and (numbers is None or number in numbers):
-            message = replace(own, said=None)
+            message = replace(own, replay=None)
         messages.append(message)
     return replace(chat, messages=tuple(messages))
 
 
-def joined(pieces: Sequence[Piece], tokens: Sequence[bytes]) -> str:
+def join_pieces(pieces: Sequence[Piece], tokens: Sequence[bytes]) -> str:
     """The pieces as a person would read them."""
     get = tokens.__getitem__
     return "".join(

@@ -15,14 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, TemplateRejected
-from dragoman.prompt.special_tokens import clean
-from dragoman.prompt.template.budget import Limits
-from dragoman.prompt.template.capabilities import TRYING
-from dragoman.replay.turn_positions import Ends, Opener, places
+from dragoman.prompt.special_tokens import remove_breaks
+from dragoman.prompt.template.budget import RenderLimits
+from dragoman.prompt.template.capabilities import PROBE_LIMITS
+from dragoman.replay.turn_positions import TurnEndings, TurnOpening, locate_turns
 from dragoman.types import Chat, Message, ReplayedTurn, Tool, ToolCall
 
 Piece: TypeAlias = str | tuple[int, ...]  # text or a special token, or tokens as they are
-Write: TypeAlias = Callable[[Chat, Limits], list[str]]
+Write: TypeAlias = Callable[[Chat, RenderLimits], list[str]]
 
 OPENINGS = 64  # ways to open an answer that are kept
 LONG = 2000  # characters of what the client sets in a template, to know an opening by
@@ -46,7 +46,7 @@ class Marks(Protocol):
     eos_ids: frozenset[int]
 
 
-class Shape(Struct, frozen=True):
+class TurnShape(Struct, frozen=True):
     """What there is in a turn, and what it follows on."""
 
     text: bool = False
@@ -78,28 +78,28 @@ class Shape(Struct, frozen=True):
         return Chat(messages=messages, tools=tools)
 
 
-def shape_of(messages: Sequence[Message], at: int) -> Shape:
+def shape_of(messages: Sequence[Message], at: int) -> TurnShape:
     turn, earlier = messages[at], messages[at - 1 : at]
     result = any(message.role in ("tool", "function") for message in earlier)
-    return Shape(bool(turn.content), bool(turn.reasoning), min(2, len(turn.tool_calls)), result)
+    return TurnShape(bool(turn.content), bool(turn.reasoning), min(2, len(turn.tool_calls)), result)
 
 
-ANSWER_STORY, CALL_STORY = Shape(text=True).story(), Shape(calls=1).story()
+ANSWER_STORY, CALL_STORY = TurnShape(text=True).story(), TurnShape(calls=1).story()
 
 
-class Bounds:
+class TurnBoundaries:
     """What is known of one template."""
 
     def __init__(self, write: Write, marks: Marks) -> None:
         self._write = write
         self._stops = {text for text, token in marks.specials.items() if token in marks.eos_ids}
         self._openings: dict[str, list[str]] = {}
-        self._proofs: dict[Shape, bool] = {}
-        self.ends = Ends()
+        self._proofs: dict[TurnShape, bool] = {}
+        self.ends = TurnEndings()
 
     # What opens an answer
 
-    def opened(self, chat: Chat, pieces: Sequence[Piece], limits: Limits) -> int | None:
+    def opened(self, chat: Chat, pieces: Sequence[Piece], limits: RenderLimits) -> int | None:
         """The piece that opens the answer to a chat, a special token, if that can be told."""
         if chat.continue_final_message or not chat.add_generation_prompt:
             return None
@@ -117,7 +117,7 @@ class Bounds:
             self._openings[key] = [str(piece) for piece in pieces[found:]]
         return found
 
-    def _opening(self, chat: Chat, limits: Limits) -> str:
+    def _opening(self, chat: Chat, limits: RenderLimits) -> str:
         whole = "".join(self._write(chat, limits))
         before = "".join(self._write(replace(chat, add_generation_prompt=False), limits))
         if whole != before and whole.startswith(before):
@@ -130,7 +130,7 @@ class Bounds:
 
     # What ends one
 
-    def placeable(self, shape: Shape) -> bool:
+    def placeable(self, shape: TurnShape) -> bool:
         """Whether a turn of this shape can be replaced, with nothing else harmed."""
         if shape not in self._proofs:
             if not self._proofs:
@@ -143,7 +143,7 @@ class Bounds:
         before |= {self._end_of_answers()} - {""}
         end, closes = self._end_of_calls(before)
         (after if closes else before).update({end} - {""})
-        self.ends = Ends(frozenset(before), frozenset(after))
+        self.ends = TurnEndings(frozenset(before), frozenset(after))
 
     def _end_of_answers(self) -> str:
         later = self._marks(ANSWER_STORY, "zqanswer", "zqlast")
@@ -173,8 +173,8 @@ class Bounds:
     def _question(self, chat: Chat) -> list[str]:
         """What opens the answer to a chat: plain text and special tokens in turn."""
         try:
-            pieces = self._write(chat, TRYING)
-            at = self.opened(chat, pieces, TRYING)
+            pieces = self._write(chat, PROBE_LIMITS)
+            at = self.opened(chat, pieces, PROBE_LIMITS)
         except DragomanError:
             return []
         return [] if at is None else pieces[at - 1 :]
@@ -182,7 +182,7 @@ class Bounds:
     def _marks(self, chat: Chat, word: str, until: str | None) -> list[str]:
         """The special tokens between two words, or after one."""
         try:
-            pieces = self._write(chat, TRYING)
+            pieces = self._write(chat, PROBE_LIMITS)
         except DragomanError:
             return []
         texts = range(0, len(pieces), 2)
@@ -192,23 +192,23 @@ class Bounds:
         end = next((at for at in texts if at > start and until in pieces[at]), start)
         return pieces[start + 1 : end : 2]
 
-    def _proved(self, shape: Shape) -> bool:
+    def _proved(self, shape: TurnShape) -> bool:
         """Whether such a turn can be cut out, with everything around it left as it was."""
         before, turn, after = shape.before(), shape.turn(), shape.after()
         opening = self._question(shape.chat(*before))
         if not opening:
             return False
-        signed = shape.chat(*before, replace(turn, said=ReplayedTurn((), ())), *after)
+        signed = shape.chat(*before, replace(turn, replay=ReplayedTurn((), ())), *after)
         try:
-            plain, pieces = self._write(shape.story(), TRYING), self._write(signed, TRYING)
+            plain, pieces = self._write(shape.story(), PROBE_LIMITS), self._write(signed, PROBE_LIMITS)
         except DragomanError:
             return False
-        opener = Opener(opening[1], opening[2] if len(opening) > 3 else "")
-        found, failed = places(pieces, [opener], self.ends)
+        opener = TurnOpening(opening[1], opening[2] if len(opening) > 3 else "")
+        found, failed = locate_turns(pieces, [opener], self.ends)
         if failed:
             return False
         start, end = found[0].start, found[0].end
-        head, tail = [*map(clean, pieces[:start])], [*map(clean, pieces[end:])]
+        head, tail = [*map(remove_breaks, pieces[:start])], [*map(remove_breaks, pieces[end:])]
         left, others = "".join([*head, *tail]), [one.content or "" for one in (*before, *after)]
         others += ["zqearlier"] if shape.result else []
         return (

@@ -14,14 +14,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from dragoman.prompt.special_tokens import PLACE
+from dragoman.prompt.special_tokens import POSITION
 
 NEAR = 8  # special tokens of one kind between the beginning of a turn and its first words
-_WRITTEN = rf"(?:{PLACE}|\\[uU][fF][dD][dD]2)"  # as it is, or as `tojson` and `repr` write it
+_WRITTEN = rf"(?:{POSITION}|\\[uU][fF][dD][dD]2)"  # as it is, or as `tojson` and `repr` write it
 _SIGN = re.compile(rf"{_WRITTEN}(\d+){_WRITTEN}")
 
 
-class Opener(Struct, frozen=True):
+class TurnOpening(Struct, frozen=True):
     """What a turn begins with: a special token, and the text up to the next one, if there is one.
 
     Text that no special token ends is the beginning of an answer, and may be another later.
@@ -31,14 +31,14 @@ class Opener(Struct, frozen=True):
     text: str = ""
 
 
-class Ends(Struct, frozen=True):
+class TurnEndings(Struct, frozen=True):
     """What a turn ends with: special tokens that it ends before, and those that it ends after."""
 
     before: frozenset[str] = frozenset()
     after: frozenset[str] = frozenset()
 
 
-class Place(Struct, frozen=True):
+class TurnSpan(Struct, frozen=True):
     """From one piece of a prompt up to another."""
 
     start: int
@@ -46,9 +46,9 @@ class Place(Struct, frozen=True):
     number: int
 
 
-def plant(message: dict[str, Any], number: int, thoughts: Sequence[str]) -> None:
+def insert_markers(message: dict[str, Any], number: int, thoughts: Sequence[str]) -> None:
     """Put the sign of a turn into every text of it that a template may write."""
-    sign = f"{PLACE}{number}{PLACE}"
+    sign = f"{POSITION}{number}{POSITION}"
     for name in thoughts:
         if message.get(name):
             message[name] += sign
@@ -76,12 +76,12 @@ def _signed(arguments: Any, sign: str) -> Any:
     return f'{{"{sign}": "{sign}"{"" if rest == "}" else ", "}{rest}'
 
 
-def signs(pieces: Sequence[str]) -> dict[int, tuple[int, int]]:
+def find_markers(pieces: Sequence[str]) -> dict[int, tuple[int, int]]:
     """The first and the last piece that each sign is in."""
     found: dict[int, tuple[int, int]] = {}
     for at in range(0, len(pieces), 2):
         piece = pieces[at]
-        if PLACE not in piece and "\\" not in piece:
+        if POSITION not in piece and "\\" not in piece:
             continue
         for match in _SIGN.finditer(piece):
             number = int(match[1])
@@ -89,16 +89,16 @@ def signs(pieces: Sequence[str]) -> dict[int, tuple[int, int]]:
     return found
 
 
-def places(
-    pieces: Sequence[str], openers: Sequence[Opener], ends: Ends
-) -> tuple[list[Place], set[int]]:
+def locate_turns(
+    pieces: Sequence[str], openers: Sequence[TurnOpening], ends: TurnEndings
+) -> tuple[list[TurnSpan], set[int]]:
     """The places of all turns, in order, and the numbers of those that have none.
 
     A turn without a place takes none from another.
     """
-    found: list[Place] = []
+    found: list[TurnSpan] = []
     failed = set(range(len(openers)))
-    spans = sorted((first, last, number) for number, (first, last) in signs(pieces).items())
+    spans = sorted((first, last, number) for number, (first, last) in find_markers(pieces).items())
     floor = 0
     for at, (first, last, number) in enumerate(spans):
         ceiling = spans[at + 1][0] if at + 1 < len(spans) else len(pieces)
@@ -106,13 +106,13 @@ def places(
         end = _end(pieces, range(last + 1, ceiling, 2), ends)
         floor = last + 1
         if start is not None and end is not None:
-            found.append(Place(start, end, number))
+            found.append(TurnSpan(start, end, number))
             failed.discard(number)
             floor = end
     return found, failed
 
 
-def _start(pieces: Sequence[str], where: range, opener: Opener) -> int | None:
+def _start(pieces: Sequence[str], where: range, opener: TurnOpening) -> int | None:
     """The nearest special token that is followed as the opener is; it is one of the nearest."""
     found = (at for at in where if at > 0 and pieces[at] == opener.mark)
     text = opener.text.strip()
@@ -120,7 +120,7 @@ def _start(pieces: Sequence[str], where: range, opener: Opener) -> int | None:
     return next((at for at in near if pieces[at + 1].strip().startswith(text)), None)
 
 
-def _end(pieces: Sequence[str], where: range, ends: Ends) -> int | None:
+def _end(pieces: Sequence[str], where: range, ends: TurnEndings) -> int | None:
     for at in where:
         if pieces[at] in ends.before:
             return at

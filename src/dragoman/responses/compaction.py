@@ -72,16 +72,16 @@ def _summarising(request: Request) -> Request:
         chat,
         messages=(*chat.messages, Message(role="user", content=ASK)),
         tool_choice="none",
-        callable=None,
+        allowed_tools=None,
         response_format=None,
         # all its tokens should be for the summary
         reasoning_effort=chat.reasoning_effort or "none",
-        wishes=(*chat.optional_fields, "reasoning_effort"),
+        optional_fields=(*chat.optional_fields, "reasoning_effort"),
     )
     most = request.sampling.max_tokens or LONGEST
     sampling = replace(request.sampling, max_tokens=most)
     # the summary is the client's alone: there is nothing that it could be deleted with
-    return replace(request, prompts=(asking,), shape=None, sampling=sampling, keep=False)
+    return replace(request, prompts=(asking,), constraint=None, sampling=sampling, store=False)
 
 
 def _unkept(plan: pipeline.Plan, chat: Chat, cut: bool) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked, Frame, ResponseEncoder
 from dragoman.protocols.responses.types import Item
-from dragoman.replay import Reuse
+from dragoman.replay import PromptReuse
 from dragoman.responses.run import Push, Sink
 from dragoman.responses.tool_rounds import NOTHING, RemoteTools
 from dragoman.responses.truncation import fitting
@@ -102,7 +102,7 @@ class ResponseRun:
         return self._warnings
 
     @property
-    def reuse(self) -> Reuse | None:
+    def reuse(self) -> PromptReuse | None:
         return self._plan.reuse
 
     @property
@@ -241,11 +241,11 @@ async def _plan(
             remote=scene.remote.tools,
         )
         warnings = (*request.warnings, *scene.remote.warnings)
-        request = replace(request, source=scene.name, warnings=warnings)
+        request = replace(request, response_id=scene.name, warnings=warnings)
         if spent is not None:
             request = _shorter(request, spent)
         try:
-            return await prepare(request, scene.models, already_admitted=bool(output))
+            return await prepare(request, scene.models, bool(output))
         except BadRequest as error:
             if not scene.remote.loosen(error):
                 raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dragoman.errors import DragomanError, Draining
 from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols import responses
-from dragoman.replay import Reuse
+from dragoman.replay import PromptReuse
 from dragoman.responses.feed import Feed
 from dragoman.responses.response_run import ResponseRun
 from dragoman.responses.run import Sink
@@ -30,7 +30,7 @@ class ResumedRun:
 
     streamed = True
     warnings: tuple[str, ...] = ()
-    reuse: Reuse | None = None  # no prompt is made for it
+    reuse: PromptReuse | None = None  # no prompt is made for it
 
     def start(self) -> list[bytes]:
         return []

@@ -17,7 +17,7 @@ from dragoman.events import Completion, Delta, Usage
 from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
 from dragoman.protocols import Dialect, Encoder
-from dragoman.replay import Reuse
+from dragoman.replay import PromptReuse
 from dragoman.types import Request
 
 # takes frames; what it returns, if anything, is awaited before the next ones
@@ -42,7 +42,7 @@ class Run(Protocol):
         ...
 
     @property
-    def reuse(self) -> Reuse | None:
+    def reuse(self) -> PromptReuse | None:
         """How much of its prompt was there before, where that is known."""
         ...
 
@@ -90,7 +90,7 @@ class CompletionRun:
         return self._plan.warnings
 
     @property
-    def reuse(self) -> Reuse | None:
+    def reuse(self) -> PromptReuse | None:
         return self._plan.reuse
 
     def start(self) -> list[bytes]:

@@ -1,6 +1,6 @@
 """What Dragoman's own tests stand on, shipped for yours.
 
-- `Scripted`, `Reply`, `ByteTokenizer`: an engine that says what you tell it to, and goes wrong
+- `ScriptedEngine`, `Reply`, `ByteTokenizer`: an engine that says what you tell it to, and goes wrong
   where you tell it to.
 - `check_engine`: what every engine must keep to; run it over your own.
 - `check_format`: what the output parser promises; run it over a format and texts of your own.
@@ -21,7 +21,7 @@ __all__ = [
     "NotConformant",
     "Reply",
     "Result",
-    "Scripted",
+    "ScriptedEngine",
     "check_engine",
     "check_format",
     "every_cut",

@@ -19,16 +19,16 @@ from typing import Any
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from dragoman.tokenizers.pretokenizers import CUTS, Cut
+from dragoman.tokenizers.pretokenizers import PRETOKENIZERS, Pretokenizer
 from dragoman.tokenizers.vocabulary import (
     Vocabulary,
-    beginning,
-    byte_level,
-    byte_of,
-    endings,
+    find_bos_id,
+    decode_byte_level,
+    parse_byte_token,
+    find_stop_ids,
     is_markup,
-    raw,
-    spaced,
+    encode_raw,
+    decode_spaced,
 )
 
 log = logging.getLogger("dragoman.tokenizer")
@@ -53,8 +53,8 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
         name: _token_id(metadata, f"{name}_token_id", len(tokens))
         for name in ("bos", "eos", "eot", "eom", "unknown", "padding", "seperator", "mask", "cls")
     }
-    bos = said["bos"] if said["bos"] is not None else beginning(specials)
-    ends = endings((said["eos"], said["eot"], said["eom"]), specials)
+    bos = said["bos"] if said["bos"] is not None else find_bos_id(specials)
+    ends = find_stop_ids((said["eos"], said["eot"], said["eom"]), specials)
     eos = said["eos"] if said["eos"] is not None else min(ends, default=None)
     shown_as = {"bos": bos, "eos": eos, "unk": said["unknown"], "pad": said["padding"]}
     shown_as |= {"sep": said["seperator"], "mask": said["mask"], "cls": said["cls"]}
@@ -68,7 +68,7 @@ def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
         eos_ids=ends,
         add_bos=bos is not None and _add_bos(metadata),
         variables={
-            f"{name}_token": raw(tokens[token]).decode("utf-8", "replace")
+            f"{name}_token": encode_raw(tokens[token]).decode("utf-8", "replace")
             for name, token in shown_as.items()
             if token is not None
         },
@@ -87,9 +87,9 @@ def pieces_from_gguf(metadata: Mapping[str, Any]) -> list[bytes]:
         if kind == NORMAL:
             pieces.append(ordinary(text))
         elif kind == BYTE:
-            pieces.append(byte_of(text) or b"")
+            pieces.append(parse_byte_token(text) or b"")
         else:
-            pieces.append(b"" if kind == UNUSED else raw(text))
+            pieces.append(b"" if kind == UNUSED else encode_raw(text))
     return pieces
 
 
@@ -101,8 +101,8 @@ def backend_from_gguf(metadata: Mapping[str, Any]) -> Backend | None:
             return _scored(metadata)
         if kind == "gemma4" or (kind == "gpt2" and cut == "gemma4"):
             return _merged(metadata, None)
-        if kind == "gpt2" and cut in CUTS:
-            return _merged(metadata, CUTS[cut])
+        if kind == "gpt2" and cut in PRETOKENIZERS:
+            return _merged(metadata, PRETOKENIZERS[cut])
     except Exception as error:  # the library raises bare exceptions for a vocabulary it refuses
         log.warning("the tokenizer cannot be rebuilt from the model file: %s", error)
     return None
@@ -157,7 +157,7 @@ def _add_bos(metadata: Mapping[str, Any]) -> bool:
         return said
     kind = _kind(metadata)
     if kind == "gpt2":
-        return _cut(metadata) in CUTS and CUTS[_cut(metadata)].add_bos
+        return _cut(metadata) in PRETOKENIZERS and PRETOKENIZERS[_cut(metadata)].add_bos
     return kind in ("llama", "bert")
 
 
@@ -173,20 +173,20 @@ def _rstrip(metadata: Mapping[str, Any], specials: Mapping[str, int]) -> frozens
 def _ordinary_piece(metadata: Mapping[str, Any]) -> Any:
     kind = _kind(metadata)
     if kind in SPACED_KINDS or _cut(metadata) in SPACED_CUTS:
-        return spaced
+        return decode_spaced
     if kind in RAW_KINDS:
-        return raw
-    return _rwkv if kind == "rwkv" else byte_level
+        return encode_raw
+    return _rwkv if kind == "rwkv" else decode_byte_level
 
 
 def _rwkv(text: str) -> bytes:
     piece, position = b"", 0
     for escape in _RWKV_ESCAPE.finditer(text):
-        piece += raw(text[position : escape.start()])
+        piece += encode_raw(text[position : escape.start()])
         code, letter = escape.groups()
-        piece += bytes([int(code, 16)]) if code else raw(_RWKV_LETTERS.get(letter, letter))
+        piece += bytes([int(code, 16)]) if code else encode_raw(_RWKV_LETTERS.get(letter, letter))
         position = escape.end()
-    return piece + raw(text[position:])
+    return piece + encode_raw(text[position:])
 
 
 def _plain(metadata: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
@@ -203,7 +203,7 @@ def _plain(metadata: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
     return vocabulary, defined
 
 
-def _merged(metadata: Mapping[str, Any], cut: Cut | None) -> Backend:
+def _merged(metadata: Mapping[str, Any], cut: Pretokenizer | None) -> Backend:
     """Byte-level merging; without a cut, merging over whole lines with spaces as low lines."""
     vocabulary, defined = _plain(metadata)
     merges = []

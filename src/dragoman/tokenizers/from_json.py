@@ -20,13 +20,13 @@ from tokenizers import Tokenizer as Backend
 from dragoman.errors import ModelBroken
 from dragoman.tokenizers.vocabulary import (
     Vocabulary,
-    beginning,
-    byte_level,
-    byte_of,
-    endings,
+    find_bos_id,
+    decode_byte_level,
+    parse_byte_token,
+    find_stop_ids,
     is_markup,
-    raw,
-    spaced,
+    encode_raw,
+    decode_spaced,
 )
 
 log = logging.getLogger("dragoman.tokenizer")
@@ -45,9 +45,9 @@ def vocabulary_from_directory(path: Path) -> Vocabulary:
     }
     config = _optional(path / "tokenizer_config.json")
     variables = _variables(config, _optional(path / "special_tokens_map.json"))
-    bos = words.get(variables.get("bos_token", ""), beginning(specials))
+    bos = words.get(variables.get("bos_token", ""), find_bos_id(specials))
     eos = words.get(variables.get("eos_token", ""))
-    ends = endings([*_said_endings(path), eos], specials)
+    ends = find_stop_ids([*_said_endings(path), eos], specials)
     return Vocabulary(
         pieces=_pieces(file, words, added),
         specials=specials,
@@ -142,15 +142,15 @@ def _pieces(
     pieces = [b""] * (max(words.values(), default=-1) + 1)
     for text, token in words.items():
         if text in added:
-            pieces[token] = raw(text)
+            pieces[token] = encode_raw(text)
         elif level:
-            pieces[token] = byte_level(text)
+            pieces[token] = decode_byte_level(text)
         elif prefix:
-            pieces[token] = raw(
+            pieces[token] = encode_raw(
                 text.removeprefix(prefix) if text.startswith(prefix) else f" {text}"
             )
         else:
-            pieces[token] = byte_of(text) or spaced(text)
+            pieces[token] = parse_byte_token(text) or decode_spaced(text)
     return pieces
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Cut(Struct, frozen=True):
+class Pretokenizer(Struct, frozen=True):
     """One way of cutting, and the two defaults that come with it."""
 
     patterns: tuple[str, ...]
@@ -75,33 +75,33 @@ _DIGITS_CJK_CODE = (
 _MIXED_CASE = (_cased(_NOT_SMALL, _NOT_CAPITAL, r"\p{N}{1,3}"),)
 _LONG_SPACES = "|".join(rf"\s{{{run}}}(?!\S)" for run in (512, 256, 128, 64, 32, 16, 8, 4, "1,2"))
 
-_GROUPS: tuple[tuple[str, Cut], ...] = (
+_GROUPS: tuple[tuple[str, Pretokenizer], ...] = (
     (
         "default",
-        Cut((r"[\p{P}\$\+<=>\^~\|]+", _CLASSIC, r"\p{N}+", "[0-9][0-9][0-9]")),
+        Pretokenizer((r"[\p{P}\$\+<=>\^~\|]+", _CLASSIC, r"\p{N}+", "[0-9][0-9][0-9]")),
     ),
     (
         "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
-        Cut(_THREE_DIGITS, whole_words=True, add_bos=True),
+        Pretokenizer(_THREE_DIGITS, whole_words=True, add_bos=True),
     ),
-    ("glm4 glm5", Cut(_THREE_DIGITS, whole_words=True)),
-    ("dbrx smaug-bpe chatglm-bpe", Cut(_THREE_DIGITS)),
+    ("glm4 glm5", Pretokenizer(_THREE_DIGITS, whole_words=True)),
+    ("dbrx smaug-bpe chatglm-bpe", Pretokenizer(_THREE_DIGITS)),
     (
         "gpt-2 mpt olmo phi-2 jina-es jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code "
         "gigachat a.x-4.0 mellum modern-bert roberta-bpe jais exaone4 trillion granite-docling",
-        Cut((_CLASSIC,)),
+        Pretokenizer((_CLASSIC,)),
     ),
     (
         "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2",
-        Cut(_DIGITS_THEN_CLASSIC),
+        Pretokenizer(_DIGITS_THEN_CLASSIC),
     ),
     (
         "qwen2 deepseek-r1-qwen kormo f2llmv2 stablelm2 megrez hunyuan grok-2 solar-open",
-        Cut(_ONE_DIGIT),
+        Pretokenizer(_ONE_DIGIT),
     ),
     (
         "qwen35",
-        Cut(
+        Pretokenizer(
             (
                 rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
                 rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACE}",
@@ -110,7 +110,7 @@ _GROUPS: tuple[tuple[str, Cut], ...] = (
     ),
     (
         "deepseek-llm",
-        Cut(
+        Pretokenizer(
             (
                 r"[\r\n]",
                 rf"\s?[{_ALPHABETS}]+",
@@ -121,11 +121,11 @@ _GROUPS: tuple[tuple[str, Cut], ...] = (
             )
         ),
     ),
-    ("deepseek-coder", Cut((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, r"\p{N}"))),
-    ("deepseek-v3 hunyuan-dense hy_v4 joyai-llm", Cut(_DIGITS_CJK_CODE)),
+    ("deepseek-coder", Pretokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, r"\p{N}"))),
+    ("deepseek-v3 hunyuan-dense hy_v4 joyai-llm", Pretokenizer(_DIGITS_CJK_CODE)),
     (
         "spark2_5",
-        Cut(
+        Pretokenizer(
             (
                 r"\p{N}{1,3}",
                 _KANJI_KANA,
@@ -134,24 +134,24 @@ _GROUPS: tuple[tuple[str, Cut], ...] = (
             )
         ),
     ),
-    ("falcon", Cut((r"[\p{P}\$\+<=>\^~\|`]+", _CLASSIC, "[0-9][0-9][0-9]"))),
-    ("bloom poro-chat gpt3-finnish", Cut((_SENTENCE_MARKS,))),
-    ("viking", Cut((_SENTENCE_MARKS, r"\p{N}"))),
+    ("falcon", Pretokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _CLASSIC, "[0-9][0-9][0-9]"))),
+    ("bloom poro-chat gpt3-finnish", Pretokenizer((_SENTENCE_MARKS,))),
+    ("viking", Pretokenizer((_SENTENCE_MARKS, r"\p{N}"))),
     (
         "tekken",
-        Cut((_cased(_NOT_SMALL, _NOT_CAPITAL, r"\p{N}", ""),), whole_words=True, add_bos=True),
+        Pretokenizer((_cased(_NOT_SMALL, _NOT_CAPITAL, r"\p{N}", ""),), whole_words=True, add_bos=True),
     ),
-    ("gpt-4o llama4 kanana2 talkie minimax-m2", Cut(_MIXED_CASE)),
+    ("gpt-4o llama4 kanana2 talkie minimax-m2", Pretokenizer(_MIXED_CASE)),
     (
         "granite-embed-multi-97m",
-        Cut(
+        Pretokenizer(
             (_cased(_MARKED_NOT_SMALL, _MARKED_NOT_CAPITAL, r"\p{N}{1,3}"),),
             whole_words=True,
         ),
     ),
     (
         "exaone-moe",
-        Cut(
+        Pretokenizer(
             (
                 rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+"
                 r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
@@ -160,7 +160,7 @@ _GROUPS: tuple[tuple[str, Cut], ...] = (
     ),
     (
         "bailingmoe bailingmoe2 llada-moe",
-        Cut(
+        Pretokenizer(
             (
                 rf"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|{_WORD}|\p{{N}}|{_SYMBOLS}"
                 r"|\s*[\r\n]|\s+(?!\S)|\s+",
@@ -169,18 +169,18 @@ _GROUPS: tuple[tuple[str, Cut], ...] = (
     ),
     (
         "seed-coder",
-        Cut((rf"{_ENDINGS}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACE}",)),
+        Pretokenizer((rf"{_ENDINGS}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACE}",)),
     ),
-    ("ufakzeka", Cut((_modern(r"\p{N}", ""),))),
-    ("laguna", Cut((r"[^\n]+|[\n]+", *_ONE_DIGIT))),
-    ("minicpm5", Cut((r"\p{N}{1,3}", _modern(r"\p{N}+")), whole_words=True)),
+    ("ufakzeka", Pretokenizer((_modern(r"\p{N}", ""),))),
+    ("laguna", Pretokenizer((r"[^\n]+|[\n]+", *_ONE_DIGIT))),
+    ("minicpm5", Pretokenizer((r"\p{N}{1,3}", _modern(r"\p{N}+")), whole_words=True)),
     (
         "jais-2",
-        Cut((rf"{_ENDINGS}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|\s*[\r\n]+|{_LONG_SPACES}|\s",)),
+        Pretokenizer((rf"{_ENDINGS}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|\s*[\r\n]+|{_LONG_SPACES}|\s",)),
     ),
     (
         "k2-horizon",
-        Cut(
+        Pretokenizer(
             (
                 _ENDINGS + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}|\p{M}|" + "\u200c|\u200d" + r")+"
                 rf"|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACE}",
@@ -189,4 +189,4 @@ _GROUPS: tuple[tuple[str, Cut], ...] = (
     ),
 )
 
-CUTS: dict[str, Cut] = {name: cut for names, cut in _GROUPS for name in names.split()}
+PRETOKENIZERS: dict[str, Pretokenizer] = {name: cut for names, cut in _GROUPS for name in names.split()}

@@ -52,7 +52,7 @@ class TextEngine(Protocol):
     async def tokenize(self, text: str, special: bool) -> list[int]: ...
 
 
-class _Vocabular:
+class _BaseTokenizer:
     """What every tokenizer knows of its tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -79,7 +79,7 @@ class _Vocabular:
         return data.decode("utf-8", "replace")
 
 
-class Tokenizer(_Vocabular):
+class Tokenizer(_BaseTokenizer):
     """A tokenizer of our own, for plain text."""
 
     def __init__(self, vocabulary: Vocabulary, backend: Backend) -> None:
@@ -101,7 +101,7 @@ class Tokenizer(_Vocabular):
         return await asyncio.to_thread(self.encode_now, text)
 
 
-class EngineTokenizer(_Vocabular):
+class EngineTokenizer(_BaseTokenizer):
     """The engine's tokenizer behind the same interface, for kinds that cannot be rebuilt."""
 
     def __init__(self, vocabulary: Vocabulary, engine: TextEngine) -> None:
@@ -141,12 +141,12 @@ def _whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def from_gguf(metadata: Mapping[str, Any], engine: TextEngine | None = None) -> AnyTokenizer | None:
+def tokenizer_from_gguf(metadata: Mapping[str, Any], engine: TextEngine | None = None) -> AnyTokenizer | None:
     """The tokenizer of a GGUF file; the engine's own where it cannot be rebuilt."""
     return _choose(vocabulary_from_gguf(metadata), backend_from_gguf(metadata), engine)
 
 
-def from_directory(path: Path, engine: TextEngine | None = None) -> AnyTokenizer | None:
+def tokenizer_from_directory(path: Path, engine: TextEngine | None = None) -> AnyTokenizer | None:
     """The tokenizer of a model directory with a `tokenizer.json`."""
     try:
         return _choose(vocabulary_from_directory(path), backend_from_directory(path), engine)
@@ -163,7 +163,7 @@ def _choose(
     return EngineTokenizer(vocabulary, engine) if engine is not None and vocabulary.pieces else None
 
 
-class Difference(Struct, frozen=True):
+class TokenizerDifference(Struct, frozen=True):
     """A text on which two tokenizers differ."""
 
     text: str
@@ -216,21 +216,21 @@ PROBES = (
 )
 
 
-async def prove(tokenizer: Tokenizer, tokenize: EngineTokenize) -> list[Difference]:
+async def compare_with_engine(tokenizer: Tokenizer, tokenize: EngineTokenize) -> list[TokenizerDifference]:
     """Where our ids differ from the engine's own. An empty list is a proof."""
     found = []
     for text in PROBES:
         ours, theirs = tokenizer.encode_now(text), await tokenize(text, False)
         if ours != theirs:
-            found.append(Difference(text, ours, list(theirs)))
+            found.append(TokenizerDifference(text, ours, list(theirs)))
     return found
 
 
-async def proved(tokenizer: AnyTokenizer, engine: TextEngine) -> AnyTokenizer:
+async def verify_tokenizer(tokenizer: AnyTokenizer, engine: TextEngine) -> AnyTokenizer:
     """The tokenizer itself if it agrees with the engine, else the engine's."""
     if not isinstance(tokenizer, Tokenizer):
         return tokenizer
-    differences = await prove(tokenizer, engine.tokenize)
+    differences = await compare_with_engine(tokenizer, engine.tokenize)
     if not differences:
         return tokenizer
     log.warning(

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 # texts that end an answer, wherever they are special tokens
-ENDINGS = frozenset(
+STOP_TEXTS = frozenset(
     {
         "<|eot_id|>",
         "<|im_end|>",
@@ -44,7 +44,7 @@ ENDINGS = frozenset(
         "[e~[",
     }
 )
-BEGINNINGS = ("<|begin_of_text|>", "<bos>", "<s>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>")
+BOS_TEXTS = ("<|begin_of_text|>", "<bos>", "<s>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>")
 # words in angle brackets that a model learnt as part of ordinary text
 _HTML = (
     "a b blockquote br caption code dd div dl dt em h1 h2 h3 h4 h5 h6 hr i img li ol p pre s span "
@@ -77,21 +77,21 @@ def is_markup(text: str) -> bool:
     return text.strip("</>").lower() not in HTML
 
 
-def endings(said: Iterable[int | None], specials: Mapping[str, int]) -> frozenset[int]:
+def find_stop_ids(said: Iterable[int | None], specials: Mapping[str, int]) -> frozenset[int]:
     """All ids that end an answer: what the model says, and the well-known special texts."""
     ids = {token for token in said if token is not None}
-    texts = ENDINGS & specials.keys()
+    texts = STOP_TEXTS & specials.keys()
     # Where a message can end in a return or a call, `<|end|>` only closes one of several messages
     if {"<|return|>", "<|call|>"} <= texts or {"<|calls|>", "<|flush|>"} <= texts:
         texts -= {"<|end|>"}
     return frozenset(ids | {specials[text] for text in texts})
 
 
-def beginning(specials: Mapping[str, int]) -> int | None:
-    return next((specials[text] for text in BEGINNINGS if text in specials), None)
+def find_bos_id(specials: Mapping[str, int]) -> int | None:
+    return next((specials[text] for text in BOS_TEXTS if text in specials), None)
 
 
-def byte_of(text: str) -> bytes | None:
+def parse_byte_token(text: str) -> bytes | None:
     """The byte that a token like `<0x0A>` stands for."""
     found = _BYTE.fullmatch(text)
     return bytes([int(found[1], 16)]) if found else None
@@ -108,22 +108,22 @@ def _byte_letters() -> dict[str, int]:
 BYTE_LETTERS = _byte_letters()
 
 
-def byte_level(text: str) -> bytes:
+def decode_byte_level(text: str) -> bytes:
     """Bytes of a byte-level token; a letter that stands for no byte stands for itself."""
     try:
         return bytes(map(BYTE_LETTERS.__getitem__, text))
     except KeyError:
         return b"".join(
-            bytes([BYTE_LETTERS[letter]]) if letter in BYTE_LETTERS else raw(letter)
+            bytes([BYTE_LETTERS[letter]]) if letter in BYTE_LETTERS else encode_raw(letter)
             for letter in text
         )
 
 
-def raw(text: str) -> bytes:
+def encode_raw(text: str) -> bytes:
     """Bytes as they were in the file, even where they were not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
-def spaced(text: str) -> bytes:
+def decode_spaced(text: str) -> bytes:
     """Bytes of a token that writes its spaces as low lines."""
-    return raw(text.replace("\u2581", " "))
+    return encode_raw(text.replace("\u2581", " "))

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
 
-__all__ = ["Isolated", "Timing"]
+__all__ = ["SubprocessEngine", "Timing"]

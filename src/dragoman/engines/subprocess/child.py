@@ -26,7 +26,13 @@ from typing import Any
 from dragoman.engines import capabilities_of
 from dragoman.engines.step_queue import CROWDED, merge
 from dragoman.engines.subprocess import messages
-from dragoman.errors import DragomanError, SerializedError, ModelBroken, Unsupported, serialize_error
+from dragoman.errors import (
+    DragomanError,
+    ModelBroken,
+    SerializedError,
+    Unsupported,
+    serialize_error,
+)
 from dragoman.types import Job, Step
 
 log = logging.getLogger("dragoman.isolated")

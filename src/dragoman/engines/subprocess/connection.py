@@ -23,7 +23,14 @@ import msgspec
 
 from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.subprocess import messages
-from dragoman.errors import DragomanError, EngineDown, EngineFailed, ModelBroken, deserialize_error, serialize_error
+from dragoman.errors import (
+    DragomanError,
+    EngineDown,
+    EngineFailed,
+    ModelBroken,
+    deserialize_error,
+    serialize_error,
+)
 
 LAST_LINES = 40
 LONGEST_LINE = 2000

@@ -14,11 +14,11 @@ import re
 from collections.abc import Callable
 
 from dragoman.errors import BadRequest
-from dragoman.grammar.compiler.verify import costly
-from dragoman.grammar.regex.search import searched
-from dragoman.grammar.schema import parse
+from dragoman.grammar.compiler.verify import is_too_complex_error
+from dragoman.grammar.lark_builder import Lark, quoted
+from dragoman.grammar.regex.full_match import searched
+from dragoman.grammar.schema import schema_parser
 from dragoman.grammar.writer.json_values import Writer
-from dragoman.grammar.writer.lark import Lark, quoted
 from dragoman.types import Constraint
 
 LONGEST = 64 * 1024  # characters
@@ -99,7 +99,7 @@ def included(lark: Lark, shape: Constraint, warnings: list[str]) -> str:
             said = json.loads(text)
         except ValueError:
             raise _invalid(shape, "A schema in the grammar is not valid JSON.") from None
-        checked = parse.read(said, at=shape.param, strict=False)
+        checked = schema_parser.read(said, at=shape.param, strict=False)
         warnings.extend(checked.loose)
         return Writer(lark, dict(checked.definitions), ordered=True).value(checked.root)
 
@@ -126,7 +126,7 @@ def _check(said: str, shape: Constraint) -> None:
     from llguidance import LLMatcher
 
     wrong = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(said))
-    if wrong and costly(wrong):
+    if wrong and is_too_complex_error(wrong):
         raise BadRequest(
             f"`{shape.param}` is too complex.", param=shape.param, code="constraint_too_complex"
         )

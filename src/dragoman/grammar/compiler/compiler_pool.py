@@ -33,19 +33,19 @@ from msgspec import Struct
 from dragoman.errors import (
     BadRequest,
     Draining,
-    SerializedError,
     Overloaded,
+    SerializedError,
     Unavailable,
     deserialize_error,
     serialize_error,
 )
-from dragoman.grammar.compiler.worker import WALL, blamed, too_complex
-from dragoman.grammar.compiler.worker_process import Bench
-from dragoman.grammar.spec import Made, Order
+from dragoman.grammar.compiler.worker import WALL_CLOCK_FACTOR, find_param, too_complex
+from dragoman.grammar.compiler.worker_process import WorkerProcess
+from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
 
 log = logging.getLogger("dragoman.constraint")
 
-COMPILED = "dragoman.grammar.compiler.compile:compiled"
+COMPILED = "dragoman.grammar.compiler.compile:compile_grammar"
 OVERHEAD = 400  # bytes of an entry besides its texts
 OVERRUN = -getattr(signal, "SIGPROF", 0)
 # ends that say nothing about the order
@@ -58,12 +58,12 @@ BOOT = (
 )
 
 Key: TypeAlias = bytes  # a digest
-Kept: TypeAlias = Made | SerializedError
+Outcome: TypeAlias = CompiledGrammar | SerializedError
 
 _encoder = msgspec.json.Encoder()
 
 
-class Stats(Struct, frozen=True, kw_only=True):
+class CompilerStats(Struct, frozen=True, kw_only=True):
     """A workshop at one moment."""
 
     entries: int  # in the cache
@@ -75,90 +75,92 @@ class Stats(Struct, frozen=True, kw_only=True):
     waiting: int
 
 
-class Cache:
+class GrammarCache:
     """What came of orders, the latest used last; bounded by number and by bytes."""
 
     def __init__(self, entries: int, limit: int) -> None:
         self.bytes = 0
         self._entries = entries
         self._limit = limit
-        self._kept: OrderedDict[Key, tuple[Kept, int]] = OrderedDict()
+        self._items: OrderedDict[Key, tuple[Outcome, int]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._items)
 
-    def get(self, key: Key) -> Kept | None:
-        found = self._kept.get(key)
+    def get(self, key: Key) -> Outcome | None:
+        found = self._items.get(key)
         if found is None:
             return None
-        self._kept.move_to_end(key)
+        self._items.move_to_end(key)
         return found[0]
 
-    def put(self, key: Key, kept: Kept) -> None:
+    def put(self, key: Key, kept: Outcome) -> None:
         size = OVERHEAD + _size(kept)
         if size > self._limit // 4:  # one order shall not push out all others
             return
-        self._forget(self._kept.pop(key, None))
-        self._kept[key] = kept, size
+        self._subtract(self._items.pop(key, None))
+        self._items[key] = kept, size
         self.bytes += size
-        while len(self._kept) > self._entries or self.bytes > self._limit:
-            self._forget(self._kept.popitem(last=False)[1])
+        while len(self._items) > self._entries or self.bytes > self._limit:
+            self._subtract(self._items.popitem(last=False)[1])
 
-    def _forget(self, entry: tuple[Kept, int] | None) -> None:
+    def _subtract(self, entry: tuple[Outcome, int] | None) -> None:
         if entry is not None:
             self.bytes -= entry[1]
 
 
-def _size(kept: Kept) -> int:
-    if isinstance(kept, Made):
+def _size(kept: Outcome) -> int:
+    if isinstance(kept, CompiledGrammar):
         texts = [kept.grammar or "", *kept.warnings]
     else:
         texts = [kept.message, kept.param or "", kept.code or ""]
     return sum(map(sys.getsizeof, texts))
 
 
-class Flight:
+class PendingCompile:
     """One compile, and how many wait for it."""
 
-    def __init__(self, order: Order, data: bytes) -> None:
-        self.order = order
+    def __init__(self, order: GrammarSpec, data: bytes) -> None:
+        self.spec = order
         self.data = data
-        self.passengers = 0
-        self.turn: asyncio.Future[Bench | SerializedError] = asyncio.get_running_loop().create_future()
-        self.task: asyncio.Task[Kept] | None = None
+        self.waiters = 0
+        self.worker: asyncio.Future[WorkerProcess | SerializedError] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self.task: asyncio.Task[Outcome] | None = None
 
 
-class Workshop:
+class CompilerPool:
     """Makes grammars: `make` as often as you like, then `aclose`."""
 
     def __init__(
         self,
         *,
         workers: int | None = None,  # that run at once
-        seconds: float = 1.5,  # of processor time for an order
-        entries: int = 512,
-        bytes: int = 32 * 2**20,  # noqa: A002  (of the cache)
-        memory: int = 1 << 30,  # bytes for a worker
+        cpu_seconds: float = 1.5,  # of processor time for an order
+        cache_entries: int = 512,
+        cache_bytes: int = 32 * 2**20,  # noqa: A002  (of the cache)
+        worker_memory: int = 1 << 30,  # bytes for a worker
         target: str = COMPILED,
     ) -> None:
         self.workers = workers or min(2, os.cpu_count() or 1)
-        self.queue = 256  # orders that may wait for a worker
-        self.patience = 10.0  # seconds that one waits
-        self._seconds = seconds
-        self._cache = Cache(entries, bytes)
-        self._start = [sys.executable, "-c", BOOT, target, str(memory), str(seconds)]
-        self._flights: dict[Key, Flight] = {}
-        self._queue: deque[Flight] = deque()
-        self._crew: set[Bench] = set()  # all whose process may be alive
-        self._free: list[Bench] = []
+        self.queue_limit = 256  # orders that may wait for a worker
+        self.queue_timeout = 10.0  # seconds that one waits
+        self._cpu_seconds = cpu_seconds
+        self._cache = GrammarCache(cache_entries, cache_bytes)
+        self._command = [sys.executable, "-c", BOOT, target, str(worker_memory), str(cpu_seconds)]
+        self._pending: dict[Key, PendingCompile] = {}
+        self._queue: deque[PendingCompile] = deque()
+        self._workers: set[WorkerProcess] = set()  # all whose process may be alive
+        self._idle: list[WorkerProcess] = []
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._proven = False  # a worker can be started here, and was wanted
+        self._can_start_workers = False  # a worker can be started here, and was wanted
         self._closed = False
         self._hits = self._misses = self._restarts = self._working = 0
 
     @property
-    def stats(self) -> Stats:
-        return Stats(
+    def stats(self) -> CompilerStats:
+        return CompilerStats(
             entries=len(self._cache),
             bytes=self._cache.bytes,
             hits=self._hits,
@@ -171,181 +173,185 @@ class Workshop:
     @property
     def pids(self) -> list[int]:
         """The workers' process ids."""
-        return [bench.pid for bench in self._crew if bench.pid is not None]
+        return [bench.pid for bench in self._workers if bench.pid is not None]
 
-    async def make(self, order: Order) -> Made:
+    async def compile(self, order: GrammarSpec) -> CompiledGrammar:
         """The grammar of an order; `BadRequest` if it has none, `Overloaded` if it must wait."""
         try:
             data = _encoder.encode(order)
         except (TypeError, ValueError, OverflowError, RecursionError):
-            raise BadRequest("This constraint cannot be read.", param=blamed(order)) from None
+            raise BadRequest("This constraint cannot be read.", param=find_param(order)) from None
         key = hashlib.sha256(data).digest()
         kept = self._cache.get(key)
         if kept is not None:
             self._hits += 1
         else:
-            kept = await self._fly(key, order, data)
+            kept = await self._join_or_start(key, order, data)
         if isinstance(kept, SerializedError):
             raise deserialize_error(kept)
         return kept
 
-    async def warm(self) -> None:
+    async def warm_up(self) -> None:
         """Start all workers ahead of the first order."""
-        self._proven = True
-        self._hire()
-        if starting := [bench.ready for bench in self._crew]:
+        self._can_start_workers = True
+        self._start_workers()
+        if starting := [bench.ready for bench in self._workers]:
             await asyncio.wait(starting)
 
     async def aclose(self) -> None:
         """End all workers; who waits for an order is told that the server stops."""
         self._closed = True
         for flight in self._queue:
-            _give(flight, _stopping())
+            _assign(flight, _stopping_error())
         self._queue.clear()
-        for bench in self._crew:
+        for bench in self._workers:
             bench.kill()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _fly(self, key: Key, order: Order, data: bytes) -> Kept:
+    async def _join_or_start(self, key: Key, order: GrammarSpec, data: bytes) -> Outcome:
         """Wait for a compile of this order, one that is under way or a new one."""
-        flight = self._flights.get(key)
+        flight = self._pending.get(key)
         if flight is None:
-            flight = self._board(key, order, data)
+            flight = self._enqueue(key, order, data)
         else:
             self._hits += 1
-        task = cast("asyncio.Task[Kept]", flight.task)
-        flight.passengers += 1
+        task = cast("asyncio.Task[Outcome]", flight.task)
+        flight.waiters += 1
         try:
             return await asyncio.shield(task)
         finally:
-            flight.passengers -= 1
-            if not flight.passengers and not flight.turn.done():
-                flight.turn.cancel()
+            flight.waiters -= 1
+            if not flight.waiters and not flight.worker.done():
+                flight.worker.cancel()
                 self._queue.remove(flight)
-                del self._flights[key]
+                del self._pending[key]
 
-    def _board(self, key: Key, order: Order, data: bytes) -> Flight:
+    def _enqueue(self, key: Key, order: GrammarSpec, data: bytes) -> PendingCompile:
         if self._closed:
-            raise deserialize_error(_stopping())
-        if len(self._queue) >= self.queue:
-            raise deserialize_error(_crowded())
+            raise deserialize_error(_stopping_error())
+        if len(self._queue) >= self.queue_limit:
+            raise deserialize_error(_queue_full_error())
         self._misses += 1
-        flight = self._flights[key] = Flight(order, data)
+        flight = self._pending[key] = PendingCompile(order, data)
         self._queue.append(flight)
-        self._hire()
+        self._start_workers()
         self._dispatch()
-        flight.task = self._begin(self._complete(key, flight))
+        flight.task = self._start_task(self._run_pending(key, flight))
         return flight
 
-    async def _complete(self, key: Key, flight: Flight) -> Kept:
+    async def _run_pending(self, key: Key, flight: PendingCompile) -> Outcome:
         try:
-            await asyncio.wait({flight.turn}, timeout=self.patience)
-            if not flight.turn.done():
+            await asyncio.wait({flight.worker}, timeout=self.queue_timeout)
+            if not flight.worker.done():
                 self._queue.remove(flight)
-                _give(flight, _crowded())
-            if flight.turn.cancelled():
-                return _crowded()  # nobody is there to hear it
-            given = flight.turn.result()
-            return given if isinstance(given, SerializedError) else await self._use(given, key, flight)
+                _assign(flight, _queue_full_error())
+            if flight.worker.cancelled():
+                return _queue_full_error()  # nobody is there to hear it
+            given = flight.worker.result()
+            return (
+                given if isinstance(given, SerializedError) else await self._compile_with(given, key, flight)
+            )
         finally:
-            if self._flights.get(key) is flight:
-                del self._flights[key]
+            if self._pending.get(key) is flight:
+                del self._pending[key]
 
-    async def _use(self, bench: Bench, key: Key, flight: Flight) -> Kept:
+    async def _compile_with(self, bench: WorkerProcess, key: Key, flight: PendingCompile) -> Outcome:
         """Have a worker do it, and remember what is certain to be so again."""
         try:
-            answer = await bench.ask(flight.data, WALL * self._seconds)
+            answer = await bench.compile(flight.data, WALL_CLOCK_FACTOR * self._cpu_seconds)
         except msgspec.DecodeError:
             bench.kill()
             answer = None
         finally:
             self._working -= 1
-        if answer is None or answer.spoilt:
+        if answer is None or answer.needs_restart:
             bench.kill()
         else:
-            self._free.append(bench)
+            self._idle.append(bench)
         self._dispatch()
         if answer is not None:
-            kept = answer.made if answer.made is not None else cast(SerializedError, answer.note)
+            kept = answer.compiled if answer.compiled is not None else cast(SerializedError, answer.error)
         elif self._closed:
-            return _stopping()
+            return _stopping_error()
         else:
-            slow = bench.late or bench.code == OVERRUN
+            slow = bench.timed_out or bench.exit_code == OVERRUN
             why = "took too long" if slow else "is too complex"
-            kept = too_complex(flight.order, f"This constraint {why} to compile.")
-            if bench.late or bench.code in OUTSIDE:
+            kept = too_complex(flight.spec, f"This constraint {why} to compile.")
+            if bench.timed_out or bench.exit_code in OUTSIDE:
                 return kept
         self._cache.put(key, kept)
         return kept
 
     def _dispatch(self) -> None:
         """Bring those who wait and those who are free together."""
-        self._free = [bench for bench in self._free if not bench.gone.done()]
-        while self._queue and self._free and self._working < self.workers:
-            bench = self._free.pop()
-            bench.used = True
+        self._idle = [bench for bench in self._idle if not bench.exited.done()]
+        while self._queue and self._idle and self._working < self.workers:
+            bench = self._idle.pop()
+            bench.was_used = True
             self._working += 1
-            _give(self._queue.popleft(), bench)
+            _assign(self._queue.popleft(), bench)
 
-    def _hire(self) -> None:
+    def _start_workers(self) -> None:
         """Start as many workers as should be there."""
         wanted = min(self.workers, len(self._queue) + self._working)
-        if self._proven:
+        if self._can_start_workers:
             wanted = self.workers + 1
-        while len(self._crew) < wanted and not self._closed:
-            bench = Bench()
-            self._crew.add(bench)
-            self._begin(self._employ(bench))
+        while len(self._workers) < wanted and not self._closed:
+            bench = WorkerProcess()
+            self._workers.add(bench)
+            self._start_task(self._run_worker(bench))
 
-    async def _employ(self, bench: Bench) -> None:
+    async def _run_worker(self, bench: WorkerProcess) -> None:
         """A worker from its first day to its last."""
-        if await bench.start([*self._start, *filter(_is_text, sys.path)]):
-            self._proven = True
-            self._free.append(bench)
+        if await bench.start([*self._command, *filter(_is_text, sys.path)]):
+            self._can_start_workers = True
+            self._idle.append(bench)
             self._dispatch()
-            self._hire()
-            await bench.gone
-            self._crew.discard(bench)
+            self._start_workers()
+            await bench.exited
+            self._workers.discard(bench)
             self._restarts += not self._closed
-            if bench.used or self._queue:  # one that died idle may do so again, for ever
-                self._hire()
+            if bench.was_used or self._queue:  # one that died idle may do so again, for ever
+                self._start_workers()
             return
-        await bench.gone
-        self._crew.discard(bench)
-        self._proven = False
+        await bench.exited
+        self._workers.discard(bench)
+        self._can_start_workers = False
         if self._closed:
             return
-        for line in bench.said:
+        for line in bench.stderr_lines:
             log.error("a worker for constraints did not start: %s", line)
-        if not self._crew:
+        if not self._workers:
             while self._queue:
-                _give(self._queue.popleft(), _unable())
+                _assign(self._queue.popleft(), _no_worker_error())
 
-    def _begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def _start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
 
-def _give(flight: Flight, given: Bench | SerializedError) -> None:
-    flight.turn.set_result(given)
+def _assign(flight: PendingCompile, given: WorkerProcess | SerializedError) -> None:
+    flight.worker.set_result(given)
 
 
 def _is_text(entry: object) -> bool:
     return isinstance(entry, str)
 
 
-def _crowded() -> SerializedError:
+def _queue_full_error() -> SerializedError:
     return serialize_error(
         Overloaded("Too many constraints wait to be compiled. Try again soon.", retry_after=2)
     )
 
 
-def _stopping() -> SerializedError:
+def _stopping_error() -> SerializedError:
     return serialize_error(Draining("The server is stopping.", retry_after=1))
 
 
-def _unable() -> SerializedError:
-    return serialize_error(Unavailable("Constraints cannot be compiled at the moment.", retry_after=10))
+def _no_worker_error() -> SerializedError:
+    return serialize_error(
+        Unavailable("Constraints cannot be compiled at the moment.", retry_after=10)
+    )

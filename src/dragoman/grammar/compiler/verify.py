@@ -29,29 +29,31 @@ _TOKEN = re.compile(r"<\[[0-9]+\]>")
 _COSTLY = re.compile("(?i)too (?:big|many|complex)|fuel|limit|max is")
 
 
-def verdict(grammar: str) -> Verdict:
+def verify(grammar: str) -> Verdict:
     """What is to be said of a grammar; `nowhere` is one that allows nothing at all."""
-    return _in_little_room(lambda: _judged(grammar))
+    return _run_with_small_stack(lambda: _verify(grammar))
 
 
-def _judged(grammar: str) -> Verdict:
+def _verify(grammar: str) -> Verdict:
     from llguidance import LLMatcher
 
-    said = str(LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar), limits=_limits()))
+    said = str(
+        LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar), limits=_build_limits())
+    )
     if said:
-        return "costly" if costly(said) else "wrong"
+        return "costly" if is_too_complex_error(said) else "wrong"
     # control tokens have other numbers here; which of them it is costs the same
     plain = _TOKEN.sub(f"<[{CONTROL}]>", grammar)
-    matcher = LLMatcher(_tokenizer(), plain, log_level=0, limits=_limits())
+    matcher = LLMatcher(_byte_tokenizer(), plain, log_level=0, limits=_build_limits())
     if matcher.is_error():
         said = matcher.get_error().partition("\n")[0]
-        if costly(said):
+        if is_too_complex_error(said):
             return "costly"
         return "fine" if "token" in said.lower() else "wrong"  # it may name those of a model
-    return _followed(matcher)
+    return _walk(matcher)
 
 
-def _followed(matcher: Any) -> Verdict:
+def _walk(matcher: Any) -> Verdict:
     chance = random.Random(0)
     for step in range(STEPS):
         mask = matcher.compute_bitmask()
@@ -59,7 +61,7 @@ def _followed(matcher: Any) -> Verdict:
         if allowed and not matcher.is_error():
             matcher.consume_token(chance.choice(allowed))
         if matcher.is_error():
-            if costly(matcher.get_error()):
+            if is_too_complex_error(matcher.get_error()):
                 return "costly"
             return "fine" if step else "nowhere"  # chance may lead to where no model would go
         if not allowed:
@@ -67,12 +69,12 @@ def _followed(matcher: Any) -> Verdict:
     return "fine"
 
 
-def costly(said: str) -> bool:
+def is_too_complex_error(said: str) -> bool:
     """Whether a reader of grammars says that one is too much for it."""
     return _COSTLY.search(said.partition("\n")[0]) is not None
 
 
-def _limits() -> Any:
+def _build_limits() -> Any:
     from llguidance import LLParserLimits
 
     return LLParserLimits(
@@ -85,7 +87,7 @@ def _limits() -> Any:
     )
 
 
-class _Bytes:
+class _ByteTokens:
     """What `TokenizerWrapper` reads from a tokenizer: a token for each byte, control and end."""
 
     eos_token_id = END
@@ -98,13 +100,13 @@ class _Bytes:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer() -> Any:
+def _byte_tokenizer() -> Any:
     from llguidance import LLTokenizer, TokenizerWrapper
 
-    return LLTokenizer(TokenizerWrapper(_Bytes()))
+    return LLTokenizer(TokenizerWrapper(_ByteTokens()))
 
 
-def _in_little_room(work: Callable[[], T]) -> T:
+def _run_with_small_stack(work: Callable[[], T]) -> T:
     """Do something with little stack: what needs more ends the process."""
     done: Future[T] = Future()
 

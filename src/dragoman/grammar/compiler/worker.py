@@ -26,67 +26,69 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import BadRequest, SerializedError, serialize_error
-from dragoman.grammar.spec import Made, Order
+from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
 
 log = logging.getLogger("dragoman.constraint")
 
 HEAD = 4
-LARGEST = 4 << 20  # bytes of a grammar and its warnings
-LONGEST = 8 * LARGEST  # bytes of a frame with them; an escaped letter takes six
-WALL = 4  # seconds on the wall for one of processor time, for machines that are busy
+MAX_RESULT_BYTES = 4 << 20  # bytes of a grammar and its warnings
+MAX_FRAME_BYTES = 8 * MAX_RESULT_BYTES  # bytes of a frame with them; an escaped letter takes six
+WALL_CLOCK_FACTOR = 4  # seconds on the wall for one of processor time, for machines that are busy
 TOO_COMPLEX = "constraint_too_complex"
 HINT = "Simplify it: fewer alternatives, shorter repetitions, less nesting."
 
-Target: TypeAlias = Callable[[Order], Made]
+Target: TypeAlias = Callable[[GrammarSpec], CompiledGrammar]
 
 
-class Answer(Struct, frozen=True, array_like=True):
+class CompileResult(Struct, frozen=True, array_like=True):
     """What came of an order: the one or the other."""
 
-    made: Made | None = None
-    note: SerializedError | None = None
-    spoilt: bool = False  # the process should do no more
+    compiled: CompiledGrammar | None = None
+    error: SerializedError | None = None
+    needs_restart: bool = False  # the process should do no more
 
 
-read_answer = msgspec.json.Decoder(Answer)
-_read_order = msgspec.json.Decoder(Order)
+result_decoder = msgspec.json.Decoder(CompileResult)
+_spec_decoder = msgspec.json.Decoder(GrammarSpec)
 _encoder = msgspec.json.Encoder()
 
 
-def blamed(order: Order) -> str | None:
+def find_param(order: GrammarSpec) -> str | None:
     """The parameter that an order came from."""
-    if order.shape is not None:
-        return order.shape.param or None
+    if order.constraint is not None:
+        return order.constraint.param or None
     texts = [tool.input.param for tool in order.tools if tool.input is not None]
     return texts[0] if len(order.tools) == 1 and texts else "tools"
 
 
-def too_complex(order: Order, why: str) -> SerializedError:
-    return serialize_error(BadRequest(f"{why} {HINT}", param=blamed(order), code=TOO_COMPLEX))
+def too_complex(order: GrammarSpec, why: str) -> SerializedError:
+    return serialize_error(BadRequest(f"{why} {HINT}", param=find_param(order), code=TOO_COMPLEX))
 
 
-def answered(target: Target, order: Order) -> Answer:
+def run_target(target: Target, order: GrammarSpec) -> CompileResult:
     """Do the work; whatever happens becomes an answer."""
     try:
         made = target(order)
-        if _weight(made) > LARGEST:
+        if _encoded_size(made) > MAX_RESULT_BYTES:
             raise MemoryError
-        return Answer(made=made)
+        return CompileResult(compiled=made)
     except BadRequest as error:
-        return Answer(note=serialize_error(error))
+        return CompileResult(error=serialize_error(error))
     except RecursionError:
         why, spoilt = "nested too deep", False
     except MemoryError:
         why, spoilt = "too large", True
     except BaseException as error:  # a panic of a native library is no Exception
         log.error("an order cannot be compiled", exc_info=error)
-        broken = BadRequest("This constraint cannot be compiled.", param=blamed(order))
-        return Answer(note=serialize_error(broken), spoilt=not isinstance(error, Exception))
+        broken = BadRequest("This constraint cannot be compiled.", param=find_param(order))
+        return CompileResult(error=serialize_error(broken), needs_restart=not isinstance(error, Exception))
     log.error("an order is %s", why)
-    return Answer(note=too_complex(order, f"This constraint is {why} to compile."), spoilt=spoilt)
+    return CompileResult(
+        error=too_complex(order, f"This constraint is {why} to compile."), needs_restart=spoilt
+    )
 
 
-def _weight(made: Made) -> int:
+def _encoded_size(made: CompiledGrammar) -> int:
     return sum(len(text.encode()) for text in (made.grammar or "", *made.warnings))
 
 
@@ -102,7 +104,7 @@ def _read(stream: BinaryIO) -> bytes | None:
     return data if len(head) == HEAD and len(data) == size else None
 
 
-def _confine(memory: int) -> None:
+def _apply_process_limits(memory: int) -> None:
     """Take no more than our share, where the system can see to that."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     for name in ("SIGPROF", "SIGALRM"):
@@ -120,14 +122,14 @@ def _confine(memory: int) -> None:
             resource.setrlimit(kind, (most, hard))
 
 
-def _limit(seconds: float) -> None:
+def _set_timers(seconds: float) -> None:
     """From now on there is so much time; 0 is no limit."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        signal.setitimer(signal.ITIMER_REAL, 2 * WALL * seconds)
+        signal.setitimer(signal.ITIMER_REAL, 2 * WALL_CLOCK_FACTOR * seconds)
 
 
-def _swollen(memory: int) -> bool:
+def _uses_too_much_memory(memory: int) -> bool:
     """Whether earlier orders left too little room for a later one."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[0])
@@ -136,7 +138,7 @@ def _swollen(memory: int) -> bool:
     return pages * os.sysconf("SC_PAGE_SIZE") > memory // 2
 
 
-def _find(target: str) -> Target:
+def _import_target(target: str) -> Target:
     module, _, function = target.partition(":")
     found: Target = getattr(importlib.import_module(module), function)
     return found
@@ -146,11 +148,11 @@ def _serve(target: Target, seconds: float, memory: int, out: BinaryIO) -> None:
     out.write(frame(b""))
     out.flush()
     while (data := _read(sys.stdin.buffer)) is not None:
-        order = _read_order.decode(data)
-        _limit(seconds)
-        answer = answered(target, order)
-        _limit(0)
-        if _swollen(memory):
+        order = _spec_decoder.decode(data)
+        _set_timers(seconds)
+        answer = run_target(target, order)
+        _set_timers(0)
+        if _uses_too_much_memory(memory):
             answer = msgspec.structs.replace(answer, spoilt=True)
         out.write(frame(_encoder.encode(answer)))
         out.flush()
@@ -158,12 +160,12 @@ def _serve(target: Target, seconds: float, memory: int, out: BinaryIO) -> None:
 
 def main() -> None:
     target, memory, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-    _confine(memory)
+    _apply_process_limits(memory)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     with contextlib.suppress(BrokenPipeError):
-        _serve(_find(target), seconds, memory, out)
+        _serve(_import_target(target), seconds, memory, out)
     sys.stderr.flush()
     os._exit(0)  # nothing here needs to be put in order
 

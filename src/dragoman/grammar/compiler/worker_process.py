@@ -14,28 +14,34 @@ import signal
 from collections import deque
 from typing import cast
 
-from dragoman.grammar.compiler.worker import HEAD, LONGEST, Answer, frame, read_answer
+from dragoman.grammar.compiler.worker import (
+    HEAD,
+    MAX_FRAME_BYTES,
+    CompileResult,
+    frame,
+    result_decoder,
+)
 
 log = logging.getLogger("dragoman.constraint")
 
-STARTING = 60.0  # seconds for a process to import what it needs
+START_TIMEOUT = 60.0  # seconds for a process to import what it needs
 LAST_LINES, LONGEST_LINE = 20, 2000
 
 
-class Bench(asyncio.SubprocessProtocol):
+class WorkerProcess(asyncio.SubprocessProtocol):
     """A place where one order at a time is worked on."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[bool] = loop.create_future()  # False: it never will be
-        self.gone: asyncio.Future[None] = loop.create_future()
-        self.said: deque[str] = deque(maxlen=LAST_LINES)
-        self.late = False
-        self.used = False
-        self.code: int | None = None  # what it ended with
+        self.exited: asyncio.Future[None] = loop.create_future()
+        self.stderr_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self.timed_out = False
+        self.was_used = False
+        self.exit_code: int | None = None  # what it ended with
         self._killed = False
-        self._heard = bytearray()
-        self._answer: asyncio.Future[bytes | None] | None = None
+        self._received = bytearray()
+        self._reply: asyncio.Future[bytes | None] | None = None
         self._process: asyncio.SubprocessTransport | None = None
 
     @property
@@ -52,31 +58,31 @@ class Bench(asyncio.SubprocessProtocol):
             )
         except (OSError, ValueError) as error:
             log.error("a worker for constraints cannot be started: %r", error)
-            self.gone.set_result(None)
-        ready = await self.hear(STARTING) is not None
+            self.exited.set_result(None)
+        ready = await self.receive(START_TIMEOUT) is not None
         if not ready:
             self.kill()
         self.ready.set_result(ready)
         return ready
 
-    async def ask(self, data: bytes, seconds: float) -> Answer | None:
+    async def compile(self, data: bytes, seconds: float) -> CompileResult | None:
         """Its answer to an order; None if it died over it or was killed for being late."""
-        if self._process is not None and not self.gone.done():
+        if self._process is not None and not self.exited.done():
             pipe = cast(asyncio.WriteTransport, self._process.get_pipe_transport(0))
             pipe.write(frame(data))
-        heard = await self.hear(seconds)
-        return None if heard is None else read_answer.decode(heard)
+        heard = await self.receive(seconds)
+        return None if heard is None else result_decoder.decode(heard)
 
-    async def hear(self, seconds: float) -> bytes | None:
+    async def receive(self, seconds: float) -> bytes | None:
         """The next frame it sends."""
-        if self.gone.done():
+        if self.exited.done():
             return None
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._answer = answer
-        self._cut()
+        self._reply = answer
+        self._deliver_frame()
         await asyncio.wait({answer}, timeout=seconds)
         if not answer.done():
-            self.late = True
+            self.timed_out = True
             self.kill()
         return await answer
 
@@ -94,29 +100,29 @@ class Bench(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:
-            self._heard += data
-            self._cut()
+            self._received += data
+            self._deliver_frame()
         else:
             for line in data.splitlines():
                 text = line[:LONGEST_LINE].decode(errors="replace")
-                self.said.append(text)
+                self.stderr_lines.append(text)
                 log.debug("%s", text)
 
     def connection_lost(self, error: Exception | None) -> None:
         """The process has ended, and all that it said was heard."""
         if self._process is not None:
-            self.code = self._process.get_returncode()
+            self.exit_code = self._process.get_returncode()
             self._process.close()
-        self.gone.set_result(None)
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(None)
+        self.exited.set_result(None)
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_result(None)
 
-    def _cut(self) -> None:
-        size = int.from_bytes(self._heard[:HEAD], "big")
-        if size > LONGEST:
+    def _deliver_frame(self) -> None:
+        size = int.from_bytes(self._received[:HEAD], "big")
+        if size > MAX_FRAME_BYTES:
             self.kill()
-        elif len(self._heard) >= HEAD + size and self._answer is not None:
-            body = bytes(self._heard[HEAD : HEAD + size])
-            del self._heard[: HEAD + size]
-            if not self._answer.done():
-                self._answer.set_result(body)
+        elif len(self._received) >= HEAD + size and self._reply is not None:
+            body = bytes(self._received[HEAD : HEAD + size])
+            del self._received[: HEAD + size]
+            if not self._reply.done():
+                self._reply.set_result(body)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dragoman.output.arguments.parameter_types import WORDS
+from dragoman.output.arguments.parameter_types import KEYWORDS_BY_TYPE
 from dragoman.types import Json
 
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname"})
@@ -35,7 +35,7 @@ UNENFORCED: dict[str, str | None] = {
 }
 APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "not"})
 ASSERTING = frozenset({"type", "enum", "const"}) | APPLICATORS | UNENFORCED.keys()
-ASSERTING |= frozenset().union(*WORDS.values())
+ASSERTING |= frozenset().union(*KEYWORDS_BY_TYPE.values())
 COUNTED = frozenset({"minProperties", "maxProperties", "propertyNames"})  # about all members
 FAR = 10**17  # where bounds stop
 
@@ -115,7 +115,7 @@ def types(schema: Mapping[str, Json], synonyms: Mapping[str, str]) -> tuple[str,
 
 def implied(schema: Mapping[str, Json]) -> list[str]:
     """The kinds that the words of a schema are about."""
-    found = [kind for kind, words in WORDS.items() if words & schema.keys()]
+    found = [kind for kind, words in KEYWORDS_BY_TYPE.items() if words & schema.keys()]
     if "object" not in found and others(schema) is not None:
         found.append("object")
     if "string" not in found and schema.get("format") in FORMATS:

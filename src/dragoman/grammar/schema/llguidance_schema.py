@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from dragoman.grammar.schema import keywords, limits
 from dragoman.grammar.schema.nodes import Number, Text
-from dragoman.grammar.schema.pointers import token
+from dragoman.grammar.schema.overapproximate import escape_token
 from dragoman.types import Json
 
 Verdict: TypeAlias = Literal["fine", "empty", "refused"]
@@ -180,7 +180,7 @@ class Whole:
             return {word: self._listed(value, here, depth)}
         if word in _TABLES:
             table = {
-                name: self._copy(inner, f"{here}/{token(name)}", depth + 1)
+                name: self._copy(inner, f"{here}/{escape_token(name)}", depth + 1)
                 for name, inner in value.items()
             }
             return {word: table}

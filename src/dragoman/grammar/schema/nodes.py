@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dragoman.grammar.client.text_node import Worded
+from dragoman.grammar.client.grammar_text import Worded
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from dragoman.grammar.regex.search import searchable
+from dragoman.grammar.regex.full_match import searchable
 from dragoman.grammar.schema import keywords
 from dragoman.grammar.schema.llguidance_schema import Judge
 from dragoman.grammar.schema.nodes import Foreign, Keys, Node, Nothing, Object

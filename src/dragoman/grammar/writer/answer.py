@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.grammar.regex.exclude import avoiding, unbegun
+from dragoman.grammar.lark_builder import ANY, FEW, Lark, beginnings, either, escaped, pattern
+from dragoman.grammar.regex.exclude_markers import avoiding, unbegun
 from dragoman.grammar.writer.calls import Calls, Weak
-from dragoman.grammar.writer.lark import ANY, FEW, Lark, beginnings, either, escaped, pattern
 from dragoman.grammar.writer.raw_text import ended_by
 from dragoman.output.rules import FormatRules
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from dragoman.errors import Unsupported
+from dragoman.grammar.lark_builder import ANY, EMPTY, either, escaped, quoted
 from dragoman.grammar.schema.nodes import (
     Anything,
     Array,
@@ -18,7 +19,6 @@ from dragoman.grammar.schema.nodes import (
     Text,
 )
 from dragoman.grammar.writer.json_values import Writer, allows
-from dragoman.grammar.writer.lark import ANY, EMPTY, either, escaped, quoted
 from dragoman.grammar.writer.raw_text import Tags, ended_by
 from dragoman.grammar.writer.sequences import items, sequence
 from dragoman.grammar.writer.tool_names import Offer, objects_of, worded

@@ -15,14 +15,23 @@ from functools import cached_property
 from typing import cast
 
 from dragoman.errors import Unsupported
+from dragoman.grammar.lark_builder import SPACES, Lark, either, escaped, pattern, quoted
 from dragoman.grammar.schema.nodes import Object
 from dragoman.grammar.writer.arguments import elements, keywords, parameters
 from dragoman.grammar.writer.json_values import Writer
-from dragoman.grammar.writer.lark import SPACES, Lark, either, escaped, pattern, quoted
 from dragoman.grammar.writer.python_values import BareWriter, PythonWriter
 from dragoman.grammar.writer.sequences import sequence
 from dragoman.grammar.writer.tool_names import Offer, check_name, objects_of, worded
-from dragoman.output.spec import GAP, CallBody, NamedObject, NestedElements, JsonObjects, PythonCalls, TaggedArguments, ToolFormat
+from dragoman.output.spec import (
+    GAP,
+    CallBody,
+    JsonObjects,
+    NamedObject,
+    NestedElements,
+    PythonCalls,
+    TaggedArguments,
+    ToolFormat,
+)
 
 LONGEST = 100  # letters of a name that is told from text letter by letter
 WEAK = re.compile(r"`{3}\w*\s*|\w+")  # marks that stand in many a text that is no call
@@ -286,7 +295,9 @@ class Calls:
     def _required(self, body: JsonObjects, offer: Offer) -> frozenset[str]:
         """What an object must say: arguments only where there must be some."""
         empty = any(isinstance(one, Object) and not one.required for one in offer.options)
-        return frozenset({"name"} if empty and not body.requires_arguments else {"name", "arguments"})
+        return frozenset(
+            {"name"} if empty and not body.requires_arguments else {"name", "arguments"}
+        )
 
     def _members(self, body: JsonObjects, offer: Offer) -> dict[str, str]:
         quote, colon = self._quote(body), self.lark.sign(":")

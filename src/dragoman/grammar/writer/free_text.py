@@ -10,12 +10,12 @@ import json
 
 from dragoman.errors import BadRequest
 from dragoman.grammar.client.constraint import matched, readable
-from dragoman.grammar.client.follow import Follow
-from dragoman.grammar.client.lark_grammar import Grammar
-from dragoman.grammar.client.text_node import Worded, too_complex
+from dragoman.grammar.client.first_follow import Follow
+from dragoman.grammar.client.grammar_text import Worded, too_complex
+from dragoman.grammar.client.lark_parser import Grammar
 from dragoman.grammar.regex.automaton import TooComplex
-from dragoman.grammar.regex.parse import NotRewritten
-from dragoman.grammar.regex.search import UNICODE, respelt, searchable
+from dragoman.grammar.regex.full_match import UNICODE, respelt, searchable
+from dragoman.grammar.regex.regex_parser import NotRewritten
 from dragoman.grammar.schema.nodes import Exactly, Node, Nothing, Object, Text
 from dragoman.types import Constraint
 

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.errors import Unsupported
-from dragoman.grammar.client.escaping import Quotes
-from dragoman.grammar.client.text_node import Worded, written
-from dragoman.grammar.regex.exclude import avoiding
-from dragoman.grammar.regex.search import searched
-from dragoman.grammar.schema.exclude_markers import guarded
+from dragoman.grammar.client.grammar_text import Worded, written
+from dragoman.grammar.client.text_syntax import Quotes
+from dragoman.grammar.lark_builder import Lark, either, escaped, quoted, times
+from dragoman.grammar.regex.exclude_markers import avoiding
+from dragoman.grammar.regex.full_match import searched
 from dragoman.grammar.schema.nodes import (
     Anything,
     Array,
@@ -32,8 +32,8 @@ from dragoman.grammar.schema.nodes import (
     Object,
     Text,
 )
-from dragoman.grammar.writer.lark import Lark, either, escaped, quoted, times
 from dragoman.grammar.writer.marker_free_json import may_hold, patterned, unmarked
+from dragoman.grammar.writer.marker_free_schema import guarded
 from dragoman.grammar.writer.sequences import items, sequence
 
 ESCAPE = (

@@ -11,16 +11,16 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dragoman.grammar.client.escaping import CONTROL, Quotes
+from dragoman.grammar.client.text_syntax import CONTROL, Quotes
+from dragoman.grammar.lark_builder import pattern, times
 from dragoman.grammar.regex.automaton import Patterns, TooComplex
 from dragoman.grammar.regex.char_sets import Letters, in_class, joined, met, other, these
-from dragoman.grammar.regex.exclude import avoiding
-from dragoman.grammar.regex.parse import Expression, NotRewritten
-from dragoman.grammar.regex.search import searched
+from dragoman.grammar.regex.exclude_markers import avoiding
+from dragoman.grammar.regex.full_match import searched
+from dragoman.grammar.regex.regex_parser import Expression, NotRewritten
 from dragoman.grammar.schema.llguidance_schema import asked
 from dragoman.grammar.schema.nodes import Text
-from dragoman.grammar.writer.lark import pattern, times
-from dragoman.output.arguments.cast import loads
+from dragoman.output.arguments.cast import load_value
 
 LONGEST = 20_000  # characters of a pattern once it is rewritten
 SPECIAL: Letters = joined((*CONTROL, *these('"\\')))  # never stand for themselves in a string
@@ -41,7 +41,7 @@ def unmarked(way: str, marks: Sequence[str]) -> str | None:
     while (mark := held(found, marks)) is not None:
         at = mark.start()
         found = f"{found[:at]}\\u{ord(found[at]):04x}{found[at + 1 :]}"
-    return found if found == way or loads(found) == loads(way) else None
+    return found if found == way or load_value(found) == load_value(way) else None
 
 
 # Texts

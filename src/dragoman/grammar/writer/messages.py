@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from dragoman.grammar.regex.exclude import unbegun
+from dragoman.grammar.lark_builder import ANY, FEW, Lark, beginnings, either, escaped, pattern
+from dragoman.grammar.regex.exclude_markers import unbegun
 from dragoman.grammar.writer.calls import Calls
-from dragoman.grammar.writer.lark import ANY, FEW, Lark, beginnings, either, escaped, pattern
 from dragoman.grammar.writer.raw_text import ended_by
 from dragoman.grammar.writer.tool_names import Offer
 from dragoman.output.spec import MessageHeader
@@ -20,7 +20,9 @@ from dragoman.output.spec import MessageHeader
 class Heads:
     """The headers of messages; where an answer is `silent`, none that a thought could have."""
 
-    def __init__(self, lark: Lark, header: MessageHeader, opening: str, *, silent: bool = False) -> None:
+    def __init__(
+        self, lark: Lark, header: MessageHeader, opening: str, *, silent: bool = False
+    ) -> None:
         """`opening` is what the prompt ends with, if that is where a header begins."""
         self.lark = lark
         self.header = header

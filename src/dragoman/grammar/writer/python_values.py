@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from dragoman.grammar.client.escaping import Between, Quotes
-from dragoman.grammar.client.text_node import Worded, written
+from dragoman.grammar.client.grammar_text import Worded, written
+from dragoman.grammar.client.text_syntax import Between, Quotes
+from dragoman.grammar.lark_builder import Lark, either, quoted, times
 from dragoman.grammar.schema.nodes import Foreign, Keys, Node, Text
 from dragoman.grammar.writer.json_values import ANY_KEYS, CHARACTER, Writer, told
-from dragoman.grammar.writer.lark import Lark, either, quoted, times
 from dragoman.grammar.writer.marker_free_json import held
 from dragoman.grammar.writer.raw_text import body_of, ended_by, filled
 

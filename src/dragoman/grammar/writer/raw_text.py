@@ -14,10 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dragoman.grammar.client.escaping import Between
-from dragoman.grammar.client.text_node import Worded, written
-from dragoman.grammar.regex.exclude import avoiding
-from dragoman.grammar.regex.search import searchable, searched
+from dragoman.grammar.client.grammar_text import Worded, written
+from dragoman.grammar.client.text_syntax import Between
+from dragoman.grammar.lark_builder import ANY, Lark, either, escaped, pattern, quoted
+from dragoman.grammar.regex.exclude_markers import avoiding
+from dragoman.grammar.regex.full_match import searchable, searched
 from dragoman.grammar.schema.nodes import (
     BOOLEAN,
     NULL,
@@ -32,10 +33,9 @@ from dragoman.grammar.schema.nodes import (
     Text,
 )
 from dragoman.grammar.writer.json_values import Writer
-from dragoman.grammar.writer.lark import ANY, Lark, either, escaped, pattern, quoted
-from dragoman.output.arguments.cast import KINDS
-from dragoman.output.arguments.parameter_types import ANY as ANY_KIND
-from dragoman.output.arguments.parameter_types import STRING, Types, kind_of, schema_of
+from dragoman.output.arguments.cast import TYPE_ORDER
+from dragoman.output.arguments.parameter_types import ANY_TYPE as ANY_KIND
+from dragoman.output.arguments.parameter_types import STRING, Types, json_type, read_parameter_schema
 from dragoman.output.arguments.tags import CDATA
 
 DAY = r"(?:0[1-9]|[12][0-9]|3[01])"
@@ -61,7 +61,7 @@ FORMATS = {
     "uri": r"[a-z][a-z0-9+.\-]{1,15}:\/\/[a-zA-Z0-9.\-]{1,253}(?:\/[a-zA-Z0-9._~\-]{0,64}){0,16}",
 }
 Words: TypeAlias = Text | Exactly | Worded
-EVERY: Types = frozenset(KINDS) | STRING
+EVERY: Types = frozenset(TYPE_ORDER) | STRING
 # texts that are read as a value of this kind where a text is allowed too, and how they begin
 BLANK = r"\s\x1c-\x1f"
 NUMERAL = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][\-+]?[0-9]{1,3})?"
@@ -275,9 +275,9 @@ def kinds_of(node: Node) -> Types:
         case Array():
             return frozenset({"array"})
         case Exactly():
-            return frozenset(kind_of(json.loads(value)) for value in node.values)
+            return frozenset(json_type(json.loads(value)) for value in node.values)
         case Foreign():
-            return schema_of(json.loads(node.schema)).types or EVERY
+            return read_parameter_schema(json.loads(node.schema)).types or EVERY
     return EVERY
 
 

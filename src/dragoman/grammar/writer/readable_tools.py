@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from dragoman.errors import Unsupported
-from dragoman.grammar.client.text_node import Worded
-from dragoman.grammar.regex.search import searchable
+from dragoman.grammar.client.grammar_text import Worded
+from dragoman.grammar.regex.full_match import searchable
 from dragoman.grammar.schema import keywords
 from dragoman.grammar.schema.nodes import (
     Anything,
@@ -33,8 +33,8 @@ from dragoman.grammar.writer.raw_text import EVERY, Told, bound, kinds_of
 from dragoman.grammar.writer.tool_names import Offer
 from dragoman.output import spec
 from dragoman.output.arguments.cast import cast
-from dragoman.output.arguments.json_pointer import Lost, find, token
-from dragoman.output.arguments.parameter_types import STRING, Types, schema_of
+from dragoman.output.arguments.json_pointer import UnresolvedReference, resolve_reference, escape_token
+from dragoman.output.arguments.parameter_types import STRING, Types, read_parameter_schema
 from dragoman.output.arguments.tags import CDATA
 from dragoman.types import Json
 
@@ -57,11 +57,13 @@ def fitted(tools: spec.ToolFormat, offer: Offer, parameters: Json) -> tuple[Offe
 class _Fit:
     """Fits a tool to one way of writing arguments."""
 
-    def __init__(self, tools: spec.ToolFormat, body: spec.CallBody, offer: Offer, parameters: Json) -> None:
+    def __init__(
+        self, tools: spec.ToolFormat, body: spec.CallBody, offer: Offer, parameters: Json
+    ) -> None:
         self._body = body
         self._offer = offer
         self._parameters = parameters
-        self._reader = schema_of(parameters)
+        self._reader = read_parameter_schema(parameters)
         self._deep = isinstance(body, spec.NestedElements)
         # whether the format itself says what a value is, or at least what a text is
         self._inline = _inline(body)
@@ -253,7 +255,11 @@ def _marks(tools: spec.ToolFormat, body: spec.CallBody) -> list[str]:
     found: Iterable[str] = ()
     if isinstance(body, spec.TaggedArguments):
         cdata = CDATA[:1] if body.cdata else ()
-        found = (*body.value.close, *((*body.key.open, *after) if body.implicit_end else ()), *cdata)
+        found = (
+            *body.value.close,
+            *((*body.key.open, *after) if body.implicit_end else ()),
+            *cdata,
+        )
     elif isinstance(body, spec.NestedElements):
         found = (f"{body.prefix}<", *after)
     return [one for mark in found if (one := mark.split(spec.GAP)[0])]
@@ -273,11 +279,11 @@ def _place(root: Json, key: str | None) -> str:
         if key is None and isinstance(node.get("additionalProperties"), dict):
             return f"{where}/additionalProperties"
         if key is not None and key in node.get("properties", ()):
-            return f"{where}/properties/{token(key)}"
+            return f"{where}/properties/{escape_token(key)}"
         for word in ("allOf", "anyOf", "oneOf"):
             queue += [(f"{where}/{word}/{at}", one) for at, one in enumerate(node.get(word, ()))]
-        with suppress(Lost):
-            queue += [find(root, node["$ref"])] if "$ref" in node else []
+        with suppress(UnresolvedReference):
+            queue += [resolve_reference(root, node["$ref"])] if "$ref" in node else []
     return ""
 
 
@@ -291,5 +297,5 @@ def _pattern_place(root: Json, pattern: str) -> str:
             said = node.get("pattern")
             if isinstance(said, str) and keywords.spelled(said) == pattern:
                 return f"{where}/pattern"
-            queue += [(f"{where}/{token(name)}", one) for name, one in node.items()]
+            queue += [(f"{where}/{escape_token(name)}", one) for name, one in node.items()]
     return ""

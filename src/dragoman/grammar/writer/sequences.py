@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from dragoman.grammar.lark_builder import EMPTY, Lark, times
 from dragoman.grammar.schema.nodes import Array, Node, Nothing
-from dragoman.grammar.writer.lark import EMPTY, Lark, times
 
 MOST_BITS = 60  # members that may come in any order: a rule's parameter has 64 bits
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dragoman.errors import Unsupported
+from dragoman.grammar.lark_builder import Lark, quoted
 from dragoman.grammar.schema.nodes import Anything, Foreign, Node, Object
 from dragoman.grammar.schema.simplify import leaves
-from dragoman.grammar.writer.lark import Lark, quoted
 from dragoman.output import spec
 
 SLOT = re.compile(r"(\{\w+\})")

@@ -40,7 +40,7 @@ class Chats:
     async def complete(self, exchange: Exchange) -> None:
         body = await self._app.body(exchange)
         said = await self._app.decoded(body, decode.decode)
-        request = replace(said, owner=exchange.owner, source=new_name("chatcmpl"))
+        request = replace(said, owner=exchange.owner, response_id=new_name("chatcmpl"))
 
         async def prepare() -> CompletionRun:
             store = await self._store() if request.store else None

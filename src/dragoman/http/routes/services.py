@@ -13,7 +13,7 @@ from dragoman.errors import BadRequest, Unsupported
 from dragoman.http import openapi
 from dragoman.http.asgi import Exchange
 from dragoman.http.metrics import CONTENT_TYPE
-from dragoman.models.registry import ModelEntry, Model
+from dragoman.models.registry import Model, ModelEntry
 from dragoman.pipeline.embed import embed
 from dragoman.pipeline.pipeline import count_prompt_tokens
 from dragoman.protocols.embeddings import embeddings

@@ -21,9 +21,15 @@ from dragoman.engines import capabilities_of, factory
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.catalog import ModelSource
-from dragoman.models.model import Model, ModelInfo, list_capabilities, make_renderer, report_progress
+from dragoman.models.model import (
+    Model,
+    ModelInfo,
+    list_capabilities,
+    make_renderer,
+    report_progress,
+)
 from dragoman.models.output_format import check_names, listen
-from dragoman.tokenizers.tokenizer import AnyTokenizer, from_gguf, proved
+from dragoman.tokenizers.tokenizer import AnyTokenizer, tokenizer_from_gguf, verify_tokenizer
 from dragoman.types import Sampling
 
 log = logging.getLogger("dragoman.models")
@@ -71,7 +77,7 @@ async def load_gguf(source: ModelSource) -> Model:
     engine = make_engine(source)
     try:
         tokenizer, _ = await asyncio.gather(
-            asyncio.to_thread(from_gguf, header.metadata, engine), engine.start()
+            asyncio.to_thread(tokenizer_from_gguf, header.metadata, engine), engine.start()
         )
         report_progress("proving the tokenizer", 0.9)
         tokenizer = await prove_with(tokenizer, engine)
@@ -120,7 +126,7 @@ def read_model(path: Path) -> gguf.Header:
 async def prove_with(tokenizer: AnyTokenizer | None, engine: Any) -> AnyTokenizer | None:
     if tokenizer is None or not capabilities_of(engine).tokenize:
         return tokenizer
-    return await proved(tokenizer, engine)
+    return await verify_tokenizer(tokenizer, engine)
 
 
 def describe(
@@ -155,7 +161,9 @@ def describe(
         capabilities=can,
         tokenizer=tokenizer,
         template_source=template,
-        defaults=source.options.defaults.with_defaults(beside.with_defaults(sampling(header.metadata, METADATA))),
+        defaults=source.options.defaults.with_defaults(
+            beside.with_defaults(sampling(header.metadata, METADATA))
+        ),
         output_format=known.speech,
         renderer=prompter,
     )

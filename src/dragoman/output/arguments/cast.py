@@ -14,49 +14,49 @@ import math
 import re
 from typing import Any, NoReturn
 
-from dragoman.output.arguments.json_strings import dumped, quoted
-from dragoman.output.arguments.literal import Value
+from dragoman.output.arguments.json_strings import dump_json, quote
+from dragoman.output.arguments.literal import ValueReader
 from dragoman.output.arguments.parameter_types import STRING, Types
-from dragoman.output.text_buffer import UnexpectedEnd, Mismatch, TextBuffer
+from dragoman.output.text_buffer import Mismatch, TextBuffer, UnexpectedEnd
 
-KINDS = ("null", "boolean", "integer", "number", "object", "array")
+TYPE_ORDER = ("null", "boolean", "integer", "number", "object", "array")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
 _JSON_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
-LONGEST = 1000  # digits; what is longer no reader of JSON takes for a number
+MAX_DIGITS = 1000  # digits; what is longer no reader of JSON takes for a number
 
 
 def cast(text: str, types: Types) -> str:
     """The text of an argument as JSON."""
     if types == STRING:
-        return quoted(text)
+        return quote(text)
     said = text.strip()
-    for kind in KINDS:
+    for kind in TYPE_ORDER:
         if kind not in types:
             continue
         found = _READERS[kind](said)
-        if found is not None and ("string" not in types or _plainly(found, said, kind)):
+        if found is not None and ("string" not in types or _is_unambiguous(found, said, kind)):
             return found
-    return quoted(text)
+    return quote(text)
 
 
-def _plainly(found: str, said: str, kind: str) -> bool:
+def _is_unambiguous(found: str, said: str, kind: str) -> bool:
     """Where text is allowed too, only what could be nothing else is no text."""
     return bool(said) and (kind not in ("integer", "number") or found == said)
 
 
-def _null(text: str) -> str | None:
+def _read_null(text: str) -> str | None:
     return "null" if text in ("null", "None", "NULL", "nil", "") else None
 
 
-def _boolean(text: str) -> str | None:
+def _read_boolean(text: str) -> str | None:
     said = text.lower()
     return said if said in ("true", "false") else None
 
 
-def _integer(text: str) -> str | None:
-    if len(text) > LONGEST:
+def _read_integer(text: str) -> str | None:
+    if len(text) > MAX_DIGITS:
         return None
     if _JSON_INTEGER.fullmatch(text):
         return text
@@ -70,8 +70,8 @@ def _integer(text: str) -> str | None:
     return None
 
 
-def _number(text: str) -> str | None:
-    if len(text) > LONGEST:
+def _read_number(text: str) -> str | None:
+    if len(text) > MAX_DIGITS:
         return None
     if _JSON_NUMBER.fullmatch(text):
         return text
@@ -82,49 +82,49 @@ def _number(text: str) -> str | None:
     return None
 
 
-def _object(text: str) -> str | None:
-    return read(text) if text.startswith("{") and isinstance(loads(text), dict) else None
+def _read_object(text: str) -> str | None:
+    return to_json(text) if text.startswith("{") and isinstance(load_value(text), dict) else None
 
 
-def _array(text: str) -> str | None:
-    return read(text) if text[:1] in ("[", "(") and isinstance(loads(text), list) else None
+def _read_array(text: str) -> str | None:
+    return to_json(text) if text[:1] in ("[", "(") and isinstance(load_value(text), list) else None
 
 
 _READERS = {
-    "null": _null,
-    "boolean": _boolean,
-    "integer": _integer,
-    "number": _number,
-    "object": _object,
-    "array": _array,
+    "null": _read_null,
+    "boolean": _read_boolean,
+    "integer": _read_integer,
+    "number": _read_number,
+    "object": _read_object,
+    "array": _read_array,
 }
 
 
-def read(text: str) -> str | None:
+def to_json(text: str) -> str | None:
     """A value of JSON or of Python's literals as JSON, or None if it is neither."""
     said = text.strip()
     try:
-        _strictly(said)
+        _load_strict(said)
     except (ValueError, RecursionError):
-        return _mended(said)
+        return _repair(said)
     return said
 
 
-def loads(text: str) -> Any:
+def load_value(text: str) -> Any:
     """A value of JSON or of Python's literals, or None."""
-    said = read(text)
-    return None if said is None else _strictly(said)
+    said = to_json(text)
+    return None if said is None else _load_strict(said)
 
 
-def _strictly(text: str) -> Any:
-    return json.loads(text, parse_constant=_no_number)
+def _load_strict(text: str) -> Any:
+    return json.loads(text, parse_constant=_reject_constant)
 
 
-def _no_number(_word: str) -> NoReturn:
+def _reject_constant(_word: str) -> NoReturn:
     raise ValueError("no number")
 
 
-def _mended(text: str) -> str | None:
+def _repair(text: str) -> str | None:
     """The same for what only looks like it: read as the arguments of a call are."""
     if text[:1] not in ("{", "[", "(", '"', "'") and text not in ("True", "False", "None"):
         return None
@@ -132,11 +132,11 @@ def _mended(text: str) -> str | None:
     src.push(text)
     src.finish()
     try:
-        for _ in Value(src, parts.append).read():
+        for _ in ValueReader(src, parts.append).read():
             pass
         if src.has_more:
             return None
         made = "".join(parts)
-        return made if dumped(_strictly(made)) else None
+        return made if dump_json(_load_strict(made)) else None
     except (UnexpectedEnd, Mismatch, ValueError, RecursionError):
         return None

@@ -10,27 +10,27 @@ from urllib.parse import unquote
 _INDEX = re.compile("0|[1-9][0-9]{0,5}")
 
 
-class Lost(Exception):
+class UnresolvedReference(Exception):
     """A reference that leads nowhere; what it says is why."""
 
 
-def token(name: str) -> str:
+def escape_token(name: str) -> str:
     """A name as a step of a pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def find(root: Any, reference: str) -> tuple[str, Any]:
+def resolve_reference(root: Any, reference: str) -> tuple[str, Any]:
     """The pointer and the schema that a reference leads to."""
     if reference != "#" and not reference.startswith("#/"):
-        raise Lost("must lead to a place in this schema, like `#/$defs/name`")
+        raise UnresolvedReference("must lead to a place in this schema, like `#/$defs/name`")
     target, pointer = root, ""
     for step in unquote(reference[1:]).split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
-        pointer += f"/{token(name)}"
+        pointer += f"/{escape_token(name)}"
         if isinstance(target, Mapping) and name in target:
             target = target[name]
         elif isinstance(target, list) and _INDEX.fullmatch(name) and int(name) < len(target):
             target = target[int(name)]
         else:
-            raise Lost("leads to nothing")
+            raise UnresolvedReference("leads to nothing")
     return pointer, target

@@ -7,47 +7,47 @@ import math
 import re
 from json.encoder import encode_basestring
 
-from dragoman.output.text_buffer import UnexpectedEnd, ReadSteps, TextBuffer
+from dragoman.output.text_buffer import ReadSteps, TextBuffer, UnexpectedEnd
 
 # what a string cannot pass on as it is, by the quote it stands in
-PLAIN = {'"': re.compile(r'["\\\x00-\x1f]'), "'": re.compile(r"['\"\\\x00-\x1f]")}
-WORDS = {"true": "true", "false": "false", "null": "null"}
-WORDS |= {"True": "true", "False": "false", "None": "null"}
+STRING_BREAKS = {'"': re.compile(r'["\\\x00-\x1f]'), "'": re.compile(r"['\"\\\x00-\x1f]")}
+CONSTANTS = {"true": "true", "false": "false", "null": "null"}
+CONSTANTS |= {"True": "true", "False": "false", "None": "null"}
 _ESCAPE = re.compile(r"u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[^uUx]", re.DOTALL)
-_ESCAPES = {"u": 5, "U": 9, "x": 3}
-HALF = re.compile(r"[\ud800-\udfff]")
+_ESCAPE_LENGTHS = {"u": 5, "U": 9, "x": 3}
+LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
-LONGEST_NUMBER = 1000  # digits; what is longer no reader of JSON takes for a number
-_LIKE_A_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?")
+MAX_NUMBER = 1000  # digits; what is longer no reader of JSON takes for a number
+_LOOSE_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
-def dumped(value: object) -> str:
+def dump_json(value: object) -> str:
     """JSON that can be sent: half a character, which an escape may make, stays an escape."""
     made = json.dumps(value, ensure_ascii=False)
-    return made if HALF.search(made) is None else json.dumps(value)
+    return made if LONE_SURROGATE.search(made) is None else json.dumps(value)
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """Text as a JSON string."""
     made = encode_basestring(text)
-    return made if HALF.search(made) is None else json.dumps(text)
+    return made if LONE_SURROGATE.search(made) is None else json.dumps(text)
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Text as it stands inside a JSON string."""
-    return quoted(text)[1:-1]
+    return quote(text)[1:-1]
 
 
-def word_of(word: str) -> str:
+def word_to_json(word: str) -> str:
     """A bare word: a number or a constant if it is one, else a string."""
-    if word in WORDS:
-        return WORDS[word]
-    if len(word) <= LONGEST_NUMBER and _NUMBER.fullmatch(word):
+    if word in CONSTANTS:
+        return CONSTANTS[word]
+    if len(word) <= MAX_NUMBER and _NUMBER.fullmatch(word):
         return word
-    return _number(word) or quoted(word)
+    return _number_to_json(word) or quote(word)
 
 
-def _number(word: str) -> str | None:
+def _number_to_json(word: str) -> str | None:
     """A number that Python would read but JSON would not."""
     if len(word) > 32 or not word.isascii() or "_" in word:
         return None
@@ -55,7 +55,7 @@ def _number(word: str) -> str | None:
         return str(int(word, 0))
     except ValueError:
         pass
-    if _LIKE_A_NUMBER.fullmatch(word) and math.isfinite(number := float(word)):
+    if _LOOSE_NUMBER.fullmatch(word) and math.isfinite(number := float(word)):
         return json.dumps(int(number) if number.is_integer() and "." not in word else number)
     return None
 
@@ -64,7 +64,7 @@ def read_escape(src: TextBuffer) -> ReadSteps[str]:
     """An escape, from its backslash on, as JSON writes it."""
     while True:
         letter = src.text[src.pos + 1 : src.pos + 2]
-        need = _ESCAPES.get(letter, 1)
+        need = _ESCAPE_LENGTHS.get(letter, 1)
         if letter and len(src.text) - src.pos > need:
             break
         if src.ended:
@@ -76,20 +76,20 @@ def read_escape(src: TextBuffer) -> ReadSteps[str]:
         src.pos += 1
         return "\\\\"
     src.pos = found.end()
-    return _escape_of(found.group())
+    return _escape_to_json(found.group())
 
 
-def _escape_of(said: str) -> str:
+def _escape_to_json(said: str) -> str:
     """An escape of JSON or Python, without its backslash, as JSON writes it."""
     kind = said[0]
     if kind == "u":
         return "\\" + said
     if kind in "Ux":
-        return escaped(chr(min(int(said[1:], 16), 0x10FFFF)))
+        return escape(chr(min(int(said[1:], 16), 0x10FFFF)))
     if kind in '"\\/bfnrt':
         return "\\" + kind
     if kind == "'":
         return "'"
     if kind == "\n":
         return ""
-    return "\\\\" + escaped(kind)
+    return "\\\\" + escape(kind)

@@ -15,38 +15,45 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from dragoman.output.arguments.json_strings import PLAIN, escaped, quoted, read_escape, word_of
+from dragoman.output.arguments.json_strings import STRING_BREAKS, escape, quote, read_escape, word_to_json
 from dragoman.output.arguments.parameter_types import STRING, Types
-from dragoman.output.text_buffer import UnexpectedEnd, MarkerSet, ReadSteps, Mismatch, TextBuffer, is_at_marker
+from dragoman.output.text_buffer import (
+    MarkerSet,
+    Mismatch,
+    ReadSteps,
+    TextBuffer,
+    UnexpectedEnd,
+    is_at_marker,
+)
 
-Out = Callable[[str], object]
+Output = Callable[[str], object]
 
 _SPACES = re.compile(r"[ \t\r\n]*")
 _WORD = re.compile(r"[^\s,:=\[\]{}()\"']+")
-_LOOSE = re.compile(r"[^,\]}]+")
-DEEPEST = 128
-LONGEST_LEAD = 4096  # of white space and a key before a value, no more is repeated
+_UNQUOTED = re.compile(r"[^,\]}]+")
+MAX_DEPTH = 128
+MAX_LEAD = 4096  # of white space and a key before a value, no more is repeated
 
 
-class Value:
+class ValueReader:
     """Reads one value and hands it out as JSON."""
 
     __slots__ = (
-        "_bare",
-        "_hold",
-        "_lead",
-        "_open",
+        "_unquoted",
+        "_current_key",
+        "_pending",
+        "_pending_braces",
         "_out",
-        "_plain",
-        "_quotes",
-        "_src",
+        "_bare_key",
+        "_string_markers",
+        "_buffer",
         "_types",
-        "_unsure",
+        "_pending_depth",
         "cast",
         "casts",
         "ends",
         "forgiving",
-        "glued",
+        "glued_key",
         "keys",
         "object",
         "stack",
@@ -55,60 +62,60 @@ class Value:
     def __init__(
         self,
         src: TextBuffer,
-        out: Out,
+        out: Output,
         quotes: MarkerSet | None = None,
         bare: bool = False,
         types: Mapping[str, Types] | None = None,
     ) -> None:
-        self._src = src
+        self._buffer = src
         self._out = out
-        self._quotes = quotes
-        self._bare = bare
+        self._string_markers = quotes
+        self._unquoted = bare
         self._types = types
-        self._lead = ""  # what comes before the next value, held back until there is one
-        self._open = ""  # braces whose kind is not known yet, with what stands between them
-        self._unsure = 0  # how many they are
-        self._plain = ""  # a key without quotes
-        self._hold: str | None = None  # the key that a value is read for
+        self._pending = ""  # what comes before the next value, held back until there is one
+        self._pending_braces = ""  # braces whose kind is not known yet, with what stands between them
+        self._pending_depth = 0  # how many they are
+        self._bare_key = ""  # a key without quotes
+        self._current_key: str | None = None  # the key that a value is read for
         self.stack: list[str] = []
         self.keys: Sequence[str] = ()  # names that may be glued to the end of a bare word
-        self.glued = ""  # the one that was
+        self.glued_key = ""  # the one that was
         self.ends: MarkerSet | None = None  # what ends the value, however much of it is open
-        self.cast: Callable[[str, Types], str] = _as_it_is  # makes of a word what the types say
+        self.cast: Callable[[str, Types], str] = _cast_by_spelling  # makes of a word what the types say
         self.casts = False  # whether the schema types strings too
         self.object = False  # whether it must be an object
         self.forgiving = False  # whether a key needs no colon
 
-    def closing(self) -> str:
+    def missing_end(self) -> str:
         """What completes the value as it stands."""
-        return "".join(reversed(self.stack[: len(self.stack) - self._unsure]))
+        return "".join(reversed(self.stack[: len(self.stack) - self._pending_depth]))
 
-    def held(self) -> str:
+    def held_text(self) -> str:
         """What was read and not handed out yet."""
-        return self._open + self._lead
+        return self._pending_braces + self._pending
 
     def read(self) -> ReadSteps[None]:
         """Read the value to its end."""
-        yield from self._value()
+        yield from self._read_value()
         while self.stack:
-            letter = yield from self._next()
+            letter = yield from self._next_char()
             if letter in "}])":
-                self._close()
+                self._close_container()
             elif letter in ",;":
-                self._src.pos += 1
-                self._lead = ","
+                self._buffer.pos += 1
+                self._pending = ","
             elif self.stack[-1] == "}":
-                yield from self._member()
+                yield from self._read_member()
             else:
-                if "," not in self._lead:  # one that was left out
-                    self._lead = "," + (self._lead or " ")
-                yield from self._value()
+                if "," not in self._pending:  # one that was left out
+                    self._pending = "," + (self._pending or " ")
+                yield from self._read_value()
 
     # what stands between values
 
-    def _next(self) -> ReadSteps[str]:
+    def _next_char(self) -> ReadSteps[str]:
         """The next letter that is no white space; the space goes with what comes before it."""
-        src = self._src
+        src = self._buffer
         while True:
             if src.pos < len(src.text):
                 letter = src.text[src.pos]
@@ -120,119 +127,119 @@ class Value:
                 found = _SPACES.match(src.text, src.pos)
                 assert found is not None  # noqa: S101
                 src.pos = found.end()
-                self._lead += found.group()[: max(0, LONGEST_LEAD - len(self._lead))]
+                self._pending += found.group()[: max(0, MAX_LEAD - len(self._pending))]
                 continue
             if src.ended:
                 raise UnexpectedEnd
             yield
 
-    def _begin(self, text: str) -> None:
+    def _emit(self, text: str) -> None:
         """Hand out the beginning of a value, and all that was held back for it."""
-        lead, self._lead = self._open + self._lead, ""
-        self._open, self._unsure = "", 0
+        lead, self._pending = self._pending_braces + self._pending, ""
+        self._pending_braces, self._pending_depth = "", 0
         self._out(lead + text)
 
-    def _close(self) -> None:
-        self._src.pos += 1
+    def _close_container(self) -> None:
+        self._buffer.pos += 1
         closer = self.stack.pop()
-        if "," in self._lead:
-            self._lead = ""
-        self._begin(closer)
+        if "," in self._pending:
+            self._pending = ""
+        self._emit(closer)
 
     # values
 
-    def _value(self) -> ReadSteps[None]:
-        src = self._src
-        letter = yield from self._next()
+    def _read_value(self) -> ReadSteps[None]:
+        src = self._buffer
+        letter = yield from self._next_char()
         if letter in "\"'":
             src.pos += 1
-            yield from self._string(letter)
+            yield from self._read_string(letter)
         elif letter in "{[(":
-            if len(self.stack) >= DEEPEST:
+            if len(self.stack) >= MAX_DEPTH:
                 raise Mismatch
             src.pos += 1
-            yield from self._container(letter)
-        elif self._quotes is not None and (yield from self._marked()):
+            yield from self._read_container(letter)
+        elif self._string_markers is not None and (yield from self._read_marked_string()):
             return
         else:
-            yield from self._bareword()
+            yield from self._read_bare_word()
 
-    def _container(self, letter: str) -> ReadSteps[None]:
-        self._hold = None  # the key's type is not the type of what is in it
+    def _read_container(self, letter: str) -> ReadSteps[None]:
+        self._current_key = None  # the key's type is not the type of what is in it
         if letter != "{":
-            self._begin("[")
+            self._emit("[")
             self.stack.append("]")
-            following = yield from self._next()
+            following = yield from self._next_char()
             if following not in "}])":
-                yield from self._value()
+                yield from self._read_value()
             return
-        self._lead, self._open = "", self._open + self._lead + "{"
-        self._unsure += 1
+        self._pending, self._pending_braces = "", self._pending_braces + self._pending + "{"
+        self._pending_depth += 1
         self.stack.append("}")
-        following = yield from self._next()
+        following = yield from self._next_char()
         if following not in "}])":
-            yield from self._member()
+            yield from self._read_member()
 
-    def _member(self) -> ReadSteps[None]:
+    def _read_member(self) -> ReadSteps[None]:
         """A key and its value; or, of what Python calls a set, one element."""
         if self.stack[-1] != "}":
-            yield from self._value()
+            yield from self._read_value()
             return
-        fresh = bool(self._open)
-        lead = self._lead
+        fresh = bool(self._pending_braces)
+        lead = self._pending
         if not fresh and "," not in lead:
             lead = "," + (lead or " ")
-        self._lead = self._plain = ""
-        key = yield from self._key()
-        letter = yield from self._next()
+        self._pending = self._bare_key = ""
+        key = yield from self._read_key()
+        letter = yield from self._next_char()
         if letter in ":=" or (self.forgiving and letter not in ",}"):
-            self._src.pos += letter in ":="
-            self._lead = f"{lead}{key}:"
-            self._hold = key if len(self.stack) == 1 else None
-            yield from self._value()
-            self._hold = None
+            self._buffer.pos += letter in ":="
+            self._pending = f"{lead}{key}:"
+            self._current_key = key if len(self.stack) == 1 else None
+            yield from self._read_value()
+            self._current_key = None
         elif letter in ",}" and fresh and not (self.object and len(self.stack) == 1):
             self.stack[-1] = "]"
-            self._open = self._open[:-1] + "["
-            self._lead = lead
-            self._begin(word_of(self._plain) if self._plain else key)
+            self._pending_braces = self._pending_braces[:-1] + "["
+            self._pending = lead
+            self._emit(word_to_json(self._plain) if self._bare_key else key)
         else:
             raise Mismatch
 
-    def _key(self) -> ReadSteps[str]:
-        src = self._src
+    def _read_key(self) -> ReadSteps[str]:
+        src = self._buffer
         letter = src.text[src.pos]
         if letter in "\"'":
             src.pos += 1
             parts: list[str] = ['"']
-            yield from self._letters(letter, parts.append)
+            yield from self._read_string_body(letter, parts.append)
             return "".join([*parts, '"'])
-        if self._quotes is not None:
-            start, end, number = self._quotes.match(src)
+        if self._string_markers is not None:
+            start, end, number = self._string_markers.match(src)
             while number < 0 <= start and not src.ended:
                 yield
-                start, end, number = self._quotes.match(src)
+                start, end, number = self._string_markers.match(src)
             if number >= 0:
                 src.pos = end
                 parts = ['"']
-                yield from self._until_mark(number, parts.append)
+                yield from self._read_until_marker(number, parts.append)
                 return "".join([*parts, '"'])
-        self._plain = yield from self._word(_WORD)
-        if not self._plain:
+        self._bare_key = yield from self._read_word(_WORD)
+        if not self._bare_key:
             raise Mismatch
-        return quoted(self._plain)
+        return quote(self._bare_key)
 
-    def _string(self, quote: str) -> ReadSteps[None]:
-        self._begin('"')
+    def _read_string(self, quote: str) -> ReadSteps[None]:
+        self._emit('"')
         self.stack.append('"')
-        yield from self._letters(quote, self._out)
+        yield from self._read_string_body(quote, self._out)
         self.stack.pop()
         self._out('"')
 
-    def _letters(self, quote: str, out: Out) -> ReadSteps[None]:
+    def _read_string_body(self, quote: str, out: Output) -> ReadSteps[None]:
         """The inside of a string up to its quote, as JSON writes it."""
-        src = self._src
-        search = PLAIN[quote].search
+        src = self._buffer
+        search = STRING_BREAKS[quote].search
         while True:
             text, at = src.text, src.pos
             found = search(text, at)
@@ -253,16 +260,16 @@ class Value:
                 return
             if letter != "\\":
                 src.pos = end + 1
-                out(text[at:end] + escaped(letter))
+                out(text[at:end] + escape(letter))
                 continue
             src.pos = end
             if end > at:
                 out(text[at:end])
             out((yield from read_escape(src)))
 
-    def _marked(self) -> ReadSteps[bool]:
+    def _read_marked_string(self) -> ReadSteps[bool]:
         """A string between marks of the model's own; nothing in it is escaped."""
-        src, quotes = self._src, self._quotes
+        src, quotes = self._buffer, self._string_markers
         assert quotes is not None  # noqa: S101
         while True:
             start, end, number = quotes.match(src)
@@ -272,33 +279,33 @@ class Value:
                 return False
             yield
         src.pos = end
-        types = self._wanted() if self.casts else None
+        types = self._expected_types() if self.casts else None
         if types and types != STRING:
             parts: list[str] = []
             try:
-                yield from self._until_mark(number, parts.append, plain=True)
+                yield from self._read_until_marker(number, parts.append, plain=True)
             except UnexpectedEnd:
-                self._begin('"' + escaped("".join(parts)))
+                self._emit('"' + escape("".join(parts)))
                 self.stack.append('"')
                 raise
-            self._begin(self.cast("".join(parts), types))
+            self._emit(self.cast("".join(parts), types))
             return True
-        self._begin('"')
+        self._emit('"')
         self.stack.append('"')
-        yield from self._until_mark(number, self._out)
+        yield from self._read_until_marker(number, self._out)
         self.stack.pop()
         self._out('"')
         return True
 
-    def _wanted(self) -> Types | None:
+    def _expected_types(self) -> Types | None:
         """What the schema says of the value that is read."""
-        if self._types is None or self._hold is None:
+        if self._types is None or self._current_key is None:
             return None
-        return self._types.get(json.loads(self._hold))
+        return self._types.get(json.loads(self._current_key))
 
-    def _until_mark(self, number: int, out: Out, plain: bool = False) -> ReadSteps[None]:
-        write = str if plain else escaped
-        src, quotes = self._src, self._quotes
+    def _read_until_marker(self, number: int, out: Output, plain: bool = False) -> ReadSteps[None]:
+        write = str if plain else escape
+        src, quotes = self._buffer, self._string_markers
         assert quotes is not None  # noqa: S101
         while True:
             start, end, found = quotes.search(src)
@@ -315,8 +322,8 @@ class Value:
                 raise UnexpectedEnd
             yield
 
-    def _word(self, pattern: re.Pattern[str]) -> ReadSteps[str]:
-        src = self._src
+    def _read_word(self, pattern: re.Pattern[str]) -> ReadSteps[str]:
+        src = self._buffer
         parts: list[str] = []
         while True:
             found = pattern.match(src.text, src.pos)
@@ -331,29 +338,29 @@ class Value:
                 return "".join(parts)
             yield
 
-    def _bareword(self) -> ReadSteps[None]:
-        word = yield from self._word(_LOOSE if self._bare else _WORD)
+    def _read_bare_word(self) -> ReadSteps[None]:
+        word = yield from self._read_word(_UNQUOTED if self._unquoted else _WORD)
         if not word.strip():
-            if not self.stack and not self._open:
+            if not self.stack and not self._pending_braces:
                 raise Mismatch
-            if not self._src.has_more:
+            if not self._buffer.has_more:
                 raise UnexpectedEnd
-            if self._src.text[self._src.pos] not in "}]),":
-                self._src.pos += 1  # a letter that means nothing here
-            self._begin("null")
+            if self._buffer.text[self._buffer.pos] not in "}]),":
+                self._buffer.pos += 1  # a letter that means nothing here
+            self._emit("null")
             return
         word = word.strip()
-        if self.keys and not self.stack and self._src.text[self._src.pos : self._src.pos + 1] == "=":
-            self.glued = next((key for key in self.keys if word.endswith(key) and word != key), "")
-            word = word.removesuffix(self.glued)
-        self._begin(self._typed(word))
+        if self.keys and not self.stack and self._buffer.text[self._buffer.pos : self._buffer.pos + 1] == "=":
+            self.glued_key = next((key for key in self.keys if word.endswith(key) and word != key), "")
+            word = word.removesuffix(self.glued_key)
+        self._emit(self._cast_word(word))
 
-    def _typed(self, word: str) -> str:
-        types = self._wanted()
+    def _cast_word(self, word: str) -> str:
+        types = self._expected_types()
         if types:
             return self.cast(word, types)
-        return word_of(word)
+        return word_to_json(word)
 
 
-def _as_it_is(word: str, _types: Types) -> str:
-    return word_of(word)
+def _cast_by_spelling(word: str, _types: Types) -> str:
+    return word_to_json(word)

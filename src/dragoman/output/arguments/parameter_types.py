@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from dragoman.output.arguments.json_pointer import Lost, find
+from dragoman.output.arguments.json_pointer import UnresolvedReference, resolve_reference
 
 Types: TypeAlias = frozenset[str]
 
 STRING: Types = frozenset({"string"})
-ANY: Types = frozenset()
+ANY_TYPE: Types = frozenset()
 SYNONYMS = {"str": "string", "text": "string", "int": "integer", "float": "number"}
 SYNONYMS |= {"double": "number", "bool": "boolean", "dict": "object", "list": "array"}
 SYNONYMS |= {"varchar": "string", "char": "string", "enum": "string", "uint": "integer"}
 # the words that tell the kind of value where no `type` does
-WORDS: dict[str, frozenset[str]] = {
+KEYWORDS_BY_TYPE: dict[str, frozenset[str]] = {
     "string": frozenset({"minLength", "maxLength", "pattern"}),
     "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
     | {"multipleOf"},
@@ -29,45 +29,45 @@ WORDS: dict[str, frozenset[str]] = {
     "object": frozenset({"properties", "required", "additionalProperties", "patternProperties"})
     | {"minProperties", "maxProperties", "propertyNames"},
 }
-DEEPEST = 64
-WIDEST = 256  # choices within choices
+MAX_DEPTH = 64
+MAX_NODES = 256  # choices within choices
 
 
-class Said(NamedTuple):
+class NodeTypes(NamedTuple):
     """The kinds that a node allows, None for any; and those that its words are about."""
 
     types: Types | None = None
-    meant: Types = ANY
+    implied: Types = ANY_TYPE
 
     @property
-    def all(self) -> Types | None:
-        return (self.meant or None) if self.types is None else self.types
+    def effective(self) -> Types | None:
+        return (self.implied or None) if self.types is None else self.types
 
 
-NOTHING_SAID = Said()
+UNKNOWN = NodeTypes()
 # by the identity of a node, which is kept: another could have the same later
-Memo: TypeAlias = dict[int, tuple[object, Said]]
+Memo: TypeAlias = dict[int, tuple[object, NodeTypes]]
 Picker: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 
-class Schema:
+class ParameterSchema:
     """A place in a tool's schema. Its `types` are none where any kind of value will do."""
 
     def __init__(self, node: object, root: Mapping[str, Any], memo: Memo) -> None:
         self._root = root
         self._memo = memo
         self._node = node if isinstance(node, Mapping) else {}
-        self.types = self._kinds(node).all or ANY
+        self.types = self._types_of(node).effective or ANY_TYPE
 
-    def member(self, key: str) -> Schema:
-        return self._below(lambda node: _member(node, key))
+    def member(self, key: str) -> ParameterSchema:
+        return self._select(lambda node: _select_member(node, key))
 
-    def item(self, at: int) -> Schema:
-        return self._below(lambda node: _item(node, at))
+    def item(self, at: int) -> ParameterSchema:
+        return self._select(lambda node: _select_item(node, at))
 
     def names(self) -> list[str]:
         found, queue, seen = dict[str, None](), [self._node], set[int]()
-        while queue and len(seen) < WIDEST:
+        while queue and len(seen) < MAX_NODES:
             node = queue.pop(0)
             if id(node) in seen:
                 continue
@@ -75,94 +75,94 @@ class Schema:
             inner = node.get("properties")
             if isinstance(inner, Mapping):
                 found |= dict.fromkeys(key for key in inner if isinstance(key, str))
-            every = [self._target(node), *(one for word in _LISTS for one in _listed(node, word))]
+            every = [self._resolve_reference(node), *(one for word in _COMBINATORS for one in _list_of(node, word))]
             queue += [one for one in every if isinstance(one, Mapping)]
         return list(found)
 
-    def _below(self, pick: Picker) -> Schema:
+    def _select(self, pick: Picker) -> ParameterSchema:
         """The part that is picked from the node and from all that it is made of."""
-        return Schema(self._part(self._node, pick, {}, 0), self._root, self._memo)
+        return ParameterSchema(self._select_from(self._node, pick, {}, 0), self._root, self._memo)
 
-    def _part(self, node: object, pick: Picker, seen: dict[int, Any], depth: int) -> Any:
+    def _select_from(self, node: object, pick: Picker, seen: dict[int, Any], depth: int) -> Any:
         """What a node says of a part; None where it says nothing."""
-        if not isinstance(node, Mapping) or depth > DEEPEST:
+        if not isinstance(node, Mapping) or depth > MAX_DEPTH:
             return None
-        if id(node) not in seen and len(seen) < WIDEST:
+        if id(node) not in seen and len(seen) < MAX_NODES:
             seen[id(node)] = None  # for whatever refers back to it
-            plain = _PARTS.isdisjoint(node)
-            seen[id(node)] = pick(node) if plain else self._joined(node, pick, seen, depth)
+            plain = _COMPOSITE.isdisjoint(node)
+            seen[id(node)] = pick(node) if plain else self._select_combined(node, pick, seen, depth)
         return seen.get(id(node))
 
-    def _joined(
+    def _select_combined(
         self, node: Mapping[str, Any], pick: Picker, seen: dict[int, Any], depth: int
     ) -> Any:
         """The same for a node that is made of others."""
 
         def parts(every: Iterable[object]) -> list[Any]:
-            found = [self._part(one, pick, seen, depth + 1) for one in every]
+            found = [self._select_from(one, pick, seen, depth + 1) for one in every]
             return [part for part in found if part is not None]
 
-        said = parts([self._target(node), *_listed(node, "allOf")[:WIDEST]])
+        said = parts([self._resolve_reference(node), *_list_of(node, "allOf")[:MAX_NODES]])
         own = pick(node)
         said += [] if own is None else [own]
         for word in ("anyOf", "oneOf"):
-            options = parts(_listed(node, word)[:WIDEST])
+            options = parts(_list_of(node, word)[:MAX_NODES])
             # one that says nothing, or that it may not be, is no reason to doubt the others
-            known = [one for one in options if self._kinds(one).all]
-            said += [_of("anyOf", known)] if known else []
-        return _of("allOf", said) if said else None
+            known = [one for one in options if self._types_of(one).effective]
+            said += [_combine("anyOf", known)] if known else []
+        return _combine("allOf", said) if said else None
 
-    def _target(self, node: Mapping[str, Any]) -> Any:
+    def _resolve_reference(self, node: Mapping[str, Any]) -> Any:
         reference = node.get("$ref")
         if not isinstance(reference, str):
             return None
         try:
-            return find(self._root, reference)[1]
-        except Lost:
+            return resolve_reference(self._root, reference)[1]
+        except UnresolvedReference:
             return None
 
-    def _kinds(self, node: object, depth: int = 0) -> Said:
+    def _types_of(self, node: object, depth: int = 0) -> NodeTypes:
         if node is False:
-            return Said(frozenset())
-        if not isinstance(node, Mapping) or depth > DEEPEST:
-            return NOTHING_SAID
+            return NodeTypes(frozenset())
+        if not isinstance(node, Mapping) or depth > MAX_DEPTH:
+            return UNKNOWN
         memo = self._memo
         if id(node) not in memo:
-            memo[id(node)] = node, NOTHING_SAID  # for whatever refers back to it
-            memo[id(node)] = node, self._found(node, depth)
+            memo[id(node)] = node, UNKNOWN  # for whatever refers back to it
+            memo[id(node)] = node, self._compute_types(node, depth)
         return memo[id(node)][1]
 
-    def _found(self, node: Mapping[str, Any], depth: int) -> Said:
-        found = Said(_named(node), _meant(node))
-        if found.types is not None and _MORE.isdisjoint(node):
+    def _compute_types(self, node: Mapping[str, Any], depth: int) -> NodeTypes:
+        found = NodeTypes(_declared_types(node), _implied_types(node))
+        if found.types is not None and _TYPE_SOURCES.isdisjoint(node):
             return found
         if isinstance(node.get("enum"), list):
-            found = _met(found, Said(frozenset(map(kind_of, node["enum"]))))
+            found = _intersect(found, NodeTypes(frozenset(map(json_type, node["enum"]))))
         if "const" in node:
-            found = _met(found, Said(frozenset({kind_of(node["const"])})))
-        for one in (self._target(node), *_listed(node, "allOf")):
-            found = _met(found, self._kinds(one, depth + 1))
+            found = _intersect(found, NodeTypes(frozenset({json_type(node["const"])})))
+        for one in (self._resolve_reference(node), *_list_of(node, "allOf")):
+            found = _intersect(found, self._types_of(one, depth + 1))
         for word in ("anyOf", "oneOf"):
-            options = [self._kinds(one, depth + 1) for one in _listed(node, word)]
-            found = _met(found, _any_of(options))
+            options = [self._types_of(one, depth + 1) for one in _list_of(node, word)]
+            found = _intersect(found, _unite(options))
         return found
 
 
-_LISTS = ("allOf", "anyOf", "oneOf")
-_PARTS = frozenset({"$ref", *_LISTS})
-_MORE = _PARTS | {"enum", "const"}  # what is said besides a `type`
+_COMBINATORS = ("allOf", "anyOf", "oneOf")
+_COMPOSITE = frozenset({"$ref", *_COMBINATORS})
+_TYPE_SOURCES = _COMPOSITE | {"enum", "const"}  # what is said besides a `type`
 
 
-def _listed(node: Mapping[str, Any], word: str) -> list[Any]:
+def _list_of(node: Mapping[str, Any], word: str) -> list[Any]:
     said = node.get(word)
     return said if isinstance(said, list) else []
 
 
-def _of(word: str, parts: list[Any]) -> Any:
+def _combine(word: str, parts: list[Any]) -> Any:
     return parts[0] if len(parts) == 1 else {word: parts}
 
 
-def _member(node: Mapping[str, Any], key: str) -> Any:
+def _select_member(node: Mapping[str, Any], key: str) -> Any:
     inner, patterns = node.get("properties"), node.get("patternProperties")
     if isinstance(inner, Mapping) and key in inner:
         return inner[key]
@@ -170,18 +170,18 @@ def _member(node: Mapping[str, Any], key: str) -> Any:
     if isinstance(patterns, Mapping) and patterns:
         # which of them it fits is not asked: a client's pattern may take its time
         some = [one for one in (*patterns.values(), rest) if isinstance(one, Mapping)]
-        return {"anyOf": some[:WIDEST]} if some else None
+        return {"anyOf": some[:MAX_NODES]} if some else None
     return rest if isinstance(rest, Mapping) or rest is False else None
 
 
-def _item(node: Mapping[str, Any], at: int) -> Any:
+def _select_item(node: Mapping[str, Any], at: int) -> Any:
     older = isinstance(node.get("items"), list) and "prefixItems" not in node
     first, rest = ("items", "additionalItems") if older else ("prefixItems", "items")
-    listed = _listed(node, first)
+    listed = _list_of(node, first)
     return listed[at] if at < len(listed) else node.get(rest)
 
 
-def _named(node: Mapping[str, Any]) -> Types | None:
+def _declared_types(node: Mapping[str, Any]) -> Types | None:
     """The kinds that a node's `type` names."""
     said = node.get("type")
     every = said if isinstance(said, list) else [said]
@@ -189,35 +189,35 @@ def _named(node: Mapping[str, Any]) -> Types | None:
     return frozenset(SYNONYMS.get(one, one) for one in named) if named else None
 
 
-def _meant(node: Mapping[str, Any]) -> Types:
+def _implied_types(node: Mapping[str, Any]) -> Types:
     """The kinds that a node's words are about."""
     words = node.keys() - ({"required"} if isinstance(node.get("required"), bool) else set())
-    return frozenset(kind for kind, own in WORDS.items() if not own.isdisjoint(words))
+    return frozenset(kind for kind, own in KEYWORDS_BY_TYPE.items() if not own.isdisjoint(words))
 
 
-def _met(one: Said, other: Said) -> Said:
+def _intersect(one: NodeTypes, other: NodeTypes) -> NodeTypes:
     """What two nodes say of the same value."""
-    meant = one.meant | other.meant
+    meant = one.implied | other.implied
     if one.types is None or other.types is None:
-        return Said(other.types if one.types is None else one.types, meant)
+        return NodeTypes(other.types if one.types is None else one.types, meant)
     both = one.types & other.types
     for left, right in ((one.types, other.types), (other.types, one.types)):
         if "integer" in left and "number" in right:
             both |= {"integer"}
-    return Said(both, meant)
+    return NodeTypes(both, meant)
 
 
-def _any_of(options: list[Said]) -> Said:
+def _unite(options: list[NodeTypes]) -> NodeTypes:
     """What they say where one of them is enough."""
-    every = [found for one in options if (found := one.all) is not None]
+    every = [found for one in options if (found := one.effective) is not None]
     if not options or len(every) < len(options):
-        return NOTHING_SAID
+        return UNKNOWN
     found = frozenset[str]().union(*every)
     sure = all(one.types is not None for one in options)
-    return Said(found) if sure else Said(None, found)
+    return NodeTypes(found) if sure else NodeTypes(None, found)
 
 
-def kind_of(value: object) -> str:
+def json_type(value: object) -> str:
     """The kind of a value."""
     match value:
         case None:
@@ -235,7 +235,7 @@ def kind_of(value: object) -> str:
     return "object"
 
 
-def schema_of(parameters: object) -> Schema:
+def read_parameter_schema(parameters: object) -> ParameterSchema:
     """The schema of a tool's parameters, whatever it was declared with."""
     root = parameters if isinstance(parameters, Mapping) else {}
-    return Schema(root, root, {})
+    return ParameterSchema(root, root, {})

@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import re
 
-from dragoman.output.arguments.call_body import letter_after_space, listed, marks, one_object
+from dragoman.output.arguments.call_body import next_char, read_object_list, marker_set, read_call_object
 from dragoman.output.arguments.cast import cast
-from dragoman.output.arguments.json_strings import PLAIN, escaped, quoted, read_escape
-from dragoman.output.arguments.literal import Out, Value
+from dragoman.output.arguments.json_strings import STRING_BREAKS, escape, quote, read_escape
+from dragoman.output.arguments.literal import Output, ValueReader
 from dragoman.output.arguments.parameter_types import STRING
-from dragoman.output.calls import Calls
+from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import GAP, JsonObjects, PythonCalls
-from dragoman.output.text_buffer import UnexpectedEnd, ReadSteps, Mismatch, TextBuffer, skip_space, stream_until
+from dragoman.output.text_buffer import (
+    Mismatch,
+    ReadSteps,
+    TextBuffer,
+    UnexpectedEnd,
+    skip_space,
+    stream_until,
+)
 
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
 _KEY = re.compile(r"[^\W\d]\w*")
@@ -25,27 +32,27 @@ LONGEST = 256
 ENDS = (")]", "),", ")\n", ")<")
 
 
-def pythonic(src: TextBuffer, body: PythonCalls, calls: Calls) -> ReadSteps[None]:
+def pythonic(src: TextBuffer, body: PythonCalls, calls: CallRecorder) -> ReadSteps[None]:
     """Calls in brackets, or on lines of their own."""
-    letter = yield from letter_after_space(src)
+    letter = yield from next_char(src)
     if letter == "{":
-        yield from one_object(src, JsonObjects(requires_arguments=True), calls)
+        yield from read_call_object(src, JsonObjects(requires_arguments=True), calls)
         return
     listing = letter == "["
     if body.brackets and not listing:
         raise Mismatch
     if listing:
         src.pos += 1
-        letter = yield from letter_after_space(src)
+        letter = yield from next_char(src)
         if letter == "{":
-            yield from listed(src, JsonObjects(requires_arguments=True), calls)
+            yield from read_object_list(src, JsonObjects(requires_arguments=True), calls)
             return
     while True:
         yield from python_call(src, calls)
-        letter = yield from letter_after_space(src)
+        letter = yield from next_char(src)
         if letter in (",", ";"):
             src.pos += 1
-            letter = yield from letter_after_space(src)
+            letter = yield from next_char(src)
         elif not listing and not (letter.isalpha() or letter == "_"):
             return
         if listing and letter == "]":
@@ -53,17 +60,17 @@ def pythonic(src: TextBuffer, body: PythonCalls, calls: Calls) -> ReadSteps[None
             return
 
 
-def python_call(src: TextBuffer, calls: Calls) -> ReadSteps[None]:
+def python_call(src: TextBuffer, calls: CallRecorder) -> ReadSteps[None]:
     name = yield from word(src, _NAME)
-    letter = yield from letter_after_space(src)
+    letter = yield from next_char(src)
     if letter != "(":
         raise Mismatch
     src.pos += 1
-    calls.open(name)
+    calls.open_call(name)
     arguments = Keywords(src, calls)
-    calls.closing = arguments.closing
+    calls.missing_end = arguments.closing
     yield from arguments.read()
-    calls.close()
+    calls.close_call()
 
 
 def word(src: TextBuffer, pattern: re.Pattern[str]) -> ReadSteps[str]:
@@ -88,28 +95,28 @@ def word(src: TextBuffer, pattern: re.Pattern[str]) -> ReadSteps[str]:
 class Keywords:
     """The arguments of a call, from its opening to its closing bracket."""
 
-    def __init__(self, src: TextBuffer, calls: Calls) -> None:
+    def __init__(self, src: TextBuffer, calls: CallRecorder) -> None:
         self._src = src
         self._calls = calls
-        self._keys = tuple(calls.tools.types(calls.name))
-        self._value: Value | None = None
+        self._keys = tuple(calls.tools.parameter_types(calls.name))
+        self._value: ValueReader | None = None
         self._string = False
         self._some = False
         self._lead = "{"
 
     def closing(self) -> str:
-        inner = self._value.closing() if self._value is not None else ""
+        inner = self._value.missing_end() if self._value is not None else ""
         return ('"' if self._string else inner) + "}"
 
     def _out(self, text: str) -> None:
         lead, self._lead = self._lead, ""
-        self._calls.args(lead + text)
+        self._calls.write_arguments(lead + text)
 
     def read(self) -> ReadSteps[None]:
         src = self._src
         glued = ""
         while True:
-            letter = yield from letter_after_space(src)
+            letter = yield from next_char(src)
             if letter == ")" and not glued:
                 src.pos += 1
                 self._out("}")
@@ -118,19 +125,19 @@ class Keywords:
                 src.pos += 1
                 continue
             key = glued or (yield from word(src, _KEY))
-            letter = yield from letter_after_space(src)
+            letter = yield from next_char(src)
             if letter not in ("=", ":"):
                 raise Mismatch
             src.pos += 1
             yield from skip_space(src)
-            self._lead += f"{', ' if self._some else ''}{quoted(key)}: "
+            self._lead += f"{', ' if self._some else ''}{quote(key)}: "
             self._some = True
             glued = yield from self._argument(key)
 
     def _argument(self, key: str) -> ReadSteps[str]:
         """The value of an argument; the next key, if it is glued to the value's end."""
         src = self._src
-        types = self._calls.types(key)
+        types = self._calls.parameter_types(key)
         letter = src.text[src.pos : src.pos + 1]
         if letter and letter in "\"'":
             src.pos += 1
@@ -153,35 +160,35 @@ class Keywords:
         if types == STRING and letter not in ("[", "{", "(", ""):
             self._out((yield from self._bare()))
             return ""
-        self._value = Value(src, self._out)
+        self._value = ValueReader(src, self._out)
         self._value.keys = self._keys
         yield from self._value.read()
-        glued, self._value = self._value.glued, None
+        glued, self._value = self._value.glued_key, None
         return glued
 
     def _bare(self) -> ReadSteps[str]:
         """A string without quotes, to the next argument or the call's end."""
         src = self._src
         parts: list[str] = []
-        ends = marks(*(f",{GAP}{key}{GAP}=" for key in self._keys), *ENDS)
+        ends = marker_set(*(f",{GAP}{key}{GAP}=" for key in self._keys), *ENDS)
         try:
             yield from stream_until(src, ends, parts.append)
         except UnexpectedEnd:
             text = "".join(parts)
             if not src.text.endswith(")"):
                 self._string = True
-                self._out('"' + escaped(text.strip()))
+                self._out('"' + escape(text.strip()))
                 raise
             parts = [text[:-1]]
             src.pos -= 1
         said = "".join(parts).strip()
-        return "null" if said in ("None", "null") else quoted(said)
+        return "null" if said in ("None", "null") else quote(said)
 
-    def _letters(self, quote: str, out: Out) -> ReadSteps[None]:
+    def _letters(self, quote: str, out: Output) -> ReadSteps[None]:
         """A string up to the quote that closes it: one that something can follow."""
         src = self._src
         while True:
-            found = PLAIN[quote].search(src.text, src.pos)
+            found = STRING_BREAKS[quote].search(src.text, src.pos)
             end = len(src.text) if found is None else found.start()
             if end > src.pos:
                 out(src.text[src.pos : end])
@@ -196,13 +203,13 @@ class Keywords:
                 out((yield from read_escape(src)))
             elif letter != quote:
                 src.pos += 1
-                out(escaped(letter))
+                out(escape(letter))
             elif (yield from self._closes()):
                 src.pos += 1
                 return
             else:
                 src.pos += 1
-                out(escaped(quote))
+                out(escape(quote))
 
     def _closes(self) -> ReadSteps[bool]:
         """Whether what comes after the quote can follow a string."""

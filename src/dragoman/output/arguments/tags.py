@@ -10,22 +10,22 @@ import html
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from dragoman.output.arguments.call_body import letter_after_space, marks, read_value
-from dragoman.output.arguments.cast import cast, read
-from dragoman.output.arguments.json_strings import escaped, quoted
-from dragoman.output.arguments.parameter_types import STRING, Schema, Types
-from dragoman.output.calls import Calls
+from dragoman.output.arguments.call_body import next_char, marker_set, read_arguments_value
+from dragoman.output.arguments.cast import cast, to_json
+from dragoman.output.arguments.json_strings import escape, quote
+from dragoman.output.arguments.parameter_types import STRING, ParameterSchema, Types
+from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import NestedElements, TaggedArguments
 from dragoman.output.text_buffer import (
-    UnexpectedEnd,
     MarkerSet,
-    ReadSteps,
     Mismatch,
+    ReadSteps,
     TextBuffer,
-    read_marker,
+    UnexpectedEnd,
     is_at_marker,
-    skip_space,
+    read_marker,
     read_until,
+    skip_space,
     stream_until,
 )
 
@@ -39,11 +39,11 @@ INLINE = {"true": STRING, "false": JSON}
 class Writing:
     """Writes arguments down as one JSON object."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: CallRecorder) -> None:
         self._calls = calls
         self.some = False
         self._string = False
-        calls.closing = self.closing
+        calls.missing_end = self.closing
 
     def closing(self) -> str:
         return '"}' if self._string else "}"
@@ -51,50 +51,50 @@ class Writing:
     def key(self, key: str) -> str:
         lead = ", " if self.some else "{"
         self.some = True
-        return f"{lead}{quoted(key)}: "
+        return f"{lead}{quote(key)}: "
 
     def whole(self, key: str, value: str) -> None:
-        self._calls.args(self.key(key) + value)
+        self._calls.write_arguments(self.key(key) + value)
 
     def begin(self, key: str) -> None:
         self._string = True
-        self._calls.args(self.key(key) + '"')
+        self._calls.write_arguments(self.key(key) + '"')
 
     def go_on(self, text: str) -> None:
-        self._calls.args(escaped(text))
+        self._calls.write_arguments(escape(text))
 
     def end(self) -> None:
         self._string = False
-        self._calls.args('"')
+        self._calls.write_arguments('"')
 
     def close(self) -> None:
-        self._calls.args("}" if self.some else "{}")
-        self._calls.close()
+        self._calls.write_arguments("}" if self.some else "{}")
+        self._calls.close_call()
 
 
-def tagged(src: TextBuffer, body: TaggedArguments, calls: Calls, after: tuple[str, ...]) -> ReadSteps[None]:
+def tagged(src: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: tuple[str, ...]) -> ReadSteps[None]:
     """A name, then keys and values. `after` are the marks that can follow the last of them."""
-    text, mark, end = yield from read_until(src, marks(*body.name_ends, *body.key.open, *after))
+    text, mark, end = yield from read_until(src, marker_set(*body.name_ends, *body.key.open, *after))
     if mark in body.name_ends:
         src.pos = end
     found = re.fullmatch(body.name_pattern, text.strip())
     if found is None:
         raise Mismatch
     name = found["name"].strip()
-    calls.open(html.unescape(name) if body.html_entities else name)
-    if body.accepts_json and (yield from letter_after_space(src)) == "{":
-        yield from read_value(src, calls)
-        calls.close()
+    calls.open_call(html.unescape(name) if body.html_entities else name)
+    if body.accepts_json and (yield from next_char(src)) == "{":
+        yield from read_arguments_value(src, calls)
+        calls.close_call()
         return
     yield from skip_space(src)
-    if body.block.open and (yield from read_marker(src, marks(*body.block.open))) >= 0:
+    if body.block.open and (yield from read_marker(src, marker_set(*body.block.open))) >= 0:
         yield from block(src, body, calls)
         return
     out = Writing(calls)
     if mark.startswith("/"):  # it closes itself
         out.close()
         return
-    opens = marks(*body.key.open)
+    opens = marker_set(*body.key.open)
     while True:
         yield from skip_space(src)
         if src.ended and not src.has_more:
@@ -102,27 +102,27 @@ def tagged(src: TextBuffer, body: TaggedArguments, calls: Calls, after: tuple[st
         if (yield from read_marker(src, opens)) < 0:
             break
         yield from argument(src, body, calls, out, after)
-        calls.settle()
-    if not out.some and after and not (yield from is_at_marker(src, marks(*after))):
+        calls.commit()
+    if not out.some and after and not (yield from is_at_marker(src, marker_set(*after))):
         raise Mismatch  # neither arguments nor an end
     out.close()
 
 
-def block(src: TextBuffer, body: TaggedArguments, calls: Calls) -> ReadSteps[None]:
+def block(src: TextBuffer, body: TaggedArguments, calls: CallRecorder) -> ReadSteps[None]:
     """All arguments as one JSON object between marks."""
-    _, _, src.pos = yield from read_until(src, marks(*body.key.close))
-    if (yield from letter_after_space(src)) != "{":
+    _, _, src.pos = yield from read_until(src, marker_set(*body.key.close))
+    if (yield from next_char(src)) != "{":
         raise Mismatch
-    yield from read_value(src, calls)
-    calls.close()
+    yield from read_arguments_value(src, calls)
+    calls.close_call()
     yield from skip_space(src)
-    yield from read_marker(src, marks(*body.block.close))
+    yield from read_marker(src, marker_set(*body.block.close))
 
 
 def argument(
-    src: TextBuffer, body: TaggedArguments, calls: Calls, out: Writing, after: tuple[str, ...]
+    src: TextBuffer, body: TaggedArguments, calls: CallRecorder, out: Writing, after: tuple[str, ...]
 ) -> ReadSteps[None]:
-    text, mark, end = yield from read_until(src, marks(*body.key.close, *body.value.open))
+    text, mark, end = yield from read_until(src, marker_set(*body.key.close, *body.value.open))
     if mark in body.key.close:
         src.pos = end
     found = re.fullmatch(body.key_pattern, text.strip())
@@ -132,8 +132,8 @@ def argument(
     key = html.unescape(groups["key"]) if body.html_entities else groups["key"].strip()
     if body.value.open:
         yield from skip_space(src)
-        yield from read_marker(src, marks(*body.value.open))
-    types = calls.types(key)
+        yield from read_marker(src, marker_set(*body.value.open))
+    types = calls.parameter_types(key)
     inline = groups.get("type")
     if inline is not None:
         types = _inline(inline, types)
@@ -142,7 +142,7 @@ def argument(
         closes += (*body.key.open, *after)
     if body.trim == "newline":
         closes += tuple("\n" + mark for mark in closes)
-    yield from value(src, Slot(body, key, types, marks(*closes)), out)
+    yield from value(src, Slot(body, key, types, marker_set(*closes)), out)
 
 
 class Slot:
@@ -159,7 +159,7 @@ def value(src: TextBuffer, slot: Slot, out: Writing) -> ReadSteps[None]:
     """A value up to what closes it."""
     body = slot.body
     if body.trim == "newline":
-        yield from read_marker(src, marks("\n"))
+        yield from read_marker(src, marker_set("\n"))
     elif body.trim == "space":
         yield from skip_space(src)
     streams = slot.types == STRING or (not slot.types and body.untyped == "text")
@@ -185,7 +185,7 @@ def sections(
     src: TextBuffer, closes: MarkerSet, write: Callable[[str], object]
 ) -> ReadSteps[tuple[str, int]]:
     """The same as `up_to`, for text that may have parts in CDATA; blank text beside one is none."""
-    every = marks(CDATA[0], *closes.markers)
+    every = marker_set(CDATA[0], *closes.markers)
     seen = False
     while True:
         parts: list[str] = []
@@ -195,13 +195,13 @@ def sections(
         if mark != CDATA[0]:
             return mark, end
         src.pos = end
-        _, src.pos = yield from stream_until(src, marks(CDATA[1]), write)
+        _, src.pos = yield from stream_until(src, marker_set(CDATA[1]), write)
         seen = True
 
 
 def finished(text: str, slot: Slot) -> str:
     if not slot.types or slot.types == JSON:
-        return read(text) or quoted(text)
+        return to_json(text) or quote(text)
     return cast(text, slot.types)
 
 
@@ -214,25 +214,25 @@ def _inline(said: str, types: Types) -> Types:
 # Nested
 
 
-def nested(src: TextBuffer, body: NestedElements, calls: Calls, after: tuple[str, ...]) -> ReadSteps[None]:
+def nested(src: TextBuffer, body: NestedElements, calls: CallRecorder, after: tuple[str, ...]) -> ReadSteps[None]:
     """A name, then an element for each argument."""
-    text, mark, end = yield from read_until(src, marks(*body.name_ends, *after))
+    text, mark, end = yield from read_until(src, marker_set(*body.name_ends, *after))
     if mark in body.name_ends:
         src.pos = end
     found = re.fullmatch(body.name_pattern, text.strip())
     if found is None:
         raise Mismatch
-    calls.open(found["name"].strip())
+    calls.open_call(found["name"].strip())
     out = Writing(calls)
-    opens, ends = marks(body.prefix + "<"), marks(*after)
+    opens, ends = marker_set(body.prefix + "<"), marker_set(*after)
     while True:
         yield from skip_space(src)
         at_end = yield from is_at_marker(src, ends)
         if at_end or (yield from read_marker(src, opens)) < 0:
             break
-        key, _, src.pos = yield from read_until(src, marks(">"))
+        key, _, src.pos = yield from read_until(src, marker_set(">"))
         yield from element(src, body, calls, out, Element(key, after))
-        calls.settle()
+        calls.commit()
     out.close()
 
 
@@ -244,15 +244,15 @@ class Element:
         self.after = after
 
 
-def element(src: TextBuffer, body: NestedElements, calls: Calls, out: Writing, one: Element) -> ReadSteps[None]:
+def element(src: TextBuffer, body: NestedElements, calls: CallRecorder, out: Writing, one: Element) -> ReadSteps[None]:
     key = one.key
-    if calls.types(key) == STRING:
+    if calls.parameter_types(key) == STRING:
         out.begin(key)
         yield from inside(src, body, one, out.go_on)
         out.end()
         return
     parts: list[str] = []
-    schema = calls.tools.schema(calls.name, key)
+    schema = calls.tools.parameter_schema(calls.name, key)
     try:
         yield from inside(src, body, one, parts.append)
     except UnexpectedEnd:
@@ -268,7 +268,7 @@ def inside(
     opening, closing = f"{body.prefix}<{one.key}>", f"{body.prefix}</{one.key}>"
     depth = 1
     while True:
-        mark, end = yield from stream_until(src, marks(opening, closing, *one.after), write)
+        mark, end = yield from stream_until(src, marker_set(opening, closing, *one.after), write)
         depth += (mark == opening) - (mark == closing)
         if mark in one.after:
             return
@@ -279,7 +279,7 @@ def inside(
             return
 
 
-def tree(body: NestedElements, text: str, schema: Schema, depth: int = 0) -> str:
+def tree(body: NestedElements, text: str, schema: ParameterSchema, depth: int = 0) -> str:
     """The JSON of what stands inside an element. Text among elements makes all of it text."""
     children = list(_children(body, text)) if depth < 32 else []
     types = schema.types
@@ -294,7 +294,7 @@ def tree(body: NestedElements, text: str, schema: Schema, depth: int = 0) -> str
         )
         return f"[{', '.join(items)}]"
     members = (
-        f"{quoted(key)}: {tree(body, inner, schema.member(key), depth + 1)}"
+        f"{quote(key)}: {tree(body, inner, schema.member(key), depth + 1)}"
         for key, inner, _ in children
     )
     return f"{{{', '.join(members)}}}"
@@ -312,7 +312,7 @@ def untyped(text: str) -> str:
     """What an element without a schema holds: a value if it reads as one, else text."""
     if not text.strip():
         return "null"
-    return read(text) or quoted(text)
+    return to_json(text) or quote(text)
 
 
 def _children(body: NestedElements, text: str) -> Iterator[Child]:

@@ -55,7 +55,7 @@ class OverBudget(Exception):
     """The template wanted more than it may have."""
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class RenderLimits(Struct, frozen=True, kw_only=True):
     """Bounds of one rendering. Sizes grow with what the client sent."""
 
     seconds: float = 0.7
@@ -67,19 +67,19 @@ class Limits(Struct, frozen=True, kw_only=True):
     churn: int = 256  # more of those for each character that went in
 
 
-LIMITS = Limits()
+DEFAULT_LIMITS = RenderLimits()
 
 
 def weight(text: str) -> int:
     return len(text) if text.isascii() else 4 * len(text)
 
 
-class Budget:
+class RenderBudget:
     """What is left, and the bounded operations."""
 
     __slots__ = ("_ends", "_steps", "fuel", "known", "most", "room")
 
-    def __init__(self, limits: Limits = LIMITS, size: int = 0, known: Known | None = None) -> None:
+    def __init__(self, limits: RenderLimits = DEFAULT_LIMITS, size: int = 0, known: Known | None = None) -> None:
         self.known: Known = known or {}
         self.most = min(limits.least + limits.times * size, limits.ceiling)
         self.room = limits.room + limits.churn * size
@@ -353,18 +353,18 @@ def _children(value: Any) -> Collection[Any]:
     raise TemplateRuntimeError("a value of this kind cannot be written or compared")
 
 
-def _plain(function: Callable[[Any, Any], Any]) -> Callable[[Budget, Any, Any], Any]:
-    def apply(budget: Budget, left: Any, right: Any) -> Any:
+def _plain(function: Callable[[Any, Any], Any]) -> Callable[[RenderBudget, Any, Any], Any]:
+    def apply(budget: RenderBudget, left: Any, right: Any) -> Any:
         return function(budget.flat(left), budget.flat(right))
 
     return apply
 
 
-BINARY: dict[str, Callable[[Budget, Any, Any], Any]] = {
-    "+": Budget.add,
-    "*": Budget.multiply,
-    "**": Budget.power,
-    "%": Budget.modulo,
+BINARY: dict[str, Callable[[RenderBudget, Any, Any], Any]] = {
+    "+": RenderBudget.add,
+    "*": RenderBudget.multiply,
+    "**": RenderBudget.power,
+    "%": RenderBudget.modulo,
     "-": _plain(operator.sub),
     "/": _plain(operator.truediv),
     "//": _plain(operator.floordiv),

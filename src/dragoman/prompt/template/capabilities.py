@@ -20,20 +20,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import TemplateRejected
-from dragoman.prompt.special_tokens import Guard, Marked
-from dragoman.prompt.template.budget import Budget, Limits
-from dragoman.prompt.template.template import Facts, Template, compile_template
+from dragoman.prompt.special_tokens import SpecialTokenGuard, MarkedText
+from dragoman.prompt.template.budget import RenderBudget, RenderLimits
+from dragoman.prompt.template.template import TemplateFacts, ChatTemplate, compile_template
 
 Turn: TypeAlias = dict[str, Any]
 Arguments: TypeAlias = Literal["dict", "text"]
 NoTools: TypeAlias = Literal["null", "absent", "empty"]
 Content: TypeAlias = Literal["empty", "absent", "null"]
 
-THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-TRYING = Limits(seconds=0.5, steps=200_000)
-TOKENS = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+PROBE_LIMITS = RenderLimits(seconds=0.5, steps=200_000)
+PROBE_TOKENS = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
-UNTOUCHED = Guard(())
+NO_GUARD = SpecialTokenGuard(())
 
 LONG_ID = "call_zq0123456789"
 SHORT_ID = "zqcall001"
@@ -52,7 +52,7 @@ JSON_ARGUMENTS = '{"zqkey": "zqvalue"}'
 PYTHON_ARGUMENTS = "{'zqkey': 'zqvalue'}"
 
 
-class Abilities(Struct, frozen=True, kw_only=True):
+class TemplateCapabilities(Struct, frozen=True, kw_only=True):
     """What a template takes as it is. The defaults are those of one that takes everything."""
 
     renders: bool = True  # a plain message from a user comes through
@@ -107,33 +107,33 @@ SHAPES = [
 
 
 @lru_cache(maxsize=64)
-def abilities(source: str) -> Abilities:
+def probe_capabilities(source: str) -> TemplateCapabilities:
     """The abilities of a template, tried out once."""
-    return Probe(compile_template(source)).everything()
+    return CapabilityProbe(compile_template(source)).everything()
 
 
-class Probe:
+class CapabilityProbe:
     """Renders made-up conversations and looks for the words that were in them."""
 
-    def __init__(self, template: Template) -> None:
+    def __init__(self, template: ChatTemplate) -> None:
         self._template = template
         self._parts: set[str] = set()
         self._tools: list[Any] | None = None
         self._no_tools: NoTools = "null"
-        self._limits = TRYING  # for all attempts together
+        self._limits = PROBE_LIMITS  # for all attempts together
 
     def render(self, turns: list[Turn], tools: list[Any] | None = None) -> str | None:
-        variables = TOKENS | {
+        variables = PROBE_TOKENS | {
             "messages": turns,
             "datetime": "zqdate",
             "add_generation_prompt": True,
-            **tools_variable(tools or self._tools, self._no_tools, self._template.facts),
+            **make_tools_variable(tools or self._tools, self._no_tools, self._template.facts),
         }
-        given = Marked(UNTOUCHED)
-        variables = given.tree(variables)
+        given = MarkedText(NO_GUARD)
+        variables = given.mark_tree(variables)
         started = time.thread_time()
         try:
-            return self._template.render(variables, Budget(self._limits, known=given.known))
+            return self._template.render(variables, RenderBudget(self._limits, known=given.known_sizes))
         except TemplateRejected:
             return None
         finally:
@@ -165,23 +165,23 @@ class Probe:
         self._parts.discard(role)
         return False
 
-    def everything(self) -> Abilities:
+    def everything(self) -> TemplateCapabilities:
         for self._no_tools in NO_TOOLS:
             if self._takes("user", ["user"], "zquser"):
                 break
         else:
-            return Abilities(renders=False, tools_rendered=True, **CALLS)
+            return TemplateCapabilities(renders=False, tools_rendered=True, **CALLS)
         system = self._takes("system", ["system", "user"], "zqsystem", "zquser")
         self._takes("assistant", ["user", "assistant", "user"], "zquser", "zqanswer", "zqagain")
         found = self._turns(system)
         found |= self._tooling(system) | self._calls()
         facts = self._template.facts
         developer = self.say("developer", "zqdeveloper"), self.say("user", "zquser")
-        return Abilities(
+        return TemplateCapabilities(
             system=system,
             developer="developer" in facts.words and self.sees([*developer], "zqdeveloper"),
             no_tools=self._no_tools,
-            thoughts=thought_fields(facts),
+            thoughts=find_reasoning_fields(facts),
             thought_parts=self._thought_parts(),
             think_end=self._think_end(),
             parts=frozenset(self._parts),
@@ -260,7 +260,7 @@ class Probe:
         words = ("zqvalue", "zqvalueb", "zqresult1", "zqresult2")
         both, raw, tiny, full = (self._story(shape) for _ in range(4))
         both[1] |= {"content": self.say("assistant", "zqsaid")["content"]}
-        full[1] |= both[1] | dict.fromkeys(thought_fields(self._template.facts), "zqthought")
+        full[1] |= both[1] | dict.fromkeys(find_reasoning_fields(self._template.facts), "zqthought")
         raw[1]["tool_calls"][0]["function"]["arguments"] = "zqraw"
         tiny[1]["tool_calls"][0]["id"] = tiny[2]["tool_call_id"] = "1"
         text = self.render(both) or ""
@@ -311,7 +311,7 @@ class Probe:
         if "thinking" not in facts.words:
             return False
         user, again = self.say("user", "zquser"), self.say("user", "zqagain")
-        fields = self.say("assistant", "zqanswer", **dict.fromkeys(thought_fields(facts), "zqmind"))
+        fields = self.say("assistant", "zqanswer", **dict.fromkeys(find_reasoning_fields(facts), "zqmind"))
         thought = {"type": "thinking", "thinking": "zqmind"}
         parts = {"role": "assistant", "content": [thought, {"type": "text", "text": "zqanswer"}]}
         if self.sees([user, fields, again], "zqmind"):
@@ -335,7 +335,7 @@ class Probe:
 CALLS: dict[str, Any] = {"tool_calls_rendered": True, "tool_results_rendered": True}
 
 
-def tools_variable(tools: list[Any] | None, none: NoTools, facts: Facts) -> dict[str, Any]:
+def make_tools_variable(tools: list[Any] | None, none: NoTools, facts: TemplateFacts) -> dict[str, Any]:
     """The variable `tools`, the way a template wants it when there are none."""
     made: dict[str, Any] = {}
     if "functions" in facts.reads:  # what a few old templates read instead, as text
@@ -346,6 +346,6 @@ def tools_variable(tools: list[Any] | None, none: NoTools, facts: Facts) -> dict
     return made
 
 
-def thought_fields(facts: Facts) -> tuple[str, ...]:
+def find_reasoning_fields(facts: TemplateFacts) -> tuple[str, ...]:
     """The fields to put reasoning in: the usual one, and others if the template reads them."""
-    return tuple(name for name in THOUGHTS if name == THOUGHTS[0] or name in facts.words)
+    return tuple(name for name in REASONING_FIELDS if name == REASONING_FIELDS[0] or name in facts.words)

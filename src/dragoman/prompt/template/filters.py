@@ -21,7 +21,7 @@ from jinja2.tests import TESTS as STOCK_TESTS
 from jinja2.utils import Namespace
 from markupsafe import Markup, escape
 
-from dragoman.prompt.template.budget import ITEM, Budget, OverBudget
+from dragoman.prompt.template.budget import ITEM, RenderBudget, OverBudget
 
 Call: TypeAlias = Callable[..., Any]
 
@@ -29,10 +29,10 @@ LONGEST_RANGE = 100_000
 LONGEST_DATE = 200
 
 
-class Bound(Context):
+class RenderContext(Context):
     """The context of one rendering, with what it may still cost."""
 
-    budget: Budget
+    budget: RenderBudget
 
 
 # Text
@@ -40,7 +40,7 @@ class Bound(Context):
 
 def _text_filter(change: Callable[[str], str]) -> Call:
     @pass_context
-    def apply(context: Bound, value: Any) -> str:
+    def apply(context: RenderContext, value: Any) -> str:
         text = context.budget.text(value)
         context.budget.spend(3 * len(text))
         return change(text)
@@ -49,7 +49,7 @@ def _text_filter(change: Callable[[str], str]) -> Call:
 
 
 @pass_context
-def trim(context: Bound, value: Any, chars: str | None = None) -> str:
+def trim(context: RenderContext, value: Any, chars: str | None = None) -> str:
     text = value if type(value) is str else context.budget.text(value)
     found = text.strip(chars)
     if found is not text:
@@ -58,17 +58,17 @@ def trim(context: Bound, value: Any, chars: str | None = None) -> str:
 
 
 @pass_context
-def string(context: Bound, value: Any) -> str:
+def string(context: RenderContext, value: Any) -> str:
     return value if isinstance(value, Markup) else context.budget.text(value)
 
 
 @pass_context
-def safe(context: Bound, value: Any) -> Markup:
+def safe(context: RenderContext, value: Any) -> Markup:
     return Markup(context.budget.text(value))  # noqa: S704  (the prompt is no web page)
 
 
 @pass_context
-def escaped(context: Bound, value: Any) -> Markup:
+def escaped(context: RenderContext, value: Any) -> Markup:
     text = context.budget.text(value)
     context.budget.fits(5 * len(text))
     context.budget.spend(5 * len(text))
@@ -76,14 +76,14 @@ def escaped(context: Bound, value: Any) -> Markup:
 
 
 @pass_context
-def replace(context: Bound, value: Any, old: Any, new: Any, count: int | None = None) -> str:
+def replace(context: RenderContext, value: Any, old: Any, new: Any, count: int | None = None) -> str:
     text = context.budget.text
     times = -1 if count is None else count
     return context.budget.replace(text(value), text(old), text(new), times)
 
 
 @pass_context
-def join(context: Bound, value: Any, d: Any = "", attribute: str | int | None = None) -> str:
+def join(context: RenderContext, value: Any, d: Any = "", attribute: str | int | None = None) -> str:
     budget = context.budget
     items = budget.listed(value)
     if attribute is not None:
@@ -92,13 +92,13 @@ def join(context: Bound, value: Any, d: Any = "", attribute: str | int | None = 
 
 
 @pass_context
-def format_(context: Bound, value: Any, *args: Any, **kwargs: Any) -> str:
+def format_(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> str:
     return context.budget.percent(context.budget.text(value), kwargs or args)
 
 
 @pass_context
 def indent(
-    context: Bound, s: Any, width: int | str = 4, first: bool = False, blank: bool = False
+    context: RenderContext, s: Any, width: int | str = 4, first: bool = False, blank: bool = False
 ) -> str:
     text = context.budget.text(s)
     wide = len(width) if isinstance(width, str) else max(width, 0)
@@ -113,7 +113,7 @@ def indent(
 
 @pass_context
 def tojson(
-    context: Bound,
+    context: RenderContext,
     value: Any,
     ensure_ascii: bool = False,
     indent: int | str | None = None,
@@ -140,7 +140,7 @@ def tojson(
 
 
 @pass_context
-def fromjson(context: Bound, value: Any) -> Any:
+def fromjson(context: RenderContext, value: Any) -> Any:
     text = context.budget.text(value)
     context.budget.spend(ITEM * len(text))
     return json.loads(text)
@@ -153,7 +153,7 @@ def _whole(original: Call, environment: bool = False) -> Call:
     """A filter over a list that looks at all of it."""
 
     @pass_context
-    def apply(context: Bound, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> Any:
         budget = context.budget
         items = value if isinstance(value, dict) else budget.listed(value)
         budget.flat(items)
@@ -169,7 +169,7 @@ def _lazy(original: Call) -> Call:
     """A filter over a list that takes one item at a time."""
 
     @pass_context
-    def apply(context: Bound, value: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    def apply(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         if not value:
             return iter(())
         found: Iterator[Any] = original(context, context.budget.paced(value), *args, **kwargs)
@@ -179,7 +179,7 @@ def _lazy(original: Call) -> Call:
 
 
 @pass_context
-def total(context: Bound, value: Any, attribute: str | int | None = None, start: Any = 0) -> Any:
+def total(context: RenderContext, value: Any, attribute: str | int | None = None, start: Any = 0) -> Any:
     budget = context.budget
     items = budget.listed(value)
     if attribute is not None:
@@ -190,19 +190,19 @@ def total(context: Bound, value: Any, attribute: str | int | None = None, start:
 
 
 @pass_context
-def reverse(context: Bound, value: Any) -> Any:
+def reverse(context: RenderContext, value: Any) -> Any:
     if isinstance(value, str):
         return context.budget.cut(value, slice(None, None, -1))
     return context.budget.listed(value)[::-1]
 
 
 @pass_context
-def items(context: Bound, value: Any) -> Iterator[tuple[Any, Any]]:
+def items(context: RenderContext, value: Any) -> Iterator[tuple[Any, Any]]:
     return stock.do_items(value)
 
 
 @pass_context
-def listed(context: Bound, value: Any) -> list[Any]:
+def listed(context: RenderContext, value: Any) -> list[Any]:
     found = context.budget.listed(value)
     context.budget.spend(8 * len(found))
     return list(found)
@@ -212,7 +212,7 @@ def listed(context: Bound, value: Any) -> list[Any]:
 
 
 @pass_context
-def rounded(context: Bound, value: float, precision: int = 0, method: str = "common") -> float:
+def rounded(context: RenderContext, value: float, precision: int = 0, method: str = "common") -> float:
     if abs(precision) > 30:
         raise TemplateRuntimeError("cannot round to so many digits")
     return stock.do_round(value, precision, method)  # type: ignore[arg-type]
@@ -220,7 +220,7 @@ def rounded(context: Bound, value: float, precision: int = 0, method: str = "com
 
 def _plain(original: Call) -> Call:
     @pass_context
-    def apply(context: Bound, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> Any:
         context.budget.tick()
         return original(value, *args, **kwargs)
 
@@ -228,13 +228,13 @@ def _plain(original: Call) -> Call:
 
 
 @pass_context
-def last(context: Bound, value: Any) -> Any:
+def last(context: RenderContext, value: Any) -> Any:
     found = value if isinstance(value, (str, list, tuple)) else context.budget.listed(value)
     return found[-1] if found else context.environment.undefined("No last item, it was empty.")
 
 
 @pass_context
-def first(context: Bound, value: Any) -> Any:
+def first(context: RenderContext, value: Any) -> Any:
     context.budget.tick()
     for item in value:
         return item
@@ -291,7 +291,7 @@ FILTERS: dict[str, Call] = {
 
 def _comparing(original: Call) -> Call:
     @pass_context
-    def apply(context: Bound, value: Any, other: Any) -> Any:
+    def apply(context: RenderContext, value: Any, other: Any) -> Any:
         return original(context.budget.flat(value), context.budget.flat(other))
 
     return apply
@@ -299,7 +299,7 @@ def _comparing(original: Call) -> Call:
 
 def _counting(original: Call) -> Call:
     @pass_context
-    def apply(context: Bound, value: Any, *args: Any) -> Any:
+    def apply(context: RenderContext, value: Any, *args: Any) -> Any:
         if not isinstance(value, (int, float)):
             raise TemplateRuntimeError("only a number can be odd, even or divisible")
         return original(value, *args)
@@ -309,7 +309,7 @@ def _counting(original: Call) -> Call:
 
 def _cased(original: Callable[[str], bool]) -> Call:
     @pass_context
-    def apply(context: Bound, value: Any) -> bool:
+    def apply(context: RenderContext, value: Any) -> bool:
         return original(context.budget.text(value))
 
     return apply
@@ -329,12 +329,12 @@ TESTS: dict[str, Call] = {
 # Functions
 
 
-class Refused(TemplateError):
+class RejectedByTemplate(TemplateError):
     """The template itself says that it cannot take this conversation."""
 
 
 def raise_exception(message: object = "") -> NoReturn:
-    raise Refused(str(message)[:1000] if isinstance(message, str) else "")
+    raise RejectedByTemplate(str(message)[:1000] if isinstance(message, str) else "")
 
 
 def strftime_now(form: str) -> str:

@@ -14,7 +14,7 @@ from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 
 
-class Coder(CodeGenerator):
+class BudgetCodeGenerator(CodeGenerator):
     """Writes Python that goes through the budget."""
 
     def write_commons(self) -> None:
@@ -146,7 +146,7 @@ class Coder(CodeGenerator):
 
 
 def _binary_visitor(sign: str) -> Any:
-    def visit(self: Coder, node: nodes.BinExpr, frame: Frame) -> None:
+    def visit(self: BudgetCodeGenerator, node: nodes.BinExpr, frame: Frame) -> None:
         self._binary(sign, node, frame)
 
     return visit
@@ -157,7 +157,7 @@ for _name, _sign in zip(
     ("-", "*", "/", "//", "%", "**"),
     strict=True,
 ):
-    setattr(Coder, f"visit_{_name}", _binary_visitor(_sign))
+    setattr(BudgetCodeGenerator, f"visit_{_name}", _binary_visitor(_sign))
 
 _SIGNS = {
     "eq": "==",

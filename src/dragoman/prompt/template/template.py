@@ -32,9 +32,9 @@ from jinja2.utils import Namespace
 from msgspec import Struct
 
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
-from dragoman.prompt.template.budget import METHODS, NUMBER, WIDTH, Budget, OverBudget
-from dragoman.prompt.template.filters import FILTERS, GLOBALS, TESTS, Bound, Refused
-from dragoman.prompt.template.jinja_codegen import Coder
+from dragoman.prompt.template.budget import METHODS, NUMBER, WIDTH, RenderBudget, OverBudget
+from dragoman.prompt.template.filters import FILTERS, GLOBALS, TESTS, RenderContext, RejectedByTemplate
+from dragoman.prompt.template.jinja_codegen import BudgetCodeGenerator
 
 log = logging.getLogger("dragoman.template")
 
@@ -65,13 +65,13 @@ _RESERVED = (
     "eos_token pad_token unk_token sep_token cls_token mask_token add_special_tokens self loop "
     "caller varargs kwargs"
 )
-RESERVED = frozenset(_RESERVED.split())
+RESERVED_VARIABLES = frozenset(_RESERVED.split())
 
 
 # The sandbox
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """`{% generation %}` marks what the model wrote, for training; here it is only its body."""
 
     tags = {"generation"}  # noqa: RUF012
@@ -82,7 +82,7 @@ class Generation(Extension):
         return nodes.Scope(body, lineno=line)
 
 
-class Format:
+class FormatMethod:
     """The `format` method of a text, which only the sandbox can call."""
 
     __slots__ = ("text",)
@@ -94,7 +94,7 @@ class Format:
 class BoundedFormatter(SandboxedFormatter):
     """`str.format` without endless padding, and without a way to what it must not reach."""
 
-    budget: Budget
+    budget: RenderBudget
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         if any(int(number[:9]) > WIDTH for number in NUMBER.findall(format_spec)):
@@ -111,11 +111,11 @@ class BoundedFormatter(SandboxedFormatter):
         return super().convert_field(value, conversion)
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
+class TemplateSandbox(ImmutableSandboxedEnvironment):
     """Reaches nothing that a table does not name; calls nothing that is not ours."""
 
-    code_generator_class = Coder
-    context_class = Bound
+    code_generator_class = BudgetCodeGenerator
+    context_class = RenderContext
     # What reads off the variables compiles with a generator of its own: it must not compute these
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
@@ -124,7 +124,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if kind is dict and attribute not in OF_DICTS:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if attribute in METHODS.get(kind, ()):
-            return Format(obj) if attribute == "format" else getattr(obj, attribute)
+            return FormatMethod(obj) if attribute == "format" else getattr(obj, attribute)
         if kind is LoopContext and attribute in OF_LOOPS:
             return getattr(obj, attribute)
         if kind is Namespace or isinstance(obj, Undefined):
@@ -142,13 +142,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return self.undefined(obj=obj, name=argument)
 
     def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        budget: Budget = context.budget  # type: ignore[attr-defined]
+        budget: RenderBudget = context.budget  # type: ignore[attr-defined]
         budget.tick(2 + len(args))
         kwargs.pop("_loop_vars", None)
         kind = type(obj)
         if kind is types.BuiltinMethodType:
             return budget.method(obj, args, kwargs)
-        if kind is Format:
+        if kind is FormatMethod:
             return self._format(budget, obj.text, args, kwargs)
         if kind is not Macro and not _callable(obj, kind):
             raise SecurityError("a value that is no function was called")
@@ -159,7 +159,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return obj(*args, **kwargs)
 
     def _format(
-        self, budget: Budget, text: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, budget: RenderBudget, text: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str:
         formatter = BoundedFormatter(self)
         formatter.budget = budget
@@ -177,14 +177,14 @@ def _callable(obj: Any, kind: type) -> bool:
     return kind is LoopContext or isinstance(obj, Undefined)
 
 
-def sandbox() -> Sandbox:
+def make_sandbox() -> TemplateSandbox:
     """The one factory of template environments."""
-    made = Sandbox(
+    made = TemplateSandbox(
         trim_blocks=True,
         lstrip_blocks=True,
         optimized=False,
         cache_size=0,
-        extensions=["jinja2.ext.loopcontrols", Generation],
+        extensions=["jinja2.ext.loopcontrols", GenerationTag],
     )
     made.filters, made.tests, made.globals = dict(FILTERS), dict(TESTS), dict(GLOBALS)
     return made
@@ -193,7 +193,7 @@ def sandbox() -> Sandbox:
 # Templates
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class TemplateFacts(Struct, frozen=True, kw_only=True):
     """What can be read off a template without rendering it."""
 
     reads: frozenset[str]  # variables that it takes from outside
@@ -204,14 +204,14 @@ class Facts(Struct, frozen=True, kw_only=True):
     folds: bool  # changes upper and lower case
 
 
-class Template:
+class ChatTemplate:
     """A compiled template. Make one with `compile_template`."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         if len(source) > LONGEST:
             raise ModelBroken("The model's chat template is too long.")
-        environment = sandbox()
+        environment = make_sandbox()
         try:
             tree = environment.parse(source)
             if any(isinstance(node, ALONE) for node in tree.find_all(nodes.Stmt)):
@@ -229,14 +229,14 @@ class Template:
             log.warning("a chat template cannot be compiled", exc_info=error)
             raise ModelBroken("The model's chat template cannot be compiled.") from None
 
-    def render(self, variables: Mapping[str, Any], budget: Budget | None = None) -> str:
+    def render(self, variables: Mapping[str, Any], budget: RenderBudget | None = None) -> str:
         """The prompt as text. Whatever goes wrong is a `TemplateRejected`."""
         context = self._code.new_context(dict(variables))
-        assert isinstance(context, Bound)  # noqa: S101
-        context.budget = budget = budget or Budget()
+        assert isinstance(context, RenderContext)  # noqa: S101
+        context.budget = budget = budget or RenderBudget()
         try:
             return self._run(context, budget)
-        except Refused as error:
+        except RejectedByTemplate as error:
             said = error.message or "it gives no reason."
             raise TemplateRejected(
                 f"The model's chat template refuses this conversation: {said}", param="messages"
@@ -252,7 +252,7 @@ class Template:
             log.debug("a chat template failed", exc_info=error)
             raise _rejected(f"failed on this conversation{self._line(error)}") from None
 
-    def _run(self, context: Bound, budget: Budget) -> str:
+    def _run(self, context: RenderContext, budget: RenderBudget) -> str:
         pieces, length, most = [], 0, budget.most
         for piece in self._code.root_render_func(context):
             length += len(piece)
@@ -270,11 +270,11 @@ class Template:
             trace = trace.tb_next
         return f" in line {line}" if line else ""
 
-    def check(self, chosen: Mapping[str, Any]) -> None:
+    def check_variables(self, chosen: Mapping[str, Any]) -> None:
         """Refuse variables that are not the client's to set, or that the template never reads."""
         for name in chosen:
             where = f"chat_template_kwargs.{name}"
-            if name in RESERVED or name in GLOBALS or name.startswith("_"):
+            if name in RESERVED_VARIABLES or name in GLOBALS or name.startswith("_"):
                 raise BadRequest(f"`{name}` cannot be set by a request.", param=where)
             if name not in self.facts.reads:
                 known = ", ".join(self.facts.inputs) or "none"
@@ -285,8 +285,8 @@ class Template:
 
 
 @lru_cache(maxsize=64)
-def compile_template(source: str) -> Template:
-    return Template(source)
+def compile_template(source: str) -> ChatTemplate:
+    return ChatTemplate(source)
 
 
 def _rejected(what: str, code: str | None = None) -> TemplateRejected:
@@ -298,15 +298,15 @@ def _plain_words(message: str) -> str:
     return re.sub(r"[\w.]+\.(\w+) object", r"\1 object", message)[:500].rstrip(".")
 
 
-def _facts(tree: nodes.Template) -> Facts:
+def _facts(tree: nodes.Template) -> TemplateFacts:
     strings = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     fields = {node.attr for node in tree.find_all(nodes.Getattr)}
     names = {node.name for node in tree.find_all(nodes.Name) if node.ctx != "load"}
     reads = frozenset(meta.find_undeclared_variables(tree))
     used = fields | {node.name for node in tree.find_all(nodes.Filter)}
-    return Facts(
+    return TemplateFacts(
         reads=reads,
-        inputs=tuple(sorted(reads - RESERVED - names)),
+        inputs=tuple(sorted(reads - RESERVED_VARIABLES - names)),
         words=frozenset(strings | fields),
         literals=frozenset(strings | {node.data for node in tree.find_all(nodes.TemplateData)}),
         cuts=frozenset(_cuts(tree, strings)),

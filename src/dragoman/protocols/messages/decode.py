@@ -19,7 +19,7 @@ from dragoman.protocols.messages.reasoning import Signing
 from dragoman.protocols.messages.tools import ToolChoice, ToolParam, chosen, offered
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.json_body import read
-from dragoman.types import Chat, Request, Sampling, Constraint
+from dragoman.types import Chat, Constraint, Request, Sampling
 
 SINGLE = "tool_choice.disable_parallel_tool_use"
 WISHES = ("reasoning_effort", "thinking_budget")

@@ -29,7 +29,7 @@ from dragoman.protocols.responses.decode.messages import Telling
 from dragoman.protocols.responses.types import Item, Known, Sealing
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.json_body import check_depth, read
-from dragoman.types import Chat, Message, Request, Constraint, Tool
+from dragoman.types import Chat, Constraint, Message, Request, Tool
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
@@ -215,7 +215,7 @@ def to_request(
     if not messages:
         raise BadRequest("`input` is required.", param="input", code="missing_required_parameter")
     request = _request(asked, offered, remote, messages, telling.warnings)
-    return replace(request, owner=owner, keep=asked.stored, reads_only=not asked.generates)
+    return replace(request, owner=owner, store=asked.stored, prefill_only=not asked.generates)
 
 
 def _request(

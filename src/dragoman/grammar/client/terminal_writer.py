@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from dragoman.grammar.client.escaping import Between, Quotes
-from dragoman.grammar.client.follow import Follow
-from dragoman.grammar.client.lark_grammar import Grammar, Leaf
+from dragoman.grammar.client.first_follow import Follow
+from dragoman.grammar.client.lark_parser import Grammar, Leaf
+from dragoman.grammar.client.text_syntax import Between, Quotes
+from dragoman.grammar.lark_builder import Lark, either, escaped, quoted
 from dragoman.grammar.regex.automaton import Machine, TooComplex
 from dragoman.grammar.regex.char_sets import in_class, met, without
-from dragoman.grammar.writer.lark import Lark, either, escaped, quoted
 
 MOST_PIECES = 5_000
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from dragoman.grammar.client.lark_grammar import Called, Expr, Leaf, Options, Row, Times
-from dragoman.grammar.client.rewrite import Rewriting
-from dragoman.grammar.writer.lark import EMPTY, either, times
+from dragoman.grammar.client.lark_parser import Called, Expr, Leaf, Options, Row, Times
+from dragoman.grammar.client.rule_writer import Rewriting
+from dragoman.grammar.lark_builder import EMPTY, either, times
 
 
 class Ending:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from dragoman.grammar.client.lark_grammar import Called, Expr, Grammar, Leaf, Options, Row, Times
+from dragoman.grammar.client.lark_parser import Called, Expr, Grammar, Leaf, Options, Row, Times
 from dragoman.grammar.regex.automaton import Machine, TooComplex
 from dragoman.grammar.regex.char_sets import holds
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from dragoman.grammar.lark_builder import escaped
 from dragoman.grammar.regex.char_sets import (
     EVERY,
     NONE,
@@ -23,7 +24,6 @@ from dragoman.grammar.regex.char_sets import (
     these,
     without,
 )
-from dragoman.grammar.writer.lark import escaped
 from dragoman.output.spec import GAP
 
 RANGES = 64  # of letters beyond ASCII that may be written as escapes: an expression has an end

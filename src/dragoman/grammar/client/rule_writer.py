@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from dragoman.grammar.client.escaping import Between, Quotes
-from dragoman.grammar.client.follow import Follow
-from dragoman.grammar.client.lark_grammar import Called, Expr, Grammar, Leaf, Options, Row, Times
-from dragoman.grammar.client.terminals import Leaves
+from dragoman.grammar.client.first_follow import Follow
+from dragoman.grammar.client.lark_parser import Called, Expr, Grammar, Leaf, Options, Row, Times
+from dragoman.grammar.client.terminal_writer import Leaves
+from dragoman.grammar.client.text_syntax import Between, Quotes
+from dragoman.grammar.lark_builder import EMPTY, Lark, either, times
 from dragoman.grammar.regex.char_sets import Letters, in_class, met
-from dragoman.grammar.writer.lark import EMPTY, Lark, either, times
 
 
 class Rewriting:

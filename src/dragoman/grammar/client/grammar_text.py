@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dragoman.errors import BadRequest, Unsupported
-from dragoman.grammar.client.escaping import Between, Quotes
-from dragoman.grammar.client.follow import Follow
-from dragoman.grammar.client.lark_grammar import Grammar
-from dragoman.grammar.client.rewrite import Rewriting
-from dragoman.grammar.client.text_end import Ending
+from dragoman.grammar.client.first_follow import Follow
+from dragoman.grammar.client.lark_parser import Grammar
+from dragoman.grammar.client.rule_writer import Rewriting
+from dragoman.grammar.client.text_syntax import Between, Quotes
+from dragoman.grammar.client.unpadded_text import Ending
+from dragoman.grammar.lark_builder import Lark, either, quoted
 from dragoman.grammar.regex.automaton import TooComplex
-from dragoman.grammar.writer.lark import Lark, either, quoted
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman.grammar.regex.exclude import outright
+from dragoman.grammar.regex.exclude_markers import outright
 from dragoman.grammar.schema.llguidance_schema import asked
 from dragoman.grammar.writer.marker_free_json import held, may_hold
 from dragoman.types import Json

@@ -25,8 +25,8 @@ from typing import Any, NoReturn
 
 from dragoman.errors import BadRequest
 from dragoman.grammar.schema import keywords, limits, simplify
+from dragoman.grammar.schema.intersect import Merger
 from dragoman.grammar.schema.llguidance_schema import Judge, Whole, disguised
-from dragoman.grammar.schema.merge import Merger
 from dragoman.grammar.schema.nodes import (
     BOOLEAN,
     NULL,
@@ -42,9 +42,9 @@ from dragoman.grammar.schema.nodes import (
     Text,
 )
 from dragoman.grammar.schema.normalize import Endless, Knotted, settled
-from dragoman.grammar.schema.object_members import counted, exactly_one, only
+from dragoman.grammar.schema.overapproximate import UnresolvedReference, resolve_reference, glimpse, escape_token
 from dragoman.grammar.schema.pattern_properties import patterned
-from dragoman.grammar.schema.pointers import Lost, find, glimpse, token
+from dragoman.grammar.schema.property_limits import counted, exactly_one, only
 from dragoman.grammar.schema.simplify import ANYTHING, NOTHING, either
 from dragoman.output.arguments.parameter_types import SYNONYMS
 from dragoman.types import Json
@@ -164,8 +164,8 @@ class _Reader:
 
     def _found(self, reference: str, where: str) -> tuple[str, Json]:
         try:
-            pointer, target = find(self._root, reference)
-        except Lost as error:
+            pointer, target = resolve_reference(self._root, reference)
+        except UnresolvedReference as error:
             self._wrong(where, str(error))
         self._targets[pointer] = target
         return pointer, target
@@ -212,7 +212,7 @@ class _Reader:
         """Refuses what is no schema, and notes what cannot be enforced."""
         found = keywords.fault(schema, self._synonyms)
         if found is not None:
-            self._wrong(f"{where}/{token(found[0])}", found[1])
+            self._wrong(f"{where}/{escape_token(found[0])}", found[1])
         for word, most in limits.MOST.items():
             if schema.get(word, 0) > most:
                 self.budget.over(f"a `{word}` above {most:,}")
@@ -358,13 +358,13 @@ class _Reader:
 
     def _object(self, schema: dict[str, Json], where: str, wants: list[str]) -> Node:
         members = [
-            (name, self._node(inner, f"{where}/properties/{token(name)}"))
+            (name, self._node(inner, f"{where}/properties/{escape_token(name)}"))
             for name, inner in schema.get("properties", {}).items()
         ]
         word = keywords.others(schema)
         others = ANYTHING if word is None else self._node(schema[word], f"{where}/{word}")
         patterns = [
-            (name, self._node(inner, f"{where}/patternProperties/{token(name)}"))
+            (name, self._node(inner, f"{where}/patternProperties/{escape_token(name)}"))
             for name, inner in schema.get("patternProperties", {}).items()
         ]
         found = Object(tuple(members), frozenset(schema.get("required", ())), others)

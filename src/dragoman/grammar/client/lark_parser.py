@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from dragoman.grammar.regex.automaton import Patterns
 from dragoman.grammar.regex.char_sets import folded
-from dragoman.grammar.regex.parse import Expression, NotRewritten
+from dragoman.grammar.regex.regex_parser import Expression, NotRewritten
 
 _TOKEN = re.compile(
     r"""(?P<text>"(?:[^"\\\n]|\\.)*"i?)

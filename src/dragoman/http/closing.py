@@ -1,0 +1,91 @@
+"""How a TCP connection ends: after a last response, or because the client stopped reading.
+
+Closing a socket while bytes of the client lie unread makes the kernel reset the connection, and the
+reset discards the response that the client has not read yet. `LingeringClose` therefore closes the
+sending half, reads and discards what still arrives, and closes the socket when the client closes
+its side or a limit is reached. `StallTimer` drops a client that does not read what was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+LINGER_SECONDS = 5.0
+LINGER_BYTES = 64 * 1024 * 1024
+
+
+class LingeringClose:
+    """Closes one connection in a way that lets the client read the last response."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._discarded = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_active = False
+
+    def start(self) -> None:
+        """Close the sending half once all is written; nothing may be written from now on."""
+        transport = self._transport
+        if self.is_active or transport.is_closing():
+            return
+        self.is_active = True
+        if not transport.can_write_eof():
+            transport.close()
+            return
+        transport.write_eof()
+        transport.resume_reading()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(LINGER_SECONDS, transport.close)
+
+    def discard(self, data: bytes) -> None:
+        """Count bytes that arrive after the response and that nobody reads."""
+        self._discarded += len(data)
+        if self._discarded > LINGER_BYTES:
+            self._transport.close()
+
+    def stop(self) -> None:
+        """The connection is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class StallTimer:
+    """Drops a client that reads nothing of what was written for too long."""
+
+    def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
+        self._transport = transport
+        self._seconds = seconds
+        self._unread = 0  # bytes that the client has not read yet
+        self._timer: asyncio.TimerHandle | None = None
+
+    def restart(self) -> None:
+        """Measure from now on, whatever was unread before."""
+        self.stop()
+        self._unread = self._transport.get_write_buffer_size()
+        if self._unread:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._seconds, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        unread, before = self._transport.get_write_buffer_size(), self._unread
+        if unread and unread >= before:
+            self._transport.abort()
+        else:
+            self.restart()
+
+    def on_buffer_drained(self, more_follows: bool) -> None:
+        """The client has read nearly everything.
+
+        If more follows, the next pause of writing restarts the timer.
+        """
+        if more_follows:
+            self.stop()
+        else:
+            self.restart()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

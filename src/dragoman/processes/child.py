@@ -1,0 +1,51 @@
+"""What a child process does right after its start, before it runs anything else."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+
+STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR = 0, 1, 2
+PR_SET_PDEATHSIG = 1  # the option of prctl(2)
+
+
+def open_parent_connection() -> socket.socket:
+    """Take over the socket to the parent, which the child is given as its standard input.
+
+    Standard input is `/dev/null` afterwards, so that no library reads our frames.
+    """
+    connection = socket.socket(fileno=os.dup(STANDARD_INPUT))
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, STANDARD_INPUT)
+    os.close(null)
+    return connection
+
+
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C: the parent decides when a child ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, where the system supports it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the call
+        os._exit(1)
+
+
+def limit_memory(limit: int) -> None:
+    """Limit the address space to so many bytes and write no core files, where that is possible."""
+    try:
+        import resource
+    except ImportError:
+        return
+    for kind, wanted in ((resource.RLIMIT_AS, limit), (resource.RLIMIT_CORE, 0)):
+        _, hard = resource.getrlimit(kind)
+        if hard != resource.RLIM_INFINITY:
+            wanted = min(wanted, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(kind, (wanted, hard))
