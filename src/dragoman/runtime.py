@@ -23,7 +23,7 @@ from dragoman.mcp.url_guard import UrlGuard, UrlRejected
 from dragoman.models.catalog import ModelCatalog
 from dragoman.models.loaders.gguf import load
 from dragoman.models.mapping import ModelOptions
-from dragoman.models.output_format import Formats, check_names
+from dragoman.models.output_format import FormatOverrides, check_names
 from dragoman.models.pull import DEFAULT_ALIASES
 from dragoman.models.registry import ModelPolicy, ModelRegistry
 from dragoman.responses.service import RemoteToolsConfig
@@ -67,7 +67,7 @@ def _by_our_names(options: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
-def formats(settings: Settings) -> Formats:
+def formats(settings: Settings) -> FormatOverrides:
     """What the operator says of tool calls and thoughts; names are checked before anything runs."""
     said = settings.format or None, settings.reasoning_format or None
     try:

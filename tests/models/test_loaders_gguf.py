@@ -17,7 +17,7 @@ from dragoman.models import output_format
 from dragoman.models.catalog import ModelCatalog, ModelSource
 from dragoman.models.loaders import gguf as loader
 from dragoman.models.mapping import ModelOptions
-from dragoman.models.output_format import Speech, listen
+from dragoman.models.output_format import OutputFormat, detect_output_format
 from dragoman.models.registry import ModelRegistry
 from dragoman.tokenizers.tokenizer import PROBES, EngineTokenizer, Tokenizer, tokenizer_from_gguf
 from dragoman.types import Capabilities, Job, Sampling, Step
@@ -156,14 +156,14 @@ THINKER = TEMPLATES / "thinker.jinja"
 @pytest.mark.parametrize(
     ("chosen", "wanted"),
     [
-        ({}, Speech("hermes_json", "think")),
-        ({"format": "glm45", "reasoning_format": "none"}, Speech("glm45", None)),
-        ({"format": "none", "reasoning_format": "mistral"}, Speech(None, "mistral")),
+        ({}, OutputFormat("hermes_json", "think")),
+        ({"format": "glm45", "reasoning_format": "none"}, OutputFormat("glm45", None)),
+        ({"format": "none", "reasoning_format": "mistral"}, OutputFormat(None, "mistral")),
     ],
 )
 def test_formats_are_found_and_logged_unless_the_operator_says_otherwise(
     chosen: dict[str, str],
-    wanted: Speech,
+    wanted: OutputFormat,
     file: Path,
     ours: Tokenizer,
     monkeypatch: pytest.MonkeyPatch,
@@ -197,8 +197,8 @@ def test_where_the_prompt_asks_for_the_generic_form_answers_are_read_as_that(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     file = THINKER if place else THINKER.with_name("chatml.jinja")
-    known = listen(file.read_text(encoding="utf-8"), None, (said, None), "m")
-    assert known.speech.tools == wanted
+    known = detect_output_format(file.read_text(encoding="utf-8"), None, (said, None), "m")
+    assert known.output_format.tools == wanted
     assert ("the prompt teaches hermes_json" in caplog.text) == warned
 
 
@@ -213,7 +213,7 @@ def test_a_detection_that_fails_leaves_the_generic_form(
 
     monkeypatch.setattr(output_format, "detect", fail)
     source = THINKER.with_name(file).read_text(encoding="utf-8")
-    assert listen(source, None, (None, None), "m").speech.tools == wanted
+    assert detect_output_format(source, None, (None, None), "m").output_format.tools == wanted
     assert "could not be found" in caplog.text
 
 

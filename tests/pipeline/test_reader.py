@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dragoman.engines.step_queue import merge
 from dragoman.events import Choice, Completion, Token
 from dragoman.formats import reasoning_formats, tool_formats
-from dragoman.models.output_format import Speech
+from dragoman.models.output_format import OutputFormat
 from dragoman.output.library import OutputParser
 from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
@@ -222,15 +222,15 @@ def examples() -> Iterator[tuple[str | None, str | None, str]]:
     yield "gemma4", None, WIDE
 
 
-def as_tokens(text: str, speech: Speech, known: ByteTokenizer) -> Choice:
+def as_tokens(text: str, speech: OutputFormat, known: ByteTokenizer) -> Choice:
     """What is heard of a text whose marks are the control tokens of a vocabulary."""
-    shown = speech.shown(known)
+    shown = speech.find_marker_tokens(known)
     parser = OutputParser(speech.tools, speech.reasoning, tools=TOOLS)
     reader = ChatReader(
         0,
         Job(id="x", prompt=""),
         Detokenizer(known.pieces, known.control - shown),
-        ReaderOptions(parser, shown=shown - speech.kept(known)),
+        ReaderOptions(parser, shown=shown - speech.find_visible_marker_tokens(known)),
         first=True,
     )
     whole = Completion()
@@ -247,7 +247,7 @@ def as_tokens(text: str, speech: Speech, known: ByteTokenizer) -> Choice:
 def test_marks_say_the_same_as_control_tokens(
     tools: str | None, reasoning: str | None, text: str
 ) -> None:
-    speech = Speech(tools, reasoning)
+    speech = OutputFormat(tools, reasoning)
     plain = as_tokens(text, speech, ByteTokenizer(()))
     assert plain.calls or plain.reasoning or plain.text
     assert as_tokens(text, speech, ByteTokenizer(sorted(set(PIECE.findall(text))))) == plain
@@ -255,5 +255,5 @@ def test_marks_say_the_same_as_control_tokens(
 
 def test_d55_strings_between_control_tokens_stay_strings() -> None:
     known = ByteTokenizer(("<|tool_call>", "<tool_call|>", '<|"|>'))
-    [call] = as_tokens(WIDE, Speech("gemma4"), known).calls
+    [call] = as_tokens(WIDE, OutputFormat("gemma4"), known).calls
     assert json.loads(call.arguments) == {"a": 'Rome, Italy: {x} "y"', "b": "02134", "c": "true"}

@@ -13,7 +13,11 @@ from dragoman.errors import TemplateRejected
 from dragoman.output.library import parse_tool_call_complete
 from dragoman.prompt import generic_tools
 from dragoman.prompt.conversation import parse_arguments, prepare_messages, prepare_tools
-from dragoman.prompt.template.capabilities import TemplateCapabilities, CapabilityProbe, probe_capabilities
+from dragoman.prompt.template.capabilities import (
+    CapabilityProbe,
+    TemplateCapabilities,
+    probe_capabilities,
+)
 from dragoman.prompt.template.template import ChatTemplate, compile_template
 from dragoman.types import Message, Role, Tool, ToolCall
 from tests.support.paths import TESTS
@@ -264,7 +268,9 @@ def test_conversation_as_the_template_needs_it(name: str) -> None:
 
 
 def test_d40_arguments_arrive_as_dicts_and_unparsable_ones_as_text() -> None:
-    made = prepare_messages([calls(1), say("assistant", tool_calls=(call(2, "{oops"),))], EVERYTHING)
+    made = prepare_messages(
+        [calls(1), say("assistant", tool_calls=(call(2, "{oops"),))], EVERYTHING
+    )
     arguments = [turn["tool_calls"][0]["function"]["arguments"] for turn in made]
     assert arguments == [{"city": "argument1"}, "{oops"]
 
@@ -311,7 +317,9 @@ def test_d42_nothing_of_the_request_is_changed() -> None:
 
 def test_ids_of_nine_letters() -> None:
     messages = [calls(1, 2), result(1), result(2)]
-    assert prepare_messages(messages, able(tiny_ids=False)) == prepare_messages(messages, able(short_ids=True))
+    assert prepare_messages(messages, able(tiny_ids=False)) == prepare_messages(
+        messages, able(short_ids=True)
+    )
     made = prepare_messages(messages, able(short_ids=True))
     ids = [one["id"] for one in made[0]["tool_calls"]]
     assert ids == [turn["tool_call_id"] for turn in made[1:]]
@@ -438,4 +446,6 @@ def test_thoughts_go_into_a_part_where_the_template_takes_them_so() -> None:
     turns = prepare_messages([say("user", "q"), say("assistant", "a", reasoning="hm")], able_to)
     text = compile_template(PARTS).render({"messages": turns})
     assert text == "[user]q[assistant]<t>hm</t>a"
-    assert not probe_capabilities("{% for m in messages %}{{ m.content }}{% endfor %}").thought_parts
+    assert not probe_capabilities(
+        "{% for m in messages %}{{ m.content }}{% endfor %}"
+    ).thought_parts

@@ -76,7 +76,9 @@ def test_no_token_is_made_of_ours_and_theirs(mark: str) -> None:
 def test_texts_are_joined_with_what_is_ours_in_them() -> None:
     plain = join_texts(["a", "b"], "-")
     assert (plain, type(plain)) == ("a-b", str)
-    mixed = join_texts([join_texts(["a", trust_text("<b>")]), "", trust_text("<c>"), trust_text("<d>")], "-")
+    mixed = join_texts(
+        [join_texts(["a", trust_text("<b>")]), "", trust_text("<c>"), trust_text("<d>")], "-"
+    )
     assert mixed == "a<b>--<c>-<d>"
     assert isinstance(mixed, MixedText)
     assert mixed.parts == (

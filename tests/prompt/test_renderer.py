@@ -13,7 +13,7 @@ import pytest
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
 from dragoman.formats import find_reasoning
-from dragoman.models.output_format import Speech
+from dragoman.models.output_format import OutputFormat
 from dragoman.prompt import renderer as prompt
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.prompt.token_cache import TokenCache
@@ -155,7 +155,9 @@ def test_continue_an_empty_message() -> None:
 
 
 def test_without_generation_prompt() -> None:
-    rendered = render(PromptRenderer(source("chatml"), None), chat(USER, add_generation_prompt=False))
+    rendered = render(
+        PromptRenderer(source("chatml"), None), chat(USER, add_generation_prompt=False)
+    )
     assert rendered.text == "<|im_start|>user\nCount.<|im_end|>\n"
 
 
@@ -328,7 +330,9 @@ def test_s5_17_without_a_template_the_contents_as_they_are() -> None:
     assert render(PromptRenderer(None, cutter), asked).ids == [FIRST, *b"a <s> b"]
     for more in (LAST, {"template_kwargs": {"x": 1}}, {"reasoning_effort": "low"}):
         with pytest.raises(Unsupported):
-            render(PromptRenderer(None, None), chat(say("user", "u"), say("assistant", "a"), **more))
+            render(
+                PromptRenderer(None, None), chat(say("user", "u"), say("assistant", "a"), **more)
+            )
     offered = render(PromptRenderer(None, None), chat(USER, tools=(Tool(name="f"),))).text
     assert offered.startswith("# Tools\n")
     assert offered.endswith("\n\nCount.")
@@ -337,7 +341,10 @@ def test_s5_17_without_a_template_the_contents_as_they_are() -> None:
 
 
 def test_counting() -> None:
-    assert asyncio.run(PromptRenderer("ab{{ messages[0].content }}", Bytes()).count_tokens(chat(USER))) == 8
+    assert (
+        asyncio.run(PromptRenderer("ab{{ messages[0].content }}", Bytes()).count_tokens(chat(USER)))
+        == 8
+    )
     with pytest.raises(Unsupported):
         asyncio.run(PromptRenderer("ab", None).count_tokens(chat(USER)))
 
@@ -359,7 +366,10 @@ def test_prompts_that_are_no_chats(content: Any, special: bool, wanted: list[int
 
 def test_prompts_for_an_engine_without_tokenizer() -> None:
     assert asyncio.run(PromptRenderer(None, None).encode_prompt(Prompt(content="<s>a"))) == "<s>a"
-    assert asyncio.run(PromptRenderer(None, None).encode_prompt(Prompt(content=[5, 10**6]))) == [5, 10**6]
+    assert asyncio.run(PromptRenderer(None, None).encode_prompt(Prompt(content=[5, 10**6]))) == [
+        5,
+        10**6,
+    ]
 
 
 @pytest.mark.parametrize("ids", [[-1], [0, 258], [10**30]])

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from dragoman.engines.llamacpp import gguf
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
-from dragoman.prompt.special_tokens import PROMPT_END, BREAK, CASE_CHANGING, SpecialTokenGuard, remove_breaks, trie_pattern
+from dragoman.prompt.special_tokens import (
+    BREAK,
+    CASE_CHANGING,
+    PROMPT_END,
+    SpecialTokenGuard,
+    remove_breaks,
+    trie_pattern,
+)
 from dragoman.tokenizers import tokenizer
 from dragoman.types import Chat, Message, Tool, ToolCall
 from tests.support.bytes_tokenizer import FIRST, Bytes
@@ -150,7 +157,9 @@ def test_marks_cannot_form_between_template_and_client() -> None:
 
 def test_our_own_code_points_are_taken_out() -> None:
     for text in (f"a{BREAK}b{PROMPT_END}c", f"<{BREAK}s>{PROMPT_END}"):
-        rendered = render(PromptRenderer("{{ messages[0].content }}", Bytes("<s>", "</s>")), user(text))
+        rendered = render(
+            PromptRenderer("{{ messages[0].content }}", Bytes("<s>", "</s>")), user(text)
+        )
         assert rendered.text == text.replace(BREAK, "").replace(PROMPT_END, "")
         assert specials_of(rendered) == []
 

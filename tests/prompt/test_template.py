@@ -20,7 +20,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.prompt.template.budget import RenderBudget, RenderLimits
-from dragoman.prompt.template.template import RESERVED_VARIABLES, GenerationTag, ChatTemplate, compile_template
+from dragoman.prompt.template.template import (
+    RESERVED_VARIABLES,
+    ChatTemplate,
+    GenerationTag,
+    compile_template,
+)
 from tests.support.paths import TESTS
 
 HERE = TESTS
@@ -223,7 +228,14 @@ def test_kwargs_that_the_template_does_not_read_are_refused_by_name() -> None:
 
 def test_cve_2025_62426_internal_names_cannot_be_set() -> None:
     assert len(RESERVED_VARIABLES) >= 25
-    for name in [*RESERVED_VARIABLES, "raise_exception", "namespace", "range", "_private", "__class__"]:
+    for name in [
+        *RESERVED_VARIABLES,
+        "raise_exception",
+        "namespace",
+        "range",
+        "_private",
+        "__class__",
+    ]:
         template = compile_template("{{ " + name.strip("_") + " }}{{ " + name + " }}")
         with pytest.raises(BadRequest) as caught:
             template.check_variables({name: 1})

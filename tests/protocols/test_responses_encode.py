@@ -41,7 +41,7 @@ TOOLS = {
 
 
 class Sealing:
-    def seal(self, purpose: str, data: bytes) -> str:
+    def pack(self, purpose: str, data: bytes) -> str:
         return Signer(b"key").pack("me", purpose, data)
 
     def open(self, purpose: str, text: str) -> bytes | None:

@@ -21,7 +21,7 @@ from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.prompt.special_tokens import POSITION
-from dragoman.replay import ReplayService, ReplayScope
+from dragoman.replay import ReplayScope, ReplayService
 from dragoman.replay.cache import ReplayCache
 from dragoman.replay.digest import ReplayEntry, canonical_json, digest_answer
 from dragoman.replay.prefix_index import PrefixIndex, pack_ids
@@ -220,7 +220,9 @@ def test_a_conversation_without_its_thoughts_goes_on_from_what_was_said(
     fields = {"template_kwargs": {"enable_thinking": True}} if thinks else {}
 
     async def talk() -> None:
-        made = Talk(scripted(manner, *[text] * 5), source(manner.template), ReplayService(), **fields)
+        made = Talk(
+            scripted(manner, *[text] * 5), source(manner.template), ReplayService(), **fields
+        )
         made.messages += EXAMPLE
         before: list[int] = []
         for turn in range(5):

@@ -21,9 +21,9 @@ from dragoman.tokenizers.tokenizer import (
     PROBES,
     EngineTokenizer,
     Tokenizer,
-    tokenizer_from_gguf,
-    pieces_from_gguf,
     compare_with_engine,
+    pieces_from_gguf,
+    tokenizer_from_gguf,
     verify_tokenizer,
 )
 from dragoman.tokenizers.vocabulary import is_markup

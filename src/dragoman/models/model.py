@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engines import capabilities_of
-from dragoman.models.output_format import Formats, Speech, listen
+from dragoman.models.output_format import FormatOverrides, OutputFormat, detect_output_format
 from dragoman.pipeline.admission import Gate
 from dragoman.prompt.reasoning_options import ReasoningOptions
 from dragoman.tokenizers.tokenizer import AnyTokenizer
@@ -63,16 +63,16 @@ class Model(Struct, kw_only=True, eq=False):
     tokenizer: AnyTokenizer | None = None
     template_source: str | None = None
     defaults: Sampling = Sampling()
-    output_format: Speech = Speech()  # the formats of its answers
+    output_format: OutputFormat = OutputFormat()  # the formats of its answers
     renderer: Any = None  # renders conversations and encodes texts
     gate: Gate = msgspec.field(default_factory=lambda: Gate(None, 256))
-    _control: dict[Speech, SpecialTokens] = msgspec.field(default_factory=dict)
+    _control: dict[OutputFormat, SpecialTokens] = msgspec.field(default_factory=dict)
 
-    def get_special_tokens(self, speech: Speech) -> SpecialTokens:
+    def get_special_tokens(self, speech: OutputFormat) -> SpecialTokens:
         """The control tokens, for whoever reads these formats."""
         if speech not in self._control:
             every = frozenset() if self.tokenizer is None else self.tokenizer.control
-            shown = speech.shown(self.tokenizer)
+            shown = speech.find_marker_tokens(self.tokenizer)
             self._control[speech] = SpecialTokens(every - shown, shown)
         return self._control[speech]
 
@@ -86,7 +86,7 @@ def make_renderer(
     return PromptRenderer(template, tokenizer, reasoning=knobs)
 
 
-def list_capabilities(can: Capabilities, template: str | None, speech: Speech) -> tuple[str, ...]:
+def list_capabilities(can: Capabilities, template: str | None, speech: OutputFormat) -> tuple[str, ...]:
     """What a model can do, in the words that clients look for."""
     able = {
         "completion": True,
@@ -102,16 +102,16 @@ def list_capabilities(can: Capabilities, template: str | None, speech: Speech) -
 
 
 def make_engine_model(
-    engine: Engine, name: str, template: str | None, created: int, formats: Formats = (None, None)
+    engine: Engine, name: str, template: str | None, created: int, formats: FormatOverrides = (None, None)
 ) -> Model:
     """A model around an engine that someone else made."""
     can = capabilities_of(engine)
     tokenizer = getattr(engine, "tokenizer", None)
-    known = listen(template, tokenizer, formats, name)
+    known = detect_output_format(template, tokenizer, formats, name)
     info = ModelInfo(
         context=can.context,
         modalities=can.modalities,
-        capabilities=list_capabilities(can, template, known.speech),
+        capabilities=list_capabilities(can, template, known.output_format),
         lora=can.lora,
         created=created,
     )
@@ -122,6 +122,6 @@ def make_engine_model(
         capabilities=can,
         tokenizer=tokenizer,
         template_source=template,
-        output_format=known.speech,
-        renderer=make_renderer(template, tokenizer, known.knobs),
+        output_format=known.output_format,
+        renderer=make_renderer(template, tokenizer, known.reasoning_options),
     )

@@ -33,51 +33,51 @@ from dragoman.types import Chat
 log = logging.getLogger("dragoman.models")
 
 NONE = "none"  # an operator's word for "leave it as it is"
-Formats: TypeAlias = tuple[str | None, str | None]  # what an operator says of tools and thoughts
+FormatOverrides: TypeAlias = tuple[str | None, str | None]  # what an operator says of tools and thoughts
 
 
-class Vocabulary(Protocol):
+class SpecialTokens(Protocol):
     """What is needed of a tokenizer."""
 
     specials: dict[str, int]
     control: frozenset[int]
 
 
-class Beginning(Struct, frozen=True):
+class AnswerStart(Struct, frozen=True):
     """Where an answer begins."""
 
-    inside: bool | None = None  # in the middle of a thought; None where no template says
+    in_reasoning: bool | None = None  # in the middle of a thought; None where no template says
     opening: str | None = None  # what the template wrote, where that is an open header
 
 
-class Speech(Struct, frozen=True):
+class OutputFormat(Struct, frozen=True):
     """The formats a model speaks, by name; None is "plain text"."""
 
     tools: str | None = None
     reasoning: str | None = None
 
-    def heard_in(self, chat: Chat) -> Speech:
+    def for_chat(self, chat: Chat) -> OutputFormat:
         """What is looked for in the answer: calls only where the request lets the model call."""
-        return self if chat.callable_tools else Speech(None, self.reasoning)
+        return self if chat.callable_tools else OutputFormat(None, self.reasoning)
 
     def __bool__(self) -> bool:
         return self.tools is not None or self.reasoning is not None
 
     @property
-    def thoughts(self) -> ReasoningFormat | None:
+    def reasoning_format(self) -> ReasoningFormat | None:
         return None if self.reasoning is None else find_reasoning(self.reasoning)
 
-    def parser(self, chat: Chat, begins: Beginning) -> OutputParser:
+    def make_parser(self, chat: Chat, begins: AnswerStart) -> OutputParser:
         """Reads one answer."""
         return OutputParser(
             self.tools,
             self.reasoning,
             tools=chat.callable_tools,
             prompt=begins.opening,
-            inside=begins.inside,
+            inside=begins.in_reasoning,
         )
 
-    def shown(self, vocabulary: Vocabulary | None) -> frozenset[int]:
+    def find_marker_tokens(self, vocabulary: SpecialTokens | None) -> frozenset[int]:
         """Control tokens that are marks of these formats, or parts of one."""
         if vocabulary is None or not self:
             return frozenset()
@@ -85,21 +85,21 @@ class Speech(Struct, frozen=True):
         return frozenset(
             token
             for text, token in vocabulary.specials.items()
-            if token in vocabulary.control and is_marker_token(tools, self.thoughts, text)
+            if token in vocabulary.control and is_marker_token(tools, self.reasoning_format, text)
         )
 
-    def kept(self, vocabulary: Vocabulary | None) -> frozenset[int]:
+    def find_visible_marker_tokens(self, vocabulary: SpecialTokens | None) -> frozenset[int]:
         """Those of them that are part of the answer."""
-        thoughts = self.thoughts
+        thoughts = self.reasoning_format
         if vocabulary is None or thoughts is None or not thoughts.keeps_markers:
             return frozenset()
         known = vocabulary.specials
         return frozenset(known[mark] for mark in (*thoughts.open, *thoughts.close) if mark in known)
 
     @property
-    def closing(self) -> str | None:
+    def reasoning_close(self) -> str | None:
         """The mark that ends a thought, where we can write it in the model's stead."""
-        thoughts = self.thoughts
+        thoughts = self.reasoning_format
         if thoughts is None or not thoughts.close or thoughts.keeps_markers:
             return None
         if thoughts.header is not None and thoughts.header.routes:
@@ -107,34 +107,34 @@ class Speech(Struct, frozen=True):
         return thoughts.close[0].replace(GAP, "")
 
     @property
-    def ending(self) -> str:
+    def reasoning_close_in_prompt(self) -> str:
         """The same as it stands in a prompt, with what the answer follows on."""
-        thoughts, mark = self.thoughts, self.closing
+        thoughts, mark = self.reasoning_format, self.reasoning_close
         return (
             ""
             if thoughts is None or mark is None
             else f"\n{mark.lstrip()}{thoughts.answer_separator}"
         )
 
-    async def begins(self, chat: Chat, rendered: RenderedPrompt, by: PromptRenderer) -> Beginning:
+    async def find_answer_start(self, chat: Chat, rendered: RenderedPrompt, by: PromptRenderer) -> AnswerStart:
         """Where the answer begins, by this prompt."""
         if by.template_source is None:
-            return Beginning()
+            return AnswerStart()
         header = combine_formats(self.tools, self.reasoning).header
         opening = None
         if header is not None and rendered.text.endswith(header.open):
-            opening = await self._opening(chat, by)
-        return Beginning(await self._inside(chat, rendered, by), opening)
+            opening = await self._render_opening(chat, by)
+        return AnswerStart(await self._starts_in_reasoning(chat, rendered, by), opening)
 
-    async def _opening(self, chat: Chat, by: PromptRenderer) -> str | None:
+    async def _render_opening(self, chat: Chat, by: PromptRenderer) -> str | None:
         """What the template writes to open the answer; None if it takes the chat as it is only."""
         try:
             return await by.render_opening(chat)
         except TemplateRejected:
             return None
 
-    async def _inside(self, chat: Chat, rendered: RenderedPrompt, by: PromptRenderer) -> bool | None:
-        thoughts = self.thoughts
+    async def _starts_in_reasoning(self, chat: Chat, rendered: RenderedPrompt, by: PromptRenderer) -> bool | None:
+        thoughts = self.reasoning_format
         if thoughts is None:
             return None
         if chat.continue_final_message:
@@ -148,17 +148,17 @@ class Speech(Struct, frozen=True):
             return False
         if rendered.last_special_token in thoughts.open:  # a special token, so nobody but the template wrote it
             return True
-        opening = await self._opening(chat, by)
+        opening = await self._render_opening(chat, by)
         if opening is None:
             return rendered.text.rstrip().endswith(thoughts.open)
         return opens_inside(thoughts, opening)
 
 
-class Known(Struct, frozen=True):
+class TemplateFindings(Struct, frozen=True):
     """What was found out about a model's template."""
 
-    speech: Speech = Speech()
-    knobs: ReasoningOptions = ReasoningOptions()
+    output_format: OutputFormat = OutputFormat()
+    reasoning_options: ReasoningOptions = ReasoningOptions()
 
 
 def check_names(tools: str | None, reasoning: str | None) -> None:
@@ -169,7 +169,7 @@ def check_names(tools: str | None, reasoning: str | None) -> None:
         find_reasoning(reasoning)
 
 
-def listen(template: str | None, vocabulary: Vocabulary | None, said: Formats, name: str) -> Known:
+def detect_output_format(template: str | None, vocabulary: SpecialTokens | None, said: FormatOverrides, name: str) -> TemplateFindings:
     """What a model's template says of its answers, with what an operator said over it."""
     tools, reasoning = said
     check_names(tools, reasoning)
@@ -178,8 +178,8 @@ def listen(template: str | None, vocabulary: Vocabulary | None, said: Formats, n
         pair = generic_tools.FORMAT, tools
         log.warning("%s: the prompt teaches %s, answers are read as %s", name, *pair)
     if template is None:
-        speech = Speech(_either(tools, generic_tools.FORMAT), _either(reasoning, None))
-        return Known(speech, ReasoningOptions(can_reason=speech.reasoning is not None))
+        speech = OutputFormat(_override(tools, generic_tools.FORMAT), _override(reasoning, None))
+        return TemplateFindings(speech, ReasoningOptions(can_reason=speech.reasoning is not None))
     try:
         found = detect(template, () if vocabulary is None else vocabulary.specials)
     except DragomanError:
@@ -187,27 +187,27 @@ def listen(template: str | None, vocabulary: Vocabulary | None, said: Formats, n
     except Exception:
         log.exception("%s: what its template says of its answers could not be found", name)
         own = None if placed else generic_tools.FORMAT
-        return Known(Speech(_either(tools, own), _either(reasoning, None)), ReasoningOptions(can_reason=True))
-    _tell(found, name)
+        return TemplateFindings(OutputFormat(_override(tools, own), _override(reasoning, None)), ReasoningOptions(can_reason=True))
+    _log_findings(found, name)
     own = found.tools if placed else generic_tools.FORMAT
-    speech = Speech(_either(tools, own), _either(reasoning, found.reasoning))
+    speech = OutputFormat(_override(tools, own), _override(reasoning, found.reasoning))
     switch = found.thinking.switch
     switched = None if switch is None else (switch.name, switch.on, switch.off)
     thinks = (found.reasoning or speech.reasoning) is not None
     knobs = ReasoningOptions(switched, found.thinking.budget, can_reason=thinks)
     if found.thinking.effort:
         knobs = replace(knobs, effort=found.thinking.effort)
-    return Known(speech, knobs)
+    return TemplateFindings(speech, knobs)
 
 
-def _either(said: str | None, found: str | None) -> str | None:
+def _override(said: str | None, found: str | None) -> str | None:
     """The operator's word over what was found."""
     if not said:
         return found
     return None if said == NONE else said
 
 
-def _tell(found: Detected, name: str) -> None:
+def _log_findings(found: Detected, name: str) -> None:
     log.info(
         "%s: tool calls as %s, thoughts as %s (%s)",
         name,

@@ -42,7 +42,7 @@ from dragoman.models.model import (
     progress_listener,
     report_progress,
 )
-from dragoman.models.output_format import Formats
+from dragoman.models.output_format import FormatOverrides
 from dragoman.models.residency import LoadedModel, ModelSlot, Residency, State
 from dragoman.pipeline.admission import Gate
 from dragoman.types import Engine
@@ -134,7 +134,7 @@ class ModelRegistry:
         *,
         aliases: Sequence[str] = (),
         chat_template: str | None = None,
-        formats: Formats = (None, None),
+        formats: FormatOverrides = (None, None),
         policy: ModelPolicy | None = None,
     ) -> ModelRegistry:
         """A registry of one model around an engine that someone else made and will close."""

@@ -12,8 +12,8 @@ from dragoman.output.arguments.call_body import (
     read_named_arguments,
     read_objects,
 )
-from dragoman.output.arguments.pythonic import pythonic
-from dragoman.output.arguments.tags import nested, tagged
+from dragoman.output.arguments.pythonic import read_python_calls
+from dragoman.output.arguments.tags import read_nested_call, read_tagged_call
 from dragoman.output.calls import CallRecorder
 from dragoman.output.spec import (
     CallBody,
@@ -161,11 +161,11 @@ class SectionReader:
             case NamedObject():
                 yield from read_named_call(src, body, calls)
             case TaggedArguments():
-                yield from tagged(src, body, calls, after)
+                yield from read_tagged_call(src, body, calls, after)
             case NestedElements():
-                yield from nested(src, body, calls, after)
+                yield from read_nested_call(src, body, calls, after)
             case PythonCalls():
-                yield from pythonic(src, body, calls)
+                yield from read_python_calls(src, body, calls)
 
 
 def _find_end_markers(tools: ToolFormat) -> MarkerSet | None:

@@ -18,7 +18,7 @@ from dragoman.errors import BadRequest, Unsupported
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
 from dragoman.models.model import Model
-from dragoman.models.output_format import Beginning, Speech
+from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.types import Chat, Constraint, Request, Sampling
 
 UNCONSTRAINED = CompiledGrammar(None)
@@ -42,7 +42,7 @@ async def constrain(
     prompt: Chat | None,
     request: Request,
     model: Model,
-    answer_start: Beginning,
+    answer_start: AnswerStart,
     compiler: CompilerPool,
     *,
     without_reasoning: bool = False,
@@ -81,12 +81,12 @@ def attribute_grammar_errors(request: Request) -> Generator[None, None, None]:
 
 
 def build_requirement(
-    chat: Chat | None, shape: Constraint | None, model: Model, begins: Beginning
+    chat: Chat | None, shape: Constraint | None, model: Model, begins: AnswerStart
 ) -> Requirement | None:
     """What is demanded of an answer, if anything is."""
     if chat is None:
         return None if shape is None else Requirement(GrammarSpec(constraint=shape), shape.param)
-    speech = model.output_format.heard_in(chat)
+    speech = model.output_format.for_chat(chat)
     tools = chat.callable_tools if shape is None or shape.allows_tool_calls else ()
     if tools and speech.tools is None:
         if chat.tool_choice == "required":
@@ -101,7 +101,7 @@ def build_requirement(
         parallel_calls=chat.parallel_tool_calls,
         tool_format=speech.tools if tools else None,
         reasoning_format=speech.reasoning,
-        starts_in_reasoning=begins.inside,
+        starts_in_reasoning=begins.in_reasoning,
         header_start=begins.opening,
         special_tokens=get_marker_tokens(model, speech),
     )
@@ -122,7 +122,7 @@ def _find_mandatory_param(chat: Chat, order: GrammarSpec) -> str:
     return "" if chat.parallel_tool_calls else chat.get_client_field_name("parallel_tool_calls")
 
 
-def get_marker_tokens(model: Model, speech: Speech) -> dict[str, int]:
+def get_marker_tokens(model: Model, speech: OutputFormat) -> dict[str, int]:
     """Control tokens of a model that are marks of its formats, by what they look like."""
     if model.tokenizer is None:
         return {}

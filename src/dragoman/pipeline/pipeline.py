@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta
 from dragoman.grammar.spec import CompiledGrammar
-from dragoman.models.output_format import Beginning, Speech
+from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.models.registry import Lease, Model, ModelRegistry
 from dragoman.pipeline.admission import Ticket
 from dragoman.pipeline.best_of import select_best
@@ -34,7 +34,7 @@ from dragoman.pipeline.validate import check_context_length, get_reasoning_budge
 from dragoman.replay import ReplayService, ReplayRecorder, ReplayedPrompt, PromptReuse, ReplayScope
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Prompt, Request, Sampling, Step
 
-PLAIN = Speech()
+PLAIN = OutputFormat()
 # takes a delta; what it returns, if anything, is awaited before the next one
 Deliver: TypeAlias = Callable[[Delta], Awaitable[None] | None]
 
@@ -43,8 +43,8 @@ class OutputReading(Struct):
     """What to listen for in the answer to a chat."""
 
     chat: Chat
-    output_format: Speech
-    start: Beginning
+    output_format: OutputFormat
+    start: AnswerStart
     budget: int | None = None  # most tokens of thoughts, where we must see to it
     grammar_after_reasoning: str | None = (
         None  # the grammar of what follows thoughts that were cut short
@@ -153,7 +153,7 @@ async def render_prompt(
     """What goes to the engine, and what to do with the answer."""
     if isinstance(prompt, Chat):
         return await render_chat(prompt, model, request, models)
-    made = await constrain(None, request, model, Beginning(), models.workshop)
+    made = await constrain(None, request, model, AnswerStart(), models.workshop)
     content = await model.renderer.encode(prompt)
     if not content:
         raise BadRequest("The prompt is empty.", param="prompt")
@@ -167,15 +167,15 @@ async def render_chat(
 ) -> PreparedPrompt:
     """Where the answer begins, in thoughts or not, is decided by this very prompt."""
     chat, unkept = drop_unsupported(chat, model)
-    speech = model.output_format.heard_in(chat)
+    speech = model.output_format.for_chat(chat)
     budget = get_reasoning_budget(chat, model, request)
     voice = make_replay_scope(model, request)
     recalled = await render_with_replay(chat, voice, models.memory)
     rendered = recalled.rendered
     content = rendered.text if rendered.ids is None else rendered.ids
-    begins = await speech.begins(chat, rendered, model.renderer) if speech else Beginning()
-    if begins.inside and budget == 0:
-        content, begins = await extend_prompt(content, (), model), Beginning(inside=False)
+    begins = await speech.find_answer_start(chat, rendered, model.renderer) if speech else AnswerStart()
+    if begins.in_reasoning and budget == 0:
+        content, begins = await extend_prompt(content, (), model), AnswerStart(in_reasoning=False)
     ready = PreparedPrompt(content, warnings=unkept, answer_start=rendered.answer_start)
     if models.memory is not None and isinstance(content, list):
         ready.reuse = models.memory.reuse(content, recalled, voice)
@@ -188,7 +188,7 @@ async def render_chat(
     )
     ready.reading = OutputReading(chat, speech, begins, budget)
     if budget is not None and ready.grammar.grammar is not None:
-        closed = await constrain(chat, request, model, Beginning(), shop, without_reasoning=True)
+        closed = await constrain(chat, request, model, AnswerStart(), shop, without_reasoning=True)
         ready.reading.grammar_after_reasoning = closed.grammar
     return ready
 
@@ -205,7 +205,7 @@ def make_replay_scope(model: Model, request: Request) -> ReplayScope:
 
 
 def make_detokenizer(
-    model: Model, stops: Sequence[str] = (), logprobs: bool = False, speech: Speech = PLAIN
+    model: Model, stops: Sequence[str] = (), logprobs: bool = False, speech: OutputFormat = PLAIN
 ) -> Detokenizer:
     if model.tokenizer is None:
         return Detokenizer(None, frozenset(), stops, logprobs)
@@ -338,13 +338,13 @@ def make_reader(plan: Plan, job: Job, ready: PreparedPrompt, index: int, *, firs
         return Reader(index, job, text, ready.echo, first=first)
     speech = hearing.output_format
     how = ReaderOptions(
-        speech.parser(hearing.chat, hearing.start),
+        speech.make_parser(hearing.chat, hearing.start),
         plan.request.include_reasoning,
-        model.get_special_tokens(speech).shown - speech.kept(model.tokenizer),
+        model.get_special_tokens(speech).shown - speech.find_visible_marker_tokens(model.tokenizer),
         job.grammar is not None,
         ready.grammar.constrains_content,
         hearing.budget,
-        speech.closing or "",
+        speech.reasoning_close or "",
     )
     text = make_detokenizer(
         model, stops, speech=speech

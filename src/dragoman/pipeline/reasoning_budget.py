@@ -56,7 +56,7 @@ async def extend_prompt(
     prompt: list[int] | str, heard: Sequence[Step], model: Model
 ) -> list[int] | str:
     """A prompt that goes on with what was said and the end of the thoughts."""
-    end = model.output_format.ending
+    end = model.output_format.reasoning_close_in_prompt
     said = "".join(step.text or "" for step in heard)
     if isinstance(prompt, str) or model.tokenizer is None:
         return f"{prompt}{said}{end}"

@@ -22,7 +22,7 @@ def drop_unsupported(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
         except BadRequest as error:
             unkept.append(_sentence(chat, "reasoning_effort", error.message))
             chat = replace(chat, reasoning_effort=None)
-    limited = model.renderer.keeps_budget or model.output_format.closing is not None
+    limited = model.renderer.keeps_budget or model.output_format.reasoning_close is not None
     if (
         "thinking_budget" in chat.optional_fields
         and chat.thinking_budget is not None

@@ -54,7 +54,7 @@ def get_reasoning_budget(chat: Chat, model: Model, request: Request) -> int | No
     if chat.thinking_budget is None or model.renderer.keeps_budget:
         return None
     name = chat.get_client_field_name("thinking_budget")
-    if model.output_format.closing is None:
+    if model.output_format.reasoning_close is None:
         raise Unsupported("This model's thinking cannot be limited.", param=name)
     if request.n > 1:
         raise Unsupported(f"`{name}` and `n` cannot be had together here.", param=name)

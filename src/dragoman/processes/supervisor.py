@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from dragoman.processes.child import STANDARD_ERROR, STANDARD_OUTPUT
-from dragoman.processes.framing import FrameDecoder, FramingError, encode_frame
+from dragoman.processes.framing import FrameDecoder, encode_frame
 
 LAST_LINES = 40
 MAX_LINE_BYTES = 2000

@@ -40,7 +40,10 @@ def prepare_messages(
     messages: Sequence[Message], abilities: TemplateCapabilities, tools: Sequence[Tool] = ()
 ) -> list[dict[str, Any]]:
     """The messages as this template takes them; `tools` it has no place for are among them."""
-    return [to_template_message(turn, abilities) for turn in arrange_messages(messages, abilities, tools)]
+    return [
+        to_template_message(turn, abilities)
+        for turn in arrange_messages(messages, abilities, tools)
+    ]
 
 
 def arrange_messages(
@@ -232,7 +235,9 @@ def _together(run: list[Message]) -> Message:
     )
 
 
-def _fillers(turns: list[Message], abilities: TemplateCapabilities, tools: bool) -> Iterator[Message]:
+def _fillers(
+    turns: list[Message], abilities: TemplateCapabilities, tools: bool
+) -> Iterator[Message]:
     """Empty messages where the template insists on one."""
     nobody = all(turn.role != "user" for turn in turns)
     nobody = nobody and (not abilities.without_user or (tools and abilities.tools_need_user))

@@ -29,7 +29,9 @@ class ReasoningOptions(Struct, frozen=True):
     can_reason: bool = False  # whether the model thinks at all, as far as is known
 
 
-def reasoning_variables(chat: Chat, facts: TemplateFacts, knobs: ReasoningOptions) -> dict[str, Any]:
+def reasoning_variables(
+    chat: Chat, facts: TemplateFacts, knobs: ReasoningOptions
+) -> dict[str, Any]:
     """What to set for this chat, besides what its client set."""
     made: dict[str, Any] = {}
     known = knobs.effort in facts.reads
@@ -46,7 +48,9 @@ def is_already_off(chat: Chat, knobs: ReasoningOptions) -> bool:
     return off and not knobs.can_reason and knobs.switch is None
 
 
-def _effort(chat: Chat, known: bool, facts: TemplateFacts, knobs: ReasoningOptions) -> dict[str, Any]:
+def _effort(
+    chat: Chat, known: bool, facts: TemplateFacts, knobs: ReasoningOptions
+) -> dict[str, Any]:
     effort, name, switch = chat.reasoning_effort, knobs.effort, knobs.switch
     param = chat.get_client_field_name(EFFORT)
     if switch is not None and switch[0] == name and switch[2] not in facts.words:
@@ -65,4 +69,6 @@ def _effort(chat: Chat, known: bool, facts: TemplateFacts, knobs: ReasoningOptio
 
 
 def effort_error(chat: Chat) -> Unsupported:
-    return Unsupported("This model has no reasoning effort to set.", param=chat.get_client_field_name(EFFORT))
+    return Unsupported(
+        "This model has no reasoning effort to set.", param=chat.get_client_field_name(EFFORT)
+    )

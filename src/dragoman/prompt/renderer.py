@@ -28,15 +28,35 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import BadRequest, TemplateRejected, Unsupported
-from dragoman.prompt.conversation import arrange_messages, to_template_message, prepare_messages, prepare_tools
+from dragoman.prompt.conversation import (
+    arrange_messages,
+    prepare_messages,
+    prepare_tools,
+    to_template_message,
+)
 from dragoman.prompt.encoding import TextEncoder, encode_pieces
-from dragoman.prompt.reasoning_options import ReasoningOptions, is_already_off, effort_error, reasoning_variables
-from dragoman.prompt.special_tokens import PROMPT_END, SpecialTokenGuard, MarkedText, remove_breaks
+from dragoman.prompt.reasoning_options import (
+    ReasoningOptions,
+    effort_error,
+    is_already_off,
+    reasoning_variables,
+)
+from dragoman.prompt.special_tokens import PROMPT_END, MarkedText, SpecialTokenGuard, remove_breaks
 from dragoman.prompt.template.budget import DEFAULT_LIMITS, RenderBudget, RenderLimits
-from dragoman.prompt.template.capabilities import TemplateCapabilities, probe_capabilities, make_tools_variable
+from dragoman.prompt.template.capabilities import (
+    TemplateCapabilities,
+    make_tools_variable,
+    probe_capabilities,
+)
 from dragoman.prompt.template.template import TOO_COSTLY, compile_template
 from dragoman.prompt.token_cache import TokenCache
-from dragoman.replay.splice import TurnSplicer, PromptPieces, join_pieces, find_replays, drop_replays
+from dragoman.replay.splice import (
+    PromptPieces,
+    TurnSplicer,
+    drop_replays,
+    find_replays,
+    join_pieces,
+)
 from dragoman.replay.turn_positions import insert_markers
 from dragoman.types import Chat, Message, Prompt, Tool
 
@@ -60,7 +80,9 @@ class RenderedPrompt(Struct, frozen=True):
     cached_tokens: int = 0  # tokens that were known from an earlier prompt
     replayed_turns: int = 0  # turns that are as the model wrote them
     skipped: tuple[str, ...] = ()  # why each other one that is remembered is not
-    answer_start: int | None = None  # where among the tokens the answer is opened, if that was asked
+    answer_start: int | None = (
+        None  # where among the tokens the answer is opened, if that was asked
+    )
     packed_ids: bytes = b""  # the tokens as numbers of four bytes
 
 
@@ -83,7 +105,9 @@ class PromptRenderer:
         self._limits = limits
         self._quick = msgspec.structs.replace(limits, seconds=min(QUICK, limits.seconds))
         self._template = compile_template(template_source) if template_source else None
-        self.capabilities = probe_capabilities(template_source) if template_source else TemplateCapabilities()
+        self.capabilities = (
+            probe_capabilities(template_source) if template_source else TemplateCapabilities()
+        )
         if not self.capabilities.renders:
             log.warning("the chat template does not render a plain message of a user")
         self._guard = self._make_guard()
@@ -118,7 +142,9 @@ class PromptRenderer:
             text=join_pieces(pieces, self.tokenizer.pieces),
             ids=made.ids.tolist(),
             special_tokens=len(pieces) // 2,
-            last_special_token=str(pieces[-2]) if len(pieces) > 1 and not str(pieces[-1]).strip() else "",
+            last_special_token=str(pieces[-2])
+            if len(pieces) > 1 and not str(pieces[-1]).strip()
+            else "",
             cached_tokens=made.cached,
             replayed_turns=written.replayed_turns,
             skipped=written.skipped,
@@ -293,7 +319,9 @@ class PromptRenderer:
         self, chat: Chat, variables: dict[str, Any], marked: MarkedText, limits: RenderLimits
     ) -> list[str]:
         assert self._template is not None  # noqa: S101
-        text = self._template.render(variables, RenderBudget(limits, marked.size, marked.known_sizes))
+        text = self._template.render(
+            variables, RenderBudget(limits, marked.size, marked.known_sizes)
+        )
         if chat.continue_final_message:
             text, found, _ = text.rpartition(PROMPT_END)
             if not found:

@@ -11,6 +11,12 @@ memory (`shelf`); what a client wanted to be kept goes to a store as well, behin
 A `trail` of the last prompts says how much of a new one was there before.
 """
 
-from dragoman.replay.service import ReplayService, ReplayRecorder, ReplayedPrompt, PromptReuse, ReplayScope
+from dragoman.replay.service import (
+    PromptReuse,
+    ReplayedPrompt,
+    ReplayRecorder,
+    ReplayScope,
+    ReplayService,
+)
 
 __all__ = ["Memory", "Notes", "Recalled", "Reuse", "Voice"]

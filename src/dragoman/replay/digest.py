@@ -48,7 +48,9 @@ def digest_reasoning(reasoning: str | None) -> bytes:
 
 
 def digest_message(message: Message) -> bytes:
-    return digest_answer(message.content, ((call.name, call.arguments) for call in message.tool_calls))
+    return digest_answer(
+        message.content, ((call.name, call.arguments) for call in message.tool_calls)
+    )
 
 
 def digest_prefixes(messages: Sequence[Message]) -> list[bytes]:

@@ -17,8 +17,15 @@ from msgspec.structs import replace
 from dragoman.events import Completion, Delta
 from dragoman.models.model import Model
 from dragoman.prompt.renderer import RenderedPrompt
-from dragoman.replay.cache import ReplayStore, ReplayCache
-from dragoman.replay.digest import ReplayEntry, digest, digest_prefixes, digest_reasoning, digest_answer, digest_message
+from dragoman.replay.cache import ReplayCache, ReplayStore
+from dragoman.replay.digest import (
+    ReplayEntry,
+    digest,
+    digest_answer,
+    digest_message,
+    digest_prefixes,
+    digest_reasoning,
+)
 from dragoman.replay.prefix_index import WIDTH, PrefixIndex, pack_ids, unpack_ids
 from dragoman.replay.splice import drop_replays
 from dragoman.types import Adapter, Chat, Message, ReplayedTurn
@@ -59,9 +66,7 @@ class PromptReuse(Struct, frozen=True):
 
     def __str__(self) -> str:
         where = self.reused_tokens if self.diverged else "no"
-        return (
-            f"tokens={self.prompt_tokens}, known={self.reused_tokens}, recalled={self.replayed_turns}, diverged={where}"
-        )
+        return f"tokens={self.prompt_tokens}, known={self.reused_tokens}, recalled={self.replayed_turns}, diverged={where}"
 
 
 class ReplayStats(Struct):
@@ -124,7 +129,11 @@ class ReplayService:
         """The chat with what is remembered, the answer's place, and why other turns are not."""
         name, owner, messages = self.scope_key(voice), voice.owner, list(chat.messages)
         many = len(messages) > LARGE
-        passed = await asyncio.to_thread(digest_prefixes, messages) if many else digest_prefixes(messages)
+        passed = (
+            await asyncio.to_thread(digest_prefixes, messages)
+            if many
+            else digest_prefixes(messages)
+        )
         turns = {
             at: EarlierTurn(message, passed[at], name)
             for at, message in enumerate(messages)
@@ -152,7 +161,9 @@ class ReplayService:
                 why = EDITED
         return why
 
-    def measure_reuse(self, prompt: list[int], recalled: ReplayedPrompt, voice: ReplayScope) -> PromptReuse:
+    def measure_reuse(
+        self, prompt: list[int], recalled: ReplayedPrompt, voice: ReplayScope
+    ) -> PromptReuse:
         """How much of a prompt was there before; it is the rendered one, or goes on from it."""
         rendered = recalled.rendered
         sequence = rendered.packed_ids
@@ -173,7 +184,11 @@ class ReplayService:
     # After it was answered
 
     def store(
-        self, voice: ReplayScope, rows: dict[str, ReplayEntry], lasting: bool, source: str | None = None
+        self,
+        voice: ReplayScope,
+        rows: dict[str, ReplayEntry],
+        lasting: bool,
+        source: str | None = None,
     ) -> None:
         self._shelf.put(voice.owner, rows, source)
         if lasting:
@@ -219,7 +234,11 @@ class ReplayRecorder:
     """Hears the answer to one request, and remembers what each choice of it said."""
 
     def __init__(
-        self, memory: ReplayService, voice: ReplayScope, lasting: bool = False, source: str | None = None
+        self,
+        memory: ReplayService,
+        voice: ReplayScope,
+        lasting: bool = False,
+        source: str | None = None,
     ) -> None:
         self._memory = memory
         self._voice = voice
@@ -248,7 +267,9 @@ class ReplayRecorder:
             return
         [choice] = added(self._heard.pop(index)).choices()
         said = digest_answer(choice.text, ((call.name, call.arguments) for call in choice.calls))
-        entry = ReplayEntry(said, digest_reasoning(choice.reasoning), prompt[WIDTH * opened :], answer)
+        entry = ReplayEntry(
+            said, digest_reasoning(choice.reasoning), prompt[WIDTH * opened :], answer
+        )
         name = self._memory.scope_key(self._voice)
         keys = [_call_key(name, call.id) for call in choice.calls if call.id in own]
         keys.append(_turn_key(name, reuse.prefix_digest, said))

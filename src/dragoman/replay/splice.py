@@ -21,7 +21,7 @@ from dragoman.errors import TemplateRejected
 from dragoman.prompt.special_tokens import BREAK, remove_breaks
 from dragoman.prompt.template.budget import RenderLimits
 from dragoman.prompt.template.template import TOO_COSTLY
-from dragoman.replay.turn_boundaries import TurnBoundaries, Marks, Piece, TurnShape, Write, shape_of
+from dragoman.replay.turn_boundaries import Marks, Piece, TurnBoundaries, TurnShape, Write, shape_of
 from dragoman.replay.turn_positions import TurnOpening, TurnSpan, locate_turns
 from dragoman.types import Chat, Message, ReplayedTurn
 
@@ -119,7 +119,9 @@ class TurnSplicer:
         return replace(made, content=None, reasoning=None)
 
 
-def splice_turns(pieces: Sequence[str], where: Sequence[TurnSpan], said: Sequence[ReplayedTurn]) -> list[Piece]:
+def splice_turns(
+    pieces: Sequence[str], where: Sequence[TurnSpan], said: Sequence[ReplayedTurn]
+) -> list[Piece]:
     """The pieces with turns as they were said; still plain text and tokens in turn."""
     made: list[Piece] = []
     at = 0
@@ -133,7 +135,11 @@ def splice_turns(pieces: Sequence[str], where: Sequence[TurnSpan], said: Sequenc
 
 
 def _cleaned(piece: Piece) -> Piece:
-    return remove_breaks(piece) if isinstance(piece, str) and (BREAK in piece or "\\" in piece) else piece
+    return (
+        remove_breaks(piece)
+        if isinstance(piece, str) and (BREAK in piece or "\\" in piece)
+        else piece
+    )
 
 
 def find_replays(chat: Chat) -> list[ReplayedTurn]:

@@ -200,7 +200,10 @@ class TurnBoundaries:
             return False
         signed = shape.chat(*before, replace(turn, replay=ReplayedTurn((), ())), *after)
         try:
-            plain, pieces = self._write(shape.story(), PROBE_LIMITS), self._write(signed, PROBE_LIMITS)
+            plain, pieces = (
+                self._write(shape.story(), PROBE_LIMITS),
+                self._write(signed, PROBE_LIMITS),
+            )
         except DragomanError:
             return False
         opener = TurnOpening(opening[1], opening[2] if len(opening) > 3 else "")

@@ -22,13 +22,13 @@ from tokenizers import Tokenizer as Backend
 from dragoman.tokenizers.pretokenizers import PRETOKENIZERS, Pretokenizer
 from dragoman.tokenizers.vocabulary import (
     Vocabulary,
-    find_bos_id,
     decode_byte_level,
-    parse_byte_token,
+    decode_spaced,
+    encode_raw,
+    find_bos_id,
     find_stop_ids,
     is_markup,
-    encode_raw,
-    decode_spaced,
+    parse_byte_token,
 )
 
 log = logging.getLogger("dragoman.tokenizer")

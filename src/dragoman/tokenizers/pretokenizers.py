@@ -139,7 +139,9 @@ _GROUPS: tuple[tuple[str, Pretokenizer], ...] = (
     ("viking", Pretokenizer((_SENTENCE_MARKS, r"\p{N}"))),
     (
         "tekken",
-        Pretokenizer((_cased(_NOT_SMALL, _NOT_CAPITAL, r"\p{N}", ""),), whole_words=True, add_bos=True),
+        Pretokenizer(
+            (_cased(_NOT_SMALL, _NOT_CAPITAL, r"\p{N}", ""),), whole_words=True, add_bos=True
+        ),
     ),
     ("gpt-4o llama4 kanana2 talkie minimax-m2", Pretokenizer(_MIXED_CASE)),
     (
@@ -176,7 +178,9 @@ _GROUPS: tuple[tuple[str, Pretokenizer], ...] = (
     ("minicpm5", Pretokenizer((r"\p{N}{1,3}", _modern(r"\p{N}+")), whole_words=True)),
     (
         "jais-2",
-        Pretokenizer((rf"{_ENDINGS}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|\s*[\r\n]+|{_LONG_SPACES}|\s",)),
+        Pretokenizer(
+            (rf"{_ENDINGS}|{_WORD}|\p{{N}}{{1,3}}|{_SYMBOLS}|\s*[\r\n]+|{_LONG_SPACES}|\s",)
+        ),
     ),
     (
         "k2-horizon",
@@ -189,4 +193,6 @@ _GROUPS: tuple[tuple[str, Pretokenizer], ...] = (
     ),
 )
 
-PRETOKENIZERS: dict[str, Pretokenizer] = {name: cut for names, cut in _GROUPS for name in names.split()}
+PRETOKENIZERS: dict[str, Pretokenizer] = {
+    name: cut for names, cut in _GROUPS for name in names.split()
+}

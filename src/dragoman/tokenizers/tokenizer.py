@@ -141,7 +141,9 @@ def _whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def tokenizer_from_gguf(metadata: Mapping[str, Any], engine: TextEngine | None = None) -> AnyTokenizer | None:
+def tokenizer_from_gguf(
+    metadata: Mapping[str, Any], engine: TextEngine | None = None
+) -> AnyTokenizer | None:
     """The tokenizer of a GGUF file; the engine's own where it cannot be rebuilt."""
     return _choose(vocabulary_from_gguf(metadata), backend_from_gguf(metadata), engine)
 
@@ -216,7 +218,9 @@ PROBES = (
 )
 
 
-async def compare_with_engine(tokenizer: Tokenizer, tokenize: EngineTokenize) -> list[TokenizerDifference]:
+async def compare_with_engine(
+    tokenizer: Tokenizer, tokenize: EngineTokenize
+) -> list[TokenizerDifference]:
     """Where our ids differ from the engine's own. An empty list is a proof."""
     found = []
     for text in PROBES:

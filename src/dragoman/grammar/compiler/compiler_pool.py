@@ -139,7 +139,7 @@ class CompilerPool:
         workers: int | None = None,  # that run at once
         cpu_seconds: float = 1.5,  # of processor time for an order
         cache_entries: int = 512,
-        cache_bytes: int = 32 * 2**20,  # noqa: A002  (of the cache)
+        cache_bytes: int = 32 * 2**20,
         worker_memory: int = 1 << 30,  # bytes for a worker
         target: str = COMPILED,
     ) -> None:

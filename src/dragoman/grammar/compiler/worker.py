@@ -1,8 +1,8 @@
 """The process that compiles: `python -m dragoman.grammar.compiler.worker TARGET MEMORY SECONDS`.
 
-Its standard input brings orders and its standard output takes an answer to each, one at a time: a
-frame is four bytes of length and JSON, which unlike msgpack holds integers of any size, as schemas
-do. An empty frame says that all is imported and orders may come. It ends when its input does.
+It reads specs from the socket to its parent and writes a result for each, one at a time. The frames
+hold JSON, which unlike msgpack holds integers of any size, as schemas do. A first, empty frame says
+that everything is imported. The process ends when the parent closes the socket.
 
 An order is limited by the kernel, which no library can hold up: address space for the whole
 process, and for each order a timer of processor time whose signal ends the process. Time on the
@@ -27,10 +27,11 @@ from msgspec import Struct
 
 from dragoman.errors import BadRequest, SerializedError, serialize_error
 from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
+from dragoman.processes.child import ignore_interrupts, limit_memory, open_parent_connection
+from dragoman.processes.framing import encode_frame, read_frame
 
 log = logging.getLogger("dragoman.constraint")
 
-HEAD = 4
 MAX_RESULT_BYTES = 4 << 20  # bytes of a grammar and its warnings
 MAX_FRAME_BYTES = 8 * MAX_RESULT_BYTES  # bytes of a frame with them; an escaped letter takes six
 WALL_CLOCK_FACTOR = 4  # seconds on the wall for one of processor time, for machines that are busy
@@ -81,7 +82,9 @@ def run_target(target: Target, order: GrammarSpec) -> CompileResult:
     except BaseException as error:  # a panic of a native library is no Exception
         log.error("an order cannot be compiled", exc_info=error)
         broken = BadRequest("This constraint cannot be compiled.", param=find_param(order))
-        return CompileResult(error=serialize_error(broken), needs_restart=not isinstance(error, Exception))
+        return CompileResult(
+            error=serialize_error(broken), needs_restart=not isinstance(error, Exception)
+        )
     log.error("an order is %s", why)
     return CompileResult(
         error=too_complex(order, f"This constraint is {why} to compile."), needs_restart=spoilt
@@ -92,34 +95,13 @@ def _encoded_size(made: CompiledGrammar) -> int:
     return sum(len(text.encode()) for text in (made.grammar or "", *made.warnings))
 
 
-def frame(data: bytes) -> bytes:
-    return len(data).to_bytes(HEAD, "big") + data
-
-
-def _read(stream: BinaryIO) -> bytes | None:
-    """The next frame; None at the end, be it in the middle of one."""
-    head = stream.read(HEAD)
-    size = int.from_bytes(head, "big")
-    data = stream.read(size) if len(head) == HEAD else b""
-    return data if len(head) == HEAD and len(data) == size else None
-
-
 def _apply_process_limits(memory: int) -> None:
     """Take no more than our share, where the system can see to that."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    ignore_interrupts()
     for name in ("SIGPROF", "SIGALRM"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
-    try:
-        import resource
-    except ImportError:
-        return
-    for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CORE, 0)):
-        _, hard = resource.getrlimit(kind)
-        if hard != resource.RLIM_INFINITY:
-            most = min(most, hard)
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(kind, (most, hard))
+    limit_memory(memory)
 
 
 def _set_timers(seconds: float) -> None:
@@ -144,28 +126,27 @@ def _import_target(target: str) -> Target:
     return found
 
 
-def _serve(target: Target, seconds: float, memory: int, out: BinaryIO) -> None:
-    out.write(frame(b""))
-    out.flush()
-    while (data := _read(sys.stdin.buffer)) is not None:
+def _serve(target: Target, seconds: float, memory: int, stream: BinaryIO) -> None:
+    stream.write(encode_frame(b""))
+    stream.flush()
+    while (data := read_frame(stream)) is not None:
         order = _spec_decoder.decode(data)
         _set_timers(seconds)
         answer = run_target(target, order)
         _set_timers(0)
         if _uses_too_much_memory(memory):
-            answer = msgspec.structs.replace(answer, spoilt=True)
-        out.write(frame(_encoder.encode(answer)))
-        out.flush()
+            answer = msgspec.structs.replace(answer, needs_restart=True)
+        stream.write(encode_frame(_encoder.encode(answer)))
+        stream.flush()
 
 
 def main() -> None:
     target, memory, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     _apply_process_limits(memory)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
-    with contextlib.suppress(BrokenPipeError):
-        _serve(_import_target(target), seconds, memory, out)
+    stream = open_parent_connection().makefile("rwb")
+    with contextlib.suppress(ConnectionError):
+        _serve(_import_target(target), seconds, memory, stream)
     sys.stderr.flush()
     os._exit(0)  # nothing here needs to be put in order
 

@@ -28,7 +28,7 @@ from dragoman.models.model import (
     make_renderer,
     report_progress,
 )
-from dragoman.models.output_format import check_names, listen
+from dragoman.models.output_format import check_names, detect_output_format
 from dragoman.tokenizers.tokenizer import AnyTokenizer, tokenizer_from_gguf, verify_tokenizer
 from dragoman.types import Sampling
 
@@ -137,8 +137,8 @@ def describe(
     template = template_of(source, header)
     formats = source.options.format, source.options.reasoning_format
     try:
-        known = listen(template, tokenizer, formats, source.id)
-        prompter = make_renderer(template, tokenizer, known.knobs)
+        known = detect_output_format(template, tokenizer, formats, source.id)
+        prompter = make_renderer(template, tokenizer, known.reasoning_options)
     except DragomanError as error:
         raise ModelBroken(error.message) from None
     info = ModelInfo(
@@ -148,7 +148,7 @@ def describe(
         context=can.context or header.context_length,
         size=source.size,
         modalities=can.modalities,
-        capabilities=list_capabilities(can, template, known.speech),
+        capabilities=list_capabilities(can, template, known.output_format),
         lora=can.lora,
         created=source.created,
     )
@@ -164,7 +164,7 @@ def describe(
         defaults=source.options.defaults.with_defaults(
             beside.with_defaults(sampling(header.metadata, METADATA))
         ),
-        output_format=known.speech,
+        output_format=known.output_format,
         renderer=prompter,
     )
 

@@ -47,11 +47,11 @@ def read_arguments_value(src: TextBuffer, calls: CallRecorder, body: NamedObject
     loose = body is not None and body.unquoted_values
     types = calls.tools.parameter_types(calls.name) if body is not None and body.types_from_schema else None
     value = ValueReader(src, calls.write_arguments, quotes, loose, types)
-    value.object = True
-    value.forgiving = body is not None
-    value.ends = calls.end_markers
+    value.must_be_object = True
+    value.colon_optional = body is not None
+    value.end_markers = calls.end_markers
     value.cast = cast
-    value.casts = body is not None and body.casts_strings
+    value.casts_strings = body is not None and body.casts_strings
     calls.missing_end, calls.held_arguments = value.missing_end, value.held_text
     yield from value.read()
 

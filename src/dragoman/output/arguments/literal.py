@@ -50,12 +50,12 @@ class ValueReader:
         "_types",
         "_pending_depth",
         "cast",
-        "casts",
-        "ends",
-        "forgiving",
+        "casts_strings",
+        "end_markers",
+        "colon_optional",
         "glued_key",
         "keys",
-        "object",
+        "must_be_object",
         "stack",
     )
 
@@ -80,11 +80,11 @@ class ValueReader:
         self.stack: list[str] = []
         self.keys: Sequence[str] = ()  # names that may be glued to the end of a bare word
         self.glued_key = ""  # the one that was
-        self.ends: MarkerSet | None = None  # what ends the value, however much of it is open
+        self.end_markers: MarkerSet | None = None  # what ends the value, however much of it is open
         self.cast: Callable[[str, Types], str] = _cast_by_spelling  # makes of a word what the types say
-        self.casts = False  # whether the schema types strings too
-        self.object = False  # whether it must be an object
-        self.forgiving = False  # whether a key needs no colon
+        self.casts_strings = False  # whether the schema types strings too
+        self.must_be_object = False  # whether it must be an object
+        self.colon_optional = False  # whether a key needs no colon
 
     def missing_end(self) -> str:
         """What completes the value as it stands."""
@@ -120,7 +120,7 @@ class ValueReader:
             if src.pos < len(src.text):
                 letter = src.text[src.pos]
                 if letter not in " \t\r\n":
-                    ends = self.ends
+                    ends = self.end_markers
                     if ends is not None and letter in ends.first_chars and (yield from is_at_marker(src, ends)):
                         raise Mismatch
                     return letter
@@ -192,13 +192,13 @@ class ValueReader:
         self._pending = self._bare_key = ""
         key = yield from self._read_key()
         letter = yield from self._next_char()
-        if letter in ":=" or (self.forgiving and letter not in ",}"):
+        if letter in ":=" or (self.colon_optional and letter not in ",}"):
             self._buffer.pos += letter in ":="
             self._pending = f"{lead}{key}:"
             self._current_key = key if len(self.stack) == 1 else None
             yield from self._read_value()
             self._current_key = None
-        elif letter in ",}" and fresh and not (self.object and len(self.stack) == 1):
+        elif letter in ",}" and fresh and not (self.must_be_object and len(self.stack) == 1):
             self.stack[-1] = "]"
             self._pending_braces = self._pending_braces[:-1] + "["
             self._pending = lead
@@ -279,7 +279,7 @@ class ValueReader:
                 return False
             yield
         src.pos = end
-        types = self._expected_types() if self.casts else None
+        types = self._expected_types() if self.casts_strings else None
         if types and types != STRING:
             parts: list[str] = []
             try:

@@ -28,11 +28,11 @@ from dragoman.output.text_buffer import (
 _NAME = re.compile(r"[^\W\d][\w.\-]*")
 _KEY = re.compile(r"[^\W\d]\w*")
 _SPACES = re.compile(r"\s{0,64}")
-LONGEST = 256
-ENDS = (")]", "),", ")\n", ")<")
+MAX_IDENTIFIER = 256
+CALL_ENDS = (")]", "),", ")\n", ")<")
 
 
-def pythonic(src: TextBuffer, body: PythonCalls, calls: CallRecorder) -> ReadSteps[None]:
+def read_python_calls(src: TextBuffer, body: PythonCalls, calls: CallRecorder) -> ReadSteps[None]:
     """Calls in brackets, or on lines of their own."""
     letter = yield from next_char(src)
     if letter == "{":
@@ -48,7 +48,7 @@ def pythonic(src: TextBuffer, body: PythonCalls, calls: CallRecorder) -> ReadSte
             yield from read_object_list(src, JsonObjects(requires_arguments=True), calls)
             return
     while True:
-        yield from python_call(src, calls)
+        yield from read_python_call(src, calls)
         letter = yield from next_char(src)
         if letter in (",", ";"):
             src.pos += 1
@@ -60,28 +60,28 @@ def pythonic(src: TextBuffer, body: PythonCalls, calls: CallRecorder) -> ReadSte
             return
 
 
-def python_call(src: TextBuffer, calls: CallRecorder) -> ReadSteps[None]:
-    name = yield from word(src, _NAME)
+def read_python_call(src: TextBuffer, calls: CallRecorder) -> ReadSteps[None]:
+    name = yield from read_identifier(src, _NAME)
     letter = yield from next_char(src)
     if letter != "(":
         raise Mismatch
     src.pos += 1
     calls.open_call(name)
-    arguments = Keywords(src, calls)
-    calls.missing_end = arguments.closing
+    arguments = KeywordArguments(src, calls)
+    calls.missing_end = arguments.missing_end
     yield from arguments.read()
     calls.close_call()
 
 
-def word(src: TextBuffer, pattern: re.Pattern[str]) -> ReadSteps[str]:
+def read_identifier(src: TextBuffer, pattern: re.Pattern[str]) -> ReadSteps[str]:
     """A name, to its end."""
     yield from skip_space(src)
     start = ""  # what was there of it when the text ran out
     while True:
-        text = start + src.text[src.pos : src.pos + LONGEST + 1]
+        text = start + src.text[src.pos : src.pos + MAX_IDENTIFIER + 1]
         found = pattern.match(text)
         size = 0 if found is None else found.end()
-        if size > LONGEST or (not size and text):
+        if size > MAX_IDENTIFIER or (not size and text):
             raise Mismatch
         src.pos += size - len(start)
         if src.has_more:
@@ -92,51 +92,51 @@ def word(src: TextBuffer, pattern: re.Pattern[str]) -> ReadSteps[str]:
         yield
 
 
-class Keywords:
+class KeywordArguments:
     """The arguments of a call, from its opening to its closing bracket."""
 
     def __init__(self, src: TextBuffer, calls: CallRecorder) -> None:
-        self._src = src
+        self._buffer = src
         self._calls = calls
         self._keys = tuple(calls.tools.parameter_types(calls.name))
         self._value: ValueReader | None = None
-        self._string = False
-        self._some = False
+        self._in_string = False
+        self._has_arguments = False
         self._lead = "{"
 
-    def closing(self) -> str:
+    def missing_end(self) -> str:
         inner = self._value.missing_end() if self._value is not None else ""
-        return ('"' if self._string else inner) + "}"
+        return ('"' if self._in_string else inner) + "}"
 
-    def _out(self, text: str) -> None:
+    def _emit(self, text: str) -> None:
         lead, self._lead = self._lead, ""
         self._calls.write_arguments(lead + text)
 
     def read(self) -> ReadSteps[None]:
-        src = self._src
+        src = self._buffer
         glued = ""
         while True:
             letter = yield from next_char(src)
             if letter == ")" and not glued:
                 src.pos += 1
-                self._out("}")
+                self._emit("}")
                 return
             if letter == "," and not glued:
                 src.pos += 1
                 continue
-            key = glued or (yield from word(src, _KEY))
+            key = glued or (yield from read_identifier(src, _KEY))
             letter = yield from next_char(src)
             if letter not in ("=", ":"):
                 raise Mismatch
             src.pos += 1
             yield from skip_space(src)
-            self._lead += f"{', ' if self._some else ''}{quote(key)}: "
-            self._some = True
-            glued = yield from self._argument(key)
+            self._lead += f"{', ' if self._has_arguments else ''}{quote(key)}: "
+            self._has_arguments = True
+            glued = yield from self._read_argument(key)
 
-    def _argument(self, key: str) -> ReadSteps[str]:
+    def _read_argument(self, key: str) -> ReadSteps[str]:
         """The value of an argument; the next key, if it is glued to the value's end."""
-        src = self._src
+        src = self._buffer
         types = self._calls.parameter_types(key)
         letter = src.text[src.pos : src.pos + 1]
         if letter and letter in "\"'":
@@ -144,49 +144,49 @@ class Keywords:
             if types and "string" not in types:
                 parts: list[str] = []
                 try:
-                    yield from self._letters(letter, parts.append)
+                    yield from self._read_string_body(letter, parts.append)
                 except UnexpectedEnd:
-                    self._string = True
-                    self._out('"' + "".join(parts))
+                    self._in_string = True
+                    self._emit('"' + "".join(parts))
                     raise
-                self._out(cast(_read("".join(parts)), types))
+                self._emit(cast(_unescape("".join(parts)), types))
             else:
-                self._string = True
-                self._out('"')
-                yield from self._letters(letter, self._out)
-                self._string = False
-                self._out('"')
+                self._in_string = True
+                self._emit('"')
+                yield from self._read_string_body(letter, self._emit)
+                self._in_string = False
+                self._emit('"')
             return ""
         if types == STRING and letter not in ("[", "{", "(", ""):
-            self._out((yield from self._bare()))
+            self._emit((yield from self._read_unquoted_string()))
             return ""
-        self._value = ValueReader(src, self._out)
+        self._value = ValueReader(src, self._emit)
         self._value.keys = self._keys
         yield from self._value.read()
         glued, self._value = self._value.glued_key, None
         return glued
 
-    def _bare(self) -> ReadSteps[str]:
+    def _read_unquoted_string(self) -> ReadSteps[str]:
         """A string without quotes, to the next argument or the call's end."""
-        src = self._src
+        src = self._buffer
         parts: list[str] = []
-        ends = marker_set(*(f",{GAP}{key}{GAP}=" for key in self._keys), *ENDS)
+        ends = marker_set(*(f",{GAP}{key}{GAP}=" for key in self._keys), *CALL_ENDS)
         try:
             yield from stream_until(src, ends, parts.append)
         except UnexpectedEnd:
             text = "".join(parts)
             if not src.text.endswith(")"):
-                self._string = True
-                self._out('"' + escape(text.strip()))
+                self._in_string = True
+                self._emit('"' + escape(text.strip()))
                 raise
             parts = [text[:-1]]
             src.pos -= 1
         said = "".join(parts).strip()
         return "null" if said in ("None", "null") else quote(said)
 
-    def _letters(self, quote: str, out: Output) -> ReadSteps[None]:
+    def _read_string_body(self, quote: str, out: Output) -> ReadSteps[None]:
         """A string up to the quote that closes it: one that something can follow."""
-        src = self._src
+        src = self._buffer
         while True:
             found = STRING_BREAKS[quote].search(src.text, src.pos)
             end = len(src.text) if found is None else found.start()
@@ -204,33 +204,33 @@ class Keywords:
             elif letter != quote:
                 src.pos += 1
                 out(escape(letter))
-            elif (yield from self._closes()):
+            elif (yield from self._is_closing_quote()):
                 src.pos += 1
                 return
             else:
                 src.pos += 1
                 out(escape(quote))
 
-    def _closes(self) -> ReadSteps[bool]:
+    def _is_closing_quote(self) -> ReadSteps[bool]:
         """Whether what comes after the quote can follow a string."""
-        src = self._src
+        src = self._buffer
         while True:
             found = _SPACES.match(src.text, src.pos + 1)
             assert found is not None  # noqa: S101
-            rest = src.text[found.end() : found.end() + LONGEST]
+            rest = src.text[found.end() : found.end() + MAX_IDENTIFIER]
             if rest[:1] in (",", ")", "]", "}", ";") and rest:
                 return True
             key = _KEY.match(rest)
             after = rest[key.end() :].lstrip() if key is not None else "?"
             if key is not None and after[:1] == "=":
                 return not self._keys or key.group() in self._keys
-            waits = len(rest) < LONGEST and (not rest or not after)
+            waits = len(rest) < MAX_IDENTIFIER and (not rest or not after)
             if src.ended or not waits:
                 return src.ended and not rest
             yield
 
 
-def _read(text: str) -> str:
+def _unescape(text: str) -> str:
     """The text of what is written as the inside of a JSON string."""
     import json
 

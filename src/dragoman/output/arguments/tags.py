@@ -30,49 +30,49 @@ from dragoman.output.text_buffer import (
 )
 
 # an element in a text: its name, what stands in it, and where it is
-Child = tuple[str, str, tuple[int, int]]
+ChildElement = tuple[str, str, tuple[int, int]]
 CDATA = ("<![CDATA[", "]]>")
-JSON: Types = frozenset({"json"})  # a value that the format itself says is no text
-INLINE = {"true": STRING, "false": JSON}
+JSON_TYPE: Types = frozenset({"json"})  # a value that the format itself says is no text
+INLINE_TYPES = {"true": STRING, "false": JSON_TYPE}
 
 
-class Writing:
+class ArgumentWriter:
     """Writes arguments down as one JSON object."""
 
     def __init__(self, calls: CallRecorder) -> None:
         self._calls = calls
-        self.some = False
-        self._string = False
-        calls.missing_end = self.closing
+        self.has_arguments = False
+        self._in_string = False
+        calls.missing_end = self.missing_end
 
-    def closing(self) -> str:
-        return '"}' if self._string else "}"
+    def missing_end(self) -> str:
+        return '"}' if self._in_string else "}"
 
-    def key(self, key: str) -> str:
-        lead = ", " if self.some else "{"
-        self.some = True
+    def _start_member(self, key: str) -> str:
+        lead = ", " if self.has_arguments else "{"
+        self.has_arguments = True
         return f"{lead}{quote(key)}: "
 
-    def whole(self, key: str, value: str) -> None:
-        self._calls.write_arguments(self.key(key) + value)
+    def write_member(self, key: str, value: str) -> None:
+        self._calls.write_arguments(self._start_member(key) + value)
 
-    def begin(self, key: str) -> None:
-        self._string = True
-        self._calls.write_arguments(self.key(key) + '"')
+    def start_string(self, key: str) -> None:
+        self._in_string = True
+        self._calls.write_arguments(self._start_member(key) + '"')
 
-    def go_on(self, text: str) -> None:
+    def write_string(self, text: str) -> None:
         self._calls.write_arguments(escape(text))
 
-    def end(self) -> None:
-        self._string = False
+    def end_string(self) -> None:
+        self._in_string = False
         self._calls.write_arguments('"')
 
     def close(self) -> None:
-        self._calls.write_arguments("}" if self.some else "{}")
+        self._calls.write_arguments("}" if self.has_arguments else "{}")
         self._calls.close_call()
 
 
-def tagged(src: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: tuple[str, ...]) -> ReadSteps[None]:
+def read_tagged_call(src: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: tuple[str, ...]) -> ReadSteps[None]:
     """A name, then keys and values. `after` are the marks that can follow the last of them."""
     text, mark, end = yield from read_until(src, marker_set(*body.name_ends, *body.key.open, *after))
     if mark in body.name_ends:
@@ -88,9 +88,9 @@ def tagged(src: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: t
         return
     yield from skip_space(src)
     if body.block.open and (yield from read_marker(src, marker_set(*body.block.open))) >= 0:
-        yield from block(src, body, calls)
+        yield from read_argument_block(src, body, calls)
         return
-    out = Writing(calls)
+    out = ArgumentWriter(calls)
     if mark.startswith("/"):  # it closes itself
         out.close()
         return
@@ -101,14 +101,14 @@ def tagged(src: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: t
             raise UnexpectedEnd
         if (yield from read_marker(src, opens)) < 0:
             break
-        yield from argument(src, body, calls, out, after)
+        yield from read_argument(src, body, calls, out, after)
         calls.commit()
-    if not out.some and after and not (yield from is_at_marker(src, marker_set(*after))):
+    if not out.has_arguments and after and not (yield from is_at_marker(src, marker_set(*after))):
         raise Mismatch  # neither arguments nor an end
     out.close()
 
 
-def block(src: TextBuffer, body: TaggedArguments, calls: CallRecorder) -> ReadSteps[None]:
+def read_argument_block(src: TextBuffer, body: TaggedArguments, calls: CallRecorder) -> ReadSteps[None]:
     """All arguments as one JSON object between marks."""
     _, _, src.pos = yield from read_until(src, marker_set(*body.key.close))
     if (yield from next_char(src)) != "{":
@@ -119,8 +119,8 @@ def block(src: TextBuffer, body: TaggedArguments, calls: CallRecorder) -> ReadSt
     yield from read_marker(src, marker_set(*body.block.close))
 
 
-def argument(
-    src: TextBuffer, body: TaggedArguments, calls: CallRecorder, out: Writing, after: tuple[str, ...]
+def read_argument(
+    src: TextBuffer, body: TaggedArguments, calls: CallRecorder, out: ArgumentWriter, after: tuple[str, ...]
 ) -> ReadSteps[None]:
     text, mark, end = yield from read_until(src, marker_set(*body.key.close, *body.value.open))
     if mark in body.key.close:
@@ -136,16 +136,16 @@ def argument(
     types = calls.parameter_types(key)
     inline = groups.get("type")
     if inline is not None:
-        types = _inline(inline, types)
+        types = _read_inline_type(inline, types)
     closes = body.value.close
     if body.implicit_end:
         closes += (*body.key.open, *after)
     if body.trim == "newline":
         closes += tuple("\n" + mark for mark in closes)
-    yield from value(src, Slot(body, key, types, marker_set(*closes)), out)
+    yield from read_value(src, PendingValue(body, key, types, marker_set(*closes)), out)
 
 
-class Slot:
+class PendingValue:
     """A value to be read."""
 
     def __init__(self, body: TaggedArguments, key: str, types: Types, closes: MarkerSet) -> None:
@@ -155,7 +155,7 @@ class Slot:
         self.body = body
 
 
-def value(src: TextBuffer, slot: Slot, out: Writing) -> ReadSteps[None]:
+def read_value(src: TextBuffer, slot: PendingValue, out: ArgumentWriter) -> ReadSteps[None]:
     """A value up to what closes it."""
     body = slot.body
     if body.trim == "newline":
@@ -164,24 +164,24 @@ def value(src: TextBuffer, slot: Slot, out: Writing) -> ReadSteps[None]:
         yield from skip_space(src)
     streams = slot.types == STRING or (not slot.types and body.untyped == "text")
     parts: list[str] = []
-    write = out.go_on if streams else parts.append
+    write = out.write_string if streams else parts.append
     if streams:
-        out.begin(slot.key)
+        out.start_string(slot.key)
     try:
-        mark, end = yield from (sections if body.cdata else stream_until)(src, slot.closes, write)
+        mark, end = yield from (stream_until_cdata if body.cdata else stream_until)(src, slot.closes, write)
     except UnexpectedEnd:
         if not streams:
-            out.whole(slot.key, finished("".join(parts), slot))
+            out.write_member(slot.key, finish_value("".join(parts), slot))
         raise
     if streams:
-        out.end()
+        out.end_string()
     else:
-        out.whole(slot.key, finished("".join(parts), slot))
+        out.write_member(slot.key, finish_value("".join(parts), slot))
     if mark.lstrip("\n") in body.value.close:
         src.pos = end
 
 
-def sections(
+def stream_until_cdata(
     src: TextBuffer, closes: MarkerSet, write: Callable[[str], object]
 ) -> ReadSteps[tuple[str, int]]:
     """The same as `up_to`, for text that may have parts in CDATA; blank text beside one is none."""
@@ -199,22 +199,22 @@ def sections(
         seen = True
 
 
-def finished(text: str, slot: Slot) -> str:
-    if not slot.types or slot.types == JSON:
+def finish_value(text: str, slot: PendingValue) -> str:
+    if not slot.types or slot.types == JSON_TYPE:
         return to_json(text) or quote(text)
     return cast(text, slot.types)
 
 
-def _inline(said: str, types: Types) -> Types:
-    if said in INLINE:
-        return INLINE[said]
-    return JSON if said != "string" else STRING
+def _read_inline_type(said: str, types: Types) -> Types:
+    if said in INLINE_TYPES:
+        return INLINE_TYPES[said]
+    return JSON_TYPE if said != "string" else STRING
 
 
 # Nested
 
 
-def nested(src: TextBuffer, body: NestedElements, calls: CallRecorder, after: tuple[str, ...]) -> ReadSteps[None]:
+def read_nested_call(src: TextBuffer, body: NestedElements, calls: CallRecorder, after: tuple[str, ...]) -> ReadSteps[None]:
     """A name, then an element for each argument."""
     text, mark, end = yield from read_until(src, marker_set(*body.name_ends, *after))
     if mark in body.name_ends:
@@ -223,7 +223,7 @@ def nested(src: TextBuffer, body: NestedElements, calls: CallRecorder, after: tu
     if found is None:
         raise Mismatch
     calls.open_call(found["name"].strip())
-    out = Writing(calls)
+    out = ArgumentWriter(calls)
     opens, ends = marker_set(body.prefix + "<"), marker_set(*after)
     while True:
         yield from skip_space(src)
@@ -231,12 +231,12 @@ def nested(src: TextBuffer, body: NestedElements, calls: CallRecorder, after: tu
         if at_end or (yield from read_marker(src, opens)) < 0:
             break
         key, _, src.pos = yield from read_until(src, marker_set(">"))
-        yield from element(src, body, calls, out, Element(key, after))
+        yield from read_element(src, body, calls, out, PendingElement(key, after))
         calls.commit()
     out.close()
 
 
-class Element:
+class PendingElement:
     """An element to be read, and the marks that end it though it was not closed."""
 
     def __init__(self, key: str, after: tuple[str, ...]) -> None:
@@ -244,25 +244,25 @@ class Element:
         self.after = after
 
 
-def element(src: TextBuffer, body: NestedElements, calls: CallRecorder, out: Writing, one: Element) -> ReadSteps[None]:
+def read_element(src: TextBuffer, body: NestedElements, calls: CallRecorder, out: ArgumentWriter, one: PendingElement) -> ReadSteps[None]:
     key = one.key
     if calls.parameter_types(key) == STRING:
-        out.begin(key)
-        yield from inside(src, body, one, out.go_on)
-        out.end()
+        out.start_string(key)
+        yield from read_element_text(src, body, one, out.write_string)
+        out.end_string()
         return
     parts: list[str] = []
     schema = calls.tools.parameter_schema(calls.name, key)
     try:
-        yield from inside(src, body, one, parts.append)
+        yield from read_element_text(src, body, one, parts.append)
     except UnexpectedEnd:
-        out.whole(key, tree(body, "".join(parts), schema))
+        out.write_member(key, element_to_json(body, "".join(parts), schema))
         raise
-    out.whole(key, tree(body, "".join(parts), schema))
+    out.write_member(key, element_to_json(body, "".join(parts), schema))
 
 
-def inside(
-    src: TextBuffer, body: NestedElements, one: Element, write: Callable[[str], object]
+def read_element_text(
+    src: TextBuffer, body: NestedElements, one: PendingElement, write: Callable[[str], object]
 ) -> ReadSteps[None]:
     """What stands in an element; others of its name may stand in it."""
     opening, closing = f"{body.prefix}<{one.key}>", f"{body.prefix}</{one.key}>"
@@ -279,28 +279,28 @@ def inside(
             return
 
 
-def tree(body: NestedElements, text: str, schema: ParameterSchema, depth: int = 0) -> str:
+def element_to_json(body: NestedElements, text: str, schema: ParameterSchema, depth: int = 0) -> str:
     """The JSON of what stands inside an element. Text among elements makes all of it text."""
-    children = list(_children(body, text)) if depth < 32 else []
+    children = list(_iterate_children(body, text)) if depth < 32 else []
     types = schema.types
-    rest = "".join(text[a:b] for a, b in _gaps(children, len(text)))
+    rest = "".join(text[a:b] for a, b in _iterate_gaps(children, len(text)))
     if not children or rest.strip():
-        return cast(text, types) if types else untyped(text)
+        return cast(text, types) if types else untyped_to_json(text)
     items_only = all(key == body.item for key, _, _ in children)
     if types == frozenset({"array"}) or (items_only and (not types or "array" in types)):
         items = (
-            tree(body, inner, schema.item(at), depth + 1)
+            element_to_json(body, inner, schema.item(at), depth + 1)
             for at, (_, inner, _) in enumerate(children)
         )
         return f"[{', '.join(items)}]"
     members = (
-        f"{quote(key)}: {tree(body, inner, schema.member(key), depth + 1)}"
+        f"{quote(key)}: {element_to_json(body, inner, schema.member(key), depth + 1)}"
         for key, inner, _ in children
     )
     return f"{{{', '.join(members)}}}"
 
 
-def _gaps(children: Sequence[Child], size: int) -> Iterator[tuple[int, int]]:
+def _iterate_gaps(children: Sequence[ChildElement], size: int) -> Iterator[tuple[int, int]]:
     at = 0
     for _, _, (start, end) in children:
         yield at, start
@@ -308,14 +308,14 @@ def _gaps(children: Sequence[Child], size: int) -> Iterator[tuple[int, int]]:
     yield at, size
 
 
-def untyped(text: str) -> str:
+def untyped_to_json(text: str) -> str:
     """What an element without a schema holds: a value if it reads as one, else text."""
     if not text.strip():
         return "null"
     return to_json(text) or quote(text)
 
 
-def _children(body: NestedElements, text: str) -> Iterator[Child]:
+def _iterate_children(body: NestedElements, text: str) -> Iterator[ChildElement]:
     """The elements in a text, each up to the end of its own kind; elements of one name nest."""
     at, opening = 0, body.prefix + "<"
     while (start := text.find(opening, at)) >= 0:

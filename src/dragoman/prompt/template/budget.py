@@ -79,7 +79,9 @@ class RenderBudget:
 
     __slots__ = ("_ends", "_steps", "fuel", "known", "most", "room")
 
-    def __init__(self, limits: RenderLimits = DEFAULT_LIMITS, size: int = 0, known: Known | None = None) -> None:
+    def __init__(
+        self, limits: RenderLimits = DEFAULT_LIMITS, size: int = 0, known: Known | None = None
+    ) -> None:
         self.known: Known = known or {}
         self.most = min(limits.least + limits.times * size, limits.ceiling)
         self.room = limits.room + limits.churn * size

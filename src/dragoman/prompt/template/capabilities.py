@@ -20,9 +20,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import TemplateRejected
-from dragoman.prompt.special_tokens import SpecialTokenGuard, MarkedText
+from dragoman.prompt.special_tokens import MarkedText, SpecialTokenGuard
 from dragoman.prompt.template.budget import RenderBudget, RenderLimits
-from dragoman.prompt.template.template import TemplateFacts, ChatTemplate, compile_template
+from dragoman.prompt.template.template import ChatTemplate, TemplateFacts, compile_template
 
 Turn: TypeAlias = dict[str, Any]
 Arguments: TypeAlias = Literal["dict", "text"]
@@ -31,7 +31,12 @@ Content: TypeAlias = Literal["empty", "absent", "null"]
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 PROBE_LIMITS = RenderLimits(seconds=0.5, steps=200_000)
-PROBE_TOKENS = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
+PROBE_TOKENS = {
+    "bos_token": "<bos>",
+    "eos_token": "<eos>",
+    "pad_token": "<pad>",
+    "unk_token": "<unk>",
+}
 
 NO_GUARD = SpecialTokenGuard(())
 
@@ -133,7 +138,9 @@ class CapabilityProbe:
         variables = given.mark_tree(variables)
         started = time.thread_time()
         try:
-            return self._template.render(variables, RenderBudget(self._limits, known=given.known_sizes))
+            return self._template.render(
+                variables, RenderBudget(self._limits, known=given.known_sizes)
+            )
         except TemplateRejected:
             return None
         finally:
@@ -311,7 +318,9 @@ class CapabilityProbe:
         if "thinking" not in facts.words:
             return False
         user, again = self.say("user", "zquser"), self.say("user", "zqagain")
-        fields = self.say("assistant", "zqanswer", **dict.fromkeys(find_reasoning_fields(facts), "zqmind"))
+        fields = self.say(
+            "assistant", "zqanswer", **dict.fromkeys(find_reasoning_fields(facts), "zqmind")
+        )
         thought = {"type": "thinking", "thinking": "zqmind"}
         parts = {"role": "assistant", "content": [thought, {"type": "text", "text": "zqanswer"}]}
         if self.sees([user, fields, again], "zqmind"):
@@ -335,7 +344,9 @@ class CapabilityProbe:
 CALLS: dict[str, Any] = {"tool_calls_rendered": True, "tool_results_rendered": True}
 
 
-def make_tools_variable(tools: list[Any] | None, none: NoTools, facts: TemplateFacts) -> dict[str, Any]:
+def make_tools_variable(
+    tools: list[Any] | None, none: NoTools, facts: TemplateFacts
+) -> dict[str, Any]:
     """The variable `tools`, the way a template wants it when there are none."""
     made: dict[str, Any] = {}
     if "functions" in facts.reads:  # what a few old templates read instead, as text
@@ -348,4 +359,6 @@ def make_tools_variable(tools: list[Any] | None, none: NoTools, facts: TemplateF
 
 def find_reasoning_fields(facts: TemplateFacts) -> tuple[str, ...]:
     """The fields to put reasoning in: the usual one, and others if the template reads them."""
-    return tuple(name for name in REASONING_FIELDS if name == REASONING_FIELDS[0] or name in facts.words)
+    return tuple(
+        name for name in REASONING_FIELDS if name == REASONING_FIELDS[0] or name in facts.words
+    )

@@ -21,7 +21,7 @@ from jinja2.tests import TESTS as STOCK_TESTS
 from jinja2.utils import Namespace
 from markupsafe import Markup, escape
 
-from dragoman.prompt.template.budget import ITEM, RenderBudget, OverBudget
+from dragoman.prompt.template.budget import ITEM, OverBudget, RenderBudget
 
 Call: TypeAlias = Callable[..., Any]
 
@@ -76,14 +76,18 @@ def escaped(context: RenderContext, value: Any) -> Markup:
 
 
 @pass_context
-def replace(context: RenderContext, value: Any, old: Any, new: Any, count: int | None = None) -> str:
+def replace(
+    context: RenderContext, value: Any, old: Any, new: Any, count: int | None = None
+) -> str:
     text = context.budget.text
     times = -1 if count is None else count
     return context.budget.replace(text(value), text(old), text(new), times)
 
 
 @pass_context
-def join(context: RenderContext, value: Any, d: Any = "", attribute: str | int | None = None) -> str:
+def join(
+    context: RenderContext, value: Any, d: Any = "", attribute: str | int | None = None
+) -> str:
     budget = context.budget
     items = budget.listed(value)
     if attribute is not None:
@@ -179,7 +183,9 @@ def _lazy(original: Call) -> Call:
 
 
 @pass_context
-def total(context: RenderContext, value: Any, attribute: str | int | None = None, start: Any = 0) -> Any:
+def total(
+    context: RenderContext, value: Any, attribute: str | int | None = None, start: Any = 0
+) -> Any:
     budget = context.budget
     items = budget.listed(value)
     if attribute is not None:
@@ -212,7 +218,9 @@ def listed(context: RenderContext, value: Any) -> list[Any]:
 
 
 @pass_context
-def rounded(context: RenderContext, value: float, precision: int = 0, method: str = "common") -> float:
+def rounded(
+    context: RenderContext, value: float, precision: int = 0, method: str = "common"
+) -> float:
     if abs(precision) > 30:
         raise TemplateRuntimeError("cannot round to so many digits")
     return stock.do_round(value, precision, method)  # type: ignore[arg-type]

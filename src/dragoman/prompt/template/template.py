@@ -32,8 +32,14 @@ from jinja2.utils import Namespace
 from msgspec import Struct
 
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
-from dragoman.prompt.template.budget import METHODS, NUMBER, WIDTH, RenderBudget, OverBudget
-from dragoman.prompt.template.filters import FILTERS, GLOBALS, TESTS, RenderContext, RejectedByTemplate
+from dragoman.prompt.template.budget import METHODS, NUMBER, WIDTH, OverBudget, RenderBudget
+from dragoman.prompt.template.filters import (
+    FILTERS,
+    GLOBALS,
+    TESTS,
+    RejectedByTemplate,
+    RenderContext,
+)
 from dragoman.prompt.template.jinja_codegen import BudgetCodeGenerator
 
 log = logging.getLogger("dragoman.template")
