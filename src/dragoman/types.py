@@ -8,7 +8,7 @@ Structs, so they cross a process boundary unchanged. This module imports nothing
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 from msgspec import Struct
@@ -82,11 +82,53 @@ class ToolCall(Struct, frozen=True, kw_only=True):
     arguments: str  # JSON text as the client sent it
 
 
+class TextPart(Struct, frozen=True, tag="text"):
+    text: str
+
+
+class MediaPart(Struct, frozen=True, kw_only=True):
+    """Content that is not text. An engine reads it if its `modalities` list the part's modality."""
+
+    modality: ClassVar[str]
+    wire_type: str  # the part's type in the wire API, for example `image_url`
+    param: str  # the path of the part in the request, named in errors
+    url: str | None = None  # an http, https or data URL
+    data: str | None = None  # base64
+    media_type: str | None = None
+
+
+class ImagePart(MediaPart, frozen=True, kw_only=True, tag="image"):
+    modality = "image"
+    file_id: str | None = None
+    detail: str | None = None
+
+
+class AudioPart(MediaPart, frozen=True, kw_only=True, tag="audio"):
+    modality = "audio"
+
+
+class FilePart(MediaPart, frozen=True, kw_only=True, tag="file"):
+    """A document, or any other file that is neither image nor audio."""
+
+    modality = "file"
+    file_id: str | None = None
+    name: str | None = None
+
+
+ContentPart: TypeAlias = TextPart | ImagePart | AudioPart | FilePart
+Content: TypeAlias = tuple[ContentPart, ...]
+
+
+def text_content(text: str | None) -> Content:
+    """Content that is text alone; empty text is no content."""
+    return (TextPart(text),) if text else ()
+
+
 class Message(Struct, frozen=True, kw_only=True):
-    """One turn of a chat. Content is text: parts were joined by the dialect that decoded them."""
+    """One turn of a chat."""
 
     role: Role
-    content: str | None = None
+    content: Content = ()
     name: str | None = None
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()

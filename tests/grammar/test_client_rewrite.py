@@ -15,9 +15,9 @@ import pytest
 
 from dragoman.grammar.client.grammar_text import Worded, written
 from dragoman.grammar.client.text_syntax import Between, Quotes
-from dragoman.grammar.lark_builder import HEADER, Lark, quoted
-from dragoman.grammar.writer.free_text import arguments
-from dragoman.grammar.writer.python_values import PYTHON
+from dragoman.grammar.lark_builder import HEADER, Lark, quote_literal
+from dragoman.grammar.writer.free_text import build_arguments
+from dragoman.grammar.writer.python_values import PYTHON_QUOTES
 from dragoman.testing.grammars import accepted
 from dragoman.types import Constraint
 from tests.support.client_grammars import CASES, Case
@@ -31,10 +31,10 @@ def shape(grammar: str) -> Constraint:
 
 
 def rewritten(grammar: str, spelling: Quotes | Between, before: str, after: str) -> str:
-    [(_, node)] = arguments(shape(grammar)).members
+    [(_, node)] = build_arguments(shape(grammar)).members
     assert isinstance(node, Worded)
     lark = Lark()
-    return lark.source(f"{quoted(before)} {written(lark, node, spelling)} {quoted(after)}")
+    return lark.build(f"{quote_literal(before)} {written(lark, node, spelling)} {quote_literal(after)}")
 
 
 def fits(grammar: str, text: str) -> bool:
@@ -73,9 +73,9 @@ WAYS: list[tuple[Quotes, Callable[[str], str]]] = [
     (Quotes(), json.dumps),
     (Quotes(), lambda text: json.dumps(text, ensure_ascii=False)),
     (Quotes(), coded),
-    (PYTHON[0], json.dumps),
-    (PYTHON[0], on_lines),
-    (PYTHON[1], in_python),
+    (PYTHON_QUOTES[0], json.dumps),
+    (PYTHON_QUOTES[0], on_lines),
+    (PYTHON_QUOTES[1], in_python),
 ]
 
 

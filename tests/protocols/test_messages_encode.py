@@ -212,10 +212,10 @@ def test_answers(name: str) -> None:
 
 
 def test_thoughts_that_are_left_out_come_back_in_their_signature() -> None:
-    [block, _] = blocks([say("hm", "reasoning"), say("So."), finish()], seal_reasoning=True)
+    [block, _] = blocks([say("hm", "reasoning"), say("So."), finish()], encrypt_reasoning=True)
     assert block["thinking"] == ""
     assert reasoning.recalled("", block["signature"], SIGNING) == "hm"
-    events = frames([say("hm", "reasoning"), finish()], seal_reasoning=True)
+    events = frames([say("hm", "reasoning"), finish()], encrypt_reasoning=True)
     deltas = [data["delta"]["type"] for name, data in events if name == "content_block_delta"]
     assert deltas == ["signature_delta"]
 
@@ -313,7 +313,7 @@ def answers(draw: st.DrawFn) -> list[Delta]:
 
 @given(answers(), st.booleans())
 def test_any_stream_adds_up_to_the_whole(deltas: list[Delta], sealed: bool) -> None:
-    content = blocks(deltas, seal_reasoning=sealed)
+    content = blocks(deltas, encrypt_reasoning=sealed)
     assert all(block["text"].strip() for block in content if block["type"] == "text")
 
 

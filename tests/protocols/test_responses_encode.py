@@ -44,7 +44,7 @@ class Sealing:
     def pack(self, purpose: str, data: bytes) -> str:
         return Signer(b"key").pack("me", purpose, data)
 
-    def open(self, purpose: str, text: str) -> bytes | None:
+    def unpack(self, purpose: str, text: str) -> bytes | None:
         return Signer(b"key").unpack("me", purpose, text)
 
 
@@ -158,7 +158,7 @@ def test_a_thought_is_sealed_if_asked_for() -> None:
     asked = frozenset(["reasoning.encrypted_content"])
     events = response(thought("hm"), finish(), made=writer(include=asked, sealing=Sealing()))
     sealed = output(events)[0]["encrypted_content"]
-    assert Sealing().open("reasoning", sealed) == b"hm"
+    assert Sealing().unpack("reasoning", sealed) == b"hm"
     events = response(thought("hm"), finish(), made=writer(sealing=Sealing()))
     assert "encrypted_content" not in output(events)[0]
 

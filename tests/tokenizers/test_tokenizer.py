@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman.engines.llamacpp import gguf
-from dragoman.tokenizers.from_gguf import vocabulary_from_gguf
+from dragoman.tokenizers.from_gguf import pieces_from_gguf, vocabulary_from_gguf
 from dragoman.tokenizers.pretokenizers import PRETOKENIZERS
 from dragoman.tokenizers.tokenizer import (
     INLINE,
@@ -22,7 +22,6 @@ from dragoman.tokenizers.tokenizer import (
     EngineTokenizer,
     Tokenizer,
     compare_with_engine,
-    pieces_from_gguf,
     tokenizer_from_gguf,
     verify_tokenizer,
 )

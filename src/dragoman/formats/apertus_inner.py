@@ -1,4 +1,4 @@
-"""Thoughts between marks; calls may stand among them."""
+"""Thoughts between markers; calls may stand among them."""
 
 from dragoman.output.spec import ReasoningFormat
 

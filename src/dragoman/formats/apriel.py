@@ -1,4 +1,4 @@
-"""Thoughts that the prompt opens in words, closed by a mark."""
+"""Thoughts that the prompt opens in words, closed by a marker."""
 
 from dragoman.output.spec import MarkerPair, ReasoningFormat
 

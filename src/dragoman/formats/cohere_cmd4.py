@@ -1,4 +1,4 @@
-"""A list of actions between marks; the answer has marks of its own."""
+"""A list of actions between markers; the answer has markers of its own."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

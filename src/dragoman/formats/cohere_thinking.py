@@ -1,4 +1,4 @@
-"""Thoughts between marks, and the answer between marks."""
+"""Thoughts between markers, and the answer between markers."""
 
 from dragoman.output.spec import MarkerPair, ReasoningFormat
 

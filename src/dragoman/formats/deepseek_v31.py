@@ -1,4 +1,4 @@
-"""A name, a mark, and the arguments."""
+"""A name, a marker, and the arguments."""
 
 from dragoman.output.spec import MarkerPair, NamedObject, ToolFormat
 

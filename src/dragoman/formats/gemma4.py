@@ -1,4 +1,4 @@
-"""A name, then arguments in braces, strings between marks of their own."""
+"""A name, then arguments in braces, strings between markers of their own."""
 
 from dragoman.output.spec import MarkerPair, NamedObject, ToolFormat
 

@@ -1,4 +1,4 @@
-"""A JSON list after a mark that nothing closes."""
+"""A JSON list after a marker that nothing closes."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

@@ -1,4 +1,4 @@
-"""A mark before every JSON object; nothing closes them."""
+"""A marker before every JSON object; nothing closes them."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

@@ -1,4 +1,4 @@
-"""A JSON object between an action's marks."""
+"""A JSON object between an action's markers."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

@@ -1,4 +1,4 @@
-"""Elements whose tags are marks; every argument says its type."""
+"""Elements whose tags are markers; every argument says its type."""
 
 from dragoman.output.spec import GAP, MarkerPair, ReasoningFormat, TaggedArguments, ToolFormat
 

@@ -1,4 +1,4 @@
-"""Elements within elements; a mark stands before every tag."""
+"""Elements within elements; a marker stands before every tag."""
 
 from dragoman.output.spec import MarkerPair, NestedElements, ToolFormat
 

@@ -1,4 +1,4 @@
-"""A mark, then a name and its arguments; or, from older models, a JSON list."""
+"""A marker, then a name and its arguments; or, from older models, a JSON list."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, NamedObject, ToolFormat
 

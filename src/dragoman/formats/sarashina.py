@@ -1,4 +1,4 @@
-"""A list as Python writes it, after a mark."""
+"""A list as Python writes it, after a marker."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

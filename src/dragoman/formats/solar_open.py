@@ -1,4 +1,4 @@
-"""An id, a name and the arguments, each after a mark of its own."""
+"""An id, a name and the arguments, each after a marker of its own."""
 
 from dragoman.output.spec import MarkerPair, NamedObject, ReasoningFormat, ToolFormat
 

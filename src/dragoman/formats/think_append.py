@@ -1,4 +1,4 @@
-"""As `think`, but the marks stay in the answer along with the thoughts."""
+"""As `think`, but the markers stay in the answer along with the thoughts."""
 
 from dragoman.output.spec import ReasoningFormat
 

@@ -1,4 +1,4 @@
-"""A JSON list as the answer, bare, fenced, or after a mark."""
+"""A JSON list as the answer, bare, fenced, or after a marker."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

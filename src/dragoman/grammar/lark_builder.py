@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dragoman.grammar.regex.escape import escaped
 from dragoman.output.spec import GAP
 
 # nothing is forced: working out what must come next costs as much as there is of it, at each token
@@ -26,34 +27,11 @@ GAPS = r"/[ \t\r\n]{1,16}/"
 FEW = "{0,3}"  # of marks that mean nothing; there is no end to what a model may repeat
 EMPTY = '""'
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-_SPECIAL = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~/]")
-_NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f", "\v": r"\v"}
 
 
-def quoted(text: str) -> str:
+def quote_literal(text: str) -> str:
     """A literal."""
     return json.dumps(text)
-
-
-def escaped(text: str) -> str:
-    """A text as it stands inside a regular expression."""
-    return "".join(_letter(letter) for letter in text)
-
-
-def _letter(letter: str) -> str:
-    if letter in _NAMED:
-        return _NAMED[letter]
-    if ord(letter) < 32 or ord(letter) == 127:
-        return f"\\x{ord(letter):02x}"
-    return _SPECIAL.sub(r"\\\g<0>", letter)
-
-
-def beginnings(text: str) -> str:
-    """A regular expression of what a text may begin with, but for nothing at all."""
-    found = ""
-    for letter in reversed(text):
-        found = escaped(letter) + (f"(?:{found})?" if found else "")
-    return found
 
 
 def either(options: Iterable[str]) -> str:
@@ -73,14 +51,14 @@ class Lark:
     """Collects rules and terminals. `control` are the control tokens that marks may hold."""
 
     def __init__(self, control: Mapping[str, int] | None = None) -> None:
-        self.control = dict(control or {})
+        self.special_tokens = dict(control or {})
         self._lines: dict[str, str] = {}  # name and options -> body
-        self._known: dict[tuple[bool, str, str], str] = {}
+        self._names: dict[tuple[bool, str, str], str] = {}
         self._count = 0
         self._included: list[str] = []
-        self._parts = (
-            re.compile("|".join(map(re.escape, sorted(self.control, key=len, reverse=True))))
-            if self.control
+        self._special_token_regex = (
+            re.compile("|".join(map(re.escape, sorted(self.special_tokens, key=len, reverse=True))))
+            if self.special_tokens
             else None
         )
 
@@ -93,71 +71,71 @@ class Lark:
         self._lines[name] = body
         return name
 
-    def rule(self, body: str, hint: str = "r") -> str:
+    def add_rule(self, body: str, hint: str = "r") -> str:
         """The name of a rule with this body."""
-        return self._name(hint, "", body)
+        return self._add_definition(hint, "", body)
 
-    def terminal(self, body: str, hint: str = "T") -> str:
+    def add_terminal(self, body: str, hint: str = "T") -> str:
         """The name of a terminal: one regular expression, with `&` and `~` between its parts."""
-        return self._name(hint.upper(), "", body)
+        return self._add_definition(hint.upper(), "", body)
 
-    def lazy(self, suffix: str, body: str = ANY, hint: str = "up_to") -> str:
+    def add_text_up_to(self, suffix: str, body: str = ANY, hint: str = "up_to") -> str:
         """What matches `body` up to the first place where `suffix`, a terminal, ends it."""
-        return self._name(hint, f"[suffix={suffix}]", body)
+        return self._add_definition(hint, f"[suffix={suffix}]", body)
 
-    def shortest(self, body: str, hint: str = "least") -> str:
+    def add_shortest_match(self, body: str, hint: str = "least") -> str:
         """What matches `body` and has no beginning that does."""
-        return self._name(hint, "[lazy]", body)
+        return self._add_definition(hint, "[lazy]", body)
 
-    def json(self, schema: Any) -> str:
+    def add_json_schema(self, schema: Any) -> str:
         """A value that a schema allows, as the engine's own reader of schemas has it."""
         if not isinstance(schema, dict):
             schema = {"anyOf": [schema]}
-        return self.rule("%json " + json.dumps(schema | {"x-guidance": JSON_STYLE}), "json")
+        return self.add_rule("%json " + json.dumps(schema | {"x-guidance": JSON_STYLE}), "json")
 
-    def sign(self, letters: str) -> str:
+    def add_punctuation(self, letters: str) -> str:
         """A sign with white space that may stand on both sides: one terminal costs little."""
-        return self.terminal(f"/{SPACES}{escaped(letters)}{SPACES}/", "SIGN")
+        return self.add_terminal(f"/{SPACES}{escaped(letters)}{SPACES}/", "SIGN")
 
-    def opened(self, letters: str) -> str:
+    def add_opening_bracket(self, letters: str) -> str:
         """A bracket that opens, with white space that may follow."""
-        return self.terminal(f"/{escaped(letters)}{SPACES}/", "OPEN")
+        return self.add_terminal(f"/{escaped(letters)}{SPACES}/", "OPEN")
 
-    def closed(self, letters: str) -> str:
+    def add_closing_bracket(self, letters: str) -> str:
         """A bracket that closes, with white space that may stand before it."""
-        return self.terminal(f"/{SPACES}{escaped(letters)}/", "CLOSE")
+        return self.add_terminal(f"/{SPACES}{escaped(letters)}/", "CLOSE")
 
-    def gap(self) -> str:
+    def add_optional_space(self) -> str:
         """White space that may be there, around marks."""
-        return self.terminal(GAPS, "GAP") + "?"
+        return self.add_terminal(GAPS, "GAP") + "?"
 
-    def mark(self, text: str) -> str:
+    def write_marker(self, text: str) -> str:
         """A mark as it is written: control tokens by number, the rest in letters."""
         found: list[str] = []
         for part in text.split(GAP):
-            found += [self.gap()] if found else []
-            found += self._sequence(part)
+            found += [self.add_optional_space()] if found else []
+            found += self._split_special_tokens(part)
         return " ".join(found)
 
-    def marks(self, texts: Iterable[str]) -> str:
+    def write_any_marker(self, texts: Iterable[str]) -> str:
         """One of several spellings of a mark."""
-        return either(self.mark(text) for text in texts)
+        return either(self.write_marker(text) for text in texts)
 
-    def _sequence(self, text: str) -> list[str]:
-        if self._parts is None:
-            return [quoted(text)] if text else []
+    def _split_special_tokens(self, text: str) -> list[str]:
+        if self._special_token_regex is None:
+            return [quote_literal(text)] if text else []
         found, at = [], 0
-        for match in self._parts.finditer(text):
-            found += [quoted(text[at : match.start()])] if match.start() > at else []
-            found.append(f"<[{self.control[match.group()]}]>")
+        for match in self._special_token_regex.finditer(text):
+            found += [quote_literal(text[at : match.start()])] if match.start() > at else []
+            found.append(f"<[{self.special_tokens[match.group()]}]>")
             at = match.end()
-        return found + ([quoted(text[at:])] if at < len(text) else [])
+        return found + ([quote_literal(text[at:])] if at < len(text) else [])
 
-    def in_letters(self, text: str) -> bool:
+    def is_plain_text(self, text: str) -> bool:
         """Whether a mark holds no control token."""
-        return self._parts is None or self._parts.search(text) is None
+        return self._special_token_regex is None or self._special_token_regex.search(text) is None
 
-    def without(
+    def add_text_without(
         self, patterns: Iterable[str], hint: str = "FREE", begins: str | None = None
     ) -> str:
         """Text, not empty, in which none of these regular expressions matches.
@@ -168,27 +146,22 @@ class Lark:
         body = r"/(?s:.+)/" if not found else rf"/(?s:.+)/ & ~/(?s:.*)(?:{found})(?s:.*)/"
         if begins is not None:
             body += rf" & ~/(?:{begins})(?s:.*)/"
-        return self.terminal(body, hint)
+        return self.add_terminal(body, hint)
 
     def include(self, rules: str) -> None:
         """Rules that somebody else wrote."""
         self._included.append(rules)
 
-    def source(self, start: str) -> str:
+    def build(self, start: str) -> str:
         """The whole grammar."""
         lines = [HEADER, f"start: {start}"]
         lines += [f"{name}: {body}" for name, body in self._lines.items()]
         return "\n".join([*lines, *self._included]) + "\n"
 
-    def _name(self, hint: str, options: str, body: str) -> str:
+    def _add_definition(self, hint: str, options: str, body: str) -> str:
         key = (hint.isupper(), options, body)
-        if key not in self._known:
+        if key not in self._names:
             name = self.reserve(hint)
-            self._known[key] = name
+            self._names[key] = name
             self._lines[name + options] = body
-        return self._known[key]
-
-
-def pattern(mark: str) -> str:
-    """A mark as a regular expression; white space may stand at its gaps."""
-    return r"[ \t\r\n]*".join(escaped(part) for part in mark.split(GAP))
+        return self._names[key]

@@ -60,7 +60,9 @@ class CycleTransport(asyncio.Transport):
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self._connection = connection
-        self.write = connection.transport.write  # type: ignore[method-assign]
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._connection.transport.write(data)
 
     def is_closing(self) -> bool:
         return self._connection.is_closing
@@ -99,6 +101,8 @@ class Connection(HttpToolsProtocol):
         self._stall.stop()
         self._lingering.stop()
         super().connection_lost(exc)
+        if self.cycle is not None:  # it and we would keep each other alive
+            self.cycle.transport = self.transport
 
     def data_received(self, data: bytes) -> None:
         if self._lingering.is_active:
@@ -213,8 +217,8 @@ class Connection(HttpToolsProtocol):
         self._phase = "body"
         self._declined = False
         super().on_headers_complete()
-        self.cycle.transport = CycleTransport(self)
         self.scope[WRITER] = Writer(self.cycle)  # type: ignore[literal-required]
+        self.cycle.transport = CycleTransport(self)
 
     def on_body(self, body: bytes) -> None:
         if not self._ahead:

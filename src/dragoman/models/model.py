@@ -13,7 +13,7 @@ from msgspec import Struct
 from dragoman.engines import capabilities_of
 from dragoman.models.output_format import FormatOverrides, OutputFormat, detect_output_format
 from dragoman.pipeline.admission import Gate
-from dragoman.prompt.reasoning_options import ReasoningOptions
+from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Capabilities, Engine, Sampling
 
@@ -64,7 +64,7 @@ class Model(Struct, kw_only=True, eq=False):
     template_source: str | None = None
     defaults: Sampling = Sampling()
     output_format: OutputFormat = OutputFormat()  # the formats of its answers
-    renderer: Any = None  # renders conversations and encodes texts
+    renderer: PromptRenderer
     gate: Gate = msgspec.field(default_factory=lambda: Gate(None, 256))
     _control: dict[OutputFormat, SpecialTokens] = msgspec.field(default_factory=dict)
 
@@ -75,15 +75,6 @@ class Model(Struct, kw_only=True, eq=False):
             shown = speech.find_marker_tokens(self.tokenizer)
             self._control[speech] = SpecialTokens(every - shown, shown)
         return self._control[speech]
-
-
-def make_renderer(
-    template: str | None, tokenizer: AnyTokenizer | None, knobs: ReasoningOptions | None = None
-) -> Any:
-    """The prompt room for a model."""
-    from dragoman.prompt.renderer import PromptRenderer
-
-    return PromptRenderer(template, tokenizer, reasoning=knobs)
 
 
 def list_capabilities(can: Capabilities, template: str | None, speech: OutputFormat) -> tuple[str, ...]:
@@ -123,5 +114,5 @@ def make_engine_model(
         tokenizer=tokenizer,
         template_source=template,
         output_format=known.output_format,
-        renderer=make_renderer(template, tokenizer, known.reasoning_options),
+        renderer=PromptRenderer(template, tokenizer, reasoning=known.reasoning_options),
     )

@@ -6,7 +6,7 @@ there the answers are read as that. What was found is logged, with both sides of
 not come back from the round trip as it went in.
 
 Where an answer begins, in thoughts or not, is asked of each prompt. Only what the template itself
-wrote counts, so a user who mentions a mark changes nothing; of a message that the client wants to
+wrote counts, so a user who mentions a marker changes nothing; of a message that the client wants to
 be continued, its own words count.
 """
 
@@ -33,7 +33,9 @@ from dragoman.types import Chat
 log = logging.getLogger("dragoman.models")
 
 NONE = "none"  # an operator's word for "leave it as it is"
-FormatOverrides: TypeAlias = tuple[str | None, str | None]  # what an operator says of tools and thoughts
+FormatOverrides: TypeAlias = tuple[
+    str | None, str | None
+]  # what an operator says of tools and thoughts
 
 
 class SpecialTokens(Protocol):
@@ -78,7 +80,7 @@ class OutputFormat(Struct, frozen=True):
         )
 
     def find_marker_tokens(self, vocabulary: SpecialTokens | None) -> frozenset[int]:
-        """Control tokens that are marks of these formats, or parts of one."""
+        """Control tokens that are markers of these formats, or parts of one."""
         if vocabulary is None or not self:
             return frozenset()
         tools = None if self.tools is None else find_tools(self.tools)
@@ -94,11 +96,13 @@ class OutputFormat(Struct, frozen=True):
         if vocabulary is None or thoughts is None or not thoughts.keeps_markers:
             return frozenset()
         known = vocabulary.specials
-        return frozenset(known[mark] for mark in (*thoughts.open, *thoughts.close) if mark in known)
+        return frozenset(
+            known[marker] for marker in (*thoughts.open, *thoughts.close) if marker in known
+        )
 
     @property
     def reasoning_close(self) -> str | None:
-        """The mark that ends a thought, where we can write it in the model's stead."""
+        """The marker that ends a thought, where we can write it in the model's stead."""
         thoughts = self.reasoning_format
         if thoughts is None or not thoughts.close or thoughts.keeps_markers:
             return None
@@ -109,14 +113,16 @@ class OutputFormat(Struct, frozen=True):
     @property
     def reasoning_close_in_prompt(self) -> str:
         """The same as it stands in a prompt, with what the answer follows on."""
-        thoughts, mark = self.reasoning_format, self.reasoning_close
+        thoughts, marker = self.reasoning_format, self.reasoning_close
         return (
             ""
-            if thoughts is None or mark is None
-            else f"\n{mark.lstrip()}{thoughts.answer_separator}"
+            if thoughts is None or marker is None
+            else f"\n{marker.lstrip()}{thoughts.answer_separator}"
         )
 
-    async def find_answer_start(self, chat: Chat, rendered: RenderedPrompt, by: PromptRenderer) -> AnswerStart:
+    async def find_answer_start(
+        self, chat: Chat, rendered: RenderedPrompt, by: PromptRenderer
+    ) -> AnswerStart:
         """Where the answer begins, by this prompt."""
         if by.template_source is None:
             return AnswerStart()
@@ -133,20 +139,24 @@ class OutputFormat(Struct, frozen=True):
         except TemplateRejected:
             return None
 
-    async def _starts_in_reasoning(self, chat: Chat, rendered: RenderedPrompt, by: PromptRenderer) -> bool | None:
+    async def _starts_in_reasoning(
+        self, chat: Chat, rendered: RenderedPrompt, by: PromptRenderer
+    ) -> bool | None:
         thoughts = self.reasoning_format
         if thoughts is None:
             return None
         if chat.continue_final_message:
             own = (chat.messages[-1].content or "").strip()
             closed = find_last_marker(own, thoughts.close)
-            if own.startswith(tuple(mark.replace(GAP, "") for mark in thoughts.open)):
+            if own.startswith(tuple(marker.replace(GAP, "") for marker in thoughts.open)):
                 return find_last_marker(own, thoughts.open) > closed
             if closed[0] >= 0:
                 return False
         elif not opens_inside(thoughts, rendered.text):
             return False
-        if rendered.last_special_token in thoughts.open:  # a special token, so nobody but the template wrote it
+        if (
+            rendered.last_special_token in thoughts.open
+        ):  # a special token, so nobody but the template wrote it
             return True
         opening = await self._render_opening(chat, by)
         if opening is None:
@@ -169,7 +179,9 @@ def check_names(tools: str | None, reasoning: str | None) -> None:
         find_reasoning(reasoning)
 
 
-def detect_output_format(template: str | None, vocabulary: SpecialTokens | None, said: FormatOverrides, name: str) -> TemplateFindings:
+def detect_output_format(
+    template: str | None, vocabulary: SpecialTokens | None, said: FormatOverrides, name: str
+) -> TemplateFindings:
     """What a model's template says of its answers, with what an operator said over it."""
     tools, reasoning = said
     check_names(tools, reasoning)
@@ -187,7 +199,10 @@ def detect_output_format(template: str | None, vocabulary: SpecialTokens | None,
     except Exception:
         log.exception("%s: what its template says of its answers could not be found", name)
         own = None if placed else generic_tools.FORMAT
-        return TemplateFindings(OutputFormat(_override(tools, own), _override(reasoning, None)), ReasoningOptions(can_reason=True))
+        return TemplateFindings(
+            OutputFormat(_override(tools, own), _override(reasoning, None)),
+            ReasoningOptions(can_reason=True),
+        )
     _log_findings(found, name)
     own = found.tools if placed else generic_tools.FORMAT
     speech = OutputFormat(_override(tools, own), _override(reasoning, found.reasoning))

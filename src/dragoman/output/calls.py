@@ -51,7 +51,11 @@ class CallRecorder:
     """Takes down what the readers of calls find."""
 
     def __init__(
-        self, src: TextBuffer, spans: list[Span], tools: DeclaredTools, give_back: Callable[[], None]
+        self,
+        buffer: TextBuffer,
+        spans: list[Span],
+        tools: DeclaredTools,
+        give_back: Callable[[], None],
     ) -> None:
         self.tools = tools
         self.has_rejected_call = False  # whether one of a draft was
@@ -61,8 +65,10 @@ class CallRecorder:
         self.name = ""
         self.missing_end: Callable[[], str] = str  # what would complete the arguments
         self.held_arguments: Callable[[], str] = str  # what of them is held back
-        self.end_markers: MarkerSet | None = None  # marks that end a call, whatever of it is missing
-        self._buffer = src
+        self.end_markers: MarkerSet | None = (
+            None  # markers that end a call, whatever of it is missing
+        )
+        self._buffer = buffer
         self._spans = spans
         self._emit_held = give_back
         self._became_text = False  # whether the last call became text
@@ -77,7 +83,9 @@ class CallRecorder:
         self._draft = [] if draft else None
         self._count_before = self.count
         self._became_text = False
-        self.has_call = self.is_undeclared = self.has_rejected_call = self._is_emitting = self._is_open = False
+        self.has_call = self.is_undeclared = self.has_rejected_call = self._is_emitting = (
+            self._is_open
+        ) = False
 
     def open_call(self, name: str, own: str = "") -> None:
         """A call of this name, with the id that the model itself gave it."""

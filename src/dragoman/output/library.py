@@ -49,8 +49,17 @@ __all__ = [
 
 MAX_CONTINUED_REASONING = 2000  # characters; thoughts that a client wants continued may be as long
 TAG = re.compile(r"<[^\s<>]{1,30}>|\[/?[A-Z_]{1,30}\]")
-# fields of a format that hold no marks
-FIELDS_WITHOUT_MARKERS = {"name", "keys", "models", "example", "aliases", "signs", "thoughts", "answer"}
+# fields of a format that hold no markers
+FIELDS_WITHOUT_MARKERS = {
+    "name",
+    "keys",
+    "models",
+    "example",
+    "aliases",
+    "signs",
+    "thoughts",
+    "answer",
+}
 FIELDS_WITHOUT_MARKERS |= {"trim", "untyped", "item", "id", "arguments", "routes"}
 FIELDS_WITHOUT_MARKERS |= {"written", "key_written", "joint"}
 ToolDeclarations = Sequence[Tool | Mapping[str, Any]]
@@ -64,7 +73,9 @@ def _combine_by_name(tools: str | None, reasoning: str | None) -> FormatRules:
     )
 
 
-def combine_formats(tools: str | ToolFormat | None, reasoning: str | ReasoningFormat | None) -> FormatRules:
+def combine_formats(
+    tools: str | ToolFormat | None, reasoning: str | ReasoningFormat | None
+) -> FormatRules:
     """Two formats put together; by name they are put together once."""
     if isinstance(tools, ToolFormat) or isinstance(reasoning, ReasoningFormat):
         return FormatRules(
@@ -110,12 +121,15 @@ def _read_declaration(tool: Tool | Mapping[str, Any]) -> tuple[str, Any]:
 def opens_inside(reasoning: ReasoningFormat, prompt: str) -> bool:
     """Whether a prompt ends inside thoughts.
 
-    A mark that somebody only mentioned is followed by other marks, or by a lot of text.
+    A marker that somebody only mentioned is followed by other markers, or by a lot of text.
     """
     header = reasoning.header
     if header is not None and header.routes:
         return _find_route(header, prompt) == "reasoning"
-    opened, closed = find_last_marker(prompt, reasoning.open), find_last_marker(prompt, reasoning.close)
+    opened, closed = (
+        find_last_marker(prompt, reasoning.open),
+        find_last_marker(prompt, reasoning.close),
+    )
     after = prompt[opened[1] :]
     return opened > closed and len(after) <= MAX_CONTINUED_REASONING and TAG.search(after) is None
 
@@ -130,17 +144,25 @@ def _find_route(header: MessageHeader, prompt: str) -> str | None:
 
 
 def collect_markers(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> frozenset[str]:
-    """The marks that two formats look for, around a call and inside it."""
-    found = {mark.replace(GAP, "") for one in (tools, reasoning) for mark in _iterate_texts(one)}
+    """The markers that two formats look for, around a call and inside it."""
+    found = {
+        marker.replace(GAP, "") for one in (tools, reasoning) for marker in _iterate_texts(one)
+    }
     return frozenset(found - {""})
 
 
-def is_marker_token(tools: ToolFormat | None, reasoning: ReasoningFormat | None, token: str) -> bool:
-    """Whether a token is one of the marks, or a part of one, or of a pattern that is looked for."""
+def is_marker_token(
+    tools: ToolFormat | None, reasoning: ReasoningFormat | None, token: str
+) -> bool:
+    """Whether a token is one of the markers, or a part of one, or of a pattern that is looked for."""
     bodies = () if tools is None else tools.bodies
-    patterns = [one.name_pattern for one in bodies if isinstance(one, NamedObject | TaggedArguments | NestedElements)]
+    patterns = [
+        one.name_pattern
+        for one in bodies
+        if isinstance(one, NamedObject | TaggedArguments | NestedElements)
+    ]
     escaped = re.escape(token)
-    return any(token in mark for mark in collect_markers(tools, reasoning)) or any(
+    return any(token in marker for marker in collect_markers(tools, reasoning)) or any(
         token in pattern or escaped in pattern for pattern in patterns
     )
 
@@ -172,7 +194,10 @@ def parse_tool_call_complete(text: str, parser: str) -> dict[str, Any]:
 def parse_reasoning_complete(text: str, parser: str) -> dict[str, str]:
     """The text and the thoughts of a whole answer."""
     spans = _parse_whole(OutputParser(reasoning=parser), text)
-    return {"normal_text": _join_channel(spans, "text"), "reasoning_text": _join_channel(spans, "reasoning")}
+    return {
+        "normal_text": _join_channel(spans, "text"),
+        "reasoning_text": _join_channel(spans, "reasoning"),
+    }
 
 
 def _parse_whole(parser: OutputParser, text: str) -> list[Span]:

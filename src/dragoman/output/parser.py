@@ -5,7 +5,7 @@ from __future__ import annotations
 from dragoman.output.span import Span
 from dragoman.output.state_machine import ParserMachine
 
-MAX_PIECE = 4096  # letters that are read at once, so that looking ahead never costs more
+MAX_PIECE = 4096  # characters that are read at once, so that looking ahead never costs more
 
 
 class Parser(ParserMachine):
@@ -54,7 +54,9 @@ class Parser(ParserMachine):
     def _repeat_as_text(self, last: list[Span]) -> list[Span]:
         """Thoughts that were never closed, as text, if there was nothing else."""
         self._thoughts_said += last
-        if not self.in_reasoning or any(span.channel != "reasoning" for span in self._thoughts_said):
+        if not self.in_reasoning or any(
+            span.channel != "reasoning" for span in self._thoughts_said
+        ):
             return []
         return [span._replace(channel="text") for span in self._thoughts_said]
 
@@ -65,7 +67,7 @@ class Parser(ParserMachine):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a tail is held back that may become a mark, or a call that is not certain."""
+        """Whether a tail is held back that may become a marker, or a call that is not certain."""
         return self._buffer.has_more or self._buffer.is_holding
 
     @property

@@ -1,15 +1,15 @@
-"""Reads the calls that stand between marks: sections, calls in them, and what closes both.
+"""Reads the calls that stand between markers: sections, calls in them, and what closes both.
 
-Models leave out wrappers and closing marks, so everything but the body of a call may be missing.
+Models leave out wrappers and closing markers, so everything but the body of a call may be missing.
 """
 
 from __future__ import annotations
 
 from dragoman.output.arguments.call_body import (
-    next_char,
     marker_set,
-    read_named_call,
+    next_char,
     read_named_arguments,
+    read_named_call,
     read_objects,
 )
 from dragoman.output.arguments.pythonic import read_python_calls
@@ -40,27 +40,27 @@ from dragoman.output.text_buffer import (
 class SectionReader:
     """Reads calls of one format."""
 
-    def __init__(self, src: TextBuffer, calls: CallRecorder, tools: ToolFormat) -> None:
-        self._src = src
+    def __init__(self, buffer: TextBuffer, calls: CallRecorder, tools: ToolFormat) -> None:
+        self._src = buffer
         self._calls = calls
         self._tools = tools
         calls.end_markers = _find_end_markers(tools)
 
     def read_section(self) -> ReadSteps[None]:
-        """The calls of a section whose opening mark was read."""
-        tools, src, calls = self._tools, self._src, self._calls
+        """The calls of a section whose opening marker was read."""
+        tools, buffer, calls = self._tools, self._src, self._calls
         fresh = True
         while True:
-            yield from skip_space(src)
-            if (yield from read_closing_marker(src, marker_set(*tools.section.close))):
+            yield from skip_space(buffer)
+            if (yield from read_closing_marker(buffer, marker_set(*tools.section.close))):
                 calls.commit()
                 return
             if not fresh:
-                fresh = (yield from read_marker(src, marker_set(*tools.section.open))) >= 0
+                fresh = (yield from read_marker(buffer, marker_set(*tools.section.open))) >= 0
                 if fresh:
                     continue
             calls.start_next_call()
-            marked = (yield from read_marker(src, marker_set(*tools.call.open))) >= 0
+            marked = (yield from read_marker(buffer, marker_set(*tools.call.open))) >= 0
             if not marked and not (yield from self._is_at_unmarked_call(not fresh)):
                 if not fresh:
                     return
@@ -76,21 +76,21 @@ class SectionReader:
 
     def read_addressed_call(self, name: str) -> ReadSteps[None]:
         """The call of a message that was addressed to a tool."""
-        tools, src, calls = self._tools, self._src, self._calls
+        tools, buffer, calls = self._tools, self._src, self._calls
         body = tools.bodies[0]
-        yield from skip_space(src)
-        if (yield from is_at_marker(src, marker_set(*tools.call.close))):
+        yield from skip_space(buffer)
+        if (yield from is_at_marker(buffer, marker_set(*tools.call.close))):
             calls.open_call(name)
             calls.write_arguments("{}")
             calls.close_call()
         elif isinstance(body, NamedObject):
-            yield from read_named_arguments(src, body, calls, name)
+            yield from read_named_arguments(buffer, body, calls, name)
         else:
             yield from self.read_section_or_call()
         yield from self._read_call_close()
 
     def read_section_or_call(self) -> ReadSteps[None]:
-        """What follows, whichever of its opening marks is there."""
+        """What follows, whichever of its opening markers is there."""
         yield from skip_space(self._src)
         if (yield from read_marker(self._src, marker_set(*self._tools.section.open))) >= 0:
             yield from self.read_section()
@@ -103,38 +103,40 @@ class SectionReader:
         """Whether more calls follow, in a section of their own or without one."""
         tools = self._tools
         yield from skip_space(self._src)
-        if tools.section_optional and (yield from is_at_marker(self._src, marker_set(*tools.call.open))):
+        if tools.section_optional and (
+            yield from is_at_marker(self._src, marker_set(*tools.call.open))
+        ):
             return True
         return (yield from is_at_marker(self._src, marker_set(*tools.section.open)))
 
     def _has_joined_call(self) -> ReadSteps[bool]:
-        """Whether a comma or semicolon and another call without a mark follow."""
-        letter = yield from next_char(self._src)
-        if letter not in (",", ";"):
+        """Whether a comma or semicolon and another call without a marker follow."""
+        char = yield from next_char(self._src)
+        if char not in (",", ";"):
             return False
         self._src.pos += 1
         yield from skip_space(self._src)
         return (yield from is_at_marker(self._src, marker_set(*self._tools.unmarked_starts)))
 
     def _is_at_unmarked_call(self, found: bool) -> ReadSteps[bool]:
-        """Whether a call without a mark of its own stands here."""
-        src, tools = self._src, self._tools
+        """Whether a call without a marker of its own stands here."""
+        buffer, tools = self._src, self._tools
         if tools.call.open and len(tools.bodies) == 1:
             return False
-        letter = yield from peek_char(src)
-        if found and letter in (",", ";"):
-            src.pos += 1
-            letter = yield from next_char(src)
+        char = yield from peek_char(buffer)
+        if found and char in (",", ";"):
+            buffer.pos += 1
+            char = yield from next_char(buffer)
         if tools.call.open or found:
-            return letter in ("{", "[")
+            return char in ("{", "[")
         return True
 
     def _read_body_and_close(self) -> ReadSteps[None]:
-        """A call from its body to its closing mark."""
+        """A call from its body to its closing marker."""
         bodies = self._tools.bodies
-        letter = yield from next_char(self._src)
+        char = yield from next_char(self._src)
         for body in bodies:
-            if len(bodies) == 1 or _can_begin(body, letter):
+            if len(bodies) == 1 or _can_begin(body, char):
                 yield from self._read_body(body)
                 break
         else:
@@ -153,19 +155,19 @@ class SectionReader:
             self._calls.commit()
 
     def _read_body(self, body: CallBody) -> ReadSteps[None]:
-        src, calls, tools = self._src, self._calls, self._tools
+        buffer, calls, tools = self._src, self._calls, self._tools
         after = (*tools.call.close, *tools.section.close)
         match body:
             case JsonObjects():
-                yield from read_objects(src, body, calls)
+                yield from read_objects(buffer, body, calls)
             case NamedObject():
-                yield from read_named_call(src, body, calls)
+                yield from read_named_call(buffer, body, calls)
             case TaggedArguments():
-                yield from read_tagged_call(src, body, calls, after)
+                yield from read_tagged_call(buffer, body, calls, after)
             case NestedElements():
-                yield from read_nested_call(src, body, calls, after)
+                yield from read_nested_call(buffer, body, calls, after)
             case PythonCalls():
-                yield from read_python_calls(src, body, calls)
+                yield from read_python_calls(buffer, body, calls)
 
 
 def _find_end_markers(tools: ToolFormat) -> MarkerSet | None:
@@ -173,15 +175,15 @@ def _find_end_markers(tools: ToolFormat) -> MarkerSet | None:
     if not all(isinstance(body, NamedObject | JsonObjects) for body in tools.bodies):
         return None
     found = (*tools.call.close, *tools.section.close, *tools.call.open, *tools.section.open)
-    found = tuple(mark for mark in found if len(mark) > 3)
+    found = tuple(marker for marker in found if len(marker) > 3)
     return marker_set(*found) if found else None
 
 
-def _can_begin(body: CallBody, letter: str) -> bool:
-    """Whether a body can begin with this letter."""
+def _can_begin(body: CallBody, char: str) -> bool:
+    """Whether a body can begin with this char."""
     match body:
         case JsonObjects():
-            return letter in ("{", "[")
+            return char in ("{", "[")
         case PythonCalls():
-            return letter == "[" or letter.isalpha()
-    return letter not in ("{", "[")
+            return char == "[" or char.isalpha()
+    return char not in ("{", "[")

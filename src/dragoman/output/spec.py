@@ -4,12 +4,12 @@ A tool format says where calls stand and how one is written:
 
     section? ( call? BODY call? )* section?
 
-`section` and `call` are pairs of marks, each of them optional; the body says where in between the
-name and the arguments are. A reasoning format says which marks thoughts stand between. The two
+`section` and `call` are pairs of markers, each of them optional; the body says where in between the
+name and the arguments are. A reasoning format says which markers thoughts stand between. The two
 combine freely. Formats whose messages carry a header that says where they go (harmony and others)
 describe it with `Header`.
 
-Marks are compared letter by letter; `GAP` in one stands for white space that may be there or not.
+Marks are compared char by char; `GAP` in one stands for white space that may be there or not.
 What a reader must take in many spellings is written in one: `written` says in which, with `{name}`,
 `{key}`, `{id}` and `{number}` in it, `{text}` for whether a value is text, `{type}` for its type.
 """
@@ -50,26 +50,28 @@ class JsonObjects:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedObject:
-    """A name, a mark, and the arguments as one object."""
+    """A name, a marker, and the arguments as one object."""
 
     name_ends: tuple[str, ...] = ()  # what ends the name; an opening brace always does
     name_pattern: str = r"(?P<name>[^\s{}]+)"  # what the text before it may be
     spellings: tuple[str, ...] = ("{name}",)
     fence: tuple[str, ...] = ()  # what may close the arguments
     unquoted_values: bool = False  # words without quotes end at a comma or a bracket only
-    string_markers: tuple[str, ...] = ()  # marks around strings, besides quotation marks
+    string_markers: tuple[str, ...] = ()  # markers around strings, besides quotation markers
     types_from_schema: bool = False  # bare words are typed by the tool's schema
     casts_strings: bool = False  # and so are strings
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedArguments:
-    """A name, then for each argument its key and its value between marks."""
+    """A name, then for each argument its key and its value between markers."""
 
     name_ends: tuple[str, ...] = (">",)  # what ends the name
     name_pattern: str = r"[\"']?(?P<name>[^\"'<>]+?)[\"']?"
     spellings: tuple[str, ...] = ("{name}",)
-    key: MarkerPair = NO_MARKERS  # without `close`, the value follows the key's opening mark at once
+    key: MarkerPair = (
+        NO_MARKERS  # without `close`, the value follows the key's opening marker at once
+    )
     value: MarkerPair = NO_MARKERS
     key_pattern: str = r"[\"']?(?P<key>[^\"'<>]+?)[\"']?"
     key_spelling: str = "{key}"
@@ -78,7 +80,7 @@ class TaggedArguments:
     html_entities: bool = False  # entities in names and keys
     implicit_end: bool = False  # a value may end where the next key or the call's end begins
     accepts_json: bool = False  # the arguments may also be written as one JSON object
-    block: MarkerPair = NO_MARKERS  # marks around such an object; the first ends as a key does
+    block: MarkerPair = NO_MARKERS  # markers around such an object; the first ends as a key does
     untyped: Literal["text", "json"] = "text"  # what a value is that no schema describes
 
 
@@ -115,7 +117,9 @@ class MessageHeader:
     end: tuple[str, ...] = ()
     close: tuple[str, ...] = ()  # what ends a message
     routes: tuple[tuple[str, Literal["text", "reasoning", "call"]], ...] = ()
-    answer_starts: tuple[str, ...] = ()  # what an answer may begin with when it begins inside a header
+    answer_starts: tuple[
+        str, ...
+    ] = ()  # what an answer may begin with when it begins inside a header
     spellings: tuple[tuple[Literal["text", "reasoning", "call"], str], ...] = ()  # whole headers
     separator: str = ""  # stands between a message and the header of the next
 
@@ -132,12 +136,18 @@ class ToolFormat:
     call: MarkerPair = NO_MARKERS
     header: MessageHeader | None = None
     section_optional: bool = False  # a call may stand without its section
-    unmarked_starts: tuple[str, ...] = ()  # what a call without any mark begins with
-    unmarked_at_start: bool = False  # a call needs no mark, but only the beginning of an answer can be one
-    dropped: tuple[str, ...] = ()  # marks around text that are no part of it
-    skipped: tuple[MarkerPair, ...] = ()  # marks inside text, with all that stands between the two
+    unmarked_starts: tuple[str, ...] = ()  # what a call without any marker begins with
+    unmarked_at_start: bool = (
+        False  # a call needs no marker, but only the beginning of an answer can be one
+    )
+    dropped: tuple[str, ...] = ()  # markers around text that are no part of it
+    skipped: tuple[
+        MarkerPair, ...
+    ] = ()  # markers inside text, with all that stands between the two
     ignored_after_call: tuple[str, ...] = ()  # what may follow a call and means nothing
-    template_hints: tuple[str, ...] = ()  # what a template has that speaks so, where marks do not tell
+    template_hints: tuple[
+        str, ...
+    ] = ()  # what a template has that speaks so, where markers do not tell
     default_reasoning: str = ""  # how these models think, for templates that do not say
     aliases: tuple[str, ...] = ()
 
@@ -151,20 +161,28 @@ class ReasoningFormat:
     example: str
     open: tuple[str, ...] = ()
     close: tuple[str, ...] = ()
-    opens_at_start: tuple[str, ...] = ()  # opens thoughts too, but only as the first thing of an answer
-    label: tuple[str, ...] = ()  # left out right after the opening mark
-    dropped: tuple[str, ...] = ()  # marks around the answer that are no part of it
-    skipped: tuple[MarkerPair, ...] = ()  # marks inside text, with all that stands between the two
+    opens_at_start: tuple[
+        str, ...
+    ] = ()  # opens thoughts too, but only as the first thing of an answer
+    label: tuple[str, ...] = ()  # left out right after the opening marker
+    dropped: tuple[str, ...] = ()  # markers around the answer that are no part of it
+    skipped: tuple[
+        MarkerPair, ...
+    ] = ()  # markers inside text, with all that stands between the two
     header: MessageHeader | None = None
     trim: Trim = "none"  # white space of thoughts and answer that is markup
-    keeps_markers: bool = False  # the marks are part of the answer
-    special_token_markers: bool = False  # the marks are tokens that are never words
-    plain_word_markers: bool = False  # the marks are plain words: only the first of each counts
-    answer_wrapper: MarkerPair = NO_MARKERS  # marks around the whole answer that are no part of it
-    template_hints: tuple[str, ...] = ()  # what a template has that thinks so, where marks do not tell
+    keeps_markers: bool = False  # the markers are part of the answer
+    special_token_markers: bool = False  # the markers are tokens that are never words
+    plain_word_markers: bool = False  # the markers are plain words: only the first of each counts
+    answer_wrapper: MarkerPair = (
+        NO_MARKERS  # markers around the whole answer that are no part of it
+    )
+    template_hints: tuple[
+        str, ...
+    ] = ()  # what a template has that thinks so, where markers do not tell
     answer_separator: str = "\n\n"  # what comes between closed thoughts and the answer
     starts_inside: bool = False  # where an answer begins when nothing is known of the prompt
-    ended_by: tuple[str, ...] = ()  # marks of calls that end thoughts which were left open
+    ended_by: tuple[str, ...] = ()  # markers of calls that end thoughts which were left open
     aliases: Mapping[str, bool] = field(default_factory=dict)  # other names, and their `inside`
 
 

@@ -1,8 +1,8 @@
 """What the parser does with its text; `parser` is how it is used.
 
-It is always in one of two places, text or thoughts, and looks only for the marks that mean
-something there. What comes before a mark is handed out at once; a tail that may still become a mark
-is held back until it is one or not. A mark that may begin a call starts an attempt: what is read is
+It is always in one of two places, text or thoughts, and looks only for the markers that mean
+something there. What comes before a marker is handed out at once; a tail that may still become a marker
+is held back until it is one or not. A marker that may begin a call starts an attempt: what is read is
 kept until it is certain that it is a call, and given back as text when it is not.
 
 A call inside thoughts is a draft while more follows: models quote calls while they think. It counts
@@ -42,7 +42,7 @@ from dragoman.output.text_buffer import (
 
 WORD = re.compile(r"[\w.\-]*")
 HEADER_WORDS = re.compile(r"[\w.\-\s]{0,128}")  # what a header may hold that is not read
-MAX_SKIPPED = 64  # letters of what is left out between marks
+MAX_SKIPPED = 64  # characters of what is left out between markers
 
 
 class ParserMachine:
@@ -64,11 +64,17 @@ class ParserMachine:
         self._buffer = TextBuffer()
         self._spans: list[Span] = []
         self._calls = CallRecorder(self._buffer, self._spans, tools, self._emit_held)
-        self._sections = None if rules.tools is None else SectionReader(self._buffer, self._calls, rules.tools)
+        self._sections = (
+            None if rules.tools is None else SectionReader(self._buffer, self._calls, rules.tools)
+        )
         self._starts_in_reasoning = rules.reasoning.starts_inside if inside is None else inside
         self._state = self._reasoning_state() if self._starts_in_reasoning else rules.in_text
-        self._leading_space: list[Span] = []  # white space that is only worth telling if text follows
-        self._is_leading = True  # whether nothing was said yet since the last thing that was not text
+        self._leading_space: list[
+            Span
+        ] = []  # white space that is only worth telling if text follows
+        self._is_leading = (
+            True  # whether nothing was said yet since the last thing that was not text
+        )
         self._only_text = True  # whether nothing but text was seen
         self._no_text = True  # whether no text was
         self._in_wrapper = False
@@ -123,195 +129,205 @@ class ParserMachine:
     # the loop
 
     def _run(self) -> ReadSteps[None]:
-        src = self._buffer
+        buffer = self._buffer
         if self._starts_in_reasoning and self._rules.reasoning.keeps_markers:
             yield from self._emit_opening_marker()
         yield from self._read_start()
         while True:
             place = self._state
-            start, end, number = place.markers.search(src)
-            if start > src.pos:
-                self._emit(src.text[src.pos : start], src.base + src.pos)
-                src.pos = start
+            start, end, number = place.markers.search(buffer)
+            if start > buffer.pos:
+                self._emit(buffer.text[buffer.pos : start], buffer.base + buffer.pos)
+                buffer.pos = start
             if number >= 0:
-                mark = place.markers.markers[number]
-                yield from self._handle_marker(place.meanings[mark], mark, end)
-            elif src.is_stopped:
-                src.resume()
-            elif src.ended:
-                self._emit(src.text[src.pos :], src.base + src.pos)
+                marker = place.markers.markers[number]
+                yield from self._handle_marker(place.meanings[marker], marker, end)
+            elif buffer.is_stopped:
+                buffer.resume()
+            elif buffer.ended:
+                self._emit(buffer.text[buffer.pos :], buffer.base + buffer.pos)
                 return
             else:
                 yield
 
     def _emit_opening_marker(self) -> ReadSteps[None]:
-        """Thoughts that stay in the answer get the mark back that the prompt opened them with."""
+        """Thoughts that stay in the answer get the marker back that the prompt opened them with."""
         reasoning = self._rules.reasoning
         if not (yield from is_at_marker(self._buffer, marker_set(*reasoning.open))):
             self._spans.append(Span("text", reasoning.open[0], -len(reasoning.open[0])))
 
     def _read_start(self) -> ReadSteps[None]:
-        """Formats in which the beginning of an answer is a header or a call without a mark."""
-        src, header = self._buffer, self._rules.header
-        while not src.text and not src.ended:
+        """Formats in which the beginning of an answer is a header or a call without a marker."""
+        buffer, header = self._buffer, self._rules.header
+        while not buffer.text and not buffer.ended:
             yield
         rules = self._rules
         if self._starts_in_reasoning:
             return
         if header is not None and self._starts_in_header:
-            src.hold()
+            buffer.hold()
             yield from self._read_header()
         elif header is not None and header.answer_starts:
-            src.hold()
+            buffer.hold()
             if (yield from self._starts_inside_header(header)):
                 yield from self._read_header()
             else:
                 self._emit_held()
         elif rules.reasoning.opens_at_start:
-            if (yield from read_marker(src, marker_set(*rules.reasoning.opens_at_start))) >= 0:
+            if (yield from read_marker(buffer, marker_set(*rules.reasoning.opens_at_start))) >= 0:
                 self._only_text = False
                 self._enter(self._reasoning_state())
         else:
             yield from self._read_unmarked_call()
 
     def _read_unmarked_call(self) -> ReadSteps[None]:
-        """A call that nothing marks: where an answer begins, or after thoughts it began with."""
-        src, tools = self._buffer, self._rules.tools
+        """A call that nothing markers: where an answer begins, or after thoughts it began with."""
+        buffer, tools = self._buffer, self._rules.tools
         if tools is None or not tools.unmarked_at_start or not self._no_text:
             return
-        src.hold()
-        yield from skip_space(src)
-        if (yield from is_at_marker(src, marker_set(*self._rules.reasoning.open))):
+        buffer.hold()
+        yield from skip_space(buffer)
+        if (yield from is_at_marker(buffer, marker_set(*self._rules.reasoning.open))):
             self._emit_held()
         else:
-            yield from self._attempt(SectionReader.read_call, src.pos)
+            yield from self._attempt(SectionReader.read_call, buffer.pos)
 
     def _starts_inside_header(self, header: MessageHeader) -> ReadSteps[bool]:
         """Whether an answer begins in the middle of a header."""
-        src = self._buffer
+        buffer = self._buffer
         if any(header.answer_starts):
-            yield from skip_space(src)
-            return (yield from is_at_marker(src, marker_set(*header.answer_starts)))
-        yield from skip_space(src, WORD)
-        return (yield from is_at_marker(src, marker_set(*header.end)))
+            yield from skip_space(buffer)
+            return (yield from is_at_marker(buffer, marker_set(*header.answer_starts)))
+        yield from skip_space(buffer, WORD)
+        return (yield from is_at_marker(buffer, marker_set(*header.end)))
 
-    def _handle_marker(self, what: MarkerMeaning, mark: str, end: int) -> ReadSteps[None]:
-        """Do what a mark means here."""
-        src = self._buffer
+    def _handle_marker(self, what: MarkerMeaning, marker: str, end: int) -> ReadSteps[None]:
+        """Do what a marker means here."""
+        buffer = self._buffer
         match what:
             case "section":
                 refused = yield from self._attempt(SectionReader.read_section, end)
                 if refused and self._state is self._rules.in_text:
-                    self._state = self._rules.after_rejected_section  # its next call may be a good one
+                    self._state = (
+                        self._rules.after_rejected_section
+                    )  # its next call may be a good one
             case "call":
                 yield from self._attempt(SectionReader.read_call, end)
             case "first":
-                yield from self._attempt(SectionReader.read_call, src.pos)
+                yield from self._attempt(SectionReader.read_call, buffer.pos)
             case "header":
-                src.hold()
-                src.pos = end
+                buffer.hold()
+                buffer.pos = end
                 yield from self._read_header()
             case "skip":
-                yield from self._skip_pair(mark, end)
+                yield from self._skip_pair(marker, end)
             case "over":
                 self._enter(self._rules.in_text)
-                self._emit(src.text[src.pos : end], src.base + src.pos)
-                src.pos = end
+                self._emit(buffer.text[buffer.pos : end], buffer.base + buffer.pos)
+                buffer.pos = end
             case "wrap" | "unwrap":
                 self._handle_wrapper(what == "wrap", end)
             case "drop":
-                src.drop_held()
-                src.pos = end
+                buffer.drop_held()
+                buffer.pos = end
             case _:
-                src.drop_held()
+                buffer.drop_held()
                 yield from self._switch_channel(what, end)
 
     def _handle_wrapper(self, opening: bool, end: int) -> None:
-        """A mark around the answer: it counts only as the first and the last thing of it."""
-        src = self._buffer
-        open_now = self._in_wrapper or not (self._rules.reasoning.answer_wrapper.open or self._only_text)
+        """A marker around the answer: it counts only as the first and the last thing of it."""
+        buffer = self._buffer
+        open_now = self._in_wrapper or not (
+            self._rules.reasoning.answer_wrapper.open or self._only_text
+        )
         if self._is_leading and not self._in_wrapper if opening else open_now:
             self._in_wrapper = opening
         else:
-            self._emit(src.text[src.pos : end], src.base + src.pos)
-        src.pos = end
+            self._emit(buffer.text[buffer.pos : end], buffer.base + buffer.pos)
+        buffer.pos = end
 
     def _switch_channel(self, what: MarkerMeaning, end: int) -> ReadSteps[None]:
-        """Go from text to thoughts or back, unless the mark is only a word here."""
-        src, reasoning = self._buffer, self._rules.reasoning
+        """Go from text to thoughts or back, unless the marker is only a word here."""
+        buffer, reasoning = self._buffer, self._rules.reasoning
         thinking = self._state.channel == "reasoning"
         stray = not self._is_leading and (what == "open" if thinking else what == "close")
-        stray = stray and not reasoning.special_token_markers and (thinking or self._only_text or reasoning.plain_word_markers)
+        stray = (
+            stray
+            and not reasoning.special_token_markers
+            and (thinking or self._only_text or reasoning.plain_word_markers)
+        )
         stray = stray or (reasoning.plain_word_markers and what == "open" and not self._only_text)
         if stray or reasoning.keeps_markers:
-            self._emit(src.text[src.pos : end], src.base + src.pos)
-        src.pos = end
+            self._emit(buffer.text[buffer.pos : end], buffer.base + buffer.pos)
+        buffer.pos = end
         if stray:
             return
         self._only_text = False
         if what == "open":
             self._enter(self._reasoning_state())
             if reasoning.label:
-                yield from read_marker(src, marker_set(*reasoning.label))
+                yield from read_marker(buffer, marker_set(*reasoning.label))
         else:
             self._enter(self._rules.in_text)
         match reasoning.trim:
             case "newline":
-                yield from read_marker(src, marker_set("\n"))
+                yield from read_marker(buffer, marker_set("\n"))
             case "space":
-                yield from skip_space(src)
+                yield from skip_space(buffer)
         if thinking:
             yield from self._read_unmarked_call()
 
-    def _skip_pair(self, mark: str, end: int) -> ReadSteps[None]:
-        """Leave out marks inside text, with what stands between them."""
-        src = self._buffer
-        close = next(pair.close for pair in self._rules.skipped if mark in pair.open)
-        src.hold()
-        src.pos = end
+    def _skip_pair(self, marker: str, end: int) -> ReadSteps[None]:
+        """Leave out markers inside text, with what stands between them."""
+        buffer = self._buffer
+        close = next(pair.close for pair in self._rules.skipped if marker in pair.open)
+        buffer.hold()
+        buffer.pos = end
         if close:
             every = marker_set(*close, *self._state.meanings)
             try:
-                text, mark, end = yield from read_until(src, every, MAX_SKIPPED)
-                words = mark not in close or any(map(str.isalpha, text))
-                src.pos = end if mark in close else src.pos
+                text, marker, end = yield from read_until(buffer, every, MAX_SKIPPED)
+                words = marker not in close or any(map(str.isalpha, text))
+                buffer.pos = end if marker in close else buffer.pos
             except (UnexpectedEnd, Mismatch):
                 words = True
             if words:
                 self._emit_held()
                 return
-        src.drop_held()
+        buffer.drop_held()
 
     # headers
 
     def _read_header(self) -> ReadSteps[None]:
         """Read a header and go where it says. One that never ends is text."""
-        src, header = self._buffer, self._rules.header
+        buffer, header = self._buffer, self._rules.header
         assert header is not None  # noqa: S101
-        text, mark, end = "", "", 0
+        text, marker, end = "", "", 0
         try:
-            text, mark, end = yield from read_until(src, marker_set(*header.end, *header.close))
+            text, marker, end = yield from read_until(
+                buffer, marker_set(*header.end, *header.close)
+            )
         except Mismatch:
             pass
         except UnexpectedEnd:
             if self._truncated:
-                src.drop_held()
-        if mark not in header.end:
-            src.pos = max(src.pos, end)
+                buffer.drop_held()
+        if marker not in header.end:
+            buffer.pos = max(buffer.pos, end)
             self._emit_held()
             return
         self._only_text = False
         if header.routes:
-            whole, src.pos = src.held_text(), end
+            whole, buffer.pos = buffer.held_text(), end
             yield from self._route(header, whole)
         elif HEADER_WORDS.fullmatch(text) is None:
             self._emit_held()
-        else:  # the mark itself says where to go
-            what = self._state.meanings.get(mark)
+        else:  # the marker itself says where to go
+            what = self._state.meanings.get(marker)
             if what is None:
-                src.drop_held()
+                buffer.drop_held()
             else:
-                yield from self._handle_marker(what, mark, end)
+                yield from self._handle_marker(what, marker, end)
 
     def _route(self, header: MessageHeader, text: str) -> ReadSteps[None]:
         """Go where a header says; one that says nothing is text."""
@@ -319,7 +335,9 @@ class ParserMachine:
             found = re.search(pattern, text)
             if found is None:
                 continue
-            self._enter(self._reasoning_state() if where == "reasoning" else self._rules.in_routed_text)
+            self._enter(
+                self._reasoning_state() if where == "reasoning" else self._rules.in_routed_text
+            )
             if where != "call" or self._sections is None:
                 self._buffer.drop_held()
                 return
@@ -330,20 +348,22 @@ class ParserMachine:
 
     # calls
 
-    def _attempt(self, reading: Callable[[SectionReader], ReadSteps[None]], end: int) -> ReadSteps[bool]:
+    def _attempt(
+        self, reading: Callable[[SectionReader], ReadSteps[None]], end: int
+    ) -> ReadSteps[bool]:
         """Read what may be calls, from `end` on; give it back as text if it is none.
 
         Whether it was refused, in the middle or at once.
         """
-        src, calls, frames = self._buffer, self._calls, self._sections
+        buffer, calls, frames = self._buffer, self._calls, self._sections
         assert frames is not None  # noqa: S101
         draft = self._state.channel == "reasoning" and self._policy.in_reasoning == "auto"
         calls.start_attempt(draft=draft)
-        if not src.is_holding:
-            src.hold()
-        src.pos = end
-        if draft and not src.is_stopped:
-            src.stop_before(self._rules.reasoning_closers)
+        if not buffer.is_holding:
+            buffer.hold()
+        buffer.pos = end
+        if draft and not buffer.is_stopped:
+            buffer.stop_before(self._rules.reasoning_closers)
         refused, left = False, None
         try:
             yield from reading(frames)
@@ -351,11 +371,11 @@ class ParserMachine:
                 yield from frames.read_section_or_call()
         except Mismatch:
             refused = True
-            left = src.take_held() if calls.is_emitting and not draft else None
+            left = buffer.take_held() if calls.is_emitting and not draft else None
             self._complete_call()
         except UnexpectedEnd:
             self._handle_end_inside_call()
-            src.pos = len(src.text)
+            buffer.pos = len(buffer.text)
         if draft:
             yield from self._resolve_draft()
         elif calls.has_call:
@@ -369,18 +389,20 @@ class ParserMachine:
 
     def _resolve_draft(self) -> ReadSteps[None]:
         """A call among thoughts counts if nothing follows it."""
-        src, calls = self._buffer, self._calls
-        if not src.is_stopped:
-            yield from skip_space(src)
-            while (yield from read_marker(src, self._rules.ignorable)) >= 0:
-                yield from skip_space(src)
-        meant = calls.has_call and not calls.has_rejected_call and src.ended and not src.has_more
-        meant = meant and not src.is_stopped
+        buffer, calls = self._buffer, self._calls
+        if not buffer.is_stopped:
+            yield from skip_space(buffer)
+            while (yield from read_marker(buffer, self._rules.ignorable)) >= 0:
+                yield from skip_space(buffer)
+        meant = (
+            calls.has_call and not calls.has_rejected_call and buffer.ended and not buffer.has_more
+        )
+        meant = meant and not buffer.is_stopped
         calls.resolve_draft(meant)
         if meant:
-            src.drop_held()
-        if not src.is_stopped:
-            src.resume()
+            buffer.drop_held()
+        if not buffer.is_stopped:
+            buffer.resume()
 
     def _complete_call(self) -> None:
         if self._calls.is_emitting:

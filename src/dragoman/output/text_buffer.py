@@ -4,7 +4,7 @@ Every part of the parser is a generator that reads from one `Source` and yields 
 what is there. It is then resumed with more text, or with `ended` set. So a reader is written as if
 the whole text were there, and there is no second way to read a stream.
 
-What was read can be kept until it is clear what it is: `keep` marks a place, `kept` is the text
+What was read can be kept until it is clear what it is: `keep` markers a place, `kept` is the text
 from there on. Pushing more text costs the length of that text and of the tail not yet read.
 """
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 ReadSteps = Generator[None, None, T]
 
 SPACE = re.compile(r"\s*")
-MAX_NESTED_PREFIX = 100  # letters of a mark, as deep as a pattern may nest
+MAX_NESTED_PREFIX = 100  # characters of a marker, as deep as a pattern may nest
 MAX_NAME = 256  # characters; nothing longer is a name, a key or a header
 
 
@@ -37,15 +37,15 @@ class TextBuffer:
 
     __slots__ = (
         "_after_stop",
-        "_stop_markers",
-        "_held_from",
         "_held",
+        "_held_from",
         "_held_start",
-        "pos",
+        "_stop_markers",
         "base",
         "ended",
-        "text",
         "is_stopped",
+        "pos",
+        "text",
     )
 
     def __init__(self) -> None:
@@ -58,7 +58,9 @@ class TextBuffer:
         self._held_start = 0
         self._stop_markers: MarkerSet | None = None
         self._after_stop = ""
-        self.is_stopped = False  # whether the text ends for now because a mark of the fence follows
+        self.is_stopped = (
+            False  # whether the text ends for now because a marker of the fence follows
+        )
 
     def push(self, piece: str) -> None:
         """More text."""
@@ -77,9 +79,9 @@ class TextBuffer:
         if self._stop_markers is not None:
             self._apply_stop()
 
-    def stop_before(self, marks: MarkerSet) -> None:
-        """Nothing past one of the marks is to be read until `lift`: it is as if the text ended."""
-        self._stop_markers = marks
+    def stop_before(self, markers: MarkerSet) -> None:
+        """Nothing past one of the markers is to be read until `lift`: it is as if the text ended."""
+        self._stop_markers = markers
         self._apply_stop()
 
     def _apply_stop(self) -> None:
@@ -132,48 +134,54 @@ class TextBuffer:
 
 
 class MarkerSet:
-    """Finds the first of several marks, or a tail that may still become one."""
+    """Finds the first of several markers, or a tail that may still become one."""
 
-    def __init__(self, marks: Sequence[str]) -> None:
-        self.markers = tuple(dict.fromkeys(mark for mark in marks if mark))
-        self.first_chars = frozenset(mark[0] for mark in self.markers)
-        self._index = {mark.replace(GAP, ""): at for at, mark in enumerate(self.markers)}
-        self._has_gaps = any(GAP in mark for mark in self.markers)
+    def __init__(self, markers: Sequence[str]) -> None:
+        self.markers = tuple(dict.fromkeys(marker for marker in markers if marker))
+        self.first_chars = frozenset(marker[0] for marker in self.markers)
+        self._index = {marker.replace(GAP, ""): at for at, marker in enumerate(self.markers)}
+        self._has_gaps = any(GAP in marker for marker in self.markers)
         self._prefixes = {
             self._index[one]
             for one in self._index
             for other in self._index
             if other != one and other.startswith(one)
         }
-        self._patterns = [re.compile(_pattern(mark)) for mark in self.markers] if self._has_gaps else []
+        self._patterns = (
+            [re.compile(_pattern(marker)) for marker in self.markers] if self._has_gaps else []
+        )
         ordered = sorted(self.markers, key=len, reverse=True)
-        whole = [_pattern(mark) for mark in ordered]
-        parts = [part for mark in ordered if (part := _partial_pattern(mark))]
-        # a tail that may become a longer mark comes before a shorter mark that is there already
+        whole = [_pattern(marker) for marker in ordered]
+        parts = [part for marker in ordered if (part := _partial_pattern(marker))]
+        # a tail that may become a longer marker comes before a shorter marker that is there already
         growing = {self.markers[at] for at in self._prefixes}
-        sure = [_pattern(mark) for mark in ordered if mark not in growing]
+        sure = [_pattern(marker) for marker in ordered if marker not in growing]
         live = re.compile("|".join(sure + parts + whole) or r"(?!)")
         last = re.compile("|".join(whole) or r"(?!)")
         self._search = {False: live.search, True: last.search}
         self._match = {False: live.match, True: last.match}
 
-    def search(self, src: TextBuffer) -> tuple[int, int, int]:
-        """Start, end and number of the next mark; -1 for a tail, or none at the text's end."""
-        return self._describe_match(self._search[src.ended](src.text, src.pos), len(src.text), src)
+    def search(self, buffer: TextBuffer) -> tuple[int, int, int]:
+        """Start, end and number of the next marker; -1 for a tail, or none at the text's end."""
+        return self._describe_match(
+            self._search[buffer.ended](buffer.text, buffer.pos), len(buffer.text), buffer
+        )
 
-    def match(self, src: TextBuffer) -> tuple[int, int, int]:
-        """The same for a mark that stands right here; a start of -1 says that none does."""
-        if src.pos >= len(src.text):
-            return src.pos, src.pos, -1
-        return self._describe_match(self._match[src.ended](src.text, src.pos), -1, src)
+    def match(self, buffer: TextBuffer) -> tuple[int, int, int]:
+        """The same for a marker that stands right here; a start of -1 says that none does."""
+        if buffer.pos >= len(buffer.text):
+            return buffer.pos, buffer.pos, -1
+        return self._describe_match(self._match[buffer.ended](buffer.text, buffer.pos), -1, buffer)
 
-    def _describe_match(self, found: re.Match[str] | None, missing: int, src: TextBuffer) -> tuple[int, int, int]:
+    def _describe_match(
+        self, found: re.Match[str] | None, missing: int, buffer: TextBuffer
+    ) -> tuple[int, int, int]:
         if found is None:
             return missing, missing, -1
         said = found.group()
         start, end = found.span()
         number = self._find_with_gaps(said) if self._has_gaps else self._index.get(said, -1)
-        if number in self._prefixes and end == len(src.text) and not src.ended:
+        if number in self._prefixes and end == len(buffer.text) and not buffer.ended:
             return start, end, -1  # it may become a longer one
         return start, end, number
 
@@ -181,17 +189,17 @@ class MarkerSet:
         return next((at for at, one in enumerate(self._patterns) if one.fullmatch(said)), -1)
 
 
-def _atoms(mark: str) -> list[str]:
-    return [r"\s{0,16}" if letter == GAP else re.escape(letter) for letter in mark]
+def _atoms(marker: str) -> list[str]:
+    return [r"\s{0,16}" if char == GAP else re.escape(char) for char in marker]
 
 
-def _pattern(mark: str) -> str:
-    return "".join(_atoms(mark))
+def _pattern(marker: str) -> str:
+    return "".join(_atoms(marker))
 
 
-def _partial_pattern(mark: str) -> str:
-    """A pattern for a beginning of the mark that stands at the end of the text."""
-    *atoms, _ = _atoms(mark)
+def _partial_pattern(marker: str) -> str:
+    """A pattern for a beginning of the marker that stands at the end of the text."""
+    *atoms, _ = _atoms(marker)
     if len(atoms) > MAX_NESTED_PREFIX:
         return "(?:" + "|".join("".join(atoms[:at]) for at in range(len(atoms), 0, -1)) + r")\Z"
     pattern = ""
@@ -200,20 +208,20 @@ def _partial_pattern(mark: str) -> str:
     return pattern
 
 
-def find_last_marker(text: str, marks: Sequence[str]) -> tuple[int, int]:
-    """Where the last of the marks in a text begins and ends, or -1."""
-    spans = [(at, at + len(mark)) for mark in marks if (at := text.rfind(mark)) >= 0]
-    for mark in marks:
-        if GAP in mark:
-            spans += [found.span() for found in re.finditer(_pattern(mark), text)]
+def find_last_marker(text: str, markers: Sequence[str]) -> tuple[int, int]:
+    """Where the last of the markers in a text begins and ends, or -1."""
+    spans = [(at, at + len(marker)) for marker in markers if (at := text.rfind(marker)) >= 0]
+    for marker in markers:
+        if GAP in marker:
+            spans += [found.span() for found in re.finditer(_pattern(marker), text)]
     return max(spans, default=(-1, -1))
 
 
 class MarkerFilter:
-    """Leaves marks out of a text."""
+    """Leaves markers out of a text."""
 
-    def __init__(self, marks: Sequence[str]) -> None:
-        self._marks = MarkerSet(marks)
+    def __init__(self, markers: Sequence[str]) -> None:
+        self._marks = MarkerSet(markers)
         self._src = TextBuffer()
 
     def feed(self, text: str) -> str:
@@ -225,111 +233,115 @@ class MarkerFilter:
         return self._rest() + self._src.text[self._src.pos :]
 
     def _rest(self) -> str:
-        src, parts = self._src, []
+        buffer, parts = self._src, []
         while True:
-            start, end, number = self._marks.search(src)
-            parts.append(src.text[src.pos : start])
-            src.pos = end if number >= 0 else start
+            start, end, number = self._marks.search(buffer)
+            parts.append(buffer.text[buffer.pos : start])
+            buffer.pos = end if number >= 0 else start
             if number < 0:
                 return "".join(parts)
 
 
-def skip_space(src: TextBuffer, pattern: re.Pattern[str] = SPACE) -> ReadSteps[None]:
+def skip_space(buffer: TextBuffer, pattern: re.Pattern[str] = SPACE) -> ReadSteps[None]:
     """Read over white space, or what else the pattern says, to the next thing there is."""
     while True:
-        found = pattern.match(src.text, src.pos)
+        found = pattern.match(buffer.text, buffer.pos)
         if found is not None:
-            src.pos = found.end()
-        if src.pos < len(src.text) or src.ended:
+            buffer.pos = found.end()
+        if buffer.pos < len(buffer.text) or buffer.ended:
             return
         yield
 
 
-def peek_char(src: TextBuffer) -> ReadSteps[str]:
+def peek_char(buffer: TextBuffer) -> ReadSteps[str]:
     """The next character, not read yet; empty at the end."""
-    while src.pos >= len(src.text):
-        if src.ended:
+    while buffer.pos >= len(buffer.text):
+        if buffer.ended:
             return ""
         yield
-    return src.text[src.pos]
+    return buffer.text[buffer.pos]
 
 
-def read_marker(src: TextBuffer, marks: MarkerSet) -> ReadSteps[int]:
-    """Read the mark that stands here: its number, or -1 if none does."""
+def read_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[int]:
+    """Read the marker that stands here: its number, or -1 if none does."""
     while True:
-        start, end, number = marks.match(src)
+        start, end, number = markers.match(buffer)
         if number >= 0:
-            src.pos = end
+            buffer.pos = end
             return number
-        if start < 0 or src.ended:
+        if start < 0 or buffer.ended:
             return -1
         yield
 
 
-def is_at_marker(src: TextBuffer, which: MarkerSet) -> ReadSteps[bool]:
-    """Whether one of the marks stands here; it is not read."""
+def is_at_marker(buffer: TextBuffer, which: MarkerSet) -> ReadSteps[bool]:
+    """Whether one of the markers stands here; it is not read."""
     while True:
-        start, _, number = which.match(src)
+        start, _, number = which.match(buffer)
         if number >= 0:
             return True
-        if start < 0 or src.ended:
+        if start < 0 or buffer.ended:
             return False
         yield
 
 
-def read_closing_marker(src: TextBuffer, marks: MarkerSet) -> ReadSteps[bool]:
-    """Read the mark that closes something, if it is here; at the end a part of it will do."""
+def read_closing_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[bool]:
+    """Read the marker that closes something, if it is here; at the end a part of it will do."""
     while True:
-        start, end, number = marks.match(src)
+        start, end, number = markers.match(buffer)
         if number >= 0:
-            src.pos = end
+            buffer.pos = end
             return True
-        if src.ended:
-            rest = src.text[src.pos : src.pos + MAX_NAME]
+        if buffer.ended:
+            rest = buffer.text[buffer.pos : buffer.pos + MAX_NAME]
             part = len(rest) > 1 and any(
-                mark.replace(GAP, "").startswith(rest) for mark in marks.markers
+                marker.replace(GAP, "").startswith(rest) for marker in markers.markers
             )
-            src.pos += len(rest) if part else 0
+            buffer.pos += len(rest) if part else 0
             return part
         if start < 0:
             return False
         yield
 
 
-def read_until(src: TextBuffer, marks: MarkerSet, longest: int = MAX_NAME) -> ReadSteps[tuple[str, str, int]]:
-    """Read a short text up to a mark: the text, the mark, and where the mark ends.
+def read_until(
+    buffer: TextBuffer, markers: MarkerSet, longest: int = MAX_NAME
+) -> ReadSteps[tuple[str, str, int]]:
+    """Read a short text up to a marker: the text, the marker, and where the marker ends.
 
-    The mark itself is not read. Refuses what is too long; may be cut.
+    The marker itself is not read. Refuses what is too long; may be cut.
     """
     parts: list[str] = []
     size = 0
     while True:
-        start, end, number = marks.search(src)
+        start, end, number = markers.search(buffer)
         room = longest - size
-        if start - src.pos > room:  # the same place wherever the text was cut
-            src.pos += room
+        if start - buffer.pos > room:  # the same place wherever the text was cut
+            buffer.pos += room
             raise Mismatch
-        parts.append(src.text[src.pos : start])
-        size += start - src.pos
-        src.pos = start
+        parts.append(buffer.text[buffer.pos : start])
+        size += start - buffer.pos
+        buffer.pos = start
         if number >= 0:
-            return "".join(parts), marks.markers[number], end
-        if src.ended:
+            return "".join(parts), markers.markers[number], end
+        if buffer.ended:
             raise UnexpectedEnd
         yield
 
 
-def stream_until(src: TextBuffer, marks: MarkerSet, out: Callable[[str], object]) -> ReadSteps[tuple[str, int]]:
-    """Hand out all text up to a mark; the mark, which is not read, and where it ends."""
+def stream_until(
+    buffer: TextBuffer, markers: MarkerSet, out: Callable[[str], object]
+) -> ReadSteps[tuple[str, int]]:
+    """Hand out all text up to a marker; the marker, which is not read, and where it ends."""
     while True:
-        start, end, number = marks.search(src)
-        piece, src.pos = src.text[src.pos : start], start
+        start, end, number = markers.search(buffer)
+        piece, buffer.pos = buffer.text[buffer.pos : start], start
         if piece:
             out(piece)
         if number >= 0:
-            return marks.markers[number], end
-        if src.ended:
-            piece, src.pos = src.text[src.pos :], len(src.text)
+            return markers.markers[number], end
+        if buffer.ended:
+            piece, buffer.pos = buffer.text[buffer.pos :], len(buffer.text)
             if piece:
                 out(piece)
             raise UnexpectedEnd

@@ -7,9 +7,13 @@ read, so that a broken peer cannot fill our memory.
 
 from __future__ import annotations
 
-from typing import BinaryIO
+from typing import Protocol
 
 LENGTH_BYTES = 4
+
+
+class ByteReader(Protocol):
+    def read(self, size: int, /) -> bytes: ...
 
 
 class FramingError(Exception):
@@ -46,7 +50,7 @@ class FrameDecoder:
         return bodies
 
 
-def read_frame(stream: BinaryIO) -> bytes | None:
+def read_frame(stream: ByteReader) -> bytes | None:
     """Block until the next frame has arrived; None when the stream ends, even inside a frame."""
     header = stream.read(LENGTH_BYTES)
     if len(header) < LENGTH_BYTES:

@@ -77,7 +77,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             await loop.subprocess_exec(
                 lambda: self,
                 *command,
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 start_new_session=True,  # signals of the terminal are for the parent
             )
         except BaseException:

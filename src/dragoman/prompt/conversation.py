@@ -29,7 +29,8 @@ from dragoman.prompt import generic_tools
 from dragoman.prompt.special_tokens import join_texts
 from dragoman.prompt.template.capabilities import TemplateCapabilities
 from dragoman.prompt.tool_results import match_results
-from dragoman.types import Message, Tool, ToolCall
+from dragoman.prompt.turn import Turn
+from dragoman.types import Content, Message, TextPart, Tool, ToolCall
 
 BETWEEN = "\n\n"
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -48,12 +49,12 @@ def prepare_messages(
 
 def arrange_messages(
     messages: Sequence[Message], abilities: TemplateCapabilities, tools: Sequence[Tool] = ()
-) -> list[Message]:
+) -> list[Turn]:
     """The same, before they are written as dicts."""
     offer = tools if not abilities.tools_rendered else ()
     if offer or not abilities.tool_calls_rendered or (abilities.calls_need_tools and not tools):
         abilities = replace(abilities, tool_calls_rendered=False, tool_results_rendered=False)
-    turns = [_known_role(message, abilities) for message in messages]
+    turns = [_known_role(_flatten(message), abilities) for message in messages]
     turns = [_without_thoughts(turn, abilities) for turn in turns]
     turns = list(match_results(turns))
     turns = list(_written_out(turns, abilities))
@@ -83,30 +84,59 @@ def _tool(tool: Tool, abilities: TemplateCapabilities) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+# Content
+
+
+def flatten_content(content: Content) -> str:
+    """Return the text of a content.
+
+    Validation rejects media that the model cannot read, except in tool results: an agent sends its
+    whole history every time and could never continue. There a sentence stands in for it.
+    """
+    if len(content) == 1 and isinstance(part := content[0], TextPart):
+        return part.text
+    return "".join(
+        part.text if isinstance(part, TextPart) else f"[{part.wire_type}: not shown, text only]"
+        for part in content
+    )
+
+
+def _flatten(message: Message) -> Turn:
+    return Turn(
+        role=message.role,
+        text=flatten_content(message.content),
+        name=message.name,
+        reasoning=message.reasoning,
+        tool_calls=message.tool_calls,
+        tool_call_id=message.tool_call_id,
+        replay=message.replay,
+    )
+
+
 # Roles and reasoning
 
 
-def _known_role(message: Message, abilities: TemplateCapabilities) -> Message:
-    if message.role == "developer" and not abilities.developer:
-        return replace(message, role="system")
-    return replace(message, role="tool") if message.role == "function" else message
+def _known_role(turn: Turn, abilities: TemplateCapabilities) -> Turn:
+    if turn.role == "developer" and not abilities.developer:
+        return replace(turn, role="system")
+    return replace(turn, role="tool") if turn.role == "function" else turn
 
 
-def _without_thoughts(turn: Message, abilities: TemplateCapabilities) -> Message:
+def _without_thoughts(turn: Turn, abilities: TemplateCapabilities) -> Turn:
     """Cut the reasoning off a content where the template would: it cannot see a broken tag."""
     end = abilities.think_end
-    if end is None or turn.role != "assistant" or end not in (turn.content or ""):
+    if end is None or turn.role != "assistant" or end not in turn.text:
         return turn
-    thoughts, _, rest = (turn.content or "").rpartition(end)
+    thoughts, _, rest = turn.text.rpartition(end)
     start = end.replace("/", "", 1)
     said = thoughts.split(end)[0].split(start)[-1].strip("\n")
-    return replace(turn, content=rest.lstrip("\n"), reasoning=turn.reasoning or said or None)
+    return replace(turn, text=rest.lstrip("\n"), reasoning=turn.reasoning or said or None)
 
 
 # Calls and results
 
 
-def _written_out(turns: list[Message], abilities: TemplateCapabilities) -> Iterator[Message]:
+def _written_out(turns: list[Turn], abilities: TemplateCapabilities) -> Iterator[Turn]:
     """Calls and results as text, where the template has no place for them."""
     called = False
     for results, group in groupby(turns, lambda turn: turn.role == "tool"):
@@ -121,24 +151,24 @@ def _written_out(turns: list[Message], abilities: TemplateCapabilities) -> Itera
             yield generic_tools.write_calls(turn) if written else turn
 
 
-def _thought_aloud(turn: Message) -> Message:
+def _thought_aloud(turn: Turn) -> Turn:
     """Reasoning in front of the text of a turn that has calls as well."""
-    if not (turn.tool_calls and turn.content and turn.reasoning):
+    if not (turn.tool_calls and turn.text and turn.reasoning):
         return turn
-    return replace(turn, content=_joined([turn.reasoning, turn.content]), reasoning=None)
+    return replace(turn, text=_joined([turn.reasoning, turn.text]), reasoning=None)
 
 
-def _apart(turns: list[Message]) -> Iterator[Message]:
+def _apart(turns: list[Turn]) -> Iterator[Turn]:
     """A turn of text and calls as two turns."""
     for turn in turns:
-        if turn.tool_calls and turn.content:
+        if turn.tool_calls and turn.text:
             yield replace(turn, tool_calls=())
-            yield replace(turn, content=None, reasoning=None)
+            yield replace(turn, text="", reasoning=None)
         else:
             yield turn
 
 
-def _one_by_one(turns: list[Message]) -> Iterator[Message]:
+def _one_by_one(turns: list[Turn]) -> Iterator[Turn]:
     """A turn of several calls as several turns, each with the result of its call."""
     at = 0
     while at < len(turns):
@@ -147,8 +177,8 @@ def _one_by_one(turns: list[Message]) -> Iterator[Message]:
         if len(turn.tool_calls) < 2:
             yield turn
             continue
-        results: list[Message] = []
-        by_id: dict[str | None, deque[Message]] = {}
+        results: list[Turn] = []
+        by_id: dict[str | None, deque[Turn]] = {}
         while at < len(turns) and turns[at].role == "tool":
             results.append(turns[at])
             by_id.setdefault(turns[at].tool_call_id, deque()).append(turns[at])
@@ -159,7 +189,7 @@ def _one_by_one(turns: list[Message]) -> Iterator[Message]:
             yield replace(
                 turn,
                 tool_calls=(call,),
-                content=turn.content if first else None,
+                text=turn.text if first else "",
                 reasoning=turn.reasoning if first else None,
             )
             own = by_id.get(call.id, deque())
@@ -171,7 +201,7 @@ def _one_by_one(turns: list[Message]) -> Iterator[Message]:
 # Systems, runs and fillers
 
 
-def _systems(turns: list[Message], abilities: TemplateCapabilities, tools: bool) -> list[Message]:
+def _systems(turns: list[Turn], abilities: TemplateCapabilities, tools: bool) -> list[Turn]:
     """System messages where the template has a place for them."""
     first = next((at for at, turn in enumerate(turns) if turn.role != "system"), len(turns))
     heads, rest = turns[:first], turns[first:]
@@ -179,33 +209,33 @@ def _systems(turns: list[Message], abilities: TemplateCapabilities, tools: bool)
         heads += [turn for turn in rest if turn.role == "system"]
         rest = [turn for turn in rest if turn.role != "system"]
     if not abilities.system:
-        return _into_user(_joined(turn.content for turn in heads), rest)
+        return _into_user(_joined(turn.text for turn in heads), rest)
     if len(heads) > 1 and not (abilities.system_twice and first == len(heads)):
-        heads = [replace(heads[0], content=_joined(turn.content for turn in heads))]
+        heads = [replace(heads[0], text=_joined(turn.text for turn in heads))]
     if tools and abilities.tools_need_system and not heads:
-        heads = [Message(role="system", content="")]
+        heads = [Turn(role="system", text="")]
     return heads + rest
 
 
-def _into_user(text: str, turns: list[Message]) -> list[Message]:
+def _into_user(text: str, turns: list[Turn]) -> list[Turn]:
     """Put what a system said in front of what the user says first."""
     if not text:
         return turns
     for at, turn in enumerate(turns):
         if turn.role == "user":
-            both = replace(turn, content=_joined([text, turn.content]))
+            both = replace(turn, text=_joined([text, turn.text]))
             return [*turns[:at], both, *turns[at + 1 :]]
-    return [Message(role="user", content=text), *turns]
+    return [Turn(role="user", text=text), *turns]
 
 
-def _merged(turns: list[Message], abilities: TemplateCapabilities) -> Iterator[Message]:
+def _merged(turns: list[Turn], abilities: TemplateCapabilities) -> Iterator[Turn]:
     """One message for each run of a role that may not follow itself."""
     alone = {
         "user": not abilities.user_twice,
         "assistant": not abilities.assistant_twice,
         "system": not abilities.system_twice,
     }
-    run: list[Message] = []
+    run: list[Turn] = []
     called = False  # within the run
     for turn in turns:
         calls = called or bool(turn.tool_calls)
@@ -221,13 +251,13 @@ def _merged(turns: list[Message], abilities: TemplateCapabilities) -> Iterator[M
         yield _together(run)
 
 
-def _together(run: list[Message]) -> Message:
+def _together(run: list[Turn]) -> Turn:
     first = run[0]
     if len(run) == 1:
         return first
     return replace(
         first,
-        content=_joined(turn.content for turn in run) or None,
+        text=_joined(turn.text for turn in run),
         name=first.name if all(turn.name == first.name for turn in run) else None,
         reasoning=_joined(turn.reasoning for turn in run) or None,
         tool_calls=tuple(call for turn in run for call in turn.tool_calls),
@@ -235,9 +265,7 @@ def _together(run: list[Message]) -> Message:
     )
 
 
-def _fillers(
-    turns: list[Message], abilities: TemplateCapabilities, tools: bool
-) -> Iterator[Message]:
+def _fillers(turns: list[Turn], abilities: TemplateCapabilities, tools: bool) -> Iterator[Turn]:
     """Empty messages where the template insists on one."""
     nobody = all(turn.role != "user" for turn in turns)
     nobody = nobody and (not abilities.without_user or (tools and abilities.tools_need_user))
@@ -245,16 +273,16 @@ def _fillers(
     for turn in turns:
         opening = before == "system" and turn.role not in ("system", "user")
         if opening and (nobody or (turn.role == "assistant" and not abilities.assistant_first)):
-            yield Message(role="user", content="")
+            yield Turn(role="user", text="")
             nobody = False
         asked = before == "tool" and turn.role == speaker == "user"
         if asked and not abilities.user_after_result:
-            yield Message(role="assistant", content=abilities.filler)
+            yield Turn(role="assistant", text=abilities.filler)
         yield turn
         before = turn.role
         speaker = speaker if before == "tool" or turn.tool_calls else before
     if nobody:
-        yield Message(role="user", content="")
+        yield Turn(role="user", text="")
 
 
 def _joined(texts: Iterable[str | None]) -> str:
@@ -264,7 +292,7 @@ def _joined(texts: Iterable[str | None]) -> str:
 # As dicts
 
 
-def to_template_message(turn: Message, abilities: TemplateCapabilities) -> dict[str, Any]:
+def to_template_message(turn: Turn, abilities: TemplateCapabilities) -> dict[str, Any]:
     made: dict[str, Any] = {"role": turn.role}
     content = _content(turn, abilities)
     if content is not msgspec.UNSET:
@@ -280,17 +308,17 @@ def to_template_message(turn: Message, abilities: TemplateCapabilities) -> dict[
     return made
 
 
-def _content(turn: Message, abilities: TemplateCapabilities) -> Any:
+def _content(turn: Turn, abilities: TemplateCapabilities) -> Any:
     """Text, or a list with one part of text; UNSET for none at all."""
     thinks = bool(turn.reasoning) and abilities.thought_parts
-    if turn.tool_calls and not turn.content and abilities.call_content != "empty" and not thinks:
+    if turn.tool_calls and not turn.text and abilities.call_content != "empty" and not thinks:
         return None if abilities.call_content == "null" else msgspec.UNSET
     if thinks:
         thought = {"type": "thinking", "thinking": turn.reasoning}
-        return [thought, {"type": "text", "text": turn.content or ""}]
+        return [thought, {"type": "text", "text": turn.text}]
     if turn.role in abilities.parts:
-        return [{"type": "text", "text": turn.content or ""}]
-    return turn.content or ""
+        return [{"type": "text", "text": turn.text}]
+    return turn.text
 
 
 def _call(call: ToolCall, abilities: TemplateCapabilities) -> dict[str, Any]:

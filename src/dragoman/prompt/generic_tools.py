@@ -23,7 +23,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from dragoman.prompt.special_tokens import join_texts, trust_text
-from dragoman.types import Message, ToolCall
+from dragoman.prompt.turn import Turn
+from dragoman.types import ToolCall
 
 FORMAT = "hermes_json"  # what answers are read as
 HEADS = ("system", "developer")
@@ -44,22 +45,22 @@ CALL = '<tool_call>\n{"name": ', ', "arguments": ', "}\n</tool_call>"
 RESULT = "<tool_response>\n", "\n</tool_response>"
 
 
-def add_tool_prompt(turns: Sequence[Message], tools: Iterable[dict[str, Any]]) -> list[Message]:
+def add_tool_prompt(turns: Sequence[Turn], tools: Iterable[dict[str, Any]]) -> list[Turn]:
     """The conversation with the tools in its first system message; one is made if need be."""
     before, _, after = OFFER.partition("%s")
     lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     text = join_texts([trust_text(before), lines, trust_text(after)])
     if turns and turns[0].role in HEADS:
-        said = turns[0].content
+        said = turns[0].text
         both = join_texts([said, text], "\n\n") if said else text
-        return [replace(turns[0], content=both), *turns[1:]]
-    return [Message(role="system", content=text), *turns]
+        return [replace(turns[0], text=both), *turns[1:]]
+    return [Turn(role="system", text=text), *turns]
 
 
-def write_calls(turn: Message) -> Message:
+def write_calls(turn: Turn) -> Turn:
     """A turn of the assistant's with its calls as text."""
-    texts = [turn.content, *map(_call, turn.tool_calls)]
-    return replace(turn, content=join_texts([text for text in texts if text], "\n"), tool_calls=())
+    texts = [turn.text, *map(_call, turn.tool_calls)]
+    return replace(turn, text=join_texts([text for text in texts if text], "\n"), tool_calls=())
 
 
 def _call(call: ToolCall) -> str:
@@ -78,8 +79,8 @@ def _arguments(call: ToolCall) -> str:
     return text if whole else json.dumps(text, ensure_ascii=False)
 
 
-def write_results(results: Iterable[Message]) -> Message:
+def write_results(results: Iterable[Turn]) -> Turn:
     """Results in a row as one turn of the user's."""
     begin, end = map(trust_text, RESULT)
-    texts = [join_texts([begin, result.content or "", end]) for result in results]
-    return Message(role="user", content=join_texts(texts, "\n"))
+    texts = [join_texts([begin, result.text, end]) for result in results]
+    return Turn(role="user", text=join_texts(texts, "\n"))

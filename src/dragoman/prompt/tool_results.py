@@ -18,12 +18,13 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from dragoman.types import Message, ToolCall
+from dragoman.prompt.turn import Turn
+from dragoman.types import ToolCall
 
 Places: TypeAlias = OrderedDict[int, None]  # of calls in their turn; a plain dict is slow in front
 
 
-def match_results(turns: Iterable[Message]) -> Iterator[Message]:
+def match_results(turns: Iterable[Turn]) -> Iterator[Turn]:
     """Results in the order of the calls that they answer, each with its id and function."""
     calls = OpenCalls(())
     for results, run in groupby(turns, lambda turn: turn.role == "tool"):
@@ -48,7 +49,7 @@ class OpenCalls:
             self._ids.setdefault(call.id, OrderedDict())[at] = None
             self._names.setdefault(call.name, OrderedDict())[at] = None
 
-    def answered(self, results: Iterable[Message]) -> list[Message]:
+    def answered(self, results: Iterable[Turn]) -> list[Turn]:
         """Results in a row, in order; what they answer is then no longer open."""
         placed, last = [], dict[str | None, int]()
         for result in results:
@@ -63,7 +64,7 @@ class OpenCalls:
             placed.append((at, result))
         return [result for _, result in sorted(placed, key=itemgetter(0))]
 
-    def _answered_by(self, result: Message) -> int | None:
+    def _answered_by(self, result: Turn) -> int | None:
         """The place of the call that a result answers."""
         if result.tool_call_id is not None:
             fit = self._ids.get(result.tool_call_id)

@@ -19,4 +19,4 @@ from dragoman.replay.service import (
     ReplayService,
 )
 
-__all__ = ["Memory", "Notes", "Recalled", "Reuse", "Voice"]
+__all__ = ["PromptReuse", "ReplayRecorder", "ReplayScope", "ReplayService", "ReplayedPrompt"]

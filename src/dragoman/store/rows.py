@@ -1,11 +1,12 @@
-"""What the store keeps, as its callers see it.
+"""The data types of the store.
 
-Bodies, inputs and items are JSON, but the store never looks into them: they come out as they went
-in. An owner is whoever made a row; nobody else ever sees it.
+Bodies, inputs and items are JSON, but the store never parses them: they are returned as they were
+written. The owner of a row is the client that created it; no other client can see the row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -13,8 +14,10 @@ from msgspec import Struct
 Status: TypeAlias = Literal[
     "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
 ]
-RUNNING: tuple[Status, ...] = ("queued", "in_progress")  # every other state is the last one
-ROW = 300  # bytes that a row of any table is counted as, besides its texts
+RUNNING: tuple[Status, ...] = ("queued", "in_progress")  # every other status is final
+ROW = 300  # bytes that each row of any table counts, besides its texts
+
+NumberedFrames: TypeAlias = Sequence[tuple[int, bytes]]  # encoded events and their numbers
 
 
 class StoreError(Exception):
@@ -28,8 +31,8 @@ class StoredResponse(Struct, kw_only=True):
     owner: str
     status: Status
     created: int
-    body: bytes  # the resource, whatever its state
-    input: bytes = b"[]"  # this turn's own input items
+    body: bytes  # the response resource, whatever its status
+    input: bytes = b"[]"  # the input items of this response alone
     previous: str | None = None
     conversation: str | None = None
     background: bool = False
@@ -49,37 +52,37 @@ class StoredCompletion(Struct, kw_only=True):
     owner: str
     created: int
     body: bytes
-    messages: bytes = b"[]"  # what it was asked
+    messages: bytes = b"[]"  # the messages of its request
 
 
 class StoredItem(Struct):
-    """One item of a conversation."""
+    """One item of a conversation or of a response."""
 
     id: str
     body: bytes
-    answered: bool = False  # the response that it comes with is found by it
+    is_output: bool = False  # the response can be looked up by this item's id
 
 
 class StoredTurn(Struct, frozen=True):
-    """What a model said, under a key that a client gives back."""
+    """The tokens of a turn that a model wrote, under a key that is derived from the conversation."""
 
     key: str
     model: str
     data: bytes
-    source: str | None = None  # the response or chat completion that said it, and takes it along
+    source: str | None = None  # the response or chat completion that it is deleted with
 
 
 class StoreLimits(Struct, frozen=True, kw_only=True):
-    """How much is kept, and for how long. Seconds and bytes."""
+    """How much is stored, and for how long. Seconds and bytes."""
 
     ttl: float = 30 * 24 * 3600.0
-    size: int = 1 << 30  # of everything
+    size: int = 1 << 30  # of all rows together
     row: int = 32 << 20  # of one row
 
 
 class SweepCounts(Struct, frozen=True, kw_only=True):
     """How many rows a sweep changed."""
 
-    failed: int = 0  # their server is dead
+    failed: int = 0  # responses whose server is dead
     expired: int = 0
-    evicted: int = 0  # the oldest, when there was too much
+    evicted: int = 0  # the oldest rows, deleted because the store was too large

@@ -22,22 +22,9 @@ from msgspec import Struct
 from tokenizers import Tokenizer as Backend
 
 from dragoman.errors import ModelBroken
-from dragoman.tokenizers.from_gguf import backend_from_gguf, pieces_from_gguf, vocabulary_from_gguf
+from dragoman.tokenizers.from_gguf import backend_from_gguf, vocabulary_from_gguf
 from dragoman.tokenizers.from_json import backend_from_directory, vocabulary_from_directory
 from dragoman.tokenizers.vocabulary import Vocabulary
-
-__all__ = [
-    "Difference",
-    "EngineTokenizer",
-    "TextEngine",
-    "Tokenizer",
-    "Vocabulary",
-    "from_directory",
-    "from_gguf",
-    "pieces_from_gguf",
-    "prove",
-    "proved",
-]
 
 log = logging.getLogger("dragoman.tokenizer")
 

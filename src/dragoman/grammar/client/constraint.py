@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 from dragoman.errors import BadRequest
 from dragoman.grammar.compiler.verify import is_too_complex_error
-from dragoman.grammar.lark_builder import Lark, quoted
+from dragoman.grammar.lark_builder import Lark, quote_literal
 from dragoman.grammar.regex.full_match import searched
 from dragoman.grammar.schema import schema_parser
-from dragoman.grammar.writer.json_values import Writer
+from dragoman.grammar.writer.json_values import JsonWriter
 from dragoman.types import Constraint
 
 LONGEST = 64 * 1024  # characters
@@ -51,9 +51,9 @@ def written(lark: Lark, shape: Constraint, warnings: list[str]) -> str:
     """The content that a shape demands, as an expression."""
     match shape.kind:
         case "choice":
-            return lark.terminal(" | ".join(map(quoted, shape.value)), "CHOICE")
+            return lark.add_terminal(" | ".join(map(quote_literal, shape.value)), "CHOICE")
         case "regex":
-            return lark.terminal(f"/{matched(shape)}/", "PATTERN")
+            return lark.add_terminal(f"/{matched(shape)}/", "PATTERN")
     return included(lark, shape, warnings)
 
 
@@ -101,7 +101,7 @@ def included(lark: Lark, shape: Constraint, warnings: list[str]) -> str:
             raise _invalid(shape, "A schema in the grammar is not valid JSON.") from None
         checked = schema_parser.read(said, at=shape.param, strict=False)
         warnings.extend(checked.loose)
-        return Writer(lark, dict(checked.definitions), ordered=True).value(checked.root)
+        return JsonWriter(lark, dict(checked.definitions), ordered=True).write_value(checked.root)
 
     lark.include(_renamed(readable(shape), shape, read))
     return f"{PREFIX}start"

@@ -10,7 +10,7 @@ from dragoman.grammar.client.lark_parser import Grammar
 from dragoman.grammar.client.rule_writer import Rewriting
 from dragoman.grammar.client.text_syntax import Between, Quotes
 from dragoman.grammar.client.unpadded_text import Ending
-from dragoman.grammar.lark_builder import Lark, either, quoted
+from dragoman.grammar.lark_builder import Lark, either, quote_literal
 from dragoman.grammar.regex.automaton import TooComplex
 
 
@@ -46,7 +46,7 @@ def _written(lark: Lark, node: Worded, spelling: Quotes | Between) -> str:
     if isinstance(spelling, Quotes) or not spelling.breaks:
         return found
     # what breaks it must stand around it where it could be taken for a part of it, else it may
-    mark = quoted(spelling.breaks)
+    mark = quote_literal(spelling.breaks)
     before = mark if node.follow.begins_with(spelling.breaks) else f"{mark}?"
     whole = Ending(rewriting).text()
     return f"{before} {either([f'{found} {mark}', *([] if whole is None else [whole])])}"

@@ -66,7 +66,7 @@ class Rewriting:
             ways = [in_class(plain)] if plain else []
             return f"(?:{'|'.join([*ways, *spelling.escapes(met(some, spelling.special))])})"
 
-        return self.lark.terminal(f"/{patterns.written(leaf.said, one)}/", "TEXT")
+        return self.lark.add_terminal(f"/{patterns.written(leaf.said, one)}/", "TEXT")
 
     # rules
 
@@ -139,7 +139,7 @@ class Rewriting:
         found = [
             said for leaf in self.grammar.ignored if (said := self._leaves.whole(leaf)) is not None
         ]
-        return f"{self.lark.rule(f'{either(found)}*', 'ignored')} " if found else ""
+        return f"{self.lark.add_rule(f'{either(found)}*', 'ignored')} " if found else ""
 
     def _first(self, part: Expr) -> str | None:
         """A part where nothing was written before, but for no text at all; None if it is only that.
@@ -176,5 +176,5 @@ class Rewriting:
             said = self._first(parts[at])
             found += [] if said is None else [f"{said} {after}"]
             if at:
-                after = self.lark.rule(f"{self.written(parts[at])} {after}", "rest")
+                after = self.lark.add_rule(f"{self.written(parts[at])} {after}", "rest")
         return either(found) if found else None

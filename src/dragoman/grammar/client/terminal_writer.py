@@ -19,9 +19,10 @@ from typing import NamedTuple
 from dragoman.grammar.client.first_follow import Follow
 from dragoman.grammar.client.lark_parser import Grammar, Leaf
 from dragoman.grammar.client.text_syntax import Between, Quotes
-from dragoman.grammar.lark_builder import Lark, either, escaped, quoted
+from dragoman.grammar.lark_builder import Lark, either, quote_literal
 from dragoman.grammar.regex.automaton import Machine, TooComplex
 from dragoman.grammar.regex.char_sets import in_class, met, without
+from dragoman.grammar.regex.escape import escaped
 
 MOST_PIECES = 5_000
 
@@ -105,20 +106,20 @@ class Leaves:
             pending = self._spelling.pending(said)
             fits = pending == "" or pending in endings
             whole = said[-1] not in self._spelling.breaks
-            return Ways(quoted(said), quoted(said) if whole else None) if fits else Ways()
+            return Ways(quote_literal(said), quote_literal(said) if whole else None) if fits else Ways()
         found, plain = [], ""
         for letter in said:
             one = ((ord(letter), ord(letter)),)
             if not met(one, self._spelling.special):
                 plain += letter
                 continue
-            found += [quoted(plain)] if plain else []
+            found += [quote_literal(plain)] if plain else []
             ways = [in_class(some)] if (some := met(one, self._spelling.plain)) else []
             ways += self._spelling.escapes(one)
-            found.append(self._lark.terminal(f"/{'|'.join(ways)}/", "PIECE"))
+            found.append(self._lark.add_terminal(f"/{'|'.join(ways)}/", "PIECE"))
             plain = ""
-        found += [quoted(plain)] if plain else []
-        return Ways(self._lark.rule(" ".join(found), "text"))
+        found += [quote_literal(plain)] if plain else []
+        return Ways(self._lark.add_rule(" ".join(found), "text"))
 
     def _run(self, leaf: Leaf, number: int, endings: frozenset[str]) -> Ways:
         letters = self._grammar.patterns.letters(number)
@@ -138,7 +139,7 @@ class Leaves:
         """An expression as it is, but for no letters at all."""
         patterns = self._grammar.patterns
         body = f"/{patterns.written(number)}/"
-        return self._lark.terminal(
+        return self._lark.add_terminal(
             body + (" & /(?s:.+)/" if patterns.empty(number) else ""), "LEAF"
         )
 
@@ -160,14 +161,14 @@ class Leaves:
                 if cut.after not in names:
                     names[cut.after] = self._lark.reserve("state")
                     queue.append((cut.after, names[cut.after]))
-                escape = self._lark.terminal(f"/{'|'.join(quotes.escapes(cut.letters))}/", "PIECE")
+                escape = self._lark.add_terminal(f"/{'|'.join(quotes.escapes(cut.letters))}/", "PIECE")
                 run = "" if cut.before == patterns.blank else self._lexeme(cut.before)
                 run = f"({run})?" if run and patterns.empty(cut.before) else run
                 leading.setdefault(cut.after, []).append(f"{before} {run} {escape}")
                 self._count()
         for state, name in names.items():
             self._lark.define(name, " | ".join(dict.fromkeys(leading[state])))
-        return self._lark.rule(" | ".join(dict.fromkeys(found)), "leaf")
+        return self._lark.add_rule(" | ".join(dict.fromkeys(found)), "leaf")
 
     def _count(self) -> None:
         self._pieces += 1
@@ -196,7 +197,7 @@ class Leaves:
             for before, pieces in steps[state].items():
                 said = [piece for piece in pieces if piece not in broken]
                 if said and (before in names or before == start):
-                    piece = self._lark.terminal(f"/{'|'.join(said)}/", "PIECE")
+                    piece = self._lark.add_terminal(f"/{'|'.join(said)}/", "PIECE")
                     found.append(f"{names[before]} {piece}" if before in names else piece)
             return found
 
@@ -207,7 +208,7 @@ class Leaves:
         whole = [said for state in ends for said in leading(state, breaks)]
         return Ways(
             either(names[state] for state in ends) if ends else None,
-            self._lark.rule(" | ".join(whole), "whole") if whole and breaks else None,
+            self._lark.add_rule(" | ".join(whole), "whole") if whole and breaks else None,
         )
 
     def _steps(

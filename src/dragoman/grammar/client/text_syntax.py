@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from dragoman.grammar.lark_builder import escaped
 from dragoman.grammar.regex.char_sets import (
     EVERY,
     NONE,
@@ -24,6 +23,7 @@ from dragoman.grammar.regex.char_sets import (
     these,
     without,
 )
+from dragoman.grammar.regex.escape import escaped
 from dragoman.output.spec import GAP
 
 RANGES = 64  # of letters beyond ASCII that may be written as escapes: an expression has an end

@@ -89,7 +89,7 @@ class Ending:
             said = self._last(part.parts[at])
             found += [] if said is None else [f"{before} {said}"]
             if at < ends[0]:
-                before = self._all.lark.rule(f"{before} {self._all.written(part.parts[at])}")
+                before = self._all.lark.add_rule(f"{before} {self._all.written(part.parts[at])}")
         return either(found)
 
     def _rule(self, name: str) -> str:

@@ -13,13 +13,13 @@ from dragoman.grammar.lark_builder import Lark
 from dragoman.grammar.schema import schema_parser
 from dragoman.grammar.schema.nodes import Object
 from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
-from dragoman.grammar.writer.answer import Answer
-from dragoman.grammar.writer.calls import Calls
-from dragoman.grammar.writer.free_text import arguments
-from dragoman.grammar.writer.json_values import Writer
-from dragoman.grammar.writer.messages import Heads, Messages
-from dragoman.grammar.writer.readable_tools import fitted
-from dragoman.grammar.writer.tool_names import Offer
+from dragoman.grammar.writer.answer import AnswerWriter
+from dragoman.grammar.writer.calls import CallWriter
+from dragoman.grammar.writer.free_text import build_arguments
+from dragoman.grammar.writer.json_values import JsonWriter
+from dragoman.grammar.writer.messages import HeaderWriter, MessageWriter
+from dragoman.grammar.writer.readable_tools import adapt_tool
+from dragoman.grammar.writer.tool_names import ParsedTool
 from dragoman.output.library import combine_formats
 from dragoman.output.rules import FormatRules
 from dragoman.types import Constraint, Tool
@@ -39,7 +39,7 @@ def compile_grammar(order: GrammarSpec) -> CompiledGrammar:
     both = combine_formats(order.tool_format if offers else None, order.reasoning_format)
     lark = Lark(order.special_tokens)
     content = None if order.constraint is None else _write_content(lark, order.constraint, both, warnings)
-    grammar = lark.source(_write_start(lark, order, both, offers, content))
+    grammar = lark.build(_write_start(lark, order, both, offers, content))
     if len(grammar) > MAX_GRAMMAR_LENGTH:
         raise _too_complex(order)
     said = verify(grammar)
@@ -49,17 +49,17 @@ def compile_grammar(order: GrammarSpec) -> CompiledGrammar:
     return CompiledGrammar(grammar, tuple(dict.fromkeys(warnings)), ends, order.constraint is not None)
 
 
-def _parse_tool(tool: Tool, written: str | None, warnings: list[str]) -> Offer:
+def _parse_tool(tool: Tool, written: str | None, warnings: list[str]) -> ParsedTool:
     if tool.takes_free_text:
         at = tool.param if tool.input is None else tool.input.param
-        return Offer(tool.name, arguments(tool.input), {}, at, tool.input is not None)
+        return ParsedTool(tool.name, build_arguments(tool.input), {}, at, tool.input is not None)
     strict = bool(tool.strict)
     checked = schema_parser.read(tool.parameters, at=tool.param, strict=strict, tool=True)
     warnings += checked.loose
-    offer = Offer(tool.name, checked.root, dict(checked.definitions), tool.param, strict)
+    offer = ParsedTool(tool.name, checked.root, dict(checked.definitions), tool.param, strict)
     if written is None:
         return offer
-    offer, loose = fitted(find_tools(written), offer, tool.parameters)
+    offer, loose = adapt_tool(find_tools(written), offer, tool.parameters)
     for where in loose:
         place = f"`{tool.param}`: `{where}`" if where else f"`{tool.param}`"
         why = f"{place} cannot be enforced as a whole in this model's format"
@@ -77,34 +77,34 @@ def _write_content(lark: Lark, shape: Constraint, both: FormatRules, warnings: l
         mark for mark, what in both.in_text.meanings.items() if what != "first" and len(mark) > 3
     ]
     if shape.value is None:
-        return Writer(lark, {}, banned=banned, at=shape.param).value(Object())
+        return JsonWriter(lark, {}, banned=banned, at=shape.param).write_value(Object())
     checked = schema_parser.read(shape.value, at=shape.param, strict=bool(shape.strict))
     warnings += checked.loose
     definitions = dict(checked.definitions)
-    writer = Writer(lark, definitions, ordered=True, banned=banned, at=shape.param)
-    return writer.value(checked.root)
+    writer = JsonWriter(lark, definitions, ordered=True, banned=banned, at=shape.param)
+    return writer.write_value(checked.root)
 
 
 def _write_start(
-    lark: Lark, order: GrammarSpec, both: FormatRules, offers: Sequence[Offer], content: str | None
+    lark: Lark, order: GrammarSpec, both: FormatRules, offers: Sequence[ParsedTool], content: str | None
 ) -> str:
     inside = both.reasoning.starts_inside if order.starts_in_reasoning is None else order.starts_in_reasoning
     inside, silent = inside and not order.forbids_reasoning, order.forbids_reasoning
     calls = None
     if offers and order.tool_format is not None:
-        calls = Calls(lark, find_tools(order.tool_format), offers, parallel=order.parallel_calls)
+        calls = CallWriter(lark, find_tools(order.tool_format), offers, parallel=order.parallel_calls)
     demanded = content is not None or order.tool_choice == "required"
     endless = not any(offer.strict for offer in offers)
     if both.header is not None and both.header.spellings:
-        heads = Heads(lark, both.header, order.header_start or "", silent=silent)
-        messages = Messages(heads, calls, offers, both.reasoning.open if silent else ())
+        heads = HeaderWriter(lark, both.header, order.header_start or "", silent=silent)
+        messages = MessageWriter(heads, calls, offers, both.reasoning.open if silent else ())
         if demanded:
-            return messages.demanded(content, inside=inside, parallel=order.parallel_calls)
-        return messages.free(inside=inside, parallel=order.parallel_calls, endless=endless)
-    answer = Answer(lark, both, calls, inside=inside, silent=silent)
+            return messages.write_constrained(content, inside=inside, parallel=order.parallel_calls)
+        return messages.write_free(inside=inside, parallel=order.parallel_calls, endless=endless)
+    answer = AnswerWriter(lark, both, calls, inside=inside, silent=silent)
     if demanded:
-        return answer.demanded(content)
-    return answer.free(parallel=order.parallel_calls, endless=endless)
+        return answer.write_constrained(content)
+    return answer.write_free(parallel=order.parallel_calls, endless=endless)
 
 
 def _raise_error(order: GrammarSpec, said: Verdict) -> NoReturn:

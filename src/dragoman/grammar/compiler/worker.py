@@ -19,8 +19,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from io import BufferedRWPair
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -126,7 +127,7 @@ def _import_target(target: str) -> Target:
     return found
 
 
-def _serve(target: Target, seconds: float, memory: int, stream: BinaryIO) -> None:
+def _serve(target: Target, seconds: float, memory: int, stream: BufferedRWPair) -> None:
     stream.write(encode_frame(b""))
     stream.flush()
     while (data := read_frame(stream)) is not None:

@@ -1,4 +1,4 @@
-"""One worker process, as the compiler pool sees it: a child process that does one compile at a time."""
+"""One worker of the compiler pool: a child process that does one compile at a time."""
 
 from __future__ import annotations
 

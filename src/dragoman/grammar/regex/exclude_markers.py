@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from dragoman.grammar.lark_builder import beginnings, escaped, pattern
+from dragoman.grammar.regex.escape import beginnings, escaped, pattern
 from dragoman.output.spec import GAP
 
 Tree: TypeAlias = "dict[str, Tree]"  # what may follow; `END` where a mark is complete

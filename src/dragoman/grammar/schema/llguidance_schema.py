@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 from dragoman.grammar.schema import keywords, limits
 from dragoman.grammar.schema.nodes import Number, Text
-from dragoman.grammar.schema.overapproximate import escape_token
+from dragoman.output.arguments.json_pointer import escape_token
 from dragoman.types import Json
 
 Verdict: TypeAlias = Literal["fine", "empty", "refused"]

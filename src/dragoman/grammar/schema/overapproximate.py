@@ -6,10 +6,7 @@ import json
 
 from dragoman.grammar.schema.nodes import Exactly, Node, Object
 from dragoman.grammar.schema.simplify import ANYTHING, EVERY, NOTHING, either
-from dragoman.output.arguments.json_pointer import UnresolvedReference, resolve_reference, escape_token
 from dragoman.types import Json
-
-__all__ = ["Lost", "find", "glimpse", "token"]
 
 
 def glimpse(schema: Json, *, deep: bool = True) -> Node:

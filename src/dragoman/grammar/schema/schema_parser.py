@@ -42,10 +42,15 @@ from dragoman.grammar.schema.nodes import (
     Text,
 )
 from dragoman.grammar.schema.normalize import Endless, Knotted, settled
-from dragoman.grammar.schema.overapproximate import UnresolvedReference, resolve_reference, glimpse, escape_token
+from dragoman.grammar.schema.overapproximate import glimpse
 from dragoman.grammar.schema.pattern_properties import patterned
 from dragoman.grammar.schema.property_limits import counted, exactly_one, only
 from dragoman.grammar.schema.simplify import ANYTHING, NOTHING, either
+from dragoman.output.arguments.json_pointer import (
+    UnresolvedReference,
+    escape_token,
+    resolve_reference,
+)
 from dragoman.output.arguments.parameter_types import SYNONYMS
 from dragoman.types import Json
 

@@ -17,17 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.grammar.lark_builder import ANY, FEW, Lark, beginnings, either, escaped, pattern
+from dragoman.grammar.lark_builder import ANY, FEW, Lark, either
+from dragoman.grammar.regex.escape import beginnings, escaped, pattern
 from dragoman.grammar.regex.exclude_markers import avoiding, unbegun
-from dragoman.grammar.writer.calls import Calls, Weak
-from dragoman.grammar.writer.raw_text import ended_by
+from dragoman.grammar.writer.calls import CallWriter, UnmarkedCallStart
+from dragoman.grammar.writer.raw_text import write_text_until
 from dragoman.output.rules import FormatRules
 
 BRACKETS = (r"\{", r"\[")
-LOUD = ("section", "call", "first", "open")
+ACTIVE_MEANINGS = ("section", "call", "first", "open")
 
 
-class Answer:
+class AnswerWriter:
     """Writes the rules of one answer.
 
     `inside` says that it begins in thoughts, `silent` that it has none, nor anything that would be
@@ -38,7 +39,7 @@ class Answer:
         self,
         lark: Lark,
         rules: FormatRules,
-        calls: Calls | None,
+        calls: CallWriter | None,
         *,
         inside: bool = False,
         silent: bool = False,
@@ -46,45 +47,45 @@ class Answer:
         self.lark = lark
         self._rules = rules
         self._calls = calls
-        self._inside = inside
+        self._starts_in_reasoning = inside
         self._reasoning = rules.reasoning
-        self._thinks = bool(rules.reasoning.close) and not silent
-        self._openers = rules.reasoning.open if silent else ()
-        self._begins = rules.reasoning.opens_at_start if silent else ()
+        self._allows_reasoning = bool(rules.reasoning.close) and not silent
+        self._banned_openers = rules.reasoning.open if silent else ()
+        self._banned_beginnings = rules.reasoning.opens_at_start if silent else ()
 
-    def demanded(self, content: str | None) -> str:
+    def write_constrained(self, content: str | None) -> str:
         """Content of a shape, or calls where there is none; both where there are both."""
-        found = [] if content is None else [self._framed(content)]
-        found += [] if self._calls is None else [self._calls.forced()]
-        return f"{self._thought()} {either(found)}"
+        found = [] if content is None else [self._wrap_content(content)]
+        found += [] if self._calls is None else [self._calls.write_required()]
+        return f"{self._write_leading_reasoning()} {either(found)}"
 
-    def free(self, *, parallel: bool, endless: bool) -> str:
+    def write_free(self, *, parallel: bool, endless: bool) -> str:
         """Free text in which calls may begin; `endless` lets it end in the middle of thoughts."""
         lark = self.lark
-        calls, quiet = self._pieces()
-        text = self._text()
-        open_end = self._open_end() if endless else []
+        calls, quiet = self._write_segments()
+        text = self._write_plain_text()
+        open_end = self._list_unclosed_endings() if endless else []
         last = either([text, *open_end])
-        if self._calls is not None and self._calls.weak is not None:
-            after = None if parallel else self._after()
-            answer = self._told_apart(self._calls.weak, calls, quiet, last, after)
+        if self._calls is not None and self._calls.unmarked_start is not None:
+            after = None if parallel else self._write_trailing_markers()
+            answer = self._write_unmarked_calls(self._calls.unmarked_start, calls, quiet, last, after)
         elif parallel or not calls:
             answer = f"{either([*calls, *quiet])}* {last}" if calls or quiet else last
         else:
             before = f"{either(quiet)}* " if quiet else ""
-            answer = f"{before}({either(calls)} {self._after()} | {last})"
-        answer = lark.rule(answer, "answer")
-        started = None if self._calls is None else self._calls.started()
+            answer = f"{before}({either(calls)} {self._write_trailing_markers()} | {last})"
+        answer = lark.add_rule(answer, "answer")
+        started = None if self._calls is None else self._calls.write_unmarked_first_call()
         if started is not None:
             before = f"{either(quiet)}*" if quiet else ""
-            answer = lark.rule(f"{before} {started} {self._after()} | {answer}", "answer")
-        if not self._inside:
+            answer = lark.add_rule(f"{before} {started} {self._write_trailing_markers()} | {answer}", "answer")
+        if not self._starts_in_reasoning:
             return answer
-        ended = [self._unclosed()] if endless else []
-        return either([f"{self._closed()} {answer}", *ended])
+        ended = [self._write_unclosed_reasoning()] if endless else []
+        return either([f"{self._write_reasoning_rest()} {answer}", *ended])
 
-    def _told_apart(
-        self, weak: Weak, calls: Sequence[str], quiet: Sequence[str], last: str, after: str | None
+    def _write_unmarked_calls(
+        self, weak: UnmarkedCallStart, calls: Sequence[str], quiet: Sequence[str], last: str, after: str | None
     ) -> str:
         """The same where a call may begin with no mark of its own, but by a tool's name.
 
@@ -96,145 +97,145 @@ class Answer:
         free, named = lark.reserve("free"), lark.reserve("named")
         then = free if after is None else after
         found = [f"{one} {free}" for one in quiet] + [f"{one} {then}" for one in calls]
-        body = self._before(())
-        found += [f"{lark.lazy(f'/{weak.look}/', body)} {named}", last]
+        body = self._build_leading_text(())
+        found += [f"{lark.add_text_up_to(f'/{weak.prefix_regex}/', body)} {named}", last]
         lark.define(free, " | ".join(found))
         letters = [escaped(name) for name, _ in weak.names]
-        gap, every = weak.gap, "|".join(letters)
+        gap, every = weak.space_regex, "|".join(letters)
         begun = "|".join([*(beginnings(name) for name, _ in weak.names), f"(?:{every}){gap}"])
-        begin = lark.terminal(f"/{gap}(?:{begun})?/ & /(?s:.+)/", "BEGUN")
-        known = f"{gap}(?:{every}){gap}{weak.ends}"
-        other = f"/(?s:.+)/ & ~/{gap}(?:{begun})?/ & ~/{known}(?s:.*)/{unbegun(self._openers)}"
-        differs = lark.shortest(lark.terminal(other, "OTHER"))
+        begin = lark.add_terminal(f"/{gap}(?:{begun})?/ & /(?s:.+)/", "BEGUN")
+        known = f"{gap}(?:{every}){gap}{weak.name_end_regex}"
+        other = f"/(?s:.+)/ & ~/{gap}(?:{begun})?/ & ~/{known}(?s:.*)/{unbegun(self._banned_openers)}"
+        differs = lark.add_shortest_match(lark.add_terminal(other, "OTHER"))
         names = []
         for name, (_, follow) in zip(letters, weak.names, strict=True):
-            said = lark.terminal(f"/{gap}{name}{gap}{weak.ends}/", "NAME")
+            said = lark.add_terminal(f"/{gap}{name}{gap}{weak.name_end_regex}/", "NAME")
             names.append(f"{said} {follow} {then}")
         lark.define(named, " | ".join([*names, f"{differs} {free}", f"{begin}?"]))
         return free
 
     # thoughts
 
-    def _thought(self) -> str:
+    def _write_leading_reasoning(self) -> str:
         """Thoughts that come first, if any do."""
-        if not self._thinks:
+        if not self._allows_reasoning:
             return ""
-        if self._inside:
-            return f"{self._closed()} {self.lark.gap()}"
+        if self._starts_in_reasoning:
+            return f"{self._write_reasoning_rest()} {self.lark.add_optional_space()}"
         marks = (*self._reasoning.open, *self._reasoning.opens_at_start)
         if not marks:
             return ""
-        gap = self.lark.gap()
-        return f"({gap} {self.lark.marks(marks)} {self._closed()} {gap})?"
+        gap = self.lark.add_optional_space()
+        return f"({gap} {self.lark.write_any_marker(marks)} {self._write_reasoning_rest()} {gap})?"
 
-    def _closed(self) -> str:
+    def _write_reasoning_rest(self) -> str:
         """The rest of thoughts, and the mark that ends them."""
-        return ended_by(self.lark, ANY, self._reasoning.close, self._spelt())
+        return write_text_until(self.lark, ANY, self._reasoning.close, self._list_special_markers())
 
-    def _unclosed(self) -> str:
-        marks = (*self._reasoning.close, *self._spelt())
-        return self.lark.without(map(pattern, marks), "THOUGHTS") + "?"
+    def _write_unclosed_reasoning(self) -> str:
+        marks = (*self._reasoning.close, *self._list_special_markers())
+        return self.lark.add_text_without(map(pattern, marks), "THOUGHTS") + "?"
 
-    def _spelt(self) -> list[str]:
+    def _list_special_markers(self) -> list[str]:
         """Marks with control tokens in them, which nothing may spell in letters."""
-        return [mark for mark in self._rules.in_text.meanings if not self.lark.in_letters(mark)]
+        return [mark for mark in self._rules.in_text.meanings if not self.lark.is_plain_text(mark)]
 
-    def _open_end(self) -> list[str]:
+    def _list_unclosed_endings(self) -> list[str]:
         """Thoughts at the end of an answer that nobody closed."""
-        if not self._thinks:
+        if not self._allows_reasoning:
             return []
-        return [f"{one} {self._unclosed()}" for one in self._thoughts("")]
+        return [f"{one} {self._write_unclosed_reasoning()}" for one in self._write_reasoning_starts("")]
 
     # content
 
-    def _framed(self, content: str) -> str:
+    def _wrap_content(self, content: str) -> str:
         """Content, with what its format may write around it."""
         lark, wrap = self.lark, self._reasoning.answer_wrapper
-        before = [*wrap.open, *self._dropped()]
-        after = [*wrap.close, *self._dropped()]
-        lead = f"({lark.marks(before)} {lark.gap()}){FEW}" if before else ""
-        tail = f"({lark.gap()} {lark.marks(after)}){FEW}" if after else ""
+        before = [*wrap.open, *self._list_ignored_markers()]
+        after = [*wrap.close, *self._list_ignored_markers()]
+        lead = f"({lark.write_any_marker(before)} {lark.add_optional_space()}){FEW}" if before else ""
+        tail = f"({lark.add_optional_space()} {lark.write_any_marker(after)}){FEW}" if after else ""
         return f"{lead} {content} {tail}"
 
-    def _dropped(self) -> list[str]:
+    def _list_ignored_markers(self) -> list[str]:
         tools = self._rules.tools
         return [*self._reasoning.dropped, *(() if tools is None else tools.dropped)]
 
-    def _after(self) -> str:
+    def _write_trailing_markers(self) -> str:
         """What may follow at the very end and means nothing."""
         tools = self._rules.tools
         marks = () if tools is None else tools.ignored_after_call
-        return f"({self.lark.gap()} {self.lark.marks(marks)}){FEW}" if marks else ""
+        return f"({self.lark.add_optional_space()} {self.lark.write_any_marker(marks)}){FEW}" if marks else ""
 
     # free text
 
-    def _pieces(self) -> tuple[list[str], list[str]]:
+    def _write_segments(self) -> tuple[list[str], list[str]]:
         """Text up to what begins a call and the call; text up to other marks and what they mean."""
         calls: list[str] = []
         for opening in [] if self._calls is None else self._calls.openings:
-            calls += self._openings_of((opening.mark,), opening.follow)
+            calls += self._write_up_to_markers((opening.marker,), opening.rest)
         quiet: list[str] = []
-        if self._thinks:
-            quiet += self._thoughts(self._closed())
-        marks = [mark for mark, what in self._rules.in_text.meanings.items() if what not in LOUD]
-        text = self._text()
-        quiet += [f"{text} {self.lark.mark(mark)}" for mark in marks if self._is_token(mark)]
+        if self._allows_reasoning:
+            quiet += self._write_reasoning_starts(self._write_reasoning_rest())
+        marks = [mark for mark, what in self._rules.in_text.meanings.items() if what not in ACTIVE_MEANINGS]
+        text = self._write_plain_text()
+        quiet += [f"{text} {self.lark.write_marker(mark)}" for mark in marks if self._starts_with_special_token(mark)]
         return calls, quiet
 
-    def _thoughts(self, follow: str) -> list[str]:
+    def _write_reasoning_starts(self, follow: str) -> list[str]:
         """Text up to thoughts, and what follows the mark that opens them.
 
         Where calls have no marks, a bracket may begin one, and then the mark would be part of it.
         """
-        weak = self._calls is not None and self._calls.weak is not None
-        return self._openings_of(self._reasoning.open, follow, BRACKETS if weak else ())
+        weak = self._calls is not None and self._calls.unmarked_start is not None
+        return self._write_up_to_markers(self._reasoning.open, follow, BRACKETS if weak else ())
 
-    def _openings_of(
+    def _write_up_to_markers(
         self, marks: Sequence[str], follow: str, banned: Sequence[str] = ()
     ) -> list[str]:
         """Text up to one of some marks, and what follows it; no letter of `banned` is in it."""
-        letters = [mark for mark in marks if self.lark.in_letters(mark)]
-        tokens = [mark for mark in marks if self._is_token(mark)]
+        letters = [mark for mark in marks if self.lark.is_plain_text(mark)]
+        tokens = [mark for mark in marks if self._starts_with_special_token(mark)]
         found = []
         if letters:
-            body = self.lark.terminal(self._before(banned, spelt=True), "BEFORE")
-            found.append(f"{self.lark.lazy(f'/(?:{_any(letters)})/', body)} {follow}")
+            body = self.lark.add_terminal(self._build_leading_text(banned, spelt=True), "BEFORE")
+            found.append(f"{self.lark.add_text_up_to(f'/(?:{_join_marker_regexes(letters)})/', body)} {follow}")
         if tokens:
-            found.append(f"{self._text(banned)} {self.lark.marks(tokens)} {follow}")
+            found.append(f"{self._write_plain_text(banned)} {self.lark.write_any_marker(tokens)} {follow}")
         return found
 
-    def _before(self, banned: Sequence[str], *, spelt: bool = False) -> str:
+    def _build_leading_text(self, banned: Sequence[str], *, spelt: bool = False) -> str:
         """The regular expression of text before a mark."""
         body = f"/[^{''.join(banned)}]*/" if banned else ANY
-        body += "".join(rf" & ~/\s*{pattern(mark)}(?s:.*)/" for mark in self._begins)
-        return body + avoiding((*(self._spelt() if spelt else ()), *self._openers), counted=False)
+        body += "".join(rf" & ~/\s*{pattern(mark)}(?s:.*)/" for mark in self._banned_beginnings)
+        return body + avoiding((*(self._list_special_markers() if spelt else ()), *self._banned_openers), counted=False)
 
-    def _is_token(self, mark: str) -> bool:
+    def _starts_with_special_token(self, mark: str) -> bool:
         """Whether a mark begins with a control token; one that only holds some is not written."""
-        return self.lark.mark(mark).startswith("<[")
+        return self.lark.write_marker(mark).startswith("<[")
 
-    def _text(self, banned: Sequence[str] = ()) -> str:
+    def _write_plain_text(self, banned: Sequence[str] = ()) -> str:
         """Text in which nothing begins, if there is any."""
-        begins = [rf"\s*{pattern(mark)}" for mark in self._begins]
-        if self._calls is not None and self._calls.begins is not None:
-            begins.append(self._calls.begins)
-        kept_out = [*self._kept_out(), *banned]
-        return self.lark.without(kept_out, "FREE", "|".join(begins) or None) + "?"
+        begins = [rf"\s*{pattern(mark)}" for mark in self._banned_beginnings]
+        if self._calls is not None and self._calls.first_call_regex is not None:
+            begins.append(self._calls.first_call_regex)
+        kept_out = [*self._list_excluded_patterns(), *banned]
+        return self.lark.add_text_without(kept_out, "FREE", "|".join(begins) or None) + "?"
 
-    def _kept_out(self) -> list[str]:
+    def _list_excluded_patterns(self) -> list[str]:
         """Regular expressions of what free text may not hold."""
-        marks = [mark for mark, what in self._rules.in_text.meanings.items() if what in LOUD]
+        marks = [mark for mark, what in self._rules.in_text.meanings.items() if what in ACTIVE_MEANINGS]
         tools = self._rules.tools
         if tools is not None:
             marks = [mark for mark in marks if mark not in tools.unmarked_starts]
             marks += [*tools.call.open]
-        found = [pattern(mark) for mark in dict.fromkeys([*marks, *self._spelt()])]
+        found = [pattern(mark) for mark in dict.fromkeys([*marks, *self._list_special_markers()])]
         if self._calls is not None:
-            found = [one for one in found if one not in self._calls.harmless()]
-            found += [] if self._calls.weak is None else [self._calls.weak.look]
-            found += self._calls.forbidden()
+            found = [one for one in found if one not in self._calls.list_ambiguous_regexes()]
+            found += [] if self._calls.unmarked_start is None else [self._calls.unmarked_start.prefix_regex]
+            found += self._calls.list_forbidden_regexes()
         return found
 
 
-def _any(marks: Sequence[str]) -> str:
+def _join_marker_regexes(marks: Sequence[str]) -> str:
     return "|".join(map(pattern, marks))

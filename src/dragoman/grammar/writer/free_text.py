@@ -19,24 +19,24 @@ from dragoman.grammar.regex.regex_parser import NotRewritten
 from dragoman.grammar.schema.nodes import Exactly, Node, Nothing, Object, Text
 from dragoman.types import Constraint
 
-NAME = "input"
+ARGUMENT_NAME = "input"
 
 
-def arguments(shape: Constraint | None) -> Object:
+def build_arguments(shape: Constraint | None) -> Object:
     """What a call of a tool has that takes free text."""
-    text = Text() if shape is None else _text(shape)
-    return Object(members=((NAME, text),), required=frozenset({NAME}), others=Nothing())
+    text = Text() if shape is None else _build_text(shape)
+    return Object(members=((ARGUMENT_NAME, text),), required=frozenset({ARGUMENT_NAME}), others=Nothing())
 
 
-def _text(shape: Constraint) -> Node:
+def _build_text(shape: Constraint) -> Node:
     match shape.kind:
         case "regex":
-            return _patterned(shape)
+            return _build_pattern_text(shape)
         case "choice":
             return Exactly(tuple(json.dumps(one) for one in shape.value))
         case "grammar":
             try:
-                return _worded(readable(shape), shape)
+                return _build_grammar_text(readable(shape), shape)
             except NotRewritten as error:
                 raise BadRequest(
                     f"`{shape.param}` cannot be enforced: {error.what} cannot be used in the "
@@ -49,18 +49,18 @@ def _text(shape: Constraint) -> Node:
     raise BadRequest(f"`{shape.param}` must be a grammar or a pattern.", param=shape.param)
 
 
-def _patterned(shape: Constraint) -> Node:
+def _build_pattern_text(shape: Constraint) -> Node:
     """A pattern; what is too much for us may still be none for the reader of schemas."""
     found = matched(shape)
     pattern = f"^(?:{respelt(found, UNICODE)})$"
     if not searchable(pattern):
         raise too_complex(shape.param)
     try:
-        return _worded(f"start: /{found}/", shape, pattern)
+        return _build_grammar_text(f"start: /{found}/", shape, pattern)
     except (NotRewritten, TooComplex, RecursionError):
         return Text(pattern=pattern)
 
 
-def _worded(said: str, shape: Constraint, pattern: str | None = None) -> Worded:
+def _build_grammar_text(said: str, shape: Constraint, pattern: str | None = None) -> Worded:
     grammar = Grammar(said)
     return Worded(grammar, Follow(grammar), shape.param, pattern)

@@ -15,7 +15,8 @@ from typing import Any
 from dragoman.errors import Unsupported
 from dragoman.grammar.client.grammar_text import Worded, written
 from dragoman.grammar.client.text_syntax import Quotes
-from dragoman.grammar.lark_builder import Lark, either, escaped, quoted, times
+from dragoman.grammar.lark_builder import Lark, either, quote_literal, times
+from dragoman.grammar.regex.escape import escaped
 from dragoman.grammar.regex.exclude_markers import avoiding
 from dragoman.grammar.regex.full_match import searched
 from dragoman.grammar.schema.nodes import (
@@ -32,9 +33,13 @@ from dragoman.grammar.schema.nodes import (
     Object,
     Text,
 )
-from dragoman.grammar.writer.marker_free_json import may_hold, patterned, unmarked
+from dragoman.grammar.writer.marker_free_json import (
+    build_pattern_terminal,
+    escape_markers,
+    may_contain_marker,
+)
 from dragoman.grammar.writer.marker_free_schema import guarded
-from dragoman.grammar.writer.sequences import items, sequence
+from dragoman.grammar.writer.sequences import write_items, write_sequence
 
 ESCAPE = (
     r"\\(?:[\"\\\/bfnrt]|u(?:[0-9a-cA-CefEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}"
@@ -46,7 +51,7 @@ ANY_KEYS = Keys(())
 NUMBER = r"/-?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,2})?/"
 
 
-def number_schema(node: Number) -> dict[str, Any]:
+def build_number_schema(node: Number) -> dict[str, Any]:
     """The schema of a number that has bounds."""
     said = {
         "minimum": node.minimum,
@@ -59,7 +64,7 @@ def number_schema(node: Number) -> dict[str, Any]:
     return {"type": "integer" if node.integer else "number"} | bounds
 
 
-def text_schema(node: Text) -> dict[str, Any]:
+def build_text_schema(node: Text) -> dict[str, Any]:
     """The schema of a text that has a pattern or a format."""
     said = {
         "minLength": node.least or None,
@@ -70,7 +75,7 @@ def text_schema(node: Text) -> dict[str, Any]:
     return {"type": "string"} | {word: value for word, value in said.items() if value is not None}
 
 
-class Writer:
+class JsonWriter:
     """Writes values as JSON. `banned` are marks that no text may hold."""
 
     def __init__(
@@ -83,26 +88,26 @@ class Writer:
         at: str | None = None,
     ) -> None:
         self.lark = lark
-        self.comma, self.colon = lark.sign(","), lark.sign(":")
+        self.comma, self.colon = lark.add_punctuation(","), lark.add_punctuation(":")
         self._definitions = definitions
         self._ordered = ordered
-        self._banned = banned
-        self._at = at  # what the client calls the schema
-        self._names: dict[str, str] = {}
-        self._done: dict[Node, str] = {}
+        self._banned_markers = banned
+        self._param = at  # what the client calls the schema
+        self._reference_rules: dict[str, str] = {}
+        self._written: dict[Node, str] = {}
 
-    def value(self, node: Node) -> str:
+    def write_value(self, node: Node) -> str:
         """An expression for a value; nodes that allow nothing are their holder's affair."""
-        if node not in self._done:
+        if node not in self._written:
             if isinstance(node, Object | Array | Anything):
                 # a rule of its own, known before it is written: what is in it may refer to it
-                self._done[node] = name = self.lark.reserve("value")
-                self.lark.define(name, self._written(node))
+                self._written[node] = name = self.lark.reserve("value")
+                self.lark.define(name, self._write(node))
             else:
-                self._done[node] = self._written(node)
-        return self._done[node]
+                self._written[node] = self._write(node)
+        return self._written[node]
 
-    def resolved(self, node: Node) -> Node:
+    def resolve(self, node: Node) -> Node:
         """The node itself, or what it is a name of."""
         for _ in range(len(self._definitions) + 1):
             if not isinstance(node, Named):
@@ -110,158 +115,158 @@ class Writer:
             node = self._definitions[node.name]
         return node
 
-    def _written(self, node: Node) -> str:
+    def _write(self, node: Node) -> str:
         match node:
             case Exactly():
-                return self.literals(node.values)
+                return self.write_literals(node.values)
             case Text():
-                return self.text(node)
+                return self.write_text(node)
             case Worded():
-                return self.worded(node)
+                return self.write_grammar_text(node)
             case Number():
-                return self.number(node)
+                return self.write_number(node)
             case Array():
-                return self.array(node)
+                return self.write_array(node)
             case Object():
-                return self.object(node)
+                return self.write_object(node)
             case Either():
-                return either(self.value(one) for one in node.options if allows(one))
+                return either(self.write_value(one) for one in node.options if is_possible(one))
             case Named():
-                return self._named(node.name)
+                return self._write_reference(node.name)
             case Foreign():
-                return self.foreign(node)
+                return self.write_delegated(node)
             case Anything():
-                return self.anything()
+                return self.write_anything()
         raise ValueError("nothing can be written as a value")
 
-    def _named(self, name: str) -> str:
-        if name not in self._names:
-            self._names[name] = self.lark.reserve("named")
-            self.lark.define(self._names[name], self.value(self._definitions[name]))
-        return self._names[name]
+    def _write_reference(self, name: str) -> str:
+        if name not in self._reference_rules:
+            self._reference_rules[name] = self.lark.reserve("named")
+            self.lark.define(self._reference_rules[name], self.write_value(self._definitions[name]))
+        return self._reference_rules[name]
 
     # simple values
 
-    def literals(self, values: Sequence[str]) -> str:
+    def write_literals(self, values: Sequence[str]) -> str:
         """One of several values, with letters beyond ASCII escaped or as they are."""
         plain = [json.dumps(json.loads(one), ensure_ascii=False) for one in values if "\\u" in one]
-        return self.one_of((*values, *plain))
+        return self.write_one_of((*values, *plain))
 
-    def one_of(self, ways: Sequence[str]) -> str:
-        every = self._unmarked(ways)
-        return self.lark.terminal(" | ".join(map(quoted, every)), "ONE_OF")
+    def write_one_of(self, ways: Sequence[str]) -> str:
+        every = self._escape_markers(ways)
+        return self.lark.add_terminal(" | ".join(map(quote_literal, every)), "ONE_OF")
 
-    def _unmarked(self, ways: Sequence[str]) -> list[str]:
+    def _escape_markers(self, ways: Sequence[str]) -> list[str]:
         """Literals as they can be written without a mark in them."""
-        found = [unmarked(way, self._banned) for way in dict.fromkeys(ways)]
+        found = [escape_markers(way, self._banned_markers) for way in dict.fromkeys(ways)]
         every = [way for way in found if way is not None]
         if not every:
-            raise self._unwritten(ways[0])
+            raise self._unwritable_error(ways[0])
         return every
 
-    def _unwritten(self, what: str) -> Unsupported:
+    def _unwritable_error(self, what: str) -> Unsupported:
         return Unsupported(
             f"`{what[:64]}` cannot be enforced here: it allows what this model's format takes for "
             f"a mark of its own.",
-            param=self._at,
+            param=self._param,
         )
 
-    def text(self, node: Text) -> str:
+    def write_text(self, node: Text) -> str:
         if node.pattern is not None or node.format is not None:
-            return self._patterned(node)
+            return self._write_pattern_text(node)
         body = rf"/\"{CHARACTER}{times(node.least, node.most)}\"/"
-        return self._string(body, "STRING", counted=node != Text())
+        return self._add_string_terminal(body, "STRING", counted=node != Text())
 
-    def _patterned(self, node: Text) -> str:
-        schema = text_schema(node)
-        if not may_hold(schema, self._banned):
-            return self.lark.json(schema)
-        found = patterned(node, self._banned, CHARACTER)
-        return self._guarded(schema) if found is None else self.lark.terminal(found, "STRING")
+    def _write_pattern_text(self, node: Text) -> str:
+        schema = build_text_schema(node)
+        if not may_contain_marker(schema, self._banned_markers):
+            return self.lark.add_json_schema(schema)
+        found = build_pattern_terminal(node, self._banned_markers, CHARACTER)
+        return self._write_delegated_schema(schema) if found is None else self.lark.add_terminal(found, "STRING")
 
-    def _guarded(self, schema: dict[str, Any]) -> str:
+    def _write_delegated_schema(self, schema: dict[str, Any]) -> str:
         """What the engine's own reader makes of a schema, without marks."""
-        found = guarded(schema, self._banned) if self._banned else schema
+        found = guarded(schema, self._banned_markers) if self._banned_markers else schema
         if found is None:
-            raise self._unwritten(json.dumps(schema))
-        return self.lark.json(found)
+            raise self._unwritable_error(json.dumps(schema))
+        return self.lark.add_json_schema(found)
 
-    def _string(self, body: str, hint: str, *, counted: bool) -> str:
+    def _add_string_terminal(self, body: str, hint: str, *, counted: bool) -> str:
         """A terminal for texts that hold no mark."""
-        return self.lark.terminal(body + avoiding(self._banned, counted=counted), hint)
+        return self.lark.add_terminal(body + avoiding(self._banned_markers, counted=counted), hint)
 
-    def worded(self, node: Worded) -> str:
+    def write_grammar_text(self, node: Worded) -> str:
         """A text that keeps to a grammar."""
-        return self._quoted(node, Quotes())
+        return self._write_quoted_text(node, Quotes())
 
-    def _quoted(self, node: Worded, quotes: Quotes) -> str:
-        mark = quoted(quotes.mark)
+    def _write_quoted_text(self, node: Worded, quotes: Quotes) -> str:
+        mark = quote_literal(quotes.mark)
         return f"{mark} {written(self.lark, node, quotes)} {mark}"
 
-    def number(self, node: Number) -> str:
+    def write_number(self, node: Number) -> str:
         if node == Number(integer=node.integer):
-            return self.lark.terminal(INTEGER if node.integer else NUMBER, "NUMBER")
-        return self.lark.json(number_schema(node))
+            return self.lark.add_terminal(INTEGER if node.integer else NUMBER, "NUMBER")
+        return self.lark.add_json_schema(build_number_schema(node))
 
-    def foreign(self, node: Foreign) -> str:
+    def write_delegated(self, node: Foreign) -> str:
         if node.own is not None:
-            return self.value(node.own)
-        return self._guarded(json.loads(node.schema))
+            return self.write_value(node.own)
+        return self._write_delegated_schema(json.loads(node.schema))
 
-    def words(self) -> str:
-        return self.literals(("true", "false", "null"))
+    def write_constants(self) -> str:
+        return self.write_literals(("true", "false", "null"))
 
-    def anything(self) -> str:
-        simple = [self.text(Text()), self.number(Number()), self.words()]
-        return either([*simple, self.value(Object()), self.value(Array())])
+    def write_anything(self) -> str:
+        simple = [self.write_text(Text()), self.write_number(Number()), self.write_constants()]
+        return either([*simple, self.write_value(Object()), self.write_value(Array())])
 
     # lists and objects
 
-    def array(self, node: Array) -> str:
-        inner = items(node, self.value, self.comma)
+    def write_array(self, node: Array) -> str:
+        inner = write_items(node, self.write_value, self.comma)
         if inner:
             inner = inner if node.least else f"({inner})?"
-        return f"{self.lark.opened('[')} {inner} {self.lark.closed(']')}"
+        return f"{self.lark.add_opening_bracket('[')} {inner} {self.lark.add_closing_bracket(']')}"
 
-    def object(self, node: Object) -> str:
-        return f"{self.lark.opened('{')} {self.rest_of(node)}"
+    def write_object(self, node: Object) -> str:
+        return f"{self.lark.add_opening_bracket('{')} {self.write_object_rest(node)}"
 
-    def rest_of(self, node: Object) -> str:
+    def write_object_rest(self, node: Object) -> str:
         """An object whose first brace was written."""
-        return f"{self.members(node)} {self.lark.closed('}')}"
+        return f"{self.write_members(node)} {self.lark.add_closing_bracket('}')}"
 
-    def members(self, node: Object) -> str:
+    def write_members(self, node: Object) -> str:
         """All that stands between the braces."""
-        parts = {name: self.member(name, one) for name, one in node.members if allows(one)}
+        parts = {name: self.write_member(name, one) for name, one in node.members if is_possible(one)}
         others = [(Keys((), node.patterns), node.others), *node.keyed]
         free = [
-            self.member_of(self.other_key(node.names, keys), one)
+            self.write_key_value(self.write_other_key(node.names, keys), one)
             for keys, one in others
-            if allows(one)
+            if is_possible(one)
         ]
         other = either(free) if free else None
         ordered = self._ordered
-        inner = sequence(self.lark, parts, node.required, other, self.comma, ordered=ordered)
+        inner = write_sequence(self.lark, parts, node.required, other, self.comma, ordered=ordered)
         return inner if node.required else f"({inner})?"
 
-    def member(self, name: str, node: Node) -> str:
-        return self.member_of(self.key(name), node)
+    def write_member(self, name: str, node: Node) -> str:
+        return self.write_key_value(self.write_key(name), node)
 
-    def member_of(self, key: str, node: Node) -> str:
-        return f"{key} {self.colon} {self.value(node)}"
+    def write_key_value(self, key: str, node: Node) -> str:
+        return f"{key} {self.colon} {self.write_value(node)}"
 
-    def key(self, name: str) -> str:
+    def write_key(self, name: str) -> str:
         written = (json.dumps(name), json.dumps(name, ensure_ascii=False))
-        return either(map(quoted, self._unmarked(written)))
+        return either(map(quote_literal, self._escape_markers(written)))
 
-    def other_key(self, names: Sequence[str], keys: Keys = ANY_KEYS) -> str:
+    def write_other_key(self, names: Sequence[str], keys: Keys = ANY_KEYS) -> str:
         """A key that is none of these. It has no escapes, so it cannot be one in disguise."""
         count = keys.count
-        body = rf"/\"[^\"\\\x00-\x1f]{count}\"/" + told(names, keys, r"\"")
-        return self._string(body, "KEY", counted=count != "+")
+        body = rf"/\"[^\"\\\x00-\x1f]{count}\"/" + restrict_keys(names, keys, r"\"")
+        return self._add_string_terminal(body, "KEY", counted=count != "+")
 
 
-def told(names: Sequence[str], keys: Keys, quote: str) -> str:
+def restrict_keys(names: Sequence[str], keys: Keys, quote: str) -> str:
     """What to add to the expression of a key so that it is none of these, and of these kinds."""
     taken = "|".join(map(escaped, names))
     found = rf" & ~/{quote}(?:{taken}){quote}/" if taken else ""
@@ -269,5 +274,5 @@ def told(names: Sequence[str], keys: Keys, quote: str) -> str:
     return found + "".join(rf" & ~/{quote}(?:{searched(one)}){quote}/" for one in keys.lacks)
 
 
-def allows(node: Node) -> bool:
+def is_possible(node: Node) -> bool:
     return not isinstance(node, Nothing)

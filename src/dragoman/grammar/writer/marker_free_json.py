@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dragoman.grammar.client.text_syntax import CONTROL, Quotes
-from dragoman.grammar.lark_builder import pattern, times
+from dragoman.grammar.lark_builder import times
 from dragoman.grammar.regex.automaton import Patterns, TooComplex
 from dragoman.grammar.regex.char_sets import Letters, in_class, joined, met, other, these
+from dragoman.grammar.regex.escape import pattern
 from dragoman.grammar.regex.exclude_markers import avoiding
 from dragoman.grammar.regex.full_match import searched
 from dragoman.grammar.regex.regex_parser import Expression, NotRewritten
@@ -22,23 +23,23 @@ from dragoman.grammar.schema.llguidance_schema import asked
 from dragoman.grammar.schema.nodes import Text
 from dragoman.output.arguments.cast import load_value
 
-LONGEST = 20_000  # characters of a pattern once it is rewritten
-SPECIAL: Letters = joined((*CONTROL, *these('"\\')))  # never stand for themselves in a string
-STRANGE = re.compile(r"[<>\[\]]")  # of these no format has more than an address in brackets
+MAX_REGEX_LENGTH = 20_000  # characters of a pattern once it is rewritten
+NEVER_LITERAL: Letters = joined((*CONTROL, *these('"\\')))  # never stand for themselves in a string
+BRACKET = re.compile(r"[<>\[\]]")  # of these no format has more than an address in brackets
 
 
-def held(text: str, marks: Sequence[str]) -> re.Match[str] | None:
+def find_marker(text: str, marks: Sequence[str]) -> re.Match[str] | None:
     """The first mark in a text."""
     return re.search("|".join(map(pattern, marks)), text) if marks else None
 
 
-def unmarked(way: str, marks: Sequence[str]) -> str | None:
+def escape_markers(way: str, marks: Sequence[str]) -> str | None:
     """A value as it was written, with escapes for letters that begin a mark.
 
     None where the reader would not take that for the same value.
     """
     found = way
-    while (mark := held(found, marks)) is not None:
+    while (mark := find_marker(found, marks)) is not None:
         at = mark.start()
         found = f"{found[:at]}\\u{ord(found[at]):04x}{found[at + 1 :]}"
     return found if found == way or load_value(found) == load_value(way) else None
@@ -47,15 +48,15 @@ def unmarked(way: str, marks: Sequence[str]) -> str | None:
 # Texts
 
 
-def may_hold(schema: dict[str, Any], marks: Sequence[str]) -> bool:
+def may_contain_marker(schema: dict[str, Any], marks: Sequence[str]) -> bool:
     """Whether some text that has a pattern or a format, as a schema, holds a mark."""
-    if "pattern" not in schema and all(STRANGE.search(mark) for mark in marks):
+    if "pattern" not in schema and all(BRACKET.search(mark) for mark in marks):
         return False
     mark = "|".join(map(pattern, marks))
     return bool(marks) and asked(schema | {"allOf": [{"pattern": mark}]}) != "empty"
 
 
-def patterned(node: Text, marks: Sequence[str], character: str) -> str | None:
+def build_pattern_terminal(node: Text, marks: Sequence[str], character: str) -> str | None:
     """A terminal for texts in quotes that hold no mark; None where that is too much for us.
 
     `character` is the regular expression of one in quotes.
@@ -65,26 +66,26 @@ def patterned(node: Text, marks: Sequence[str], character: str) -> str | None:
     first = these(mark[0] for mark in marks)
 
     def one(letters: Letters) -> str:
-        ways = [in_class(plain)] if (plain := met(letters, other(SPECIAL))) else []
-        ways += Quotes().escapes(met(letters, SPECIAL))
+        ways = [in_class(plain)] if (plain := met(letters, other(NEVER_LITERAL))) else []
+        ways += Quotes().escapes(met(letters, NEVER_LITERAL))
         begins = [code for low, high in met(letters, first) for code in range(low, high + 1)]
         ways += [rf"\\u{code:04x}" for code in begins]
         return f"(?:{'|'.join(dict.fromkeys(ways))})"
 
     said = [searched(node.pattern)] if node.pattern is not None else []
     said += [FORMATS[node.format]] if node.format is not None else []
-    bodies = [body for body in (_rewritten(whole, one) for whole in said) if body is not None]
+    bodies = [body for body in (_rewrite_regex(whole, one) for whole in said) if body is not None]
     if len(bodies) < len(said):
         return None
     bodies += [f"{character}{times(node.least, node.most)}"]
     return " & ".join(rf"/\"(?:{body})\"/" for body in bodies) + avoiding(marks, counted=True)
 
 
-def _rewritten(whole: str, one: Callable[[Letters], str]) -> str | None:
+def _rewrite_regex(whole: str, one: Callable[[Letters], str]) -> str | None:
     """An expression with each letter written by `one`; None where it is too much."""
     patterns = Patterns()
     try:
         found = patterns.written(Expression(patterns, whole).read(), one)
     except (NotRewritten, TooComplex, RecursionError):
         return None
-    return found if len(found) <= LONGEST else None
+    return found if len(found) <= MAX_REGEX_LENGTH else None

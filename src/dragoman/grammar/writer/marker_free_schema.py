@@ -12,7 +12,7 @@ from typing import Any
 
 from dragoman.grammar.regex.exclude_markers import outright
 from dragoman.grammar.schema.llguidance_schema import asked
-from dragoman.grammar.writer.marker_free_json import held, may_hold
+from dragoman.grammar.writer.marker_free_json import find_marker, may_contain_marker
 from dragoman.types import Json
 
 _IN_PLACE = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
@@ -79,7 +79,7 @@ class _Guard:
     def _listed(self, schema: dict[str, Json]) -> dict[str, Json]:
         values = schema["enum"] if "enum" in schema else [schema["const"]]
         texts = [json.dumps(one, ensure_ascii=False) for one in values]
-        kept = [one for one, text in zip(values, texts, strict=True) if not held(text, self._marks)]
+        kept = [one for one, text in zip(values, texts, strict=True) if not find_marker(text, self._marks)]
         if not kept:
             raise _Marked
         return schema | ({"enum": kept} if "enum" in schema else {})
@@ -94,10 +94,10 @@ class _Guard:
 
     def _object(self, found: dict[str, Json]) -> dict[str, Json]:
         for name in (*found.get("properties", ()), *found.get("required", ())):
-            if held(name, self._marks) is not None:
+            if find_marker(name, self._marks) is not None:
                 raise _Marked
         for name in found.get("patternProperties", ()):
-            if may_hold({"type": "string", "pattern": name}, self._marks):
+            if may_contain_marker({"type": "string", "pattern": name}, self._marks):
                 raise _Marked
         others = found.get("additionalProperties", True)
         if others is False:

@@ -16,7 +16,8 @@ from typing import TypeAlias
 
 from dragoman.grammar.client.grammar_text import Worded, written
 from dragoman.grammar.client.text_syntax import Between
-from dragoman.grammar.lark_builder import ANY, Lark, either, escaped, pattern, quoted
+from dragoman.grammar.lark_builder import ANY, Lark, either, quote_literal
+from dragoman.grammar.regex.escape import escaped, pattern
 from dragoman.grammar.regex.exclude_markers import avoiding
 from dragoman.grammar.regex.full_match import searchable, searched
 from dragoman.grammar.schema.nodes import (
@@ -32,10 +33,15 @@ from dragoman.grammar.schema.nodes import (
     Object,
     Text,
 )
-from dragoman.grammar.writer.json_values import Writer
+from dragoman.grammar.writer.json_values import JsonWriter
 from dragoman.output.arguments.cast import TYPE_ORDER
 from dragoman.output.arguments.parameter_types import ANY_TYPE as ANY_KIND
-from dragoman.output.arguments.parameter_types import STRING, Types, json_type, read_parameter_schema
+from dragoman.output.arguments.parameter_types import (
+    STRING,
+    Types,
+    json_type,
+    read_parameter_schema,
+)
 from dragoman.output.arguments.tags import CDATA
 
 DAY = r"(?:0[1-9]|[12][0-9]|3[01])"
@@ -60,33 +66,33 @@ FORMATS = {
     "uuid": r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
     "uri": r"[a-z][a-z0-9+.\-]{1,15}:\/\/[a-zA-Z0-9.\-]{1,253}(?:\/[a-zA-Z0-9._~\-]{0,64}){0,16}",
 }
-Words: TypeAlias = Text | Exactly | Worded
-EVERY: Types = frozenset(TYPE_ORDER) | STRING
+TextualNode: TypeAlias = Text | Exactly | Worded
+ALL_TYPES: Types = frozenset(TYPE_ORDER) | STRING
 # texts that are read as a value of this kind where a text is allowed too, and how they begin
 BLANK = r"\s\x1c-\x1f"
-NUMERAL = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][\-+]?[0-9]{1,3})?"
-LOOKS = {
-    "integer": (NUMERAL, r"\-0-9"),
-    "number": (NUMERAL, r"\-0-9"),
+NUMBER_REGEX = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][\-+]?[0-9]{1,3})?"
+SCALAR_PATTERNS = {
+    "integer": (NUMBER_REGEX, r"\-0-9"),
+    "number": (NUMBER_REGEX, r"\-0-9"),
     "boolean": ("[tT][rR][uU][eE]|[fF][aA][lL][sS][eE]", "tTfF"),
     "null": ("null|None|NULL|nil", "nN"),
 }
-BEGINS = {"object": r"\{", "array": r"\[("}  # all that begins so is taken for one of these
+FIRST_CHARACTERS = {"object": r"\{", "array": r"\[("}  # all that begins so is taken for one of these
 
 
 @dataclass(frozen=True)
-class Told(Text):
+class UnambiguousText(Text):
     """A text that is none of those which are read as a value of these kinds."""
 
-    taken: Types = ANY_KIND
+    excluded_types: Types = ANY_KIND
 
 
-def body_of(node: Text) -> str:
+def build_text_regex(node: Text) -> str:
     """The regular expression of a text that stands between marks of its own."""
-    return bare_body(node) + (unlike(node.taken) if isinstance(node, Told) else "")
+    return build_bare_regex(node) + (exclude_types(node.excluded_types) if isinstance(node, UnambiguousText) else "")
 
 
-def bare_body(node: Text) -> str:
+def build_bare_regex(node: Text) -> str:
     """The same of any, whatever it may be read as."""
     parts = []
     if node.least or node.most is not None:
@@ -99,14 +105,14 @@ def bare_body(node: Text) -> str:
     return " & ".join(parts) or ANY
 
 
-def unlike(kinds: Types, ends: str | None = None) -> str:
+def exclude_types(kinds: Types, ends: str | None = None) -> str:
     """What to add to the regular expression of a text that is not read as one of these kinds.
 
     A lexer takes all it can get. Where values of these kinds may stand in the place of the text, up
     to a mark that begins with one of `ends`, it must be none as soon as it can be a value.
     """
-    begins = "".join(BEGINS[kind] for kind in sorted(kinds & BEGINS.keys()))
-    looks = [LOOKS[kind] for kind in sorted(kinds & LOOKS.keys())]
+    begins = "".join(FIRST_CHARACTERS[kind] for kind in sorted(kinds & FIRST_CHARACTERS.keys()))
+    looks = [SCALAR_PATTERNS[kind] for kind in sorted(kinds & SCALAR_PATTERNS.keys())]
     words = "|".join(dict.fromkeys(word for word, _ in looks))
     firsts = begins + "".join(
         dict.fromkeys(first for _, first in looks) if ends is not None else ()
@@ -122,12 +128,12 @@ def unlike(kinds: Types, ends: str | None = None) -> str:
     return found
 
 
-def filled(node: Text) -> bool:
+def cannot_be_empty(node: Text) -> bool:
     """Whether a text cannot be empty; what only a pattern could tell is taken for it."""
     return bool(node.least) or node.pattern is not None or node.format is not None
 
 
-def ended_by(
+def write_text_until(
     lark: Lark,
     body: str,
     closes: Sequence[str],
@@ -139,41 +145,41 @@ def ended_by(
 
     With `some` it is not empty.
     """
-    letters = [mark for mark in closes if lark.in_letters(mark)]
-    tokens = [mark for mark in closes if not lark.in_letters(mark)]
+    letters = [mark for mark in closes if lark.is_plain_text(mark)]
+    tokens = [mark for mark in closes if not lark.is_plain_text(mark)]
     counted = body != ANY
     # a text ends at the first of its marks, even where it is too short then
     body += avoiding((*banned, *tokens, *(letters if counted else ())), counted=counted)
     found = []
     if letters:
-        inner = lark.terminal(body, "TEXT")
-        found.append(lark.lazy(f"/(?:{'|'.join(map(pattern, letters))})/", inner))
+        inner = lark.add_terminal(body, "TEXT")
+        found.append(lark.add_text_up_to(f"/(?:{'|'.join(map(pattern, letters))})/", inner))
     if tokens:
         body += "" if counted else avoiding(letters, counted=False)
-        inner = lark.terminal(f"{body} & /(?s:.+)/", "TEXT")
-        found.append(f"{inner}{'' if some else '?'} {lark.marks(tokens)}")
+        inner = lark.add_terminal(f"{body} & /(?s:.+)/", "TEXT")
+        found.append(f"{inner}{'' if some else '?'} {lark.write_any_marker(tokens)}")
     return either(found)
 
 
-class Tags:
+class TaggedValueWriter:
     """Values between tags, for one call."""
 
     def __init__(
-        self, writer: Writer, trim: str, banned: Sequence[str], *, cdata: bool = False
+        self, writer: JsonWriter, trim: str, banned: Sequence[str], *, cdata: bool = False
     ) -> None:
         self._writer = writer
         self._cdata = cdata
         self._lark = writer.lark
-        self._newlines = trim == "newline"
-        self._banned = (*banned, CDATA[0]) if cdata else banned
+        self._trims_newlines = trim == "newline"
+        self._banned_markers = (*banned, CDATA[0]) if cdata else banned
 
-    def split(self, node: Node) -> tuple[list[Words], list[Node]]:
+    def split_text(self, node: Node) -> tuple[list[TextualNode], list[Node]]:
         """What of a node is text, and what is not."""
-        texts: list[Words] = []
+        texts: list[TextualNode] = []
         others: list[Node] = []
         queue, seen = [node], set[Node]()
         while queue:
-            one = self._writer.resolved(queue.pop(0))
+            one = self._writer.resolve(queue.pop(0))
             if one in seen:
                 continue
             seen.add(one)
@@ -191,79 +197,79 @@ class Tags:
                     rest = tuple(value for value in one.values if not value.startswith('"'))
                     texts += [Exactly(said)] if said else []
                     others += [Exactly(rest)] if rest else []
-                case Foreign() if "string" in kinds_of(one):
+                case Foreign() if "string" in list_types(one):
                     texts.append(Text())
                 case _:
                     others.append(one)
         return texts, others
 
-    def value(self, node: Node, closes: Sequence[str]) -> str:
+    def write_value(self, node: Node, closes: Sequence[str]) -> str:
         """A value and what closes it."""
-        texts, others = self.split(node)
-        found = [self.text(one, closes, others) for one in texts]
+        texts, others = self.split_text(node)
+        found = [self.write_text(one, closes, others) for one in texts]
         if self._cdata:
-            found += [self._in_cdata(one, closes, others) for one in texts]
+            found += [self._write_cdata(one, closes, others) for one in texts]
         if others:
-            found.append(self.other(others, closes))
+            found.append(self.write_json(others, closes))
         return either(found)
 
-    def text(self, node: Words, closes: Sequence[str], others: Sequence[Node] = ()) -> str:
+    def write_text(self, node: TextualNode, closes: Sequence[str], others: Sequence[Node] = ()) -> str:
         if isinstance(node, Worded):
-            return self._worded(node, closes)
+            return self._write_grammar_text(node, closes)
         if isinstance(node, Exactly):
-            said = either(self._listed(json.loads(value)) for value in node.values)
-            return f"{said} {self._lark.marks(closes)}"
-        body = bare_body(node) + self._unlike(node, others, closes)
-        if not self._newlines or body == ANY:
-            return ended_by(self._lark, body, closes, self._banned, some=filled(node))
+            said = either(self._write_literal(json.loads(value)) for value in node.values)
+            return f"{said} {self._lark.write_any_marker(closes)}"
+        body = build_bare_regex(node) + self._exclude_other_types(node, others, closes)
+        if not self._trims_newlines or body == ANY:
+            return write_text_until(self._lark, body, closes, self._banned_markers, some=cannot_be_empty(node))
         body += r" & /(?:[^\n](?:(?s:.*)[^\n])?)?/"
         every = [f"\n{mark}" for mark in closes] + list(closes)
-        inner = ended_by(self._lark, body, every, self._banned, some=filled(node))
+        inner = write_text_until(self._lark, body, every, self._banned_markers, some=cannot_be_empty(node))
         return f'"\\n"? {inner}'
 
-    def _listed(self, value: str) -> str:
+    def _write_literal(self, value: str) -> str:
         """A text that is known, with the lines around it: one is left out, so it must be there."""
-        if not self._newlines:
-            return quoted(value)
+        if not self._trims_newlines:
+            return quote_literal(value)
         before = '"\\n"' if value.startswith("\n") else '"\\n"?'
         after = '"\\n"' if value.endswith("\n") else '"\\n"?'
-        return f"({before} {quoted(value)} {after})"
+        return f"({before} {quote_literal(value)} {after})"
 
-    def _unlike(self, node: Text, others: Sequence[Node], closes: Sequence[str] = ()) -> str:
+    def _exclude_other_types(self, node: Text, others: Sequence[Node], closes: Sequence[str] = ()) -> str:
         """What sees to it that a text is not read as something else."""
-        taken = node.taken if isinstance(node, Told) else ANY_KIND
-        firsts = dict.fromkeys(escaped(one[0]) for one in closes if self._lark.in_letters(one))
-        return unlike(bound(others) | taken, "".join(firsts) if closes else None)
+        taken = node.excluded_types if isinstance(node, UnambiguousText) else ANY_KIND
+        firsts = dict.fromkeys(escaped(one[0]) for one in closes if self._lark.is_plain_text(one))
+        return exclude_types(list_restricted_types(others) | taken, "".join(firsts) if closes else None)
 
-    def _worded(self, node: Worded, closes: Sequence[str]) -> str:
+    def _write_grammar_text(self, node: Worded, closes: Sequence[str]) -> str:
         """A text that keeps to a grammar."""
-        marks = [mark for mark in (*closes, *self._banned) if self._lark.in_letters(mark)]
-        breaks = "\n" if self._newlines else ""
+        marks = [mark for mark in (*closes, *self._banned_markers) if self._lark.is_plain_text(mark)]
+        breaks = "\n" if self._trims_newlines else ""
         said = written(self._lark, node, Between(tuple(dict.fromkeys(marks)), breaks))
-        return f"{said} {self._lark.marks(closes)}"
+        return f"{said} {self._lark.write_any_marker(closes)}"
 
-    def _in_cdata(self, node: Words, closes: Sequence[str], others: Sequence[Node]) -> str:
+    def _write_cdata(self, node: TextualNode, closes: Sequence[str], others: Sequence[Node]) -> str:
         """A text in a section of its own, which may hold every mark but the section's end."""
         start, end = CDATA
         if isinstance(node, Exactly):
-            said = either(quoted(json.loads(value)) for value in node.values)
-            inner = f"{said} {quoted(end)}"
+            said = either(quote_literal(json.loads(value)) for value in node.values)
+            inner = f"{said} {quote_literal(end)}"
         elif isinstance(node, Worded):
-            inner = f"{written(self._lark, node, Between((end,)))} {quoted(end)}"
+            inner = f"{written(self._lark, node, Between((end,)))} {quote_literal(end)}"
         else:
-            body = bare_body(node) + self._unlike(node, others)
-            inner = ended_by(self._lark, body, (end,), some=filled(node))
-        line = '"\\n"?' if self._newlines else ""
-        return f"{line} {quoted(start)} {inner} {self._lark.marks(closes)}"
+            body = build_bare_regex(node) + self._exclude_other_types(node, others)
+            inner = write_text_until(self._lark, body, (end,), some=cannot_be_empty(node))
+        line = '"\\n"?' if self._trims_newlines else ""
+        return f"{line} {quote_literal(start)} {inner} {self._lark.write_any_marker(closes)}"
 
-    def other(self, nodes: Sequence[Node], closes: Sequence[str]) -> str:
+    def write_json(self, nodes: Sequence[Node], closes: Sequence[str]) -> str:
         """A value that is written as JSON."""
-        space = self._lark.gap()
-        said = either(map(self._writer.value, nodes))
-        return f"{space} {said} {space} {self._lark.marks(closes)}"
+        space = self._lark.add_optional_space()
+        said = either(map(self._writer.write_value, nodes))
+        return f"{space} {said} {space} {self._lark.write_any_marker(closes)}"
 
 
-def kinds_of(node: Node) -> Types:
+def list_types(node: Node) -> Types:
     """The kinds that a value may be of; of a node with options, see each."""
     match node:
         case Text() | Worded():
@@ -277,28 +283,28 @@ def kinds_of(node: Node) -> Types:
         case Exactly():
             return frozenset(json_type(json.loads(value)) for value in node.values)
         case Foreign():
-            return read_parameter_schema(json.loads(node.schema)).types or EVERY
-    return EVERY
+            return read_parameter_schema(json.loads(node.schema)).types or ALL_TYPES
+    return ALL_TYPES
 
 
-def bound(nodes: Sequence[Node]) -> Types:
+def list_restricted_types(nodes: Sequence[Node]) -> Types:
     """The kinds of which not every value will do: no text beside them may be read as one.
 
     Where any value of a kind is allowed, it does not matter what a text is taken for.
     """
-    kinds = frozenset[str]().union(*map(kinds_of, nodes))
-    return kinds - frozenset[str]().union(*map(_free, nodes)) - STRING
+    kinds = frozenset[str]().union(*map(list_types, nodes))
+    return kinds - frozenset[str]().union(*map(_list_unrestricted_types, nodes)) - STRING
 
 
-def _free(node: Node) -> Types:
+def _list_unrestricted_types(node: Node) -> Types:
     match node:
         case Number() if node == Number(integer=node.integer):
-            return kinds_of(node) | {"integer"}
+            return list_types(node) | {"integer"}
         case Object() | Array() if node in (Object(), Array()):
-            return kinds_of(node)
+            return list_types(node)
         case Exactly():
             whole = (NULL, BOOLEAN)
             return frozenset().union(
-                *(kinds_of(one) for one in whole if set(one.values) <= set(node.values))
+                *(list_types(one) for one in whole if set(one.values) <= set(node.values))
             )
     return ANY_KIND

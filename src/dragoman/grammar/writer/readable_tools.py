@@ -29,83 +29,92 @@ from dragoman.grammar.schema.nodes import (
     Text,
 )
 from dragoman.grammar.schema.simplify import either, inside, leaves, object_, same
-from dragoman.grammar.writer.raw_text import EVERY, Told, bound, kinds_of
-from dragoman.grammar.writer.tool_names import Offer
+from dragoman.grammar.writer.raw_text import (
+    ALL_TYPES,
+    UnambiguousText,
+    list_restricted_types,
+    list_types,
+)
+from dragoman.grammar.writer.tool_names import ParsedTool
 from dragoman.output import spec
 from dragoman.output.arguments.cast import cast
-from dragoman.output.arguments.json_pointer import UnresolvedReference, resolve_reference, escape_token
+from dragoman.output.arguments.json_pointer import (
+    UnresolvedReference,
+    escape_token,
+    resolve_reference,
+)
 from dragoman.output.arguments.parameter_types import STRING, Types, read_parameter_schema
 from dragoman.output.arguments.tags import CDATA
 from dragoman.types import Json
 
 UNKNOWN = "\0"  # a name that no schema knows
-WIDEST = 256  # places that are looked at for a name
+MAX_VISITED = 256  # places that are looked at for a name
 
 
-def fitted(tools: spec.ToolFormat, offer: Offer, parameters: Json) -> tuple[Offer, list[str]]:
+def adapt_tool(tools: spec.ToolFormat, offer: ParsedTool, parameters: Json) -> tuple[ParsedTool, list[str]]:
     """The tool as this format can write it, and the pointers of what is not enforced then."""
     found = offer
     loose: list[str] = []
     for body in tools.bodies:
-        fit = _Fit(tools, body, found, parameters)
-        loose += fit.unwritten()
-        found = fit.offer()
+        fit = _ToolAdapter(tools, body, found, parameters)
+        loose += fit.iter_unwritable()
+        found = fit.adapt()
         loose += fit.misread
     return found, list(dict.fromkeys(loose))
 
 
-class _Fit:
+class _ToolAdapter:
     """Fits a tool to one way of writing arguments."""
 
     def __init__(
-        self, tools: spec.ToolFormat, body: spec.CallBody, offer: Offer, parameters: Json
+        self, tools: spec.ToolFormat, body: spec.CallBody, offer: ParsedTool, parameters: Json
     ) -> None:
         self._body = body
-        self._offer = offer
+        self._tool = offer
         self._parameters = parameters
         self._reader = read_parameter_schema(parameters)
         self._deep = isinstance(body, spec.NestedElements)
         # whether the format itself says what a value is, or at least what a text is
-        self._inline = _inline(body)
-        self._told = self._inline or (isinstance(body, spec.NamedObject) and not body.casts_strings)
-        self._unknown = _unknown(body)
-        self._marks = _marks(tools, body)
-        self._known: dict[str, Types] = {}
-        self._done: dict[tuple[Node, Types | None], Node] = {}
-        self._lost = ""  # the place of what no value is left of
+        self._states_types = _states_types(body)
+        self._marks_text = self._states_types or (isinstance(body, spec.NamedObject) and not body.casts_strings)
+        self._default_types = _list_default_types(body)
+        self._end_markers = _list_end_markers(tools, body)
+        self._types_by_name: dict[str, Types] = {}
+        self._adapted: dict[tuple[Node, Types | None], Node] = {}
+        self._empty_pointer = ""  # the place of what no value is left of
         self.misread: list[str] = []
 
     # what is written otherwise than a schema demands
 
-    def unwritten(self) -> Iterator[str]:
+    def iter_unwritable(self) -> Iterator[str]:
         """Places of what the format has no way to write."""
         body = self._body
         bare = isinstance(body, spec.NamedObject) and body.unquoted_values
         one_by_one = isinstance(body, spec.TaggedArguments | spec.NestedElements | spec.PythonCalls)
         if not bare and not one_by_one:
             return
-        if any(isinstance(one, Foreign) for one in self._offer.options):
+        if any(isinstance(one, Foreign) for one in self._tool.argument_nodes):
             yield ""
         if isinstance(body, spec.PythonCalls):
             return
-        for key, node in self._members():
-            for one in self._below(node) if bare or self._deep else self._leaves(node):
-                if isinstance(one, Foreign) and (bare or "string" in kinds_of(one)):
-                    yield _place(self._parameters, key)
+        for key, node in self._iter_members():
+            for one in self._iter_descendants(node) if bare or self._deep else self._list_leaves(node):
+                if isinstance(one, Foreign) and (bare or "string" in list_types(one)):
+                    yield _find_pointer(self._parameters, key)
                 elif isinstance(one, Text) and one.pattern and not searchable(one.pattern):
-                    yield _pattern_place(self._parameters, one.pattern)
+                    yield _find_pattern_pointer(self._parameters, one.pattern)
 
-    def _members(self) -> Iterator[tuple[str | None, Node]]:
+    def _iter_members(self) -> Iterator[tuple[str | None, Node]]:
         """The members of all options; what others may be has no name."""
-        for node in self._offer.options:
+        for node in self._tool.argument_nodes:
             if isinstance(node, Object):
                 yield from node.members
                 yield None, node.others
 
-    def _leaves(self, node: Node) -> list[Node]:
-        return leaves(node, self._offer.definitions)
+    def _list_leaves(self, node: Node) -> list[Node]:
+        return leaves(node, self._tool.definitions)
 
-    def _below(self, node: Node) -> Iterator[Node]:
+    def _iter_descendants(self, node: Node) -> Iterator[Node]:
         """A node and all that is in it."""
         queue, seen = [node], set[Node]()
         while queue:
@@ -113,143 +122,143 @@ class _Fit:
             if one not in seen:
                 seen.add(one)
                 yield one
-                queue += [self._offer.definitions[one.name]] if isinstance(one, Named) else []
+                queue += [self._tool.definitions[one.name]] if isinstance(one, Named) else []
                 queue += inside(one)
 
     # what is read otherwise than it was meant
 
-    def offer(self) -> Offer:
+    def adapt(self) -> ParsedTool:
         """The tool with nothing left in it that is read as something else."""
-        body, offer = self._body, self._offer
+        body, offer = self._body, self._tool
         typed = isinstance(body, spec.NamedObject) and body.types_from_schema
         if not typed and not isinstance(body, spec.TaggedArguments | spec.NestedElements):
             return offer
-        made = [self._option(one) if isinstance(one, Object) else one for one in offer.options]
+        made = [self._adapt_option(one) if isinstance(one, Object) else one for one in offer.argument_nodes]
         kept = [one for one in made if not isinstance(one, Nothing)]
         if not kept:
             raise Unsupported(
-                f"`{offer.at}`: no value that `{self._lost}` allows can be written in this model's "
+                f"`{offer.param}`: no value that `{self._empty_pointer}` allows can be written in this model's "
                 f"format.",
-                param=offer.at,
+                param=offer.param,
             )
         if self._deep:
-            known = {name: self._value(node, None) for name, node in offer.definitions.items()}
+            known = {name: self._adapt_node(node, None) for name, node in offer.definitions.items()}
             return replace(offer, root=either(kept), definitions=known)
-        return offer if tuple(made) == offer.options else replace(offer, root=either(kept))
+        return offer if tuple(made) == offer.argument_nodes else replace(offer, root=either(kept))
 
-    def _option(self, node: Object) -> Node:
-        members = tuple((key, self._argument(key, one, (key,))) for key, one in node.members)
-        strange = [name for name, _ in self._members() if name and name not in node.names]
-        others = self._argument(None, node.others, (*strange, UNKNOWN))
+    def _adapt_option(self, node: Object) -> Node:
+        members = tuple((key, self._adapt_argument(key, one, (key,))) for key, one in node.members)
+        strange = [name for name, _ in self._iter_members() if name and name not in node.names]
+        others = self._adapt_argument(None, node.others, (*strange, UNKNOWN))
         return object_(replace(node, members=members, others=others))
 
-    def _argument(self, key: str | None, node: Node, names: Sequence[str]) -> Node:
+    def _adapt_argument(self, key: str | None, node: Node, names: Sequence[str]) -> Node:
         """A node of the root, which the reader reads by what it knows of these names."""
         if isinstance(node, Anything | Nothing):
             return node
-        types = [self._types(name) for name in dict.fromkeys(names)]
-        sure = frozenset[str]().union(*map(_sure, self._leaves(node)))
-        if any(not _covers(some, kind) for some in types for kind in sure):
-            self.misread.append(_place(self._parameters, key))
-        found = self._value(node, frozenset().union(*types))
+        types = [self._get_types(name) for name in dict.fromkeys(names)]
+        sure = frozenset[str]().union(*map(_list_certain_types, self._list_leaves(node)))
+        if any(not _includes_type(some, kind) for some in types for kind in sure):
+            self.misread.append(_find_pointer(self._parameters, key))
+        found = self._adapt_node(node, frozenset().union(*types))
         if isinstance(found, Nothing):
-            self._lost = _place(self._parameters, key)
+            self._empty_pointer = _find_pointer(self._parameters, key)
         return found
 
-    def _types(self, name: str) -> Types:
+    def _get_types(self, name: str) -> Types:
         """What the reader takes a value for."""
-        if self._inline:
-            return EVERY
-        if name not in self._known:
-            self._known[name] = self._reader.member(name).types
-        return self._known[name] or self._unknown
+        if self._states_types:
+            return ALL_TYPES
+        if name not in self._types_by_name:
+            self._types_by_name[name] = self._reader.member(name).types
+        return self._types_by_name[name] or self._default_types
 
-    def _value(self, node: Node, types: Types | None) -> Node:
+    def _adapt_node(self, node: Node, types: Types | None) -> Node:
         """A node where the reader knows these types; None where it knows those of the node."""
         key = node, types
-        if key not in self._done:
-            self._done[key] = node  # for whatever refers back to it
-            self._done[key] = self._fitted(node, types)
-        return self._done[key]
+        if key not in self._adapted:
+            self._adapted[key] = node  # for whatever refers back to it
+            self._adapted[key] = self._adapt_new_node(node, types)
+        return self._adapted[key]
 
-    def _fitted(self, node: Node, types: Types | None) -> Node:
-        leaves = self._leaves(node)
+    def _adapt_new_node(self, node: Node, types: Types | None) -> Node:
+        leaves = self._list_leaves(node)
         if any(isinstance(one, Anything | Worded) for one in leaves):
             return node
-        own = frozenset[str]().union(*map(kinds_of, leaves))
+        own = frozenset[str]().union(*map(list_types, leaves))
         read = own if types is None else types
-        kept = [self._kept(one, read) for one in leaves]
-        left = frozenset[str]().union(*map(kinds_of, kept))
-        taken = frozenset(kind for kind in read - STRING if not _covers(left, kind))
+        kept = [self._drop_unreadable_values(one, read) for one in leaves]
+        left = frozenset[str]().union(*map(list_types, kept))
+        taken = frozenset(kind for kind in read - STRING if not _includes_type(left, kind))
         if isinstance(self._body, spec.NamedObject):
-            taken |= bound(kept)  # beside tags that is done where they are written
-        if self._told:
+            taken |= list_restricted_types(kept)  # beside tags that is done where they are written
+        if self._marks_text:
             taken = frozenset()
-        made = [self._leaf(one, taken, kept) for one in kept]
+        made = [self._adapt_leaf(one, taken, kept) for one in kept]
         return node if made == leaves else either(made)
 
-    def _kept(self, node: Node, read: Types) -> Node:
+    def _drop_unreadable_values(self, node: Node, read: Types) -> Node:
         """A node without the values that do not come back."""
         if not isinstance(node, Exactly):
             return node
-        return Exactly(tuple(one for one in node.values if self._comes_back(one, read)))
+        return Exactly(tuple(one for one in node.values if self._is_read_back(one, read)))
 
-    def _leaf(self, node: Node, taken: Types, leaves: Sequence[Node]) -> Node:
+    def _adapt_leaf(self, node: Node, taken: Types, leaves: Sequence[Node]) -> Node:
         match node:
             case Exactly(()):
                 return Nothing()
             case Text() if taken:
-                return Told(node.least, node.most, node.pattern, node.format, taken)
+                return UnambiguousText(node.least, node.most, node.pattern, node.format, taken)
             case Object() if self._deep:
-                return self._object(node, [one for one in leaves if isinstance(one, Object)])
+                return self._adapt_object(node, [one for one in leaves if isinstance(one, Object)])
             case Array() if self._deep:
-                first = tuple(self._value(one, None) for one in node.first)
-                return replace(node, first=first, rest=self._value(node.rest, None))
+                first = tuple(self._adapt_node(one, None) for one in node.first)
+                return replace(node, first=first, rest=self._adapt_node(node.rest, None))
         return node
 
-    def _object(self, node: Object, every: Sequence[Object]) -> Node:
+    def _adapt_object(self, node: Object, every: Sequence[Object]) -> Node:
         """An object in another one; `every` are the objects that it may also be."""
 
         def member(key: str, inner: Node) -> Node:
             nodes = [dict(one.members).get(key, one.others) for one in every]
-            kinds = [kinds_of(leaf) for one in nodes for leaf in self._leaves(one)]
-            types = frozenset[str]().union(*(some for some in kinds if some != EVERY))
-            return self._value(inner, types if len(every) > 1 else None)
+            kinds = [list_types(leaf) for one in nodes for leaf in self._list_leaves(one)]
+            types = frozenset[str]().union(*(some for some in kinds if some != ALL_TYPES))
+            return self._adapt_node(inner, types if len(every) > 1 else None)
 
         members = tuple((key, member(key, inner)) for key, inner in node.members)
         return object_(replace(node, members=members))
 
-    def _comes_back(self, value: str, types: Types) -> bool:
+    def _is_read_back(self, value: str, types: Types) -> bool:
         """Whether the reader makes of a value what it is."""
         meant = json.loads(value)
         if isinstance(meant, str):
-            if any((meant + one).find(one) < len(meant) for one in self._marks):
+            if any((meant + one).find(one) < len(meant) for one in self._end_markers):
                 return False
-            return self._told or json.loads(cast(meant, types)) == meant
-        return self._inline or same(json.loads(cast(value, types))) == same(meant)
+            return self._marks_text or json.loads(cast(meant, types)) == meant
+        return self._states_types or same(json.loads(cast(value, types))) == same(meant)
 
 
-def _inline(body: spec.CallBody) -> bool:
+def _states_types(body: spec.CallBody) -> bool:
     return isinstance(body, spec.TaggedArguments) and "{" in body.key_spelling.replace("{key}", "")
 
 
-def _unknown(body: spec.CallBody) -> Types:
+def _list_default_types(body: spec.CallBody) -> Types:
     """What a value is surely read as of which the reader's schema says nothing."""
     if isinstance(body, spec.TaggedArguments):
         return STRING if body.untyped == "text" else frozenset()
-    return EVERY if isinstance(body, spec.NamedObject) else frozenset()
+    return ALL_TYPES if isinstance(body, spec.NamedObject) else frozenset()
 
 
-def _sure(node: Node) -> Types:
+def _list_certain_types(node: Node) -> Types:
     """The kinds that must be read as such; of listed values, those are left that are."""
-    return frozenset() if isinstance(node, Exactly) else kinds_of(node)
+    return frozenset() if isinstance(node, Exactly) else list_types(node)
 
 
-def _covers(types: Types, kind: str) -> bool:
+def _includes_type(types: Types, kind: str) -> bool:
     return kind in types or (kind == "integer" and "number" in types)
 
 
-def _marks(tools: spec.ToolFormat, body: spec.CallBody) -> list[str]:
+def _list_end_markers(tools: spec.ToolFormat, body: spec.CallBody) -> list[str]:
     """What ends a value, wherever in it it stands."""
     after = (*tools.call.close, *tools.section.close)
     found: Iterable[str] = ()
@@ -268,10 +277,10 @@ def _marks(tools: spec.ToolFormat, body: spec.CallBody) -> list[str]:
 # places
 
 
-def _place(root: Json, key: str | None) -> str:
+def _find_pointer(root: Json, key: str | None) -> str:
     """Where a schema speaks of a parameter, or of those that it does not name."""
     queue, seen = [("", root)], set[int]()
-    while queue and len(seen) < WIDEST:
+    while queue and len(seen) < MAX_VISITED:
         where, node = queue.pop(0)
         if not isinstance(node, dict) or id(node) in seen:
             continue
@@ -287,7 +296,7 @@ def _place(root: Json, key: str | None) -> str:
     return ""
 
 
-def _pattern_place(root: Json, pattern: str) -> str:
+def _find_pattern_pointer(root: Json, pattern: str) -> str:
     queue: list[tuple[str, Json]] = [("", root)]
     while queue:
         where, node = queue.pop()

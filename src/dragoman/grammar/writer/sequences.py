@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dragoman.grammar.lark_builder import EMPTY, Lark, times
 from dragoman.grammar.schema.nodes import Array, Node, Nothing
 
-MOST_BITS = 60  # members that may come in any order: a rule's parameter has 64 bits
+MAX_UNORDERED = 60  # members that may come in any order: a rule's parameter has 64 bits
 
 
-def sequence(
+def write_sequence(
     lark: Lark,
     parts: Mapping[str, str],
     required: frozenset[str],
@@ -25,35 +25,35 @@ def sequence(
     """
     if not parts:
         return EMPTY if other is None else f"{other} ({lead} {other})*"
-    write = _in_order if ordered or len(parts) > MOST_BITS else _in_any_order
+    write = _write_in_order if ordered or len(parts) > MAX_UNORDERED else _write_in_any_order
     return write(lark, parts, required, other, lead)
 
 
-def _in_order(
+def _write_in_order(
     lark: Lark, parts: Mapping[str, str], required: frozenset[str], other: str | None, lead: str
 ) -> str:
     """Two chains of rules: one for when something was written before, one for when not."""
-    parts = {name: lark.rule(part, "part") for name, part in parts.items()}
+    parts = {name: lark.add_rule(part, "part") for name, part in parts.items()}
     more = "" if other is None else f"({lead} {other})*"
-    begun = lark.rule(more or EMPTY, "rest")
-    fresh = None if other is None else lark.rule(f"{other} {more}", "rest")
+    begun = lark.add_rule(more or EMPTY, "rest")
+    fresh = None if other is None else lark.add_rule(f"{other} {more}", "rest")
     for name, part in reversed(list(parts.items())):
         options = [f"{part} {begun}"]
         if name in required:
-            fresh = lark.rule(options[0], "rest")
-            begun = lark.rule(f"{lead} {part} {begun}", "rest")
+            fresh = lark.add_rule(options[0], "rest")
+            begun = lark.add_rule(f"{lead} {part} {begun}", "rest")
             continue
         options += [] if fresh is None else [fresh]
-        fresh = lark.rule(" | ".join(options), "rest")
-        begun = lark.rule(f"{lead} {part} {begun} | {begun}", "rest")
+        fresh = lark.add_rule(" | ".join(options), "rest")
+        begun = lark.add_rule(f"{lead} {part} {begun} | {begun}", "rest")
     return fresh or EMPTY
 
 
-def _in_any_order(
+def _write_in_any_order(
     lark: Lark, parts: Mapping[str, str], required: frozenset[str], other: str | None, lead: str
 ) -> str:
     """A rule with a bit for each part, set when it was written; required ones have the first."""
-    parts = {name: lark.rule(part, "part") for name, part in parts.items()}
+    parts = {name: lark.add_rule(part, "part") for name, part in parts.items()}
     bits = sorted(parts, key=lambda name: name not in required)
     needed = sum(name in required for name in bits)
     more = lark.reserve("more")
@@ -68,10 +68,10 @@ def _in_any_order(
         lines.append(f"{lead} {other} {more}::_")
         first.append(f"{other} {more}::0")
     lark.define(f"{more}::_", "\n  | ".join(lines))
-    return lark.rule("\n  | ".join(first), "members")
+    return lark.add_rule("\n  | ".join(first), "members")
 
 
-def items(node: Array, write: Callable[[Node], str], lead: str) -> str:
+def write_items(node: Array, write: Callable[[Node], str], lead: str) -> str:
     """The items of a list that has one at least, `lead` between two; empty if it can have none."""
     most = node.most
     if most is None and isinstance(node.rest, Nothing):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dragoman.errors import Unsupported
-from dragoman.grammar.lark_builder import Lark, quoted
+from dragoman.grammar.lark_builder import Lark, quote_literal
 from dragoman.grammar.schema.nodes import Anything, Foreign, Node, Object
 from dragoman.grammar.schema.simplify import leaves
 from dragoman.output import spec
@@ -19,58 +19,58 @@ PYTHON_NAME = re.compile(r"[^\W\d][\w.\-]*")
 
 
 @dataclass(frozen=True)
-class Offer:
+class ParsedTool:
     """A tool that may be called."""
 
     name: str
     root: Node
     definitions: Mapping[str, Node]
-    at: str = "tools"  # what the client calls its place
+    param: str = "tools"  # what the client calls its place
     strict: bool = False
 
     @property
-    def options(self) -> tuple[Node, ...]:
+    def argument_nodes(self) -> tuple[Node, ...]:
         """The objects that its arguments may be."""
         every = leaves(self.root, self.definitions)
         plain = [Object() if isinstance(node, Anything) else node for node in every]
         return tuple(node for node in plain if isinstance(node, Object | Foreign))
 
 
-def objects_of(offer: Offer) -> list[Object]:
+def list_argument_objects(offer: ParsedTool) -> list[Object]:
     """The same where each member is written by itself."""
-    return [node if isinstance(node, Object) else Object() for node in offer.options]
+    return [node if isinstance(node, Object) else Object() for node in offer.argument_nodes]
 
 
-def worded(lark: Lark, way: str, name: str, body: spec.CallBody, **words: str) -> str:
+def write_name(lark: Lark, way: str, name: str, body: spec.CallBody, **words: str) -> str:
     """A name with what the format writes around it."""
     if isinstance(body, spec.TaggedArguments) and body.html_entities:
         name = html.escape(name)
     found = []
     for part in SLOT.split(way):
         if part in FREE:
-            found.append(lark.terminal(FREE[part], "ID"))
+            found.append(lark.add_terminal(FREE[part], "ID"))
         elif part == "{name}":
-            found.append(quoted(name))
+            found.append(quote_literal(name))
         elif part[1:-1] in words:
             found.append(words[part[1:-1]])
         elif part:
-            found.append(lark.mark(part))
+            found.append(lark.write_marker(part))
     return " ".join(found)
 
 
-def check_name(tools: spec.ToolFormat, offer: Offer) -> None:
+def check_name(tools: spec.ToolFormat, offer: ParsedTool) -> None:
     """Refuse a name that the format's reader would not read back."""
     for body in tools.bodies:
-        if _reads_back(body, offer.name):
+        if _is_readable_name(body, offer.name):
             return
     raise Unsupported(
         f"A tool called `{offer.name[:64]}` cannot be called in this model's format "
         f"(`{tools.name}`). Use letters, digits, `_` and `-` only.",
-        param=offer.at,
+        param=offer.param,
     )
 
 
-def _reads_back(body: spec.CallBody, name: str) -> bool:
+def _is_readable_name(body: spec.CallBody, name: str) -> bool:
     match body:
         case spec.JsonObjects():
             return True

@@ -32,21 +32,27 @@ def marker_set(*which: str) -> MarkerSet:
     return MarkerSet(which)
 
 
-def next_char(src: TextBuffer) -> ReadSteps[str]:
-    """The next letter that is no white space; the text may be cut before one comes."""
-    yield from skip_space(src)
-    letter = yield from peek_char(src)
-    if not letter:
+def next_char(buffer: TextBuffer) -> ReadSteps[str]:
+    """The next char that is no white space; the text may be cut before one comes."""
+    yield from skip_space(buffer)
+    char = yield from peek_char(buffer)
+    if not char:
         raise UnexpectedEnd
-    return letter
+    return char
 
 
-def read_arguments_value(src: TextBuffer, calls: CallRecorder, body: NamedObject | None = None) -> ReadSteps[None]:
+def read_arguments_value(
+    buffer: TextBuffer, calls: CallRecorder, body: NamedObject | None = None
+) -> ReadSteps[None]:
     """Arguments that are one value, handed out as they come."""
     quotes = marker_set(*body.string_markers) if body is not None and body.string_markers else None
     loose = body is not None and body.unquoted_values
-    types = calls.tools.parameter_types(calls.name) if body is not None and body.types_from_schema else None
-    value = ValueReader(src, calls.write_arguments, quotes, loose, types)
+    types = (
+        calls.tools.parameter_types(calls.name)
+        if body is not None and body.types_from_schema
+        else None
+    )
+    value = ValueReader(buffer, calls.write_arguments, quotes, loose, types)
     value.must_be_object = True
     value.colon_optional = body is not None
     value.end_markers = calls.end_markers
@@ -56,42 +62,42 @@ def read_arguments_value(src: TextBuffer, calls: CallRecorder, body: NamedObject
     yield from value.read()
 
 
-def collect_value(src: TextBuffer) -> ReadSteps[str]:
+def collect_value(buffer: TextBuffer) -> ReadSteps[str]:
     """A value that nothing is done with yet."""
     parts: list[str] = []
-    yield from ValueReader(src, parts.append).read()
+    yield from ValueReader(buffer, parts.append).read()
     return "".join(parts)
 
 
 # Objects
 
 
-def read_objects(src: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
+def read_objects(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
     """One object, or a list of them."""
-    letter = yield from next_char(src)
-    if letter == "{":
-        yield from read_call_object(src, body, calls)
+    char = yield from next_char(buffer)
+    if char == "{":
+        yield from read_call_object(buffer, body, calls)
         return
-    if letter != "[":
+    if char != "[":
         raise Mismatch
-    src.pos += 1
-    yield from read_object_list(src, body, calls)
+    buffer.pos += 1
+    yield from read_object_list(buffer, body, calls)
 
 
-def read_object_list(src: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
+def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
     """The objects of a list whose bracket was read."""
     while True:
-        letter = yield from next_char(src)
-        if letter == "]":
-            src.pos += 1
+        char = yield from next_char(buffer)
+        if char == "]":
+            buffer.pos += 1
             if not calls.has_call and not calls.has_rejected_call:
                 raise Mismatch
             return
-        if letter == "{":
+        if char == "{":
             calls.start_next_call()
-            yield from read_call_object(src, body, calls)
-        elif letter == "," and (calls.has_call or calls.has_rejected_call):
-            src.pos += 1
+            yield from read_call_object(buffer, body, calls)
+        elif char == "," and (calls.has_call or calls.has_rejected_call):
+            buffer.pos += 1
         else:
             raise Mismatch
 
@@ -108,9 +114,9 @@ class _CallFields:
         self.has_other_members = False  # whether there are members that are no part of a call
 
 
-def read_call_object(src: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
+def read_call_object(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
     said = _CallFields()
-    yield from read_members(src, body, calls, said)
+    yield from read_members(buffer, body, calls, said)
     if said.name is None:
         raise Mismatch
     if not said.is_emitted:
@@ -121,47 +127,51 @@ def read_call_object(src: TextBuffer, body: JsonObjects, calls: CallRecorder) ->
     calls.close_call()
 
 
-def read_members(src: TextBuffer, body: JsonObjects, calls: CallRecorder, said: _CallFields) -> ReadSteps[None]:
+def read_members(
+    buffer: TextBuffer, body: JsonObjects, calls: CallRecorder, said: _CallFields
+) -> ReadSteps[None]:
     """The members of an object, from its opening brace to its closing one."""
-    src.pos += 1
+    buffer.pos += 1
     while True:
-        letter = yield from next_char(src)
-        if letter == "}":
-            src.pos += 1
+        char = yield from next_char(buffer)
+        if char == "}":
+            buffer.pos += 1
             return
-        if letter == ",":
-            src.pos += 1
+        if char == ",":
+            buffer.pos += 1
             continue
-        if letter not in ('"', "'"):
+        if char not in ('"', "'"):
             raise Mismatch
-        key = load_value((yield from collect_value(src)))
-        letter = yield from next_char(src)
-        if letter != ":" or not isinstance(key, str):
+        key = load_value((yield from collect_value(buffer)))
+        char = yield from next_char(buffer)
+        if char != ":" or not isinstance(key, str):
             raise Mismatch
-        src.pos += 1
-        yield from skip_space(src)
-        yield from read_member(src, body, calls, said, key)
+        buffer.pos += 1
+        yield from skip_space(buffer)
+        yield from read_member(buffer, body, calls, said, key)
 
 
-def read_member(src: TextBuffer, body: JsonObjects, calls: CallRecorder, said: _CallFields, key: str) -> ReadSteps[None]:
-    letter = yield from peek_char(src)
+def read_member(
+    buffer: TextBuffer, body: JsonObjects, calls: CallRecorder, said: _CallFields, key: str
+) -> ReadSteps[None]:
+    char = yield from peek_char(buffer)
     if body.keyed and said.name is None:
         said.name = key
-        yield from read_arguments(src, calls, said, letter)
-    elif key in body.name and letter == "{" and said.name is None and not said.is_nested:
+        yield from read_arguments(buffer, calls, said, char)
+    elif key in body.name and char == "{" and said.name is None and not said.is_nested:
         said.is_nested = True
-        yield from read_members(src, body, calls, said)  # {"function": {"name": ..., ...}}
+        yield from read_members(buffer, body, calls, said)  # {"function": {"name": ..., ...}}
     elif key in body.name and said.name is None:
-        if letter not in ("'", '"'):
+        if char not in ("'", '"'):
             raise Mismatch
-        name = load_value((yield from collect_value(src)))
+        name = load_value((yield from collect_value(buffer)))
         if not isinstance(name, str) or not name or LONE_SURROGATE.search(name):
             raise Mismatch
         said.name = name
     elif key in body.arguments and not said.is_emitted and said.early_arguments is None:
-        yield from read_arguments(src, calls, said, letter)
+        yield from read_arguments(buffer, calls, said, char)
     else:
-        value = yield from collect_value(src)
+        value = yield from collect_value(buffer)
         if key in body.id:
             found = load_value(value)
             said.id = found if isinstance(found, str) and not LONE_SURROGATE.search(found) else ""
@@ -169,16 +179,18 @@ def read_member(src: TextBuffer, body: JsonObjects, calls: CallRecorder, said: _
             said.has_other_members = True
 
 
-def read_arguments(src: TextBuffer, calls: CallRecorder, said: _CallFields, letter: str) -> ReadSteps[None]:
+def read_arguments(
+    buffer: TextBuffer, calls: CallRecorder, said: _CallFields, char: str
+) -> ReadSteps[None]:
     """Arguments as an object; as text that holds one; or none at all."""
-    if letter == "{" and said.name is not None:
+    if char == "{" and said.name is not None:
         calls.open_call(said.name, said.id)
         said.is_emitted = True
-        yield from read_arguments_value(src, calls)
+        yield from read_arguments_value(buffer, calls)
         return
-    text = yield from collect_value(src)
+    text = yield from collect_value(buffer)
     value = load_value(text)
-    if isinstance(value, str) and letter in ("'", '"'):
+    if isinstance(value, str) and char in ("'", '"'):
         text = value
         value = load_value(value) if value.strip() else None
     if value is None and text.strip() in ("null", ""):
@@ -195,32 +207,32 @@ def read_arguments(src: TextBuffer, calls: CallRecorder, said: _CallFields, lett
 # Named
 
 
-def read_named_call(src: TextBuffer, body: NamedObject, calls: CallRecorder) -> ReadSteps[None]:
+def read_named_call(buffer: TextBuffer, body: NamedObject, calls: CallRecorder) -> ReadSteps[None]:
     """A name, what ends it, and an object."""
-    text, mark, end = yield from read_until(src, marker_set(*body.name_ends, "{"))
-    if mark != "{":
-        src.pos = end
+    text, marker, end = yield from read_until(buffer, marker_set(*body.name_ends, "{"))
+    if marker != "{":
+        buffer.pos = end
     found = re.fullmatch(body.name_pattern, text.strip())
     if found is None:
         raise Mismatch
     groups = found.groupdict()
-    yield from read_named_arguments(src, body, calls, groups["name"], groups.get("id") or "")
+    yield from read_named_arguments(buffer, body, calls, groups["name"], groups.get("id") or "")
 
 
 def read_named_arguments(
-    src: TextBuffer, body: NamedObject, calls: CallRecorder, name: str, own: str = ""
+    buffer: TextBuffer, body: NamedObject, calls: CallRecorder, name: str, own: str = ""
 ) -> ReadSteps[None]:
     calls.open_call(name, own)
-    letter = yield from next_char(src)
-    if letter != "{":
+    char = yield from next_char(buffer)
+    if char != "{":
         if not body.fence:
             raise Mismatch
-        yield from read_marker(src, marker_set(*body.fence))
-        letter = yield from next_char(src)
-        if letter != "{":
+        yield from read_marker(buffer, marker_set(*body.fence))
+        char = yield from next_char(buffer)
+        if char != "{":
             raise Mismatch
-    yield from read_arguments_value(src, calls, body)
+    yield from read_arguments_value(buffer, calls, body)
     calls.close_call()
     if body.fence:
-        yield from skip_space(src)
-        yield from read_marker(src, marker_set(*(mark.strip() for mark in body.fence)))
+        yield from skip_space(buffer)
+        yield from read_marker(buffer, marker_set(*(marker.strip() for marker in body.fence)))

@@ -128,13 +128,13 @@ def _repair(text: str) -> str | None:
     """The same for what only looks like it: read as the arguments of a call are."""
     if text[:1] not in ("{", "[", "(", '"', "'") and text not in ("True", "False", "None"):
         return None
-    src, parts = TextBuffer(), list[str]()
-    src.push(text)
-    src.finish()
+    buffer, parts = TextBuffer(), list[str]()
+    buffer.push(text)
+    buffer.finish()
     try:
-        for _ in ValueReader(src, parts.append).read():
+        for _ in ValueReader(buffer, parts.append).read():
             pass
-        if src.has_more:
+        if buffer.has_more:
             return None
         made = "".join(parts)
         return made if dump_json(_load_strict(made)) else None

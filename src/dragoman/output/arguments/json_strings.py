@@ -1,4 +1,4 @@
-"""Words and letters of literals, as JSON writes them."""
+"""Words and characters of literals, as JSON writes them."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ def _number_to_json(word: str) -> str | None:
     return None
 
 
-def read_escape(src: TextBuffer) -> ReadSteps[str]:
+def read_escape(buffer: TextBuffer) -> ReadSteps[str]:
     """An escape, from its backslash on, as JSON writes it."""
     while True:
-        letter = src.text[src.pos + 1 : src.pos + 2]
-        need = _ESCAPE_LENGTHS.get(letter, 1)
-        if letter and len(src.text) - src.pos > need:
+        char = buffer.text[buffer.pos + 1 : buffer.pos + 2]
+        need = _ESCAPE_LENGTHS.get(char, 1)
+        if char and len(buffer.text) - buffer.pos > need:
             break
-        if src.ended:
-            src.pos = len(src.text)
+        if buffer.ended:
+            buffer.pos = len(buffer.text)
             raise UnexpectedEnd
         yield
-    found = _ESCAPE.match(src.text, src.pos + 1)
+    found = _ESCAPE.match(buffer.text, buffer.pos + 1)
     if found is None:  # an escape of too few digits is no escape
-        src.pos += 1
+        buffer.pos += 1
         return "\\\\"
-    src.pos = found.end()
+    buffer.pos = found.end()
     return _escape_to_json(found.group())
 
 

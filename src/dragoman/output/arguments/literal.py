@@ -1,8 +1,8 @@
 """Values as models write them, rewritten as JSON while they arrive.
 
 One scanner reads JSON, Python's literals, and what lies between them: single quotes, `True` and
-`None`, bare keys, commas too many or too few, tuples, and strings between marks of the model's own.
-Valid JSON goes through as it is, letter by letter. Whatever comes, what was handed out is the
+`None`, bare keys, commas too many or too few, tuples, and strings between markers of the model's own.
+Valid JSON goes through as it is, char by char. Whatever comes, what was handed out is the
 beginning of valid JSON: a key is held back until its value begins, so that closing what is open
 (`Value.closing`) always completes it.
 
@@ -15,7 +15,13 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from dragoman.output.arguments.json_strings import STRING_BREAKS, escape, quote, read_escape, word_to_json
+from dragoman.output.arguments.json_strings import (
+    STRING_BREAKS,
+    escape,
+    quote,
+    read_escape,
+    word_to_json,
+)
 from dragoman.output.arguments.parameter_types import STRING, Types
 from dragoman.output.text_buffer import (
     MarkerSet,
@@ -39,20 +45,20 @@ class ValueReader:
     """Reads one value and hands it out as JSON."""
 
     __slots__ = (
-        "_unquoted",
+        "_bare_key",
+        "_buffer",
         "_current_key",
+        "_out",
         "_pending",
         "_pending_braces",
-        "_out",
-        "_bare_key",
-        "_string_markers",
-        "_buffer",
-        "_types",
         "_pending_depth",
+        "_string_markers",
+        "_types",
+        "_unquoted",
         "cast",
         "casts_strings",
-        "end_markers",
         "colon_optional",
+        "end_markers",
         "glued_key",
         "keys",
         "must_be_object",
@@ -61,19 +67,21 @@ class ValueReader:
 
     def __init__(
         self,
-        src: TextBuffer,
+        buffer: TextBuffer,
         out: Output,
         quotes: MarkerSet | None = None,
         bare: bool = False,
         types: Mapping[str, Types] | None = None,
     ) -> None:
-        self._buffer = src
+        self._buffer = buffer
         self._out = out
         self._string_markers = quotes
         self._unquoted = bare
         self._types = types
         self._pending = ""  # what comes before the next value, held back until there is one
-        self._pending_braces = ""  # braces whose kind is not known yet, with what stands between them
+        self._pending_braces = (
+            ""  # braces whose kind is not known yet, with what stands between them
+        )
         self._pending_depth = 0  # how many they are
         self._bare_key = ""  # a key without quotes
         self._current_key: str | None = None  # the key that a value is read for
@@ -81,7 +89,9 @@ class ValueReader:
         self.keys: Sequence[str] = ()  # names that may be glued to the end of a bare word
         self.glued_key = ""  # the one that was
         self.end_markers: MarkerSet | None = None  # what ends the value, however much of it is open
-        self.cast: Callable[[str, Types], str] = _cast_by_spelling  # makes of a word what the types say
+        self.cast: Callable[[str, Types], str] = (
+            _cast_by_spelling  # makes of a word what the types say
+        )
         self.casts_strings = False  # whether the schema types strings too
         self.must_be_object = False  # whether it must be an object
         self.colon_optional = False  # whether a key needs no colon
@@ -98,10 +108,10 @@ class ValueReader:
         """Read the value to its end."""
         yield from self._read_value()
         while self.stack:
-            letter = yield from self._next_char()
-            if letter in "}])":
+            char = yield from self._next_char()
+            if char in "}])":
                 self._close_container()
-            elif letter in ",;":
+            elif char in ",;":
                 self._buffer.pos += 1
                 self._pending = ","
             elif self.stack[-1] == "}":
@@ -114,22 +124,26 @@ class ValueReader:
     # what stands between values
 
     def _next_char(self) -> ReadSteps[str]:
-        """The next letter that is no white space; the space goes with what comes before it."""
-        src = self._buffer
+        """The next char that is no white space; the space goes with what comes before it."""
+        buffer = self._buffer
         while True:
-            if src.pos < len(src.text):
-                letter = src.text[src.pos]
-                if letter not in " \t\r\n":
+            if buffer.pos < len(buffer.text):
+                char = buffer.text[buffer.pos]
+                if char not in " \t\r\n":
                     ends = self.end_markers
-                    if ends is not None and letter in ends.first_chars and (yield from is_at_marker(src, ends)):
+                    if (
+                        ends is not None
+                        and char in ends.first_chars
+                        and (yield from is_at_marker(buffer, ends))
+                    ):
                         raise Mismatch
-                    return letter
-                found = _SPACES.match(src.text, src.pos)
+                    return char
+                found = _SPACES.match(buffer.text, buffer.pos)
                 assert found is not None  # noqa: S101
-                src.pos = found.end()
+                buffer.pos = found.end()
                 self._pending += found.group()[: max(0, MAX_LEAD - len(self._pending))]
                 continue
-            if src.ended:
+            if buffer.ended:
                 raise UnexpectedEnd
             yield
 
@@ -149,24 +163,24 @@ class ValueReader:
     # values
 
     def _read_value(self) -> ReadSteps[None]:
-        src = self._buffer
-        letter = yield from self._next_char()
-        if letter in "\"'":
-            src.pos += 1
-            yield from self._read_string(letter)
-        elif letter in "{[(":
+        buffer = self._buffer
+        char = yield from self._next_char()
+        if char in "\"'":
+            buffer.pos += 1
+            yield from self._read_string(char)
+        elif char in "{[(":
             if len(self.stack) >= MAX_DEPTH:
                 raise Mismatch
-            src.pos += 1
-            yield from self._read_container(letter)
+            buffer.pos += 1
+            yield from self._read_container(char)
         elif self._string_markers is not None and (yield from self._read_marked_string()):
             return
         else:
             yield from self._read_bare_word()
 
-    def _read_container(self, letter: str) -> ReadSteps[None]:
+    def _read_container(self, char: str) -> ReadSteps[None]:
         self._current_key = None  # the key's type is not the type of what is in it
-        if letter != "{":
+        if char != "{":
             self._emit("[")
             self.stack.append("]")
             following = yield from self._next_char()
@@ -191,14 +205,14 @@ class ValueReader:
             lead = "," + (lead or " ")
         self._pending = self._bare_key = ""
         key = yield from self._read_key()
-        letter = yield from self._next_char()
-        if letter in ":=" or (self.colon_optional and letter not in ",}"):
-            self._buffer.pos += letter in ":="
+        char = yield from self._next_char()
+        if char in ":=" or (self.colon_optional and char not in ",}"):
+            self._buffer.pos += char in ":="
             self._pending = f"{lead}{key}:"
             self._current_key = key if len(self.stack) == 1 else None
             yield from self._read_value()
             self._current_key = None
-        elif letter in ",}" and fresh and not (self.must_be_object and len(self.stack) == 1):
+        elif char in ",}" and fresh and not (self.must_be_object and len(self.stack) == 1):
             self.stack[-1] = "]"
             self._pending_braces = self._pending_braces[:-1] + "["
             self._pending = lead
@@ -207,20 +221,20 @@ class ValueReader:
             raise Mismatch
 
     def _read_key(self) -> ReadSteps[str]:
-        src = self._buffer
-        letter = src.text[src.pos]
-        if letter in "\"'":
-            src.pos += 1
+        buffer = self._buffer
+        char = buffer.text[buffer.pos]
+        if char in "\"'":
+            buffer.pos += 1
             parts: list[str] = ['"']
-            yield from self._read_string_body(letter, parts.append)
+            yield from self._read_string_body(char, parts.append)
             return "".join([*parts, '"'])
         if self._string_markers is not None:
-            start, end, number = self._string_markers.match(src)
-            while number < 0 <= start and not src.ended:
+            start, end, number = self._string_markers.match(buffer)
+            while number < 0 <= start and not buffer.ended:
                 yield
-                start, end, number = self._string_markers.match(src)
+                start, end, number = self._string_markers.match(buffer)
             if number >= 0:
-                src.pos = end
+                buffer.pos = end
                 parts = ['"']
                 yield from self._read_until_marker(number, parts.append)
                 return "".join([*parts, '"'])
@@ -238,47 +252,47 @@ class ValueReader:
 
     def _read_string_body(self, quote: str, out: Output) -> ReadSteps[None]:
         """The inside of a string up to its quote, as JSON writes it."""
-        src = self._buffer
+        buffer = self._buffer
         search = STRING_BREAKS[quote].search
         while True:
-            text, at = src.text, src.pos
+            text, at = buffer.text, buffer.pos
             found = search(text, at)
             if found is None:
                 if at < len(text):
-                    src.pos = len(text)
+                    buffer.pos = len(text)
                     out(text[at:] if at else text)
-                if src.ended:
+                if buffer.ended:
                     raise UnexpectedEnd
                 yield
                 continue
             end = found.start()
-            letter = text[end]
-            if letter == quote:
-                src.pos = end + 1
+            char = text[end]
+            if char == quote:
+                buffer.pos = end + 1
                 if end > at:
                     out(text[at:end])
                 return
-            if letter != "\\":
-                src.pos = end + 1
-                out(text[at:end] + escape(letter))
+            if char != "\\":
+                buffer.pos = end + 1
+                out(text[at:end] + escape(char))
                 continue
-            src.pos = end
+            buffer.pos = end
             if end > at:
                 out(text[at:end])
-            out((yield from read_escape(src)))
+            out((yield from read_escape(buffer)))
 
     def _read_marked_string(self) -> ReadSteps[bool]:
-        """A string between marks of the model's own; nothing in it is escaped."""
-        src, quotes = self._buffer, self._string_markers
+        """A string between markers of the model's own; nothing in it is escaped."""
+        buffer, quotes = self._buffer, self._string_markers
         assert quotes is not None  # noqa: S101
         while True:
-            start, end, number = quotes.match(src)
+            start, end, number = quotes.match(buffer)
             if number >= 0:
                 break
-            if start < 0 or src.ended:
+            if start < 0 or buffer.ended:
                 return False
             yield
-        src.pos = end
+        buffer.pos = end
         types = self._expected_types() if self.casts_strings else None
         if types and types != STRING:
             parts: list[str] = []
@@ -305,34 +319,34 @@ class ValueReader:
 
     def _read_until_marker(self, number: int, out: Output, plain: bool = False) -> ReadSteps[None]:
         write = str if plain else escape
-        src, quotes = self._buffer, self._string_markers
+        buffer, quotes = self._buffer, self._string_markers
         assert quotes is not None  # noqa: S101
         while True:
-            start, end, found = quotes.search(src)
-            piece, src.pos = src.text[src.pos : start], start
+            start, end, found = quotes.search(buffer)
+            piece, buffer.pos = buffer.text[buffer.pos : start], start
             if piece:
                 out(write(piece))
             if found >= 0:
-                src.pos = end
+                buffer.pos = end
                 return
-            if src.ended:
-                piece, src.pos = src.text[src.pos :], len(src.text)
+            if buffer.ended:
+                piece, buffer.pos = buffer.text[buffer.pos :], len(buffer.text)
                 if piece:
                     out(write(piece))
                 raise UnexpectedEnd
             yield
 
     def _read_word(self, pattern: re.Pattern[str]) -> ReadSteps[str]:
-        src = self._buffer
+        buffer = self._buffer
         parts: list[str] = []
         while True:
-            found = pattern.match(src.text, src.pos)
+            found = pattern.match(buffer.text, buffer.pos)
             if found is not None:
                 parts.append(found.group())
-                src.pos = found.end()
-            if src.has_more:
+                buffer.pos = found.end()
+            if buffer.has_more:
                 return "".join(parts)
-            if src.ended:
+            if buffer.ended:
                 if not parts:
                     raise UnexpectedEnd
                 return "".join(parts)
@@ -346,12 +360,18 @@ class ValueReader:
             if not self._buffer.has_more:
                 raise UnexpectedEnd
             if self._buffer.text[self._buffer.pos] not in "}]),":
-                self._buffer.pos += 1  # a letter that means nothing here
+                self._buffer.pos += 1  # a char that means nothing here
             self._emit("null")
             return
         word = word.strip()
-        if self.keys and not self.stack and self._buffer.text[self._buffer.pos : self._buffer.pos + 1] == "=":
-            self.glued_key = next((key for key in self.keys if word.endswith(key) and word != key), "")
+        if (
+            self.keys
+            and not self.stack
+            and self._buffer.text[self._buffer.pos : self._buffer.pos + 1] == "="
+        ):
+            self.glued_key = next(
+                (key for key in self.keys if word.endswith(key) and word != key), ""
+            )
             word = word.removesuffix(self.glued_key)
         self._emit(self._cast_word(word))
 

@@ -75,7 +75,10 @@ class ParameterSchema:
             inner = node.get("properties")
             if isinstance(inner, Mapping):
                 found |= dict.fromkeys(key for key in inner if isinstance(key, str))
-            every = [self._resolve_reference(node), *(one for word in _COMBINATORS for one in _list_of(node, word))]
+            every = [
+                self._resolve_reference(node),
+                *(one for word in _COMBINATORS for one in _list_of(node, word)),
+            ]
             queue += [one for one in every if isinstance(one, Mapping)]
         return list(found)
 

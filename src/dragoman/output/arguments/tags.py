@@ -10,7 +10,7 @@ import html
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from dragoman.output.arguments.call_body import next_char, marker_set, read_arguments_value
+from dragoman.output.arguments.call_body import marker_set, next_char, read_arguments_value
 from dragoman.output.arguments.cast import cast, to_json
 from dragoman.output.arguments.json_strings import escape, quote
 from dragoman.output.arguments.parameter_types import STRING, ParameterSchema, Types
@@ -72,67 +72,81 @@ class ArgumentWriter:
         self._calls.close_call()
 
 
-def read_tagged_call(src: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: tuple[str, ...]) -> ReadSteps[None]:
-    """A name, then keys and values. `after` are the marks that can follow the last of them."""
-    text, mark, end = yield from read_until(src, marker_set(*body.name_ends, *body.key.open, *after))
-    if mark in body.name_ends:
-        src.pos = end
+def read_tagged_call(
+    buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: tuple[str, ...]
+) -> ReadSteps[None]:
+    """A name, then keys and values. `after` are the markers that can follow the last of them."""
+    text, marker, end = yield from read_until(
+        buffer, marker_set(*body.name_ends, *body.key.open, *after)
+    )
+    if marker in body.name_ends:
+        buffer.pos = end
     found = re.fullmatch(body.name_pattern, text.strip())
     if found is None:
         raise Mismatch
     name = found["name"].strip()
     calls.open_call(html.unescape(name) if body.html_entities else name)
-    if body.accepts_json and (yield from next_char(src)) == "{":
-        yield from read_arguments_value(src, calls)
+    if body.accepts_json and (yield from next_char(buffer)) == "{":
+        yield from read_arguments_value(buffer, calls)
         calls.close_call()
         return
-    yield from skip_space(src)
-    if body.block.open and (yield from read_marker(src, marker_set(*body.block.open))) >= 0:
-        yield from read_argument_block(src, body, calls)
+    yield from skip_space(buffer)
+    if body.block.open and (yield from read_marker(buffer, marker_set(*body.block.open))) >= 0:
+        yield from read_argument_block(buffer, body, calls)
         return
     out = ArgumentWriter(calls)
-    if mark.startswith("/"):  # it closes itself
+    if marker.startswith("/"):  # it closes itself
         out.close()
         return
     opens = marker_set(*body.key.open)
     while True:
-        yield from skip_space(src)
-        if src.ended and not src.has_more:
+        yield from skip_space(buffer)
+        if buffer.ended and not buffer.has_more:
             raise UnexpectedEnd
-        if (yield from read_marker(src, opens)) < 0:
+        if (yield from read_marker(buffer, opens)) < 0:
             break
-        yield from read_argument(src, body, calls, out, after)
+        yield from read_argument(buffer, body, calls, out, after)
         calls.commit()
-    if not out.has_arguments and after and not (yield from is_at_marker(src, marker_set(*after))):
+    if (
+        not out.has_arguments
+        and after
+        and not (yield from is_at_marker(buffer, marker_set(*after)))
+    ):
         raise Mismatch  # neither arguments nor an end
     out.close()
 
 
-def read_argument_block(src: TextBuffer, body: TaggedArguments, calls: CallRecorder) -> ReadSteps[None]:
-    """All arguments as one JSON object between marks."""
-    _, _, src.pos = yield from read_until(src, marker_set(*body.key.close))
-    if (yield from next_char(src)) != "{":
+def read_argument_block(
+    buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder
+) -> ReadSteps[None]:
+    """All arguments as one JSON object between markers."""
+    _, _, buffer.pos = yield from read_until(buffer, marker_set(*body.key.close))
+    if (yield from next_char(buffer)) != "{":
         raise Mismatch
-    yield from read_arguments_value(src, calls)
+    yield from read_arguments_value(buffer, calls)
     calls.close_call()
-    yield from skip_space(src)
-    yield from read_marker(src, marker_set(*body.block.close))
+    yield from skip_space(buffer)
+    yield from read_marker(buffer, marker_set(*body.block.close))
 
 
 def read_argument(
-    src: TextBuffer, body: TaggedArguments, calls: CallRecorder, out: ArgumentWriter, after: tuple[str, ...]
+    buffer: TextBuffer,
+    body: TaggedArguments,
+    calls: CallRecorder,
+    out: ArgumentWriter,
+    after: tuple[str, ...],
 ) -> ReadSteps[None]:
-    text, mark, end = yield from read_until(src, marker_set(*body.key.close, *body.value.open))
-    if mark in body.key.close:
-        src.pos = end
+    text, marker, end = yield from read_until(buffer, marker_set(*body.key.close, *body.value.open))
+    if marker in body.key.close:
+        buffer.pos = end
     found = re.fullmatch(body.key_pattern, text.strip())
     if found is None:
         raise Mismatch
     groups = found.groupdict()
     key = html.unescape(groups["key"]) if body.html_entities else groups["key"].strip()
     if body.value.open:
-        yield from skip_space(src)
-        yield from read_marker(src, marker_set(*body.value.open))
+        yield from skip_space(buffer)
+        yield from read_marker(buffer, marker_set(*body.value.open))
     types = calls.parameter_types(key)
     inline = groups.get("type")
     if inline is not None:
@@ -141,8 +155,8 @@ def read_argument(
     if body.implicit_end:
         closes += (*body.key.open, *after)
     if body.trim == "newline":
-        closes += tuple("\n" + mark for mark in closes)
-    yield from read_value(src, PendingValue(body, key, types, marker_set(*closes)), out)
+        closes += tuple("\n" + marker for marker in closes)
+    yield from read_value(buffer, PendingValue(body, key, types, marker_set(*closes)), out)
 
 
 class PendingValue:
@@ -155,20 +169,22 @@ class PendingValue:
         self.body = body
 
 
-def read_value(src: TextBuffer, slot: PendingValue, out: ArgumentWriter) -> ReadSteps[None]:
+def read_value(buffer: TextBuffer, slot: PendingValue, out: ArgumentWriter) -> ReadSteps[None]:
     """A value up to what closes it."""
     body = slot.body
     if body.trim == "newline":
-        yield from read_marker(src, marker_set("\n"))
+        yield from read_marker(buffer, marker_set("\n"))
     elif body.trim == "space":
-        yield from skip_space(src)
+        yield from skip_space(buffer)
     streams = slot.types == STRING or (not slot.types and body.untyped == "text")
     parts: list[str] = []
     write = out.write_string if streams else parts.append
     if streams:
         out.start_string(slot.key)
     try:
-        mark, end = yield from (stream_until_cdata if body.cdata else stream_until)(src, slot.closes, write)
+        marker, end = yield from (stream_until_cdata if body.cdata else stream_until)(
+            buffer, slot.closes, write
+        )
     except UnexpectedEnd:
         if not streams:
             out.write_member(slot.key, finish_value("".join(parts), slot))
@@ -177,25 +193,25 @@ def read_value(src: TextBuffer, slot: PendingValue, out: ArgumentWriter) -> Read
         out.end_string()
     else:
         out.write_member(slot.key, finish_value("".join(parts), slot))
-    if mark.lstrip("\n") in body.value.close:
-        src.pos = end
+    if marker.lstrip("\n") in body.value.close:
+        buffer.pos = end
 
 
 def stream_until_cdata(
-    src: TextBuffer, closes: MarkerSet, write: Callable[[str], object]
+    buffer: TextBuffer, closes: MarkerSet, write: Callable[[str], object]
 ) -> ReadSteps[tuple[str, int]]:
     """The same as `up_to`, for text that may have parts in CDATA; blank text beside one is none."""
     every = marker_set(CDATA[0], *closes.markers)
     seen = False
     while True:
         parts: list[str] = []
-        mark, end = yield from stream_until(src, every, parts.append if seen else write)
+        marker, end = yield from stream_until(buffer, every, parts.append if seen else write)
         if "".join(parts).strip():
             write("".join(parts))
-        if mark != CDATA[0]:
-            return mark, end
-        src.pos = end
-        _, src.pos = yield from stream_until(src, marker_set(CDATA[1]), write)
+        if marker != CDATA[0]:
+            return marker, end
+        buffer.pos = end
+        _, buffer.pos = yield from stream_until(buffer, marker_set(CDATA[1]), write)
         seen = True
 
 
@@ -214,11 +230,13 @@ def _read_inline_type(said: str, types: Types) -> Types:
 # Nested
 
 
-def read_nested_call(src: TextBuffer, body: NestedElements, calls: CallRecorder, after: tuple[str, ...]) -> ReadSteps[None]:
+def read_nested_call(
+    buffer: TextBuffer, body: NestedElements, calls: CallRecorder, after: tuple[str, ...]
+) -> ReadSteps[None]:
     """A name, then an element for each argument."""
-    text, mark, end = yield from read_until(src, marker_set(*body.name_ends, *after))
-    if mark in body.name_ends:
-        src.pos = end
+    text, marker, end = yield from read_until(buffer, marker_set(*body.name_ends, *after))
+    if marker in body.name_ends:
+        buffer.pos = end
     found = re.fullmatch(body.name_pattern, text.strip())
     if found is None:
         raise Mismatch
@@ -226,35 +244,41 @@ def read_nested_call(src: TextBuffer, body: NestedElements, calls: CallRecorder,
     out = ArgumentWriter(calls)
     opens, ends = marker_set(body.prefix + "<"), marker_set(*after)
     while True:
-        yield from skip_space(src)
-        at_end = yield from is_at_marker(src, ends)
-        if at_end or (yield from read_marker(src, opens)) < 0:
+        yield from skip_space(buffer)
+        at_end = yield from is_at_marker(buffer, ends)
+        if at_end or (yield from read_marker(buffer, opens)) < 0:
             break
-        key, _, src.pos = yield from read_until(src, marker_set(">"))
-        yield from read_element(src, body, calls, out, PendingElement(key, after))
+        key, _, buffer.pos = yield from read_until(buffer, marker_set(">"))
+        yield from read_element(buffer, body, calls, out, PendingElement(key, after))
         calls.commit()
     out.close()
 
 
 class PendingElement:
-    """An element to be read, and the marks that end it though it was not closed."""
+    """An element to be read, and the markers that end it though it was not closed."""
 
     def __init__(self, key: str, after: tuple[str, ...]) -> None:
         self.key = key
         self.after = after
 
 
-def read_element(src: TextBuffer, body: NestedElements, calls: CallRecorder, out: ArgumentWriter, one: PendingElement) -> ReadSteps[None]:
+def read_element(
+    buffer: TextBuffer,
+    body: NestedElements,
+    calls: CallRecorder,
+    out: ArgumentWriter,
+    one: PendingElement,
+) -> ReadSteps[None]:
     key = one.key
     if calls.parameter_types(key) == STRING:
         out.start_string(key)
-        yield from read_element_text(src, body, one, out.write_string)
+        yield from read_element_text(buffer, body, one, out.write_string)
         out.end_string()
         return
     parts: list[str] = []
     schema = calls.tools.parameter_schema(calls.name, key)
     try:
-        yield from read_element_text(src, body, one, parts.append)
+        yield from read_element_text(buffer, body, one, parts.append)
     except UnexpectedEnd:
         out.write_member(key, element_to_json(body, "".join(parts), schema))
         raise
@@ -262,24 +286,28 @@ def read_element(src: TextBuffer, body: NestedElements, calls: CallRecorder, out
 
 
 def read_element_text(
-    src: TextBuffer, body: NestedElements, one: PendingElement, write: Callable[[str], object]
+    buffer: TextBuffer, body: NestedElements, one: PendingElement, write: Callable[[str], object]
 ) -> ReadSteps[None]:
     """What stands in an element; others of its name may stand in it."""
     opening, closing = f"{body.prefix}<{one.key}>", f"{body.prefix}</{one.key}>"
     depth = 1
     while True:
-        mark, end = yield from stream_until(src, marker_set(opening, closing, *one.after), write)
-        depth += (mark == opening) - (mark == closing)
-        if mark in one.after:
+        marker, end = yield from stream_until(
+            buffer, marker_set(opening, closing, *one.after), write
+        )
+        depth += (marker == opening) - (marker == closing)
+        if marker in one.after:
             return
         if depth:
-            write(src.text[src.pos : end])
-        src.pos = end
+            write(buffer.text[buffer.pos : end])
+        buffer.pos = end
         if not depth:
             return
 
 
-def element_to_json(body: NestedElements, text: str, schema: ParameterSchema, depth: int = 0) -> str:
+def element_to_json(
+    body: NestedElements, text: str, schema: ParameterSchema, depth: int = 0
+) -> str:
     """The JSON of what stands inside an element. Text among elements makes all of it text."""
     children = list(_iterate_children(body, text)) if depth < 32 else []
     types = schema.types

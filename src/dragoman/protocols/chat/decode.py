@@ -56,7 +56,7 @@ class ChatMessage(Struct):
     audio: Any = None
 
 
-class ReasoningOptions(Struct):
+class ChatReasoningOptions(Struct):
     """How to think: the same as the fields of these names beside it."""
 
     effort: str | None = None
@@ -79,7 +79,7 @@ class ChatRequest(response_format.DemandingFields, kw_only=True):
     include_reasoning: bool | None = None
     thinking_budget: openai.Count | None = None
     thinking_token_budget: openai.Count | None = None
-    reasoning: ReasoningOptions | None = None
+    reasoning: ChatReasoningOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -114,11 +114,11 @@ def decode(body: bytes, strict: bool = False) -> Request:
         strict,
         said.max_tokens if longest is None else longest,
         prompts=(chat,),
-        shape=shape,
+        constraint=shape,
         warnings=(*warnings, *_unkept(said)),
         logprobs=_logprobs(said),
         include_reasoning=_told(said),
-        keep=bool(said.store),
+        store=bool(said.store),
     )
 
 
@@ -176,7 +176,7 @@ def _logprobs(said: ChatRequest) -> int | None:
 
 
 def _effort(said: ChatRequest) -> tuple[str | None, str]:
-    options = said.reasoning or ReasoningOptions()
+    options = said.reasoning or ChatReasoningOptions()
     enabled = {None: None, True: "medium", False: "none"}[options.enabled]
     return _first(
         {
@@ -188,7 +188,7 @@ def _effort(said: ChatRequest) -> tuple[str | None, str]:
 
 
 def _budget(said: ChatRequest) -> tuple[int | None, str]:
-    options = said.reasoning or ReasoningOptions()
+    options = said.reasoning or ChatReasoningOptions()
     return _first(
         {
             "thinking_budget": said.thinking_budget,

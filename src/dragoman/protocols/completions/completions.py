@@ -56,7 +56,7 @@ def decode(body: bytes, strict: bool = False) -> Request:
         said,
         strict,
         longest,
-        shape=shape,
+        constraint=shape,
         warnings=warnings,
         prompts=tuple(Prompt(content=one, add_special_tokens=special) for one in every),
         best_of=best_of,

@@ -249,7 +249,7 @@ def _request(
         False,
         said.max_output_tokens,
         prompts=(chat,),
-        shape=shape,
+        constraint=shape,
         logprobs=(said.top_logprobs or 0) if LOGPROBS in asked.include else None,
         warnings=(*offered.warnings, *unkept, *replaced, *_unkept(asked), *warnings),
     )

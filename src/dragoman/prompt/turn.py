@@ -1,0 +1,17 @@
+"""A message as the stages of `conversation` take it, with its content flattened to text."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from dragoman.types import ReplayedTurn, Role, ToolCall
+
+
+class Turn(Struct, frozen=True, kw_only=True):
+    role: Role
+    text: str = ""
+    name: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    replay: ReplayedTurn | None = None

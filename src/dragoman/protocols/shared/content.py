@@ -1,0 +1,154 @@
+"""Message content: text and media parts, decoded alike for every wire API.
+
+Content becomes a tuple of parts in which neighbouring texts are one part and empty text is none, so
+that one content has one value whatever blocks it came in. Media parts keep the name of their wire
+type and the path of the field, by which a model that cannot read them rejects them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from dragoman.errors import BadRequest
+from dragoman.types import (
+    AudioPart,
+    Content,
+    ContentPart,
+    FilePart,
+    ImagePart,
+    Json,
+    MediaPart,
+    TextPart,
+)
+
+TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
+IMAGE_TYPES = ("image_url", "input_image", "image", "computer_screenshot")
+AUDIO_TYPES = ("input_audio",)
+FILE_TYPES = ("file", "input_file", "document", "video_url")
+MEDIA_TYPES = frozenset((*IMAGE_TYPES, *AUDIO_TYPES, *FILE_TYPES))
+
+
+class ContentPartFields(Struct):
+    """One part of a message's content; which fields it has depends on its type."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: Json = None
+    input_audio: Json = None
+    video_url: Json = None
+    file: Json = None
+    source: Json = None
+    detail: Json = None
+    file_id: Json = None
+    file_url: Json = None
+    file_data: Json = None
+    filename: Json = None
+
+
+WireContent: TypeAlias = str | Sequence[ContentPartFields] | None
+
+
+def decode_content(content: WireContent, at: str) -> Content:
+    """Decode content that is a string, null or a list of parts, found at the path `at`."""
+    if not content:
+        return ()
+    if isinstance(content, str):
+        return (TextPart(content),)
+    return merge_text(decode_part(part, f"{at}[{i}]") for i, part in enumerate(content))
+
+
+def decode_part(part: ContentPartFields, at: str) -> ContentPart:
+    if part.type in TEXT_TYPES:
+        return TextPart(_require_text(part, at))
+    if part.type in MEDIA_TYPES:
+        return decode_media(part, at)
+    raise BadRequest(
+        f"`{at}.type` is not a known content type: `{part.type[:64]}`.", param=f"{at}.type"
+    )
+
+
+def _require_text(part: ContentPartFields, at: str) -> str:
+    name = "refusal" if part.type == "refusal" else "text"
+    text = part.refusal if part.type == "refusal" else part.text
+    if text is None:
+        path = f"{at}.{name}"
+        raise BadRequest(f"`{path}` is required.", param=path, code="missing_required_parameter")
+    return text
+
+
+def decode_media(part: ContentPartFields, at: str) -> MediaPart:
+    """Decode a part that is not text. Fields of the wrong type are ignored, not rejected."""
+    if part.type in IMAGE_TYPES:
+        return _decode_image(part, at)
+    if part.type in AUDIO_TYPES:
+        audio = part.input_audio
+        return AudioPart(
+            wire_type=part.type,
+            param=at,
+            data=_get_text(audio, "data"),
+            media_type=_get_text(audio, "format"),
+        )
+    return _decode_file(part, at)
+
+
+def _decode_image(part: ContentPartFields, at: str) -> ImagePart:
+    url, source = part.image_url, part.source
+    return ImagePart(
+        wire_type=part.type,
+        param=at,
+        url=url if isinstance(url, str) else _get_text(url, "url") or _get_text(source, "url"),
+        data=_get_text(source, "data"),
+        media_type=_get_text(source, "media_type"),
+        file_id=_as_text(part.file_id) or _get_text(source, "file_id"),
+        detail=_as_text(part.detail) or _get_text(url, "detail"),
+    )
+
+
+def _decode_file(part: ContentPartFields, at: str) -> FilePart:
+    file, source, video = part.file, part.source, part.video_url
+    return FilePart(
+        wire_type=part.type,
+        param=at,
+        url=_as_text(part.file_url) or _get_text(source, "url") or _get_text(video, "url"),
+        data=_as_text(part.file_data) or _get_text(file, "file_data") or _get_text(source, "data"),
+        media_type=_get_text(source, "media_type"),
+        file_id=_as_text(part.file_id)
+        or _get_text(file, "file_id")
+        or _get_text(source, "file_id"),
+        name=_as_text(part.filename) or _get_text(file, "filename"),
+    )
+
+
+def _as_text(value: Json) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _get_text(value: Json, name: str) -> str | None:
+    return _as_text(value.get(name)) if isinstance(value, dict) else None
+
+
+def merge_text(parts: Iterable[ContentPart]) -> Content:
+    """Join neighbouring texts to one part and drop empty ones."""
+    merged: list[ContentPart] = []
+    for part in parts:
+        if not isinstance(part, TextPart):
+            merged.append(part)
+        elif merged and isinstance(last := merged[-1], TextPart):
+            merged[-1] = TextPart(last.text + part.text)
+        elif part.text:
+            merged.append(part)
+    return tuple(merged)
+
+
+def join_content(contents: Iterable[Sequence[ContentPart]], separator: str) -> Content:
+    """Concatenate contents with a separator between them."""
+    parts: list[ContentPart] = []
+    for i, content in enumerate(contents):
+        if i:
+            parts.append(TextPart(separator))
+        parts += content
+    return merge_text(parts)
