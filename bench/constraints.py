@@ -19,7 +19,7 @@ from bench.parts import Plan, Table, body, in_turns, load, prompts, started
 from dragoman.engines.llamacpp import gguf
 from dragoman.engines.token_mask import TokenMasker
 from dragoman.grammar.compiler.compile import compile_grammar
-from dragoman.grammar.spec import GrammarSpec
+from dragoman.grammar.grammar_spec import GrammarSpec
 from dragoman.tokenizers.from_gguf import pieces_from_gguf
 from dragoman.types import Constraint
 
@@ -139,7 +139,9 @@ def _masks(model: str) -> str:
     dice = random.Random(1)
     made, first, later = [], [], []
     for number in range(100):
-        order = GrammarSpec(constraint=Constraint(kind="json", value=varied(number), param="schema"))
+        order = GrammarSpec(
+            constraint=Constraint(kind="json", value=varied(number), param="schema")
+        )
         begun = time.perf_counter()
         grammar = compile_grammar(order).grammar or ""
         made.append(time.perf_counter() - begun)

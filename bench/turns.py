@@ -19,7 +19,7 @@ from tokenizers import Tokenizer as Backend
 from bench.measure import median, ratio
 from bench.parts import Plan, Table
 from dragoman.engines.llamacpp import gguf
-from dragoman.models.model import make_renderer
+from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.from_gguf import backend_from_gguf
 from dragoman.tokenizers.tokenizer import tokenizer_from_gguf
 from dragoman.types import Chat, Message
@@ -78,7 +78,9 @@ class Room:
     """Our prompt room."""
 
     def __init__(self, header: gguf.Header) -> None:
-        self._prompter: Any = make_renderer(header.chat_template, tokenizer_from_gguf(header.metadata))
+        self._prompter: Any = PromptRenderer(
+            header.chat_template, tokenizer_from_gguf(header.metadata)
+        )
 
     async def ids(self, messages: list[Message]) -> list[int]:
         rendered = await self._prompter.render(Chat(messages=tuple(messages)))

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.engines import capabilities_of
 from dragoman.engines.adapter import NAMES, GenerateRequest, adapt, sampling_params
-from dragoman.engines.merge import merge_steps
+from dragoman.engines.merge import merge_streams
 from dragoman.errors import EngineFailed, Overloaded
 from dragoman.testing import ScriptedEngine, check_engine
 from dragoman.types import DEFAULT_SAMPLING, Capabilities, Engine, Job, Sampling, Step
@@ -369,7 +369,7 @@ def test_a_choice_that_fails_last_is_a_failure_too() -> None:
 
 def test_nothing_together_is_nothing() -> None:
     async def main() -> list[Step]:
-        return [step async for step in merge_steps([])]
+        return [step async for step in merge_streams([])]
 
     assert asyncio.run(main()) == []
 

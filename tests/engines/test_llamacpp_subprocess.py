@@ -22,7 +22,7 @@ from tests.support.llama_engine import job_of
 from tests.support.server_process import listening
 
 FACTORY = "dragoman.engines.llamacpp:create"
-QUICK = Timing(first_pause=0.01)
+QUICK = Timing(first_restart_delay=0.01)
 
 
 def engine_of(path: Path, **settings: Any) -> SubprocessEngine:

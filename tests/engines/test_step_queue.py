@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.engines.step_queue import CROWDED, StepQueue, merge
+from dragoman.engines.step_queue import MERGE_THRESHOLD, StepQueue, merge_steps
 from dragoman.engines.subprocess import messages as wire
-from dragoman.engines.subprocess.child import FULL, Outbox
+from dragoman.engines.subprocess.child import MAX_BUFFERED_BYTES, StepSender
 from dragoman.errors import EngineFailed, SerializedError
 from dragoman.types import Logprob, Step
 
@@ -70,32 +70,32 @@ def folded(steps: list[Step]) -> dict[int, Any]:
 @given(sequences())
 @settings(max_examples=300, deadline=None)
 def test_merging_says_the_same(steps: list[Step]) -> None:
-    assert folded(merge(steps)) == folded(steps)
+    assert folded(merge_steps(steps)) == folded(steps)
 
 
 @given(sequences())
 @settings(max_examples=200, deadline=None)
 def test_merging_twice_is_merging_once(steps: list[Step]) -> None:
-    once = merge(steps)
-    assert merge(once) == once
+    once = merge_steps(steps)
+    assert merge_steps(once) == once
 
 
 @given(sequences(), st.integers(0, 20))
 @settings(max_examples=200, deadline=None)
 def test_merging_part_by_part_is_merging_whole(steps: list[Step], cut: int) -> None:
-    assert merge(merge(steps[:cut]) + steps[cut:]) == merge(steps)
+    assert merge_steps(merge_steps(steps[:cut]) + steps[cut:]) == merge_steps(steps)
 
 
 @given(sequences())
 @settings(max_examples=200, deadline=None)
 def test_what_waits_is_two_steps_a_choice_at_most(steps: list[Step]) -> None:
-    assert len(merge(steps)) <= 2 * len({step.choice for step in steps})
+    assert len(merge_steps(steps)) <= 2 * len({step.choice for step in steps})
 
 
 @given(sequences())
 @settings(max_examples=200, deadline=None)
 def test_ids_and_their_logprobs_stay_side_by_side(steps: list[Step]) -> None:
-    for step in merge(steps):
+    for step in merge_steps(steps):
         if step.ids:
             assert step.tokens == len(step.ids)
             assert len(step.logprobs) in (0, len(step.ids))
@@ -111,7 +111,7 @@ def test_a_mailbox_is_bounded_by_the_answer_and_loses_nothing() -> None:
             step = Step(at % 2, None, [at], 1)
             sent.append(step)
             box.put([step])
-            assert len(box) <= CROWDED
+            assert len(box) <= MERGE_THRESHOLD
         assert folded(await box.take()) == folded(sent)
 
     asyncio.run(go())
@@ -151,13 +151,13 @@ def test_a_waiting_reader_is_woken() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
 def test_frames_are_found_however_they_are_cut(size: int) -> None:
-    turn = wire.Turn([(1, [Step(text="é" * 40)])])
-    messages: list[wire.ToParent] = [wire.Pong(), turn, wire.Result(3, [1.5])]
-    data = b"".join(map(wire.frame, messages))
+    turn = wire.StepBatch([(1, [Step(text="é" * 40)])])
+    messages: list[wire.ToParent] = [wire.Pong(), turn, wire.CallResult(3, [1.5])]
+    data = b"".join(map(wire.encode_message, messages))
     frames, found = wire.Frames(), []
     for at in range(0, len(data), size):
         found += frames.feed(data[at : at + size])
-    assert [wire.read_by_parent.decode(body) for body in found] == messages
+    assert [wire.parent_decoder.decode(body) for body in found] == messages
 
 
 def test_a_frame_that_is_too_long_is_refused_unread() -> None:
@@ -178,7 +178,7 @@ class Stuck:
         return self.waiting
 
     def write(self, data: bytes) -> None:
-        self.sent.append(wire.read_by_parent.decode(data[4:]))
+        self.sent.append(wire.parent_decoder.decode(data[4:]))
 
     async def drain(self) -> None:
         await self.drained.wait()
@@ -187,7 +187,7 @@ class Stuck:
 def test_all_that_moved_in_one_turn_is_one_frame() -> None:
     async def go() -> None:
         writer: Any = Stuck()
-        outbox = Outbox(writer)
+        outbox = StepSender(writer)
         for job in range(3):
             for choice in range(2):
                 outbox.add(job, Step(choice, text="x"))
@@ -203,8 +203,8 @@ def test_all_that_moved_in_one_turn_is_one_frame() -> None:
 def test_d2_steps_are_merged_while_the_parent_does_not_read() -> None:
     async def go() -> None:
         writer: Any = Stuck()
-        writer.waiting = FULL + 1
-        outbox = Outbox(writer)
+        writer.waiting = MAX_BUFFERED_BYTES + 1
+        outbox = StepSender(writer)
         for at in range(3000):
             outbox.add(1, Step(0, None, [at], 1))
             if at % 100 == 0:
@@ -216,7 +216,7 @@ def test_d2_steps_are_merged_while_the_parent_does_not_read() -> None:
         await asyncio.sleep(0)
         ((number, steps),) = writer.sent[0].moved
         assert number == 1
-        assert len(steps) <= CROWDED
+        assert len(steps) <= MERGE_THRESHOLD
         assert folded(steps)[0][1] == list(range(3000))
 
     asyncio.run(go())
@@ -224,5 +224,5 @@ def test_d2_steps_are_merged_while_the_parent_does_not_read() -> None:
 
 def test_errors_cross_as_data() -> None:
     note = SerializedError("ContextOverflow", "too long", "messages", "context_length_exceeded", None)
-    turn = wire.Turn([], [(1, note)])
-    assert wire.read_by_parent.decode(wire.frame(turn)[4:]) == turn
+    turn = wire.StepBatch([], [(1, note)])
+    assert wire.parent_decoder.decode(wire.encode_message(turn)[4:]) == turn

@@ -30,7 +30,7 @@ from dragoman.types import Job
 
 T = TypeVar("T")
 SCRIPTED = "dragoman.testing.scripted:create"
-QUICK = Timing(first_pause=0.01, grace=5.0)
+QUICK = Timing(first_restart_delay=0.01, stop_timeout=5.0)
 
 
 def isolated(script: Any = "Hello there, this is a test.", **said: Any) -> SubprocessEngine:
@@ -102,9 +102,9 @@ def test_d1_closing_a_job_closes_it_over_there() -> None:
         for _ in range(50):
             async with aclosing(engine.generate(Job(id="a", prompt="hi"))) as steps:
                 await anext(steps)
-        line = engine._line
+        line = engine._connection
         assert line is not None
-        assert line.boxes == {}
+        assert line.queues == {}
         assert await engine.tokenize("open", False) == [0]
 
     endless = SubprocessEngine("tests.support.odd_engines:counting", {}, name="count", timing=QUICK)
@@ -164,7 +164,7 @@ def test_changes_are_told() -> None:
         await engine.admit(Job(id="b", prompt="hi"))
 
     engine = isolated(pace=None)
-    engine.on_change.append(lambda each: told.append(each.state))
+    engine.on_state_change.append(lambda each: told.append(each.state))
     with_engine(engine, use)
     assert told == ["starting", "ready", "restarting", "ready", "stopped"]
 
@@ -180,14 +180,14 @@ def test_while_it_is_down_jobs_are_told_when_to_come_back() -> None:
         assert refused.value.retry_after is not None
         assert 20 <= refused.value.retry_after <= 30
 
-    slow = Timing(first_pause=30.0, patience=0.01)
+    slow = Timing(first_restart_delay=30.0, restart_wait=0.01)
     with_engine(isolated(pace=None, timing=slow), use)
 
 
 def test_a_hung_child_is_replaced() -> None:
     async def use(engine: SubprocessEngine) -> None:
         back = asyncio.Event()
-        engine.on_change.append(lambda each: back.set() if each.state == "ready" else None)
+        engine.on_state_change.append(lambda each: back.set() if each.state == "ready" else None)
         first = engine.pid
         assert first is not None
         os.kill(first, signal.SIGSTOP)
@@ -195,7 +195,7 @@ def test_a_hung_child_is_replaced() -> None:
         assert engine.pid != first
         assert await text_of(engine)
 
-    hasty = Timing(heartbeat=0.3, first_pause=0.01)
+    hasty = Timing(heartbeat=0.3, first_restart_delay=0.01)
     with_engine(isolated(timing=hasty), use)
 
 
@@ -218,7 +218,7 @@ def test_a_restart_that_fails_is_tried_again(tmp_path: Path) -> None:
             except EngineDown:
                 continue
 
-    timing = Timing(first_pause=0.01, patience=0.05)
+    timing = Timing(first_restart_delay=0.01, restart_wait=0.05)
     settings = {"flag": str(flag)}
     with_engine(
         SubprocessEngine("tests.support.odd_engines:fragile", settings, name="f", timing=timing), use
@@ -285,7 +285,7 @@ def test_the_child_is_gone_after_closing() -> None:
 
 def test_closing_ends_a_child_that_does_not_want_to() -> None:
     async def go() -> int:
-        stubborn = Timing(grace=0.05)
+        stubborn = Timing(stop_timeout=0.05)
         engine = SubprocessEngine("tests.support.odd_engines:stubborn", {}, name="s", timing=stubborn)
         await engine.start()
         pid = engine.pid

@@ -12,7 +12,7 @@ from dragoman.errors import BadRequest
 from dragoman.grammar.client.constraint import LONGEST
 from dragoman.grammar.compiler.compile import compile_grammar
 from dragoman.grammar.compiler.verify import verify
-from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
+from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.testing.grammars import accepted
 from dragoman.types import Constraint
 

@@ -15,9 +15,9 @@ import pytest
 
 from dragoman.grammar.client.grammar_text import Worded, written
 from dragoman.grammar.client.text_syntax import Between, Quotes
-from dragoman.grammar.lark_builder import HEADER, Lark, quote_literal
-from dragoman.grammar.writer.free_text import build_arguments
-from dragoman.grammar.writer.python_values import PYTHON_QUOTES
+from dragoman.grammar.lark_builder import HEADER, LarkBuilder, quote_literal
+from dragoman.grammar.writer.free_text_tools import build_arguments
+from dragoman.grammar.writer.python_writer import PYTHON_QUOTES
 from dragoman.testing.grammars import accepted
 from dragoman.types import Constraint
 from tests.support.client_grammars import CASES, Case
@@ -33,8 +33,10 @@ def shape(grammar: str) -> Constraint:
 def rewritten(grammar: str, spelling: Quotes | Between, before: str, after: str) -> str:
     [(_, node)] = build_arguments(shape(grammar)).members
     assert isinstance(node, Worded)
-    lark = Lark()
-    return lark.build(f"{quote_literal(before)} {written(lark, node, spelling)} {quote_literal(after)}")
+    lark = LarkBuilder()
+    return lark.build(
+        f"{quote_literal(before)} {written(lark, node, spelling)} {quote_literal(after)}"
+    )
 
 
 def fits(grammar: str, text: str) -> bool:

@@ -26,7 +26,7 @@ from dragoman.errors import (
     Unavailable,
 )
 from dragoman.grammar.compiler.compiler_pool import CompilerPool, GrammarCache
-from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
+from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.types import Constraint, Tool
 from tests.support.fake_models import until
 
@@ -156,7 +156,9 @@ def test_what_a_schema_holds_arrives_as_it_was(value: Any) -> None:
 def test_orders_of_tools_alone() -> None:
     async def use(shop: CompilerPool) -> None:
         tools = (Tool(name="f", parameters={"type": "object"}),)
-        made = await shop.compile(GrammarSpec(tools=tools, tool_format="hermes_json", special_tokens={"<a>": 1}))
+        made = await shop.compile(
+            GrammarSpec(tools=tools, tool_format="hermes_json", special_tokens={"<a>": 1})
+        )
         assert made.grammar == "start: 'tools'"
 
     run(use)
@@ -254,7 +256,9 @@ def test_the_queue_is_bounded_and_who_leaves_it_makes_room(tmp_path: Path) -> No
             waiting[0].cancel()
             await asyncio.wait({waiting[0]})
             assert shop.stats.waiting == 1
-            again = asyncio.create_task(shop.compile(order("name", 0)))  # boards a flight of its own
+            again = asyncio.create_task(
+                shop.compile(order("name", 0))
+            )  # boards a flight of its own
             await joined(shop, 2)
         assert (await again).grammar == "start: 0"
         assert (await waiting[1]).grammar == "start: 1"
@@ -530,13 +534,13 @@ def test_closing_what_was_never_used() -> None:
 
 PARENT = """
 import asyncio
-from dragoman.grammar.compiler.compiler_pool import Workshop
+from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from tests.grammar.test_compiler_pool import order
 
 async def main():
-    shop = Workshop(workers=1, seconds={seconds}, target="tests.support.compiler_targets:compiled")
-    await shop.warm()
-    task = asyncio.create_task(shop.make(order({do!r})))
+    shop = CompilerPool(workers=1, cpu_seconds={seconds}, target="tests.support.compiler_targets:compiled")
+    await shop.warm_up()
+    task = asyncio.create_task(shop.compile(order({do!r})))
     await asyncio.sleep(0)
     print(*shop.pids, flush=True)
     await task
@@ -560,7 +564,7 @@ def test_workers_do_not_outlive_their_parent(do: str, seconds: float) -> None:
 
 def test_a_workshop_costs_nothing_until_it_is_used() -> None:
     code = (
-        "import sys, dragoman.grammar.compiler.compiler_pool as w; shop = w.Workshop()\n"
+        "import sys, dragoman.grammar.compiler.compiler_pool as w; shop = w.CompilerPool()\n"
         "assert 1 <= shop.workers <= 2 and not shop.pids\n"
         "print(sorted(m for m in sys.modules if m.startswith(('llguidance', 'dragoman.'))))"
     )

@@ -20,8 +20,8 @@ from dragoman.errors import BadRequest
 from dragoman.formats import tool_formats
 from dragoman.grammar.compiler.compile import compile_grammar
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
+from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.grammar.lark_builder import HEADER
-from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
 from dragoman.output.spec import TaggedArguments
 from dragoman.testing import ScriptedEngine
 from dragoman.testing.grammars import accepted
@@ -63,7 +63,9 @@ def lark(grammar: str) -> Constraint:
 def source(name: str, text: Constraint | None, **order: Any) -> str:
     """The grammar of an answer that may use the tool."""
     tool = Tool(name="f", parameters=schema(TEXT), takes_free_text=True, input=text)
-    made = compile_grammar(GrammarSpec(tools=(tool,), tool_format=name, reasoning_format="none", **order))
+    made = compile_grammar(
+        GrammarSpec(tools=(tool,), tool_format=name, reasoning_format="none", **order)
+    )
     assert made.grammar is not None
     return made.grammar
 

@@ -14,8 +14,8 @@ import pytest
 from dragoman.errors import BadRequest
 from dragoman.formats import find_tools
 from dragoman.grammar.compiler.compile import compile_grammar
+from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.grammar.regex.full_match import searchable, searched
-from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
 from dragoman.output.library import OutputParser
 from dragoman.testing.format_checks import fold, read
 from dragoman.testing.grammars import accepted
@@ -48,7 +48,9 @@ def a_tool(schema: Any, *, strict: bool = True) -> Tool:
 
 def made(name: str, schema: Any, *, strict: bool = True) -> CompiledGrammar:
     return compile_grammar(
-        GrammarSpec(tools=(a_tool(schema, strict=strict),), tool_choice="required", tool_format=name)
+        GrammarSpec(
+            tools=(a_tool(schema, strict=strict),), tool_choice="required", tool_format=name
+        )
     )
 
 
@@ -291,7 +293,9 @@ def test_the_pattern_of_a_tool_goes_by_unicode_in_every_format(name: str) -> Non
     tool = Tool(
         name="f", takes_free_text=True, input=demand, parameters=members("input", input=TEXT)
     )
-    source = compile_grammar(GrammarSpec(tools=(tool,), tool_choice="required", tool_format=name)).grammar
+    source = compile_grammar(
+        GrammarSpec(tools=(tool,), tool_choice="required", tool_format=name)
+    ).grammar
     assert source is not None
     assert accepted(source, frames[name].format("٣é-"))[0]
     assert not accepted(source, frames[name].format("٣-é"))[0]

@@ -353,72 +353,6 @@ def test_fact4_a_sane_request_id_comes_back(server: Running, sent: str, kept: bo
     assert (response.headers["x-request-id"] == sent) == kept
 
 
-def test_a_body_past_the_limit_is_a_413() -> None:
-    with serving(ScriptedEngine("x"), body_limit=1000) as server:
-        fits = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x" * 500))
-        assert fits.status_code == 200
-        for content in (json.dumps(chat("x" * 2000)), iter([b"x" * 600] * 5)):
-            large = httpx.post(f"{server.url}/v1/chat/completions", content=content)
-            assert large.status_code == 413
-            assert is_error(large)["code"] == "request_too_large"
-
-
-def raw(server: Running, *parts: bytes) -> bytes:
-    """What the server says on a bare connection, until it closes it."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
-        said = b""
-        try:
-            for part in parts:
-                connection.sendall(part)
-            while data := connection.recv(65536):
-                said += data
-        except ConnectionError:
-            pass
-        return said
-
-
-def test_headers_past_the_limit_are_a_431(server: Running) -> None:
-    head = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n"
-    long = raw(server, head + b"x: " + b"y" * 70_000 + b"\r\n\r\n")
-    many = raw(server, head + b"".join(b"x%d: y\r\n" % i for i in range(200)) + b"\r\n")
-    endless = raw(server, head + b"x: ", *([b"y" * 30_000] * 5))
-    for answer in (long, many, endless):
-        assert answer.startswith(b"HTTP/1.1 431 ")
-        assert b'"code":"headers_too_large"' in answer
-
-
-def test_trailers_are_headers_too(server: Running) -> None:
-    head = (
-        b"POST /health/live HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
-        b"0\r\nX-T: "
-    )
-    answer = raw(server, head, *([b"a" * 30_000] * 10))
-    assert len(answer) < 2000
-
-
-def test_an_offer_to_upgrade_is_declined_and_the_request_answered(server: Running) -> None:
-    body = json.dumps(chat()).encode()
-    head = (
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade, "
-        b"HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
-        b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
-    )
-    for parts in ([head + body], [head, body], [head[:50], head[50:] + body[:5], body[5:]]):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as made:
-            for part in parts:
-                made.sendall(part)
-            assert made.recv(65536).startswith(b"HTTP/1.1 200 ")
-    assert raw(server, b"CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n").startswith(b"HTTP/1.1 400 ")
-
-
-def test_a_stray_line_does_not_keep_a_connection_for_ever() -> None:
-    with serving(ScriptedEngine("x"), receive_timeout=0.2) as server:
-        server._server.config.timeout_keep_alive = 1
-        get = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
-        answer = raw(server, get, b"\r\n")
-        assert answer.startswith(b"HTTP/1.1 200 ")
-
-
 @pytest.mark.parametrize("key", ["", "  "])
 def test_an_empty_key_is_refused_at_startup(key: str) -> None:
     for option in ("api_key", "admin_key"):
@@ -447,26 +381,6 @@ def test_further_hosts_may_be_allowed() -> None:
         for host, status in (("example.com", 200), ("OTHER:9", 200), ("third", 403)):
             response = httpx.get(f"{server.url}/v1/models", headers={"host": host})
             assert response.status_code == status
-
-
-def test_what_is_not_http_gets_the_error_object(server: Running) -> None:
-    answer = raw(server, b"HELLO\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["error"]["code"] == "bad_http"
-
-
-def test_a_request_that_drips_is_closed() -> None:
-    with serving(ScriptedEngine("x"), receive_timeout=0.3) as server:
-        assert raw(server) == b""  # nothing was said: closed without a word
-        half = raw(server, b"GET / HTTP/1.1\r\nho")
-        assert half.startswith(b"HTTP/1.1 408 ")
-        body = raw(
-            server,
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
-            b"content-length: 100\r\nconnection: close\r\n\r\n{",
-        )
-        assert body.startswith(b"HTTP/1.1 408 ")
-        assert b'"code":"request_timeout"' in body
 
 
 def operations(path: dict[str, Any]) -> list[dict[str, Any]]:

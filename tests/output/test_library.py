@@ -13,8 +13,8 @@ from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool
 from dragoman.output.library import (
     OutputParser,
     ParserPolicy,
-    list_formats,
     collect_markers,
+    list_formats,
     opens_inside,
     parse_reasoning_complete,
     parse_tool_call_complete,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.engines.step_queue import merge
+from dragoman.engines.step_queue import merge_steps
 from dragoman.events import Choice, Completion, Token
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.models.output_format import OutputFormat
@@ -67,9 +67,9 @@ def tokens_of(text: str, manner: str) -> list[Step]:
 def merged(steps: list[Step], sizes: list[int]) -> list[Step]:
     made, at = [], 0
     for size in sizes:
-        made += merge(steps[at : at + size])
+        made += merge_steps(steps[at : at + size])
         at += size
-    return [*made, *merge(steps[at:])]
+    return [*made, *merge_steps(steps[at:])]
 
 
 @given(
@@ -104,13 +104,13 @@ def test_plain_text_is_read_alike_too(manner: str, limit: int | None, logprobs: 
         return whole.choices(), whole.usage.completion
 
     steps = tokens_of("abc", manner)
-    assert plain(merge(steps)) == plain(steps)
+    assert plain(merge_steps(steps)) == plain(steps)
 
 
 def test_a_token_without_text_is_counted_however_it_came() -> None:
     steps = [Step(text="a", tokens=1), Step(tokens=1), Step(text="b", tokens=1), Step(tokens=1)]
     steps.append(Step(finish="stop"))
-    for came in (steps, merge(steps)):
+    for came in (steps, merge_steps(steps)):
         whole = read(came)
         assert whole.choices()[0].text == "ab"
         assert whole.usage.completion == 4

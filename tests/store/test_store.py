@@ -94,7 +94,7 @@ OTHERS |= {"remember", "add_completion"}
 
 
 async def furnish(store: Store) -> None:
-    await store.add(response("r", conversation="c"), [StoredItem("i0", b"0", answered=True)])
+    await store.add(response("r", conversation="c"), [StoredItem("i0", b"0", is_output=True)])
     await store.append("r", [(0, b"zero")])
     await store.add_conversation(talk("c"), entries("i"))
     await store.remember("ann", [StoredTurn("k", "m", b"said")])
@@ -748,7 +748,7 @@ def weighed(url: str, *names: str) -> int:
 WRITES: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "add": lambda s: s.add(
         response("new", previous="r", conversation="c"),
-        [StoredItem("i0", b"00", answered=True), StoredItem("i3", b"three", answered=True)],
+        [StoredItem("i0", b"00", is_output=True), StoredItem("i3", b"three", answered=True)],
     ),
     "append": lambda s: s.append("r", [(0, b"again"), (1, b"one"), (1, b"two"), (2, b"")]),
     "add_conversation": lambda s: s.add_conversation(talk("d"), entries("x", "y", "x")),
@@ -767,7 +767,7 @@ WRITES: dict[str, Callable[[Store], Awaitable[Any]]] = {
         "r",
         "completed",
         b"12",
-        [StoredItem("i9", b"9", answered=True)],
+        [StoredItem("i9", b"9", is_output=True)],
         [(0, b"0"), (9, b"9")],
     ),
     "add_items, some known": lambda s: s.add_items("ann", "c", entries("i", "j", "j")),

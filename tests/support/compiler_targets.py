@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import BadRequest, EngineFailed, Unsupported
-from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
+from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 
 
 class Panic(BaseException):

@@ -9,6 +9,7 @@ from typing import Any
 
 from dragoman.models.catalog import ModelCatalog, ModelSource
 from dragoman.models.registry import Model, ModelPolicy, ModelRegistry, report_progress
+from dragoman.prompt.renderer import PromptRenderer
 from dragoman.types import Capabilities, Job, Step
 from tests.support.model_files import put
 
@@ -51,7 +52,12 @@ class Loader:
         if source.id in self.errors:
             raise self.errors[source.id]
         engine = self.engines[source.id] = Engine(context=64, slots=3)
-        return Model(id="anything", engine=engine, capabilities=engine.capabilities)
+        return Model(
+            id="anything",
+            engine=engine,
+            capabilities=engine.capabilities,
+            renderer=PromptRenderer(None, None),
+        )
 
 
 def fill(root: Path) -> Path:

@@ -23,7 +23,7 @@ import jsonschema
 
 from dragoman.errors import DragomanError
 from dragoman.grammar.compiler.compile import compile_grammar
-from dragoman.grammar.spec import GrammarSpec
+from dragoman.grammar.grammar_spec import GrammarSpec
 from dragoman.output.library import combine_formats
 from dragoman.testing.format_checks import fold, read
 from dragoman.testing.grammars import accepted

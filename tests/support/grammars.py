@@ -20,7 +20,7 @@ from dragoman.engines.token_mask import TokenMasker
 from dragoman.errors import BadRequest
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats
 from dragoman.grammar.compiler.compile import compile_grammar
-from dragoman.grammar.spec import GrammarSpec
+from dragoman.grammar.grammar_spec import GrammarSpec
 from dragoman.output.library import OutputParser, collect_markers
 from dragoman.testing.format_checks import Said, fold, read
 from dragoman.testing.grammars import BYTES

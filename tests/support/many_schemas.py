@@ -9,7 +9,7 @@ from typing import Any
 
 from dragoman.errors import BadRequest
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
-from dragoman.grammar.spec import GrammarSpec
+from dragoman.grammar.grammar_spec import GrammarSpec
 from dragoman.types import Constraint, Tool
 
 TOGETHER = 32  # orders at once

@@ -14,14 +14,14 @@ from dragoman.errors import DragomanError
 from dragoman.events import Delta
 from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
-from dragoman.types import Chat, Message, Request, Sampling
+from dragoman.types import Chat, Message, Request, Sampling, text_content
 
 PROMPT = ">>> "
 
 
 async def talk(models: ModelRegistry, system: str | None, sampling: Sampling) -> None:
     """One conversation, until the end of the input."""
-    history = [Message(role="system", content=system)] if system else []
+    history = [Message(role="system", content=text_content(system))] if system else []
     try:
         name = models.default_name
         say(f"Loading {name} …\n")
@@ -29,7 +29,7 @@ async def talk(models: ModelRegistry, system: str | None, sampling: Sampling) ->
             say("Ctrl-C stops an answer, Ctrl-D ends.\n")
             while (text := await ask()) is not None:
                 if text.strip():
-                    history.append(Message(role="user", content=text))
+                    history.append(Message(role="user", content=text_content(text)))
                     await turn(models, history, sampling)
     finally:
         await models.aclose()
@@ -79,7 +79,7 @@ async def turn(models: ModelRegistry, history: list[Message], sampling: Sampling
     finally:
         loop.remove_signal_handler(signal.SIGINT)
     say("\n")
-    history.append(Message(role="assistant", content="".join(parts)))
+    history.append(Message(role="assistant", content=text_content("".join(parts))))
 
 
 async def stream(models: ModelRegistry, request: Request, parts: list[str]) -> None:

@@ -84,7 +84,16 @@ def within(text: str) -> Callable[[str], bool]:
 def _all_groups(of: ToolFormat | ReasoningFormat) -> Sequence[tuple[Group, ...]]:
     if isinstance(of, ReasoningFormat):
         return [
-            _solid([of.open, of.close, of.dropped, of.answer_wrapper.open, of.answer_wrapper.close, *_header(of.header)])
+            _solid(
+                [
+                    of.open,
+                    of.close,
+                    of.dropped,
+                    of.answer_wrapper.open,
+                    of.answer_wrapper.close,
+                    *_header(of.header),
+                ]
+            )
         ]
     frame = [
         of.section.open,

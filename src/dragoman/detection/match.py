@@ -128,10 +128,16 @@ class Chooser:
         known = reasoning_formats()
         for one in known.values():
             marks = (*one.open[:1], *one.close[:1])
-            if not one.keeps_markers and len(marks) == 2 and all(map(self.vocabulary.__contains__, marks)):
+            if (
+                not one.keeps_markers
+                and len(marks) == 2
+                and all(map(self.vocabulary.__contains__, marks))
+            ):
                 return Thoughts(one, "its marks are tokens of the model")
         if tools is not None and tools.default_reasoning in known:
-            return Thoughts(known[tools.default_reasoning], "models that call this way think this way")
+            return Thoughts(
+                known[tools.default_reasoning], "models that call this way think this way"
+            )
         return Thoughts()
 
     # Calls

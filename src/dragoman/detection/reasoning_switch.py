@@ -190,7 +190,9 @@ def _values(stage: Stage, name: str) -> Sequence[Any]:
     return [True, False, *dict.fromkeys([*words, *known])][:MOST]
 
 
-def _switch(name: str, tried: Sequence[Position], reasoning: ReasoningFormat | None) -> Switch | None:
+def _switch(
+    name: str, tried: Sequence[Position], reasoning: ReasoningFormat | None
+) -> Switch | None:
     """The variable as a switch, if it turns anything on and off."""
     if not _telling(tried):
         return None

@@ -30,12 +30,12 @@ from dragoman.prompt.template.budget import RenderBudget, RenderLimits
 from dragoman.prompt.template.capabilities import (
     ARGUMENTS,
     CONTENTS,
-    PROBE_TOKENS,
     NO_GUARD,
+    PROBE_TOKENS,
     Arguments,
     Content,
-    probe_capabilities,
     make_tools_variable,
+    probe_capabilities,
 )
 from dragoman.prompt.template.template import compile_template
 
@@ -169,7 +169,9 @@ class Stage:
         )
         started = time.thread_time()
         try:
-            return self.template.render(variables, RenderBudget(self._limits, known=given.known_sizes))
+            return self.template.render(
+                variables, RenderBudget(self._limits, known=given.known_sizes)
+            )
         except TemplateRejected:
             return None
         finally:

@@ -168,7 +168,9 @@ def _split(found: Pieces) -> tuple[Pieces, bool, Pieces]:
     return found[:at], True, found[at + 1 :]
 
 
-def _json_body(field: Mapping[str, Any], args: Mapping[str, Any], after: tuple[str, ...]) -> CallBody:
+def _json_body(
+    field: Mapping[str, Any], args: Mapping[str, Any], after: tuple[str, ...]
+) -> CallBody:
     """Arguments as an object behind a name."""
     delimiters = args.get("string_delims") or ()
     quotes = tuple(dict.fromkeys(pair[0] for pair in delimiters if pair and pair[0] == pair[-1]))
@@ -176,7 +178,9 @@ def _json_body(field: Mapping[str, Any], args: Mapping[str, Any], after: tuple[s
         raise Unsayable("strings that open and close differently")
     ends = tuple(mark for mark in after if mark)
     loose = bool(args.get("unquoted_keys"))
-    return NamedObject(name_ends=ends, unquoted_values=loose, string_markers=quotes, types_from_schema=loose)
+    return NamedObject(
+        name_ends=ends, unquoted_values=loose, string_markers=quotes, types_from_schema=loose
+    )
 
 
 def _objects(field: Mapping[str, Any]) -> CallBody:

@@ -65,7 +65,9 @@ ORDER: tuple[Status, ...] = ("proved", "otherwise", "failed", "unwritten")
 BRIEF = (TALK, CALL, "thoughts", "thoughts and a call")  # enough to tell most formats apart
 
 
-def read(text: str, prompt: str, tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> Said:
+def read(
+    text: str, prompt: str, tools: ToolFormat | None, reasoning: ReasoningFormat | None
+) -> Said:
     """What a format makes of a turn."""
     known = tools.name if tools and tool_formats().get(tools.name) is tools else tools
     about = reasoning.name if reasoning and _known(reasoning) else reasoning
@@ -173,7 +175,10 @@ class Scene:
         return replace(stage.calling, carrier=thinking.carrier), switches
 
     def prove(
-        self, tools: ToolFormat | None, reasoning: ReasoningFormat | None, names: Sequence[str] = tuple(ITEMS)
+        self,
+        tools: ToolFormat | None,
+        reasoning: ReasoningFormat | None,
+        names: Sequence[str] = tuple(ITEMS),
     ) -> tuple[Item, ...]:
         """The items, read with two formats."""
         return tuple(self._item(name, tools, reasoning) for name in names)

@@ -27,7 +27,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.engines.merge import merge_steps
+from dragoman.engines.merge import merge_streams
 from dragoman.errors import DragomanError, EngineFailed
 from dragoman.types import Capabilities, Engine, Job, Sampling, Step, StepFinish
 
@@ -116,7 +116,7 @@ class Unguarded:
         if job.n == 1:
             stream: AsyncGenerator[Step, None] = self._engine.generate(job)
             return stream
-        return merge_steps([self._choice(job, choice) for choice in range(job.n)])
+        return merge_streams([self._choice(job, choice) for choice in range(job.n)])
 
     async def _choice(self, job: Job, choice: int) -> AsyncGenerator[Step, None]:
         seed = job.sampling.seed
@@ -149,7 +149,7 @@ class Adapted:
     def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         if job.n == 1:
             return self._choice(job, 0)
-        return merge_steps([self._choice(job, choice) for choice in range(job.n)])
+        return merge_streams([self._choice(job, choice) for choice in range(job.n)])
 
     async def aclose(self) -> None:
         close = getattr(self._engine, "aclose", None)

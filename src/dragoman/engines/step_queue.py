@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable
 from dragoman.errors import DragomanError
 from dragoman.types import Step
 
-CROWDED = 16  # steps that may wait before they are merged
+MERGE_THRESHOLD = 16  # steps that may wait before they are merged
 
 
-def merge(steps: Iterable[Step]) -> list[Step]:
+def merge_steps(steps: Iterable[Step]) -> list[Step]:
     """As few steps as say the same, choices in the order they first moved.
 
     What is told of one choice is kept in order; that of different choices has no order.
@@ -27,14 +27,14 @@ def merge(steps: Iterable[Step]) -> list[Step]:
     runs: dict[int, list[Step]] = {}
     for step in steps:
         run = runs.setdefault(step.choice, [])
-        if run and _joinable(run[-1], step):
+        if run and _can_join(run[-1], step):
             run[-1] = _join(run[-1], step)
         else:
             run.append(step)
     return [step for run in runs.values() for step in run]
 
 
-def _joinable(first: Step, second: Step) -> bool:
+def _can_join(first: Step, second: Step) -> bool:
     """Can the two be one step without changing what a reader makes of them?"""
     if first.finish is not None:
         return False
@@ -42,12 +42,12 @@ def _joinable(first: Step, second: Step) -> bool:
         return False  # a limit that is met by the tokens before it comes first
     if not first.ids and not second.ids:
         return True
-    if _plain(first) and _plain(second):
+    if _has_one_id_per_token(first) and _has_one_id_per_token(second):
         return (first.text is None) == (second.text is None) or not (first.ids and second.ids)
     return False
 
 
-def _plain(step: Step) -> bool:
+def _has_one_id_per_token(step: Step) -> bool:
     """One id for each token, and one logprob for each or none at all."""
     ids = len(step.ids)
     if step.text is not None and not ids:
@@ -59,7 +59,7 @@ def _join(first: Step, second: Step) -> Step:
     text = first.text
     if second.text is not None:
         text = second.text if text is None else text + second.text
-    said = second.prompt_tokens
+    prompt_tokens = second.prompt_tokens
     cached = second.cached_tokens
     return Step(
         second.choice,
@@ -69,14 +69,14 @@ def _join(first: Step, second: Step) -> Step:
         [*first.logprobs, *second.logprobs],
         second.finish,
         second.stop_id,
-        first.prompt_tokens if said is None else said,
+        first.prompt_tokens if prompt_tokens is None else prompt_tokens,
         first.cached_tokens if cached is None else cached,
         [*first.prompt_logprobs, *second.prompt_logprobs],
-        [*_spans(first), *_spans(second)],
+        [*_get_spans(first), *_get_spans(second)],
     )
 
 
-def _spans(step: Step) -> list[tuple[int, int]]:
+def _get_spans(step: Step) -> list[tuple[int, int]]:
     """Where one step's text ends and the next one's begins; ids alone say it themselves."""
     if step.spans or (step.text is None and (step.ids or not step.tokens)):
         return step.spans
@@ -90,7 +90,7 @@ class StepQueue:
 
     def __init__(self) -> None:
         self._steps: list[Step] = []
-        self._crowd = CROWDED
+        self._crowd = MERGE_THRESHOLD
         self._new_future: Callable[[], asyncio.Future[None]] | None = None
         self._wake: asyncio.Future[None] | None = None
         self._error: DragomanError | None = None
@@ -102,8 +102,8 @@ class StepQueue:
     def put(self, steps: list[Step]) -> None:
         self._steps.extend(steps)
         if len(self._steps) > self._crowd:
-            self._steps = merge(self._steps)
-            self._crowd = max(CROWDED, 2 * len(self._steps))  # many choices cannot be merged
+            self._steps = merge_steps(self._steps)
+            self._crowd = max(MERGE_THRESHOLD, 2 * len(self._steps))  # many choices cannot be merged
         self._notify()
 
     def end(self, error: DragomanError | None = None) -> None:
@@ -125,7 +125,7 @@ class StepQueue:
                 self._wake = None
         if self._steps:
             steps, self._steps = self._steps, []
-            self._crowd = CROWDED
+            self._crowd = MERGE_THRESHOLD
             return steps
         if self._error is not None:
             raise self._error

@@ -64,5 +64,5 @@ def _reasoning_by_any_name() -> dict[str, ReasoningFormat]:
     known = {"none": NO_REASONING, **reasoning_formats()}
     for one in reasoning_formats().values():
         for alias, inside in one.aliases.items():
-            known.setdefault(alias, replace(one, inside=inside))
+            known.setdefault(alias, replace(one, starts_inside=inside))
     return known

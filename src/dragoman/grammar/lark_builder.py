@@ -22,9 +22,9 @@ from dragoman.output.spec import GAP
 HEADER = '%llguidance {"no_forcing": true}'
 ANY = r"/(?s:.*)/"
 # bounded: a model that likes white space shall not go on for ever
-SPACES = r"[ \t]{0,4}(?:\r?\n){0,2}[ \t]{0,48}"  # as in JSON over many lines
-GAPS = r"/[ \t\r\n]{1,16}/"
-FEW = "{0,3}"  # of marks that mean nothing; there is no end to what a model may repeat
+JSON_SPACE = r"[ \t]{0,4}(?:\r?\n){0,2}[ \t]{0,48}"  # as in JSON over many lines
+MARKER_SPACE = r"/[ \t\r\n]{1,16}/"
+UP_TO_THREE = "{0,3}"  # of marks that mean nothing; there is no end to what a model may repeat
 EMPTY = '""'
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -34,24 +34,24 @@ def quote_literal(text: str) -> str:
     return json.dumps(text)
 
 
-def either(options: Iterable[str]) -> str:
+def join_alternatives(options: Iterable[str]) -> str:
     """One of several expressions, each of them once."""
     every = list(dict.fromkeys(options))
     return every[0] if len(every) == 1 and " " not in every[0] else f"({' | '.join(every)})"
 
 
-def times(least: int, most: int | None) -> str:
+def format_repeat(least: int, most: int | None) -> str:
     """How often something may come."""
     if (least, most) == (0, None):
         return "*"
     return f"{{{least},}}" if most is None else f"{{{least},{most}}}"
 
 
-class Lark:
+class LarkBuilder:
     """Collects rules and terminals. `control` are the control tokens that marks may hold."""
 
-    def __init__(self, control: Mapping[str, int] | None = None) -> None:
-        self.special_tokens = dict(control or {})
+    def __init__(self, special_tokens: Mapping[str, int] | None = None) -> None:
+        self.special_tokens = dict(special_tokens or {})
         self._lines: dict[str, str] = {}  # name and options -> body
         self._names: dict[tuple[bool, str, str], str] = {}
         self._count = 0
@@ -95,19 +95,19 @@ class Lark:
 
     def add_punctuation(self, letters: str) -> str:
         """A sign with white space that may stand on both sides: one terminal costs little."""
-        return self.add_terminal(f"/{SPACES}{escaped(letters)}{SPACES}/", "SIGN")
+        return self.add_terminal(f"/{JSON_SPACE}{escaped(letters)}{JSON_SPACE}/", "SIGN")
 
     def add_opening_bracket(self, letters: str) -> str:
         """A bracket that opens, with white space that may follow."""
-        return self.add_terminal(f"/{escaped(letters)}{SPACES}/", "OPEN")
+        return self.add_terminal(f"/{escaped(letters)}{JSON_SPACE}/", "OPEN")
 
     def add_closing_bracket(self, letters: str) -> str:
         """A bracket that closes, with white space that may stand before it."""
-        return self.add_terminal(f"/{SPACES}{escaped(letters)}/", "CLOSE")
+        return self.add_terminal(f"/{JSON_SPACE}{escaped(letters)}/", "CLOSE")
 
     def add_optional_space(self) -> str:
         """White space that may be there, around marks."""
-        return self.add_terminal(GAPS, "GAP") + "?"
+        return self.add_terminal(MARKER_SPACE, "GAP") + "?"
 
     def write_marker(self, text: str) -> str:
         """A mark as it is written: control tokens by number, the rest in letters."""
@@ -119,7 +119,7 @@ class Lark:
 
     def write_any_marker(self, texts: Iterable[str]) -> str:
         """One of several spellings of a mark."""
-        return either(self.write_marker(text) for text in texts)
+        return join_alternatives(self.write_marker(text) for text in texts)
 
     def _split_special_tokens(self, text: str) -> list[str]:
         if self._special_token_regex is None:

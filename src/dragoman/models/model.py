@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -77,7 +76,9 @@ class Model(Struct, kw_only=True, eq=False):
         return self._control[speech]
 
 
-def list_capabilities(can: Capabilities, template: str | None, speech: OutputFormat) -> tuple[str, ...]:
+def list_capabilities(
+    can: Capabilities, template: str | None, speech: OutputFormat
+) -> tuple[str, ...]:
     """What a model can do, in the words that clients look for."""
     able = {
         "completion": True,
@@ -93,7 +94,11 @@ def list_capabilities(can: Capabilities, template: str | None, speech: OutputFor
 
 
 def make_engine_model(
-    engine: Engine, name: str, template: str | None, created: int, formats: FormatOverrides = (None, None)
+    engine: Engine,
+    name: str,
+    template: str | None,
+    created: int,
+    formats: FormatOverrides = (None, None),
 ) -> Model:
     """A model around an engine that someone else made."""
     can = capabilities_of(engine)

@@ -21,10 +21,11 @@ from msgspec.structs import replace
 from dragoman.detection import Detected, detect
 from dragoman.errors import DragomanError, TemplateRejected
 from dragoman.formats import find_reasoning, find_tools
-from dragoman.output.library import OutputParser, opens_inside, combine_formats, is_marker_token
+from dragoman.output.library import OutputParser, combine_formats, is_marker_token, opens_inside
 from dragoman.output.spec import GAP, ReasoningFormat
 from dragoman.output.text_buffer import find_last_marker
 from dragoman.prompt import generic_tools
+from dragoman.prompt.conversation import flatten_content
 from dragoman.prompt.reasoning_options import ReasoningOptions
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.prompt.template.capabilities import probe_capabilities
@@ -146,7 +147,7 @@ class OutputFormat(Struct, frozen=True):
         if thoughts is None:
             return None
         if chat.continue_final_message:
-            own = (chat.messages[-1].content or "").strip()
+            own = flatten_content(chat.messages[-1].content).strip()
             closed = find_last_marker(own, thoughts.close)
             if own.startswith(tuple(marker.replace(GAP, "") for marker in thoughts.open)):
                 return find_last_marker(own, thoughts.open) > closed

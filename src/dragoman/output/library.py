@@ -38,10 +38,10 @@ from dragoman.types import Tool
 
 __all__ = [
     "OutputParser",
-    "Policy",
+    "ParserPolicy",
     "Span",
+    "collect_markers",
     "list_formats",
-    "markers",
     "opens_inside",
     "parse_reasoning_complete",
     "parse_tool_call_complete",
@@ -50,18 +50,10 @@ __all__ = [
 MAX_CONTINUED_REASONING = 2000  # characters; thoughts that a client wants continued may be as long
 TAG = re.compile(r"<[^\s<>]{1,30}>|\[/?[A-Z_]{1,30}\]")
 # fields of a format that hold no markers
-FIELDS_WITHOUT_MARKERS = {
-    "name",
-    "keys",
-    "models",
-    "example",
-    "aliases",
-    "signs",
-    "thoughts",
-    "answer",
-}
-FIELDS_WITHOUT_MARKERS |= {"trim", "untyped", "item", "id", "arguments", "routes"}
-FIELDS_WITHOUT_MARKERS |= {"written", "key_written", "joint"}
+FIELDS_WITHOUT_MARKERS = {"name", "name_pattern", "key_pattern", "models", "example", "aliases"}
+FIELDS_WITHOUT_MARKERS |= {"template_hints", "default_reasoning", "answer_separator", "trim"}
+FIELDS_WITHOUT_MARKERS |= {"untyped", "item", "id", "arguments", "routes"}
+FIELDS_WITHOUT_MARKERS |= {"spellings", "key_spelling", "separator"}
 ToolDeclarations = Sequence[Tool | Mapping[str, Any]]
 
 

@@ -32,7 +32,7 @@ class Parser(ParserMachine):
         spans = self._spans[:]
         self._spans.clear()
         if self._policy.unclosed_reasoning == "repeat":
-            self._thoughts_said += spans
+            self._emitted += spans
         return spans
 
     def close(self, cut: bool = False) -> list[Span]:
@@ -53,12 +53,10 @@ class Parser(ParserMachine):
 
     def _repeat_as_text(self, last: list[Span]) -> list[Span]:
         """Thoughts that were never closed, as text, if there was nothing else."""
-        self._thoughts_said += last
-        if not self.in_reasoning or any(
-            span.channel != "reasoning" for span in self._thoughts_said
-        ):
+        self._emitted += last
+        if not self.in_reasoning or any(span.channel != "reasoning" for span in self._emitted):
             return []
-        return [span._replace(channel="text") for span in self._thoughts_said]
+        return [span._replace(channel="text") for span in self._emitted]
 
     @property
     def in_reasoning(self) -> bool:

@@ -1,8 +1,8 @@
-"""Two formats put together: which markers mean what, and where.
+"""A tool format and a reasoning format combined: meaning each marker means in each parser state.
 
-Tool syntax and reasoning syntax combine freely, so what a marker means depends on the place it is met
-in: in text, after a call, among thoughts. The places are made once for a pair of formats and shared
-by all parsers of it.
+Any tool format combines with any reasoning format, so the meaning of a marker depends on the
+parser's state: in text, after a call, in reasoning. The states are built once for a pair of formats
+and shared by all its parsers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MarkerMeaning = Literal[
     "first",
     "header",
     "end",
-    "over",
+    "ended_by",
     "skip",
     "wrap",
     "unwrap",
@@ -33,32 +33,31 @@ MarkerMeaning = Literal[
 
 @dataclass(frozen=True)
 class ParserPolicy:
-    """What is done with what formats leave open."""
+    """Decisions that a format does not make."""
 
-    undeclared: Literal["text", "accept"] = "text"  # a call of a tool that was not declared
-    in_reasoning: Literal["auto", "ignore", "accept"] = "auto"  # a call inside thoughts
-    unclosed_reasoning: Literal["leave", "repeat"] = (
-        "leave"  # a whole answer of unclosed thoughts alone
-    )
-    hidden: tuple[str, ...] = ()  # control tokens to leave out, for text that still has them
+    undeclared: Literal["text", "accept"] = "text"  # a call of an undeclared tool
+    in_reasoning: Literal["auto", "ignore", "accept"] = "auto"  # a call inside reasoning
+    # an answer that is nothing but unclosed reasoning: "repeat" returns it as text, too
+    unclosed_reasoning: Literal["leave", "repeat"] = "leave"
+    hidden: tuple[str, ...] = ()  # special tokens to remove from text that still contains them
 
 
 DEFAULT_POLICY = ParserPolicy()
 
 
 class ParserState:
-    """Where the parser is, and which markers mean something there."""
+    """A state of the parser: its channel and the markers that have a meaning in it."""
 
     def __init__(self, channel: Channel, meanings: Sequence[tuple[str, MarkerMeaning]]) -> None:
         self.channel = channel
         self.meanings: dict[str, MarkerMeaning] = {}
-        for marker, what in meanings:
-            self.meanings.setdefault(marker, what)
+        for marker, meaning in meanings:
+            self.meanings.setdefault(marker, meaning)
         self.markers = MarkerSet(list(self.meanings))
 
 
 class FormatRules:
-    """A tool format and a reasoning format put together. Made once, used by many parsers."""
+    """The parser states of one pair of formats. Built once, shared by many parsers."""
 
     def __init__(self, tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> None:
         self.tools = tools
@@ -68,8 +67,8 @@ class FormatRules:
         self.after_call = ParserState(
             "text", [*self._call_openers(), *self._answer_markers(), *self._after_call_markers()]
         )
-        over: list[tuple[str, MarkerMeaning]] = [
-            (marker, "over") for marker in self.reasoning.ended_by
+        ended_by: list[tuple[str, MarkerMeaning]] = [
+            (marker, "ended_by") for marker in self.reasoning.ended_by
         ]
         self.after_rejected_section = ParserState(
             "text", [*self._call_openers(), *self._answer_markers(), *self._bare_call_openers()]
@@ -83,64 +82,68 @@ class FormatRules:
             "reasoning", [*self._reasoning_markers(), *self._call_openers()]
         )
         self.in_reasoning_with_calls = ParserState(
-            "reasoning", [*self._reasoning_markers(), *(self._call_openers() or over)]
+            "reasoning", [*self._reasoning_markers(), *(self._call_openers() or ended_by)]
         )
         self.in_reasoning_without_calls = ParserState("reasoning", self._reasoning_markers())
         ends = self.reasoning.header.close if self.reasoning.header is not None else ()
         self.reasoning_closers = MarkerSet(
             (*self.reasoning.close, *ends)
-        )  # end thoughts, whatever is open
+        )  # end reasoning, whatever is open
         self.ignorable = MarkerSet(
             self._ignorable_markers()
-        )  # what may follow calls and says nothing
-        headers = [one.header for one in (tools, self.reasoning) if one is not None and one.header]
+        )  # may follow calls without meaning anything
+        headers = [
+            format_.header
+            for format_ in (tools, self.reasoning)
+            if format_ is not None and format_.header
+        ]
         self.header: MessageHeader | None = headers[0] if headers else None
 
     def _call_openers(self) -> list[tuple[str, MarkerMeaning]]:
         tools = self.tools
         if tools is None:
             return []
-        found: list[tuple[str, MarkerMeaning]] = [
+        meanings: list[tuple[str, MarkerMeaning]] = [
             (marker, "section") for marker in tools.section.open
         ]
         if tools.section_optional or not tools.section.open:
-            found += [(marker, "call") for marker in tools.call.open]
-        return found + [(marker, "first") for marker in tools.unmarked_starts]
+            meanings += [(marker, "call") for marker in tools.call.open]
+        return meanings + [(marker, "first") for marker in tools.unmarked_starts]
 
     def _answer_markers(self) -> list[tuple[str, MarkerMeaning]]:
-        found: list[tuple[str, MarkerMeaning]] = [
+        meanings: list[tuple[str, MarkerMeaning]] = [
             (marker, "open") for marker in self.reasoning.open
         ]
-        found += [(marker, "close") for marker in self.reasoning.close]
-        found += [(marker, "drop") for marker in self.reasoning.dropped]
-        found += [(marker, "wrap") for marker in self.reasoning.answer_wrapper.open]
-        found += [(marker, "unwrap") for marker in self.reasoning.answer_wrapper.close]
-        found += self._skip_openers()
+        meanings += [(marker, "close") for marker in self.reasoning.close]
+        meanings += [(marker, "drop") for marker in self.reasoning.dropped]
+        meanings += [(marker, "wrap") for marker in self.reasoning.answer_wrapper.open]
+        meanings += [(marker, "unwrap") for marker in self.reasoning.answer_wrapper.close]
+        meanings += self._skip_openers()
         if self.tools is not None:
-            found += [(marker, "drop") for marker in self.tools.dropped]
-        return found + self._header_markers()
+            meanings += [(marker, "drop") for marker in self.tools.dropped]
+        return meanings + self._header_markers()
 
     def _has_call_routes(self) -> bool:
-        """Whether headers tell calls from text, so that text can hold none."""
+        """Whether headers separate calls from text, so that text contains no calls."""
         header = self.tools.header if self.tools is not None else None
         return header is not None and any(where == "call" for _, where in header.routes)
 
     def _header_markers(self) -> list[tuple[str, MarkerMeaning]]:
-        found: list[tuple[str, MarkerMeaning]] = []
-        for one in (self.tools, self.reasoning):
-            if one is not None and one.header is not None:
-                found += [(marker, "header") for marker in one.header.open]
-                found += [(marker, "end") for marker in one.header.close]
-                if one.header.routes:
-                    found += [(marker, "end") for marker in one.header.end if marker.strip()]
-        return found
+        meanings: list[tuple[str, MarkerMeaning]] = []
+        for format_ in (self.tools, self.reasoning):
+            if format_ is not None and format_.header is not None:
+                meanings += [(marker, "header") for marker in format_.header.open]
+                meanings += [(marker, "end") for marker in format_.header.close]
+                if format_.header.routes:
+                    meanings += [(marker, "end") for marker in format_.header.end if marker.strip()]
+        return meanings
 
     def _reasoning_markers(self) -> list[tuple[str, MarkerMeaning]]:
-        found: list[tuple[str, MarkerMeaning]] = [
+        meanings: list[tuple[str, MarkerMeaning]] = [
             (marker, "close") for marker in self.reasoning.close
         ]
-        found += [(marker, "open") for marker in self.reasoning.open]
-        return found + self._skip_openers() + self._header_markers()
+        meanings += [(marker, "open") for marker in self.reasoning.open]
+        return meanings + self._skip_openers() + self._header_markers()
 
     def _skip_openers(self) -> list[tuple[str, MarkerMeaning]]:
         return [(marker, "skip") for pair in self.skipped for marker in pair.open]

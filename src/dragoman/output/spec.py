@@ -1,17 +1,18 @@
-"""What an output format is made of: plain data, read by the parser, the prover and the detector.
+"""The description of an output format: plain data that the parser, the grammar and detection read.
 
-A tool format says where calls stand and how one is written:
+A tool format says where calls are and how one is written:
 
     section? ( call? BODY call? )* section?
 
-`section` and `call` are pairs of markers, each of them optional; the body says where in between the
-name and the arguments are. A reasoning format says which markers thoughts stand between. The two
-combine freely. Formats whose messages carry a header that says where they go (harmony and others)
-describe it with `Header`.
+`section` and `call` are pairs of markers, each optional; the body says where the name and the
+arguments are in between. A reasoning format gives the markers around reasoning. Any tool format
+combines with any reasoning format. Formats whose messages start with a header that routes them
+(harmony and others) describe it with `MessageHeader`.
 
-Marks are compared char by char; `GAP` in one stands for white space that may be there or not.
-What a reader must take in many spellings is written in one: `written` says in which, with `{name}`,
-`{key}`, `{id}` and `{number}` in it, `{text}` for whether a value is text, `{type}` for its type.
+Markers are compared character by character; `GAP` in a marker stands for optional white space.
+The parser accepts many spellings, a grammar writes exactly one: `spellings` gives it, with the
+placeholders `{name}`, `{key}`, `{id}` and `{number}`, `{text}` for "is the value a string", and
+`{type}` for its type.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Trim: TypeAlias = Literal["none", "newline", "space"]
 
 @dataclass(frozen=True, kw_only=True)
 class MarkerPair:
-    """Marks around something. Several spellings are equal; without `close` it ends by itself."""
+    """Markers around something. The alternatives are equal; without `close` it ends by itself."""
 
     open: tuple[str, ...] = ()
     close: tuple[str, ...] = ()
@@ -38,68 +39,66 @@ NO_MARKERS = MarkerPair()
 
 @dataclass(frozen=True, kw_only=True)
 class JsonObjects:
-    """A call is a JSON object with a name and arguments in it; a list of them is several calls."""
+    """A call is a JSON object with a name and arguments; a list of objects is several calls."""
 
     name: tuple[str, ...] = ("name", "tool_name", "function")
     arguments: tuple[str, ...] = ("arguments", "parameters", "args")
     id: tuple[str, ...] = ("id", "tool_call_id")
     keyed: bool = False  # the name is the only key: {"f": {...}}
-    requires_arguments: bool = False  # an object without arguments is no call
-    python: bool = False  # written as Python writes a dictionary
+    requires_arguments: bool = False  # an object without arguments is not a call
+    python: bool = False  # written like a Python dict
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedObject:
     """A name, a marker, and the arguments as one object."""
 
-    name_ends: tuple[str, ...] = ()  # what ends the name; an opening brace always does
-    name_pattern: str = r"(?P<name>[^\s{}]+)"  # what the text before it may be
+    name_ends: tuple[str, ...] = ()  # markers that end the name; an opening brace always does
+    name_pattern: str = r"(?P<name>[^\s{}]+)"
     spellings: tuple[str, ...] = ("{name}",)
-    fence: tuple[str, ...] = ()  # what may close the arguments
-    unquoted_values: bool = False  # words without quotes end at a comma or a bracket only
-    string_markers: tuple[str, ...] = ()  # markers around strings, besides quotation markers
-    types_from_schema: bool = False  # bare words are typed by the tool's schema
-    casts_strings: bool = False  # and so are strings
+    fence: tuple[str, ...] = ()  # may close the arguments
+    unquoted_values: bool = False  # words without quotes end only at a comma or a bracket
+    string_markers: tuple[str, ...] = ()  # markers around strings, besides quotation marks
+    types_from_schema: bool = False  # the tool's schema gives unquoted words their type
+    casts_strings: bool = False  # and strings too
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaggedArguments:
     """A name, then for each argument its key and its value between markers."""
 
-    name_ends: tuple[str, ...] = (">",)  # what ends the name
+    name_ends: tuple[str, ...] = (">",)
     name_pattern: str = r"[\"']?(?P<name>[^\"'<>]+?)[\"']?"
     spellings: tuple[str, ...] = ("{name}",)
-    key: MarkerPair = (
-        NO_MARKERS  # without `close`, the value follows the key's opening marker at once
-    )
+    key: MarkerPair = NO_MARKERS  # without `close`, the value follows the opening marker directly
     value: MarkerPair = NO_MARKERS
     key_pattern: str = r"[\"']?(?P<key>[^\"'<>]+?)[\"']?"
     key_spelling: str = "{key}"
-    trim: Trim = "newline"  # what of a value's white space is markup
+    trim: Trim = "newline"  # which white space around a value is markup
     cdata: bool = False
-    html_entities: bool = False  # entities in names and keys
-    implicit_end: bool = False  # a value may end where the next key or the call's end begins
-    accepts_json: bool = False  # the arguments may also be written as one JSON object
-    block: MarkerPair = NO_MARKERS  # markers around such an object; the first ends as a key does
-    untyped: Literal["text", "json"] = "text"  # what a value is that no schema describes
+    html_entities: bool = False  # names and keys are HTML-escaped
+    implicit_end: bool = False  # a value may also end where the next key or the call's end begins
+    accepts_json: bool = False  # the arguments may also be one JSON object
+    block: MarkerPair = NO_MARKERS  # markers around such an object; the first ends like a key
+    untyped: Literal["text", "json"] = "text"  # how to read a value that no schema describes
 
 
 @dataclass(frozen=True, kw_only=True)
 class NestedElements:
-    """A name, then the arguments as elements: an object's keys are tags, a list's are `item`s."""
+    """A name, then arguments as elements: object keys are tags, list entries are `item` tags."""
 
     name_ends: tuple[str, ...] = ('">',)
     name_pattern: str = r"[\"']?(?P<name>[^\"'<>]+?)[\"']?"
     spellings: tuple[str, ...] = ("{name}",)
-    prefix: str = ""  # stands before every tag
+    prefix: str = ""  # precedes every tag
     item: str = "item"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PythonCalls:
-    """Calls as Python writes them: `[f(a=1), g()]`."""
+    """Calls in Python syntax: `[f(a=1), g()]`."""
 
-    brackets: bool = True  # without them, calls may stand on lines of their own
+    brackets: bool = True  # without brackets, each call may be on a line of its own
 
 
 CallBody: TypeAlias = JsonObjects | NamedObject | TaggedArguments | NestedElements | PythonCalls
@@ -107,83 +106,67 @@ CallBody: TypeAlias = JsonObjects | NamedObject | TaggedArguments | NestedElemen
 
 @dataclass(frozen=True, kw_only=True)
 class MessageHeader:
-    """A message's header: what it says decides where the message goes.
+    """The header of a message, which decides the channel the message goes to.
 
-    A header is what stands between one of `open` and one of `end`. The first of `routes` whose
-    pattern is found in it wins; a `call` takes its name from the pattern.
+    A header is the text between one of `open` and one of `end`. The first of `routes` whose
+    pattern matches wins; a `call` route takes the tool name from the pattern.
     """
 
     open: tuple[str, ...] = ()
     end: tuple[str, ...] = ()
-    close: tuple[str, ...] = ()  # what ends a message
+    close: tuple[str, ...] = ()  # ends a message
     routes: tuple[tuple[str, Literal["text", "reasoning", "call"]], ...] = ()
-    answer_starts: tuple[
-        str, ...
-    ] = ()  # what an answer may begin with when it begins inside a header
+    answer_starts: tuple[str, ...] = ()  # how an answer that starts inside a header may start
     spellings: tuple[tuple[Literal["text", "reasoning", "call"], str], ...] = ()  # whole headers
-    separator: str = ""  # stands between a message and the header of the next
+    separator: str = ""  # between a message and the header of the next
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolFormat:
-    """How calls are written."""
+    """How a model writes tool calls."""
 
     name: str
     models: str
     example: str
-    bodies: tuple[CallBody, ...]  # several: the first that can begin as the text does
+    bodies: tuple[CallBody, ...]  # several: the first one that can start like the text
     section: MarkerPair = NO_MARKERS
     call: MarkerPair = NO_MARKERS
     header: MessageHeader | None = None
-    section_optional: bool = False  # a call may stand without its section
-    unmarked_starts: tuple[str, ...] = ()  # what a call without any marker begins with
-    unmarked_at_start: bool = (
-        False  # a call needs no marker, but only the beginning of an answer can be one
-    )
-    dropped: tuple[str, ...] = ()  # markers around text that are no part of it
-    skipped: tuple[
-        MarkerPair, ...
-    ] = ()  # markers inside text, with all that stands between the two
-    ignored_after_call: tuple[str, ...] = ()  # what may follow a call and means nothing
-    template_hints: tuple[
-        str, ...
-    ] = ()  # what a template has that speaks so, where markers do not tell
-    default_reasoning: str = ""  # how these models think, for templates that do not say
+    section_optional: bool = False  # a call may appear without its section
+    unmarked_starts: tuple[str, ...] = ()  # how a call without any marker starts
+    unmarked_at_start: bool = False  # a call needs no marker at the very start of an answer
+    dropped: tuple[str, ...] = ()  # markers around text that are not part of it
+    skipped: tuple[MarkerPair, ...] = ()  # markers inside text, removed with what they enclose
+    ignored_after_call: tuple[str, ...] = ()  # may follow a call without meaning anything
+    template_hints: tuple[str, ...] = ()  # template text that identifies it where markers do not
+    default_reasoning: str = ""  # reasoning format of these models, if their template has none
     aliases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningFormat:
-    """How thoughts are written."""
+    """How a model writes reasoning."""
 
     name: str
     models: str
     example: str
     open: tuple[str, ...] = ()
     close: tuple[str, ...] = ()
-    opens_at_start: tuple[
-        str, ...
-    ] = ()  # opens thoughts too, but only as the first thing of an answer
-    label: tuple[str, ...] = ()  # left out right after the opening marker
-    dropped: tuple[str, ...] = ()  # markers around the answer that are no part of it
-    skipped: tuple[
-        MarkerPair, ...
-    ] = ()  # markers inside text, with all that stands between the two
+    opens_at_start: tuple[str, ...] = ()  # also opens reasoning, but only at the answer's start
+    label: tuple[str, ...] = ()  # removed right after the opening marker
+    dropped: tuple[str, ...] = ()  # markers around the answer that are not part of it
+    skipped: tuple[MarkerPair, ...] = ()  # markers inside text, removed with what they enclose
     header: MessageHeader | None = None
-    trim: Trim = "none"  # white space of thoughts and answer that is markup
+    trim: Trim = "none"  # which white space around reasoning and answer is markup
     keeps_markers: bool = False  # the markers are part of the answer
-    special_token_markers: bool = False  # the markers are tokens that are never words
+    special_token_markers: bool = False  # the markers are special tokens, never plain words
     plain_word_markers: bool = False  # the markers are plain words: only the first of each counts
-    answer_wrapper: MarkerPair = (
-        NO_MARKERS  # markers around the whole answer that are no part of it
-    )
-    template_hints: tuple[
-        str, ...
-    ] = ()  # what a template has that thinks so, where markers do not tell
-    answer_separator: str = "\n\n"  # what comes between closed thoughts and the answer
-    starts_inside: bool = False  # where an answer begins when nothing is known of the prompt
-    ended_by: tuple[str, ...] = ()  # markers of calls that end thoughts which were left open
-    aliases: Mapping[str, bool] = field(default_factory=dict)  # other names, and their `inside`
+    answer_wrapper: MarkerPair = NO_MARKERS  # markers around the whole answer, not part of it
+    template_hints: tuple[str, ...] = ()  # template text that identifies it where markers do not
+    answer_separator: str = "\n\n"  # between closed reasoning and the answer
+    starts_inside: bool = False  # whether an answer starts in reasoning if the prompt is unknown
+    ended_by: tuple[str, ...] = ()  # call markers that end reasoning which was left open
+    aliases: Mapping[str, bool] = field(default_factory=dict)  # other names: their `starts_inside`
 
 
-NO_REASONING = ReasoningFormat(name="none", models="models that do not think", example="Hello.")
+NO_REASONING = ReasoningFormat(name="none", models="models that do not reason", example="Hello.")

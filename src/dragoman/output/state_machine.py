@@ -221,7 +221,7 @@ class ParserMachine:
                 yield from self._read_header()
             case "skip":
                 yield from self._skip_pair(marker, end)
-            case "over":
+            case "ended_by":
                 self._enter(self._rules.in_text)
                 self._emit(buffer.text[buffer.pos : end], buffer.base + buffer.pos)
                 buffer.pos = end

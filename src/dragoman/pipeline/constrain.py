@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
-from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
+from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.types import Chat, Constraint, Request, Sampling

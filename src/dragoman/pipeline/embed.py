@@ -22,7 +22,7 @@ async def embed(
         contents = []
         for one in inputs:
             try:
-                content = await model.renderer.encode(Prompt(content=one))
+                content = await model.renderer.encode_prompt(Prompt(content=one))
             except BadRequest as error:
                 error.param = "input"
                 raise

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engines.merge import merge_steps
+from dragoman.engines.merge import merge_streams
 from dragoman.types import Engine, Job, Step
 
 
@@ -21,7 +21,7 @@ def generate_merged(engine: Engine, jobs: Sequence[Job]) -> AsyncGenerator[Step,
     """Steps of all jobs; closing it closes every one of them."""
     if len(jobs) == 1:
         return engine.generate(jobs[0])
-    return merge_steps([_renumber_choices(engine, job, at * job.n) for at, job in enumerate(jobs)])
+    return merge_streams([_renumber_choices(engine, job, at * job.n) for at, job in enumerate(jobs)])
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta
-from dragoman.grammar.spec import CompiledGrammar
+from dragoman.grammar.grammar_spec import CompiledGrammar
 from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.models.registry import Lease, Model, ModelRegistry
 from dragoman.pipeline.admission import Ticket
@@ -30,8 +30,8 @@ from dragoman.pipeline.merge import close_at_end, generate_merged
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
 from dragoman.pipeline.unsupported import drop_unsupported
-from dragoman.pipeline.validate import check_context_length, get_reasoning_budget, validate_request
-from dragoman.replay import ReplayService, ReplayRecorder, ReplayedPrompt, PromptReuse, ReplayScope
+from dragoman.pipeline.validate import validate_media, check_context_length, get_reasoning_budget, validate_request
+from dragoman.replay import PromptReuse, ReplayedPrompt, ReplayRecorder, ReplayScope, ReplayService
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Prompt, Request, Sampling, Step
 
 PLAIN = OutputFormat()
@@ -154,7 +154,7 @@ async def render_prompt(
     if isinstance(prompt, Chat):
         return await render_chat(prompt, model, request, models)
     made = await constrain(None, request, model, AnswerStart(), models.workshop)
-    content = await model.renderer.encode(prompt)
+    content = await model.renderer.encode_prompt(prompt)
     if not content:
         raise BadRequest("The prompt is empty.", param="prompt")
     if not request.echo or isinstance(content, str):
@@ -173,7 +173,9 @@ async def render_chat(
     recalled = await render_with_replay(chat, voice, models.memory)
     rendered = recalled.rendered
     content = rendered.text if rendered.ids is None else rendered.ids
-    begins = await speech.find_answer_start(chat, rendered, model.renderer) if speech else AnswerStart()
+    begins = (
+        await speech.find_answer_start(chat, rendered, model.renderer) if speech else AnswerStart()
+    )
     if begins.in_reasoning and budget == 0:
         content, begins = await extend_prompt(content, (), model), AnswerStart(in_reasoning=False)
     ready = PreparedPrompt(content, warnings=unkept, answer_start=rendered.answer_start)
@@ -193,7 +195,9 @@ async def render_chat(
     return ready
 
 
-async def render_with_replay(chat: Chat, voice: ReplayScope, memory: ReplayService | None) -> ReplayedPrompt:
+async def render_with_replay(
+    chat: Chat, voice: ReplayScope, memory: ReplayService | None
+) -> ReplayedPrompt:
     """The prompt of a chat, with earlier turns as the model wrote them where that is known."""
     if memory is None:
         return ReplayedPrompt(await voice.model.renderer.render(chat))
@@ -305,7 +309,9 @@ def make_recorder(plan: Plan) -> ReplayRecorder | None:
     if memory is None or plan.reuse is None or (request.best_of or 0) > request.n:
         return None
     notes, first = (
-        ReplayRecorder(memory, make_replay_scope(plan.model, request), request.store, request.response_id),
+        ReplayRecorder(
+            memory, make_replay_scope(plan.model, request), request.store, request.response_id
+        ),
         0,
     )
     for job, ready in zip(plan.jobs, plan.prompts, strict=True):
@@ -364,6 +370,7 @@ async def count_prompt_tokens(request: Request, models: ModelRegistry) -> int:
     """How many tokens the prompt of a chat would have."""
     chat = cast(Chat, request.prompts[0])
     with await models.acquire(request.model) as model:
+        validate_media(chat, model)
         asked, _ = drop_unsupported(chat, model)
         rendered = (
             await render_with_replay(asked, make_replay_scope(model, request), models.memory)

@@ -62,8 +62,8 @@ async def extend_prompt(
         return f"{prompt}{said}{end}"
     ids = [token for step in heard for token in step.ids]
     if said and not ids:
-        ids = await model.renderer.marked(said)
-    return [*prompt, *ids, *await model.renderer.marked(end)]
+        ids = await model.renderer.encode_markup(said)
+    return [*prompt, *ids, *await model.renderer.encode_markup(end)]
 
 
 def make_continuation_job(

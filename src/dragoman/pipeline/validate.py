@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
 from dragoman.models.model import Model
+from dragoman.pipeline.unsupported import find_unsupported_media
 from dragoman.types import Chat, Request, Sampling
 
 
 def validate_request(request: Request, model: Model) -> None:
     """Refuse by name what this model's engine cannot do."""
+    for prompt in request.prompts:
+        if isinstance(prompt, Chat):
+            validate_media(prompt, model)
     can = model.capabilities
     if request.logprobs is not None and request.logprobs > can.logprobs:
         raise Unsupported(
@@ -34,6 +38,19 @@ def validate_request(request: Request, model: Model) -> None:
                 raise Unsupported(f"This model's engine cannot honour `{name}`.", param=name)
 
 
+def validate_media(chat: Chat, model: Model) -> None:
+    """Reject media that this model's engine cannot read.
+
+    Media in tool results passes with a warning: an agent sends its whole history every time and
+    could never continue. `flatten_content` writes a sentence in its place.
+    """
+    for message, part in find_unsupported_media(chat, model):
+        if message.role != "tool":
+            raise Unsupported(
+                f"This model does not support `{part.wire_type}` input.", param=part.param
+            )
+
+
 def check_context_length(content: list[int] | str, model: Model, param: str) -> int | None:
     """How many tokens are left for the answer, if that is known; none is an error."""
     context = model.capabilities.context
@@ -51,7 +68,7 @@ def check_context_length(content: list[int] | str, model: Model, param: str) -> 
 
 def get_reasoning_budget(chat: Chat, model: Model, request: Request) -> int | None:
     """Most tokens of thoughts, where the template does not see to it itself."""
-    if chat.thinking_budget is None or model.renderer.keeps_budget:
+    if chat.thinking_budget is None or model.renderer.template_enforces_budget:
         return None
     name = chat.get_client_field_name("thinking_budget")
     if model.output_format.reasoning_close is None:

@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from dragoman.errors import BadRequest, TemplateRejected, Unsupported
 from dragoman.prompt.conversation import (
-    arrange_messages,
+    flatten_content, arrange_messages,
     prepare_messages,
     prepare_tools,
     to_template_message,
@@ -58,7 +58,8 @@ from dragoman.replay.splice import (
     join_pieces,
 )
 from dragoman.replay.turn_positions import insert_markers
-from dragoman.types import Chat, Message, Prompt, Tool
+from dragoman.prompt.turn import Turn
+from dragoman.types import Chat, Message, Prompt, Tool, text_content
 
 log = logging.getLogger("dragoman.prompt")
 T = TypeVar("T")
@@ -174,14 +175,14 @@ class PromptRenderer:
         if whole != before and whole.startswith(before):
             return whole[len(before) :]
         # A template that opens every answer, asked or not: what it writes behind any last message
-        last = msgspec.structs.replace(chat.messages[-1], content=SENTINEL)
+        last = msgspec.structs.replace(chat.messages[-1], content=text_content(SENTINEL))
         other = msgspec.structs.replace(chat, messages=(*chat.messages[:-1], last))
         _, found, rest = "".join(await self._pieces(other)).rpartition(SENTINEL)
         return rest if found and whole.endswith(rest) else ""
 
     async def _opened(self, chat: Chat, whole: str) -> str:
         """The same for an answer that is to go on: what the template wrote before its words."""
-        own, rest = (chat.messages[-1].content or "").strip(), chat.messages[:-1]
+        own, rest = flatten_content(chat.messages[-1].content).strip(), chat.messages[:-1]
         before = ""
         if rest:
             earlier = msgspec.structs.replace(chat, messages=rest, continue_final_message=False)
@@ -286,7 +287,7 @@ class PromptRenderer:
         dirty = marked.changed and not signed
         return [remove_breaks(piece) for piece in pieces] if dirty else pieces
 
-    def _given(self, chat: Chat, turns: Sequence[Message], tools: Sequence[Tool]) -> dict[str, Any]:
+    def _given(self, chat: Chat, turns: Sequence[Turn], tools: Sequence[Tool]) -> dict[str, Any]:
         """What the client chose, in the shape that this template takes."""
         assert self._template is not None  # noqa: S101
         facts = self._template.facts
@@ -336,7 +337,7 @@ class PromptRenderer:
 def _weight(message: Message) -> int:
     """About how much work a message is, in characters."""
     calls = sum(EACH + len(call.arguments) for call in message.tool_calls)
-    return EACH + len(message.content or "") + calls
+    return EACH + len(flatten_content(message.content)) + calls
 
 
 def _check(chat: Chat) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from dragoman.prompt.conversation import flatten_content
 from dragoman.types import Message
 
 SIZE = 16
@@ -49,7 +50,7 @@ def digest_reasoning(reasoning: str | None) -> bytes:
 
 def digest_message(message: Message) -> bytes:
     return digest_answer(
-        message.content, ((call.name, call.arguments) for call in message.tool_calls)
+        flatten_content(message.content), ((call.name, call.arguments) for call in message.tool_calls)
     )
 
 

@@ -113,7 +113,7 @@ class ReplayService:
     async def render(self, chat: Chat, voice: ReplayScope) -> ReplayedPrompt:
         """The prompt of a chat with what is remembered of it."""
         model = voice.model
-        if not model.renderer.recalls:
+        if not model.renderer.can_splice:
             return ReplayedPrompt(await model.renderer.render(chat))
         chat, place, lost = await self.recall(chat, voice)
         rendered: RenderedPrompt = await model.renderer.render(chat, opened=True)

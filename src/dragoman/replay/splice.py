@@ -116,7 +116,7 @@ class TurnSplicer:
         calls = replace(shape, text=False, thoughts=False)
         if not message.tool_calls or not self._bounds.placeable(calls):
             return None
-        return replace(made, content=None, reasoning=None)
+        return replace(made, content=(), reasoning=None)
 
 
 def splice_turns(

@@ -15,11 +15,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, TemplateRejected
+from dragoman.prompt.conversation import flatten_content
 from dragoman.prompt.special_tokens import remove_breaks
 from dragoman.prompt.template.budget import RenderLimits
 from dragoman.prompt.template.capabilities import PROBE_LIMITS
 from dragoman.replay.turn_positions import TurnEndings, TurnOpening, locate_turns
-from dragoman.types import Chat, Message, ReplayedTurn, Tool, ToolCall
+from dragoman.types import Chat, Message, ReplayedTurn, Tool, ToolCall, text_content
 
 Piece: TypeAlias = str | tuple[int, ...]  # text or a special token, or tokens as they are
 Write: TypeAlias = Callable[[Chat, RenderLimits], list[str]]
@@ -28,13 +29,13 @@ OPENINGS = 64  # ways to open an answer that are kept
 LONG = 2000  # characters of what the client sets in a template, to know an opening by
 
 OWN = ("zqanswer", "zqthought", "zqvalue")  # words of the turn that is tried
-ASKED = Message(role="user", content="zqfirst")
+ASKED = Message(role="user", content=text_content("zqfirst"))
 CALL = ToolCall(id="zqcall001", name="zqtool", arguments='{"zqkey": "zqvalue"}')
 EARLIER_CALL = ToolCall(id="zqcall009", name="zqtool", arguments='{"zqkey": "zqearlier"}')
 EARLIER = Message(role="assistant", tool_calls=(EARLIER_CALL,))
-FOUND = Message(role="tool", content="zqfound", name="zqtool", tool_call_id="zqcall009")
-RESULT = Message(role="tool", content="zqresult", name="zqtool", tool_call_id="zqcall001")
-LAST = Message(role="user", content="zqlast")
+FOUND = Message(role="tool", content=text_content("zqfound"), name="zqtool", tool_call_id="zqcall009")
+RESULT = Message(role="tool", content=text_content("zqresult"), name="zqtool", tool_call_id="zqcall001")
+LAST = Message(role="user", content=text_content("zqlast"))
 SCHEMA = {"type": "object", "properties": {"zqkey": {"type": "string"}}}
 OFFERED = Tool(name="zqtool", description="zqabout", parameters=SCHEMA)
 
@@ -61,7 +62,7 @@ class TurnShape(Struct, frozen=True):
     def turn(self) -> Message:
         return Message(
             role="assistant",
-            content="zqanswer" if self.text or not self.calls else None,
+            content=text_content("zqanswer") if self.text or not self.calls else (),
             reasoning="zqthought" if self.thoughts else None,
             tool_calls=tuple(replace(CALL, id=f"zqcall00{at}") for at in range(self.calls)),
         )
@@ -123,7 +124,7 @@ class TurnBoundaries:
         if whole != before and whole.startswith(before):
             return whole[len(before) :]
         # one that opens every answer, asked or not, or none: what it writes behind a last message
-        last = replace(chat.messages[-1], content="zqlast")
+        last = replace(chat.messages[-1], content=text_content("zqlast"))
         other = "".join(self._write(replace(chat, messages=(*chat.messages[:-1], last)), limits))
         _, found, rest = other.rpartition("zqlast")
         return rest if found and whole.endswith(rest) else ""
@@ -212,7 +213,7 @@ class TurnBoundaries:
             return False
         start, end = found[0].start, found[0].end
         head, tail = [*map(remove_breaks, pieces[:start])], [*map(remove_breaks, pieces[end:])]
-        left, others = "".join([*head, *tail]), [one.content or "" for one in (*before, *after)]
+        left, others = "".join([*head, *tail]), [flatten_content(one.content) for one in (*before, *after)]
         others += ["zqearlier"] if shape.result else []
         return (
             plain[:start] == head

@@ -1,129 +1,81 @@
-"""Where the turns of a chat stand in its prompt.
+"""Finds the turns with a replay in the pieces of a prompt.
 
-A turn is given to the template with a sign in each of its texts: code points that no text has,
-around a number. In the prompt it reaches from a special token before its first sign up to one after
-its last sign. Texts of clients never have the code point (see `marks`), so no sign is forged.
+Each of them has a marker in its texts (`dragoman.prompt.turn_markers`). In the prompt it extends
+from a special token before its first marker to one after its last marker.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 from msgspec import Struct
 
-from dragoman.prompt.special_tokens import POSITION
+from dragoman.prompt.turn_markers import find_markers
 
-NEAR = 8  # special tokens of one kind between the beginning of a turn and its first words
-_WRITTEN = rf"(?:{POSITION}|\\[uU][fF][dD][dD]2)"  # as it is, or as `tojson` and `repr` write it
-_SIGN = re.compile(rf"{_WRITTEN}(\d+){_WRITTEN}")
+NEAR = 8  # how many special tokens of the opening's kind to try before the first marker
 
 
 class TurnOpening(Struct, frozen=True):
-    """What a turn begins with: a special token, and the text up to the next one, if there is one.
+    """What a turn starts with: a special token, and the text up to the next one if there is a next.
 
-    Text that no special token ends is the beginning of an answer, and may be another later.
+    Text that no special token follows is the beginning of the answer and may differ later.
     """
 
-    mark: str
+    special: str
     text: str = ""
 
 
 class TurnEndings(Struct, frozen=True):
-    """What a turn ends with: special tokens that it ends before, and those that it ends after."""
+    """The special tokens that a turn ends before, and those that it ends after."""
 
     before: frozenset[str] = frozenset()
     after: frozenset[str] = frozenset()
 
 
 class TurnSpan(Struct, frozen=True):
-    """From one piece of a prompt up to another."""
+    """The pieces of a turn, from `start` up to `end`."""
 
     start: int
     end: int
     number: int
 
 
-def insert_markers(message: dict[str, Any], number: int, thoughts: Sequence[str]) -> None:
-    """Put the sign of a turn into every text of it that a template may write."""
-    sign = f"{POSITION}{number}{POSITION}"
-    for name in thoughts:
-        if message.get(name):
-            message[name] += sign
-    for call in message.get("tool_calls") or ():
-        function = call["function"]
-        function["arguments"] = _signed(function["arguments"], sign)
-    content, alone = message.get("content"), not message.get("tool_calls")
-    if isinstance(content, list):
-        for part in content:
-            kind = "thinking" if "thinking" in part else "text"
-            if part[kind] or (kind == "text" and alone):
-                part[kind] += sign
-    elif content or alone:
-        message["content"] = (content or "") + sign
-
-
-def _signed(arguments: Any, sign: str) -> Any:
-    """Arguments with one more before them, which is the sign."""
-    if isinstance(arguments, dict):
-        return {sign: sign, **arguments}
-    text = arguments.strip()
-    if not (text.startswith("{") and text.endswith("}")):
-        return arguments + sign
-    rest = text[1:].lstrip()
-    return f'{{"{sign}": "{sign}"{"" if rest == "}" else ", "}{rest}'
-
-
-def find_markers(pieces: Sequence[str]) -> dict[int, tuple[int, int]]:
-    """The first and the last piece that each sign is in."""
-    found: dict[int, tuple[int, int]] = {}
-    for at in range(0, len(pieces), 2):
-        piece = pieces[at]
-        if POSITION not in piece and "\\" not in piece:
-            continue
-        for match in _SIGN.finditer(piece):
-            number = int(match[1])
-            found[number] = (found.get(number, (at, at))[0], at)
-    return found
-
-
 def locate_turns(
-    pieces: Sequence[str], openers: Sequence[TurnOpening], ends: TurnEndings
+    pieces: Sequence[str], openings: Sequence[TurnOpening], endings: TurnEndings
 ) -> tuple[list[TurnSpan], set[int]]:
-    """The places of all turns, in order, and the numbers of those that have none.
+    """Return the spans of all turns, in order, and the numbers of the turns that have none.
 
-    A turn without a place takes none from another.
+    A turn without a span does not affect the spans of others.
     """
-    found: list[TurnSpan] = []
-    failed = set(range(len(openers)))
-    spans = sorted((first, last, number) for number, (first, last) in find_markers(pieces).items())
+    located: list[TurnSpan] = []
+    missing = set(range(len(openings)))
+    marked = sorted((first, last, number) for number, (first, last) in find_markers(pieces).items())
     floor = 0
-    for at, (first, last, number) in enumerate(spans):
-        ceiling = spans[at + 1][0] if at + 1 < len(spans) else len(pieces)
-        start = _start(pieces, range(first - 1, floor - 1, -2), openers[number])
-        end = _end(pieces, range(last + 1, ceiling, 2), ends)
+    for index, (first, last, number) in enumerate(marked):
+        ceiling = marked[index + 1][0] if index + 1 < len(marked) else len(pieces)
+        start = _find_start(pieces, range(first - 1, floor - 1, -2), openings[number])
+        end = _find_end(pieces, range(last + 1, ceiling, 2), endings)
         floor = last + 1
         if start is not None and end is not None:
-            found.append(TurnSpan(start, end, number))
-            failed.discard(number)
+            located.append(TurnSpan(start, end, number))
+            missing.discard(number)
             floor = end
-    return found, failed
+    return located, missing
 
 
-def _start(pieces: Sequence[str], where: range, opener: TurnOpening) -> int | None:
-    """The nearest special token that is followed as the opener is; it is one of the nearest."""
-    found = (at for at in where if at > 0 and pieces[at] == opener.mark)
-    text = opener.text.strip()
-    near = islice(found, NEAR)
-    return next((at for at in near if pieces[at + 1].strip().startswith(text)), None)
+def _find_start(pieces: Sequence[str], candidates: range, opening: TurnOpening) -> int | None:
+    """Return the nearest special token that is the opening's and that the same text follows."""
+    matches = (index for index in candidates if index > 0 and pieces[index] == opening.special)
+    text = opening.text.strip()
+    nearest = islice(matches, NEAR)
+    return next((index for index in nearest if pieces[index + 1].strip().startswith(text)), None)
 
 
-def _end(pieces: Sequence[str], where: range, ends: TurnEndings) -> int | None:
-    for at in where:
-        if pieces[at] in ends.before:
-            return at
-        if pieces[at] in ends.after:
-            return at + 1
+def _find_end(pieces: Sequence[str], candidates: range, endings: TurnEndings) -> int | None:
+    for index in candidates:
+        if pieces[index] in endings.before:
+            return index
+        if pieces[index] in endings.after:
+            return index + 1
     return None

@@ -21,7 +21,7 @@ from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked
 from dragoman.responses.response_run import ResponseContext
 from dragoman.responses.truncation import fitting
-from dragoman.types import Chat, Message, Request
+from dragoman.types import Chat, Message, Request, text_content
 
 LONGEST = 1024  # tokens of a summary
 ASK = (
@@ -70,7 +70,7 @@ def _summarising(request: Request) -> Request:
     chat = cast(Chat, request.prompts[0])
     asking = replace(
         chat,
-        messages=(*chat.messages, Message(role="user", content=ASK)),
+        messages=(*chat.messages, Message(role="user", content=text_content(ASK))),
         tool_choice="none",
         allowed_tools=None,
         response_format=None,

@@ -60,7 +60,7 @@ class Transaction:
         return self.conversations.delete(owner, conversation)
 
     def _gain(self, owner: str, response: str, items: Sequence[StoredItem]) -> None:
-        self.responses.hold(owner, response, [item.id for item in items if item.answered])
+        self.responses.hold(owner, response, [item.id for item in items if item.is_output])
         conversation = self.responses.conversation(owner, response) if items else None
         if conversation is not None:
             self.conversations.add_items(owner, conversation, items)

@@ -24,7 +24,7 @@ from contextlib import aclosing
 from typing import Any
 
 from dragoman.engines import capabilities_of
-from dragoman.engines.step_queue import CROWDED, merge
+from dragoman.engines.step_queue import MERGE_THRESHOLD, merge_steps
 from dragoman.engines.subprocess import messages
 from dragoman.errors import (
     DragomanError,
@@ -39,10 +39,10 @@ log = logging.getLogger("dragoman.isolated")
 
 PR_SET_PDEATHSIG = 1
 MOMENT = 0.001  # seconds in which the jobs of one step of an engine move
-FULL = 1 << 18  # bytes that may wait in the socket before steps are merged instead
+MAX_BUFFERED_BYTES = 1 << 18  # bytes that may wait in the socket before steps are merged instead
 
 
-class Outbox:
+class StepSender:
     """Collects what moved and sends it once for each step of the engine."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
@@ -56,8 +56,8 @@ class Outbox:
     def add(self, number: int, step: Step) -> None:
         waiting = self._moved.setdefault(number, [])
         waiting.append(step)
-        if len(waiting) > CROWDED:
-            self._moved[number] = merge(waiting)
+        if len(waiting) > MERGE_THRESHOLD:
+            self._moved[number] = merge_steps(waiting)
         self._plan()
 
     def end(self, number: int, note: SerializedError | None) -> None:
@@ -69,7 +69,7 @@ class Outbox:
         self._moved.pop(number, None)
 
     def send(self, message: messages.ToParent) -> None:
-        self._writer.write(messages.frame(message))
+        self._writer.write(messages.encode_message(message))
 
     def _plan(self) -> None:
         if not self._planned:
@@ -81,13 +81,13 @@ class Outbox:
                 loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        if self._writer.transport.get_write_buffer_size() > FULL:
+        if self._writer.transport.get_write_buffer_size() > MAX_BUFFERED_BYTES:
             self._drained = asyncio.ensure_future(self._wait())
             return
         self._planned = False
         moved, ended = list(self._moved.items()), self._ended
         self._moved, self._ended = {}, []
-        self.send(messages.Turn(moved, ended))
+        self.send(messages.StepBatch(moved, ended))
 
     async def _wait(self) -> None:
         with contextlib.suppress(ConnectionError):
@@ -98,7 +98,7 @@ class Outbox:
 class Child:
     """Does what the parent says."""
 
-    def __init__(self, engine: Any, outbox: Outbox) -> None:
+    def __init__(self, engine: Any, outbox: StepSender) -> None:
         self._engine = engine
         self._outbox = outbox
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -106,17 +106,17 @@ class Child:
     def handle(self, message: messages.ToChild) -> bool:
         """False when it is time to go."""
         match message:
-            case messages.Start(number, job):
+            case messages.StartJob(number, job):
                 self._begin(number, self._run(number, job))
-            case messages.Admit() | messages.Embed() | messages.Tokenize():
+            case messages.AdmitJob() | messages.EmbedInputs() | messages.TokenizeText():
                 self._begin(message.number, self._answer(message))
-            case messages.Cancel(number):
+            case messages.CancelCall(number):
                 self._cancel(number)
             case messages.Ping():
                 self._outbox.send(messages.Pong())
-            case messages.Stop():
+            case messages.Shutdown():
                 return False
-            case messages.Hello():
+            case messages.LoadEngine():
                 log.warning("a second greeting is ignored")
         return True
 
@@ -155,24 +155,24 @@ class Child:
             note = told(error, f"job {job.id}")
         self._outbox.end(number, note)
 
-    async def _answer(self, question: messages.Question) -> None:
+    async def _answer(self, question: messages.Call) -> None:
         number = question.number
         try:
-            answer = messages.Result(number, await ask(self._engine, question))
+            answer = messages.CallResult(number, await ask(self._engine, question))
         except Exception as error:
-            answer = messages.Result(number, None, told(error, type(question).__name__.lower()))
+            answer = messages.CallResult(number, None, told(error, type(question).__name__.lower()))
         self._outbox.send(answer)
 
 
-async def ask(engine: Any, question: messages.Question) -> Any:
+async def ask(engine: Any, question: messages.Call) -> Any:
     """Put a question to the engine's own methods."""
     match question:
-        case messages.Admit(_, job):
+        case messages.AdmitJob(_, job):
             return await engine.admit(job)
-        case messages.Embed(_, inputs, adapters):
+        case messages.EmbedInputs(_, inputs, adapters):
             extra = [adapters] if adapters else []
             return await _method(engine, "embed")(inputs, *extra)
-        case messages.Tokenize(_, text, special):
+        case messages.TokenizeText(_, text, special):
             return await _method(engine, "tokenize")(text, special)
 
 
@@ -190,7 +190,7 @@ def told(error: Exception, where: str) -> SerializedError:
     return serialize_error(error)
 
 
-async def make(hello: messages.Hello) -> Any:
+async def make(hello: messages.LoadEngine) -> Any:
     """The engine that `module:function` makes of the settings."""
     module, _, function = hello.factory.partition(":")
     made = getattr(importlib.import_module(module), function)(**hello.settings)
@@ -200,11 +200,11 @@ async def make(hello: messages.Hello) -> Any:
 async def serve(sock: socket.socket) -> int:
     """Make the engine and work until told to stop; what the process should exit with."""
     reader, writer = await asyncio.open_connection(sock=sock)
-    frames, outbox = messages.Frames(), Outbox(writer)
+    frames, outbox = messages.Frames(), StepSender(writer)
     child: Child | None = None
     while data := await reader.read(1 << 16):
         for body in frames.feed(data):
-            message = messages.read_by_child.decode(body)
+            message = messages.child_decoder.decode(body)
             if child is None:
                 child = await _greet(message, outbox)
                 if child is None:
@@ -217,8 +217,8 @@ async def serve(sock: socket.socket) -> int:
     return 1  # the parent is gone
 
 
-async def _greet(message: messages.ToChild, outbox: Outbox) -> Child | None:
-    if not isinstance(message, messages.Hello):
+async def _greet(message: messages.ToChild, outbox: StepSender) -> Child | None:
+    if not isinstance(message, messages.LoadEngine):
         raise messages.BadFrame("the first message is no greeting")
     try:
         engine = await make(message)
@@ -226,9 +226,9 @@ async def _greet(message: messages.ToChild, outbox: Outbox) -> Child | None:
         note = told(error, message.factory)
         if not isinstance(error, DragomanError):
             note = serialize_error(ModelBroken("The engine could not be started."))
-        outbox.send(messages.Broken(note))
+        outbox.send(messages.LoadFailed(note))
         return None
-    outbox.send(messages.Ready(capabilities_of(engine), os.getpid()))
+    outbox.send(messages.EngineReady(capabilities_of(engine), os.getpid()))
     return Child(engine, outbox)
 
 

@@ -42,7 +42,7 @@ class ChildConnection:
 
     def __init__(self, process: asyncio.subprocess.Process, logger: logging.Logger) -> None:
         self.process = process
-        self.boxes: dict[int, StepQueue] = {}
+        self.queues: dict[int, StepQueue] = {}
         self.down: DragomanError | None = None
         self.on_down: Callable[[], None] | None = None
         self.heard = 0  # how often anything came
@@ -50,12 +50,12 @@ class ChildConnection:
         self._log = logger
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[Any]] = {}
-        self._ready: asyncio.Future[messages.Ready] = asyncio.get_running_loop().create_future()
+        self._ready: asyncio.Future[messages.EngineReady] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
         self._writer: asyncio.StreamWriter | None = None
 
     @classmethod
-    async def open(cls, hello: messages.Hello, logger: logging.Logger) -> ChildConnection:
+    async def open(cls, hello: messages.LoadEngine, logger: logging.Logger) -> ChildConnection:
         """Start a child; it has not made its engine yet."""
         ours, theirs = socket.socketpair()
         try:
@@ -81,12 +81,12 @@ class ChildConnection:
         line.post(hello)
         return line
 
-    async def ready(self) -> messages.Ready:
+    async def ready(self) -> messages.EngineReady:
         """What the child says once its engine is made; `ModelBroken` when it could not be."""
         return await asyncio.shield(self._ready)
 
     async def send(self, message: messages.ToChild) -> None:
-        data = messages.frame(message)
+        data = messages.encode_message(message)
         if self._writer is None or self.down is not None:
             raise self.down or EngineDown("The engine is not running.")
         self._writer.write(data)
@@ -96,12 +96,12 @@ class ChildConnection:
     def post(self, message: messages.ToChild) -> None:
         """Send without waiting; for short messages."""
         if self._writer is not None and self.down is None:
-            self._writer.write(messages.frame(message))
+            self._writer.write(messages.encode_message(message))
 
     def number(self) -> int:
         return next(self._numbers)
 
-    async def ask(self, make: Callable[[int], messages.Question]) -> Any:
+    async def ask(self, make: Callable[[int], messages.Call]) -> Any:
         """Ask a question and wait for its answer; giving up cancels it over there."""
         number = self.number()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -111,7 +111,7 @@ class ChildConnection:
             return await answer
         finally:
             if self._answers.pop(number, None) is not None and not answer.done():
-                self.post(messages.Cancel(number))
+                self.post(messages.CancelCall(number))
             if answer.cancelled() or not answer.done():
                 answer.cancel()
 
@@ -141,7 +141,7 @@ class ChildConnection:
             self._ready.set_exception(error)
             self._ready.exception()  # whoever asks is told; nobody asking is no mistake
         note = serialize_error(error)
-        for box in self.boxes.values():
+        for box in self.queues.values():
             box.end(deserialize_error(note))
         for answer in self._answers.values():
             if not answer.done():
@@ -155,7 +155,7 @@ class ChildConnection:
             while data := await reader.read(1 << 16):
                 self.heard += 1
                 for body in frames.feed(data):
-                    self._handle(messages.read_by_parent.decode(body))
+                    self._handle(messages.parent_decoder.decode(body))
         except ConnectionError:
             pass
         except Exception as error:
@@ -165,19 +165,19 @@ class ChildConnection:
 
     def _handle(self, message: messages.ToParent) -> None:
         match message:
-            case messages.Turn(moved, ended):
+            case messages.StepBatch(moved, ended):
                 for number, steps in moved:
-                    if number in self.boxes:
-                        self.boxes[number].put(steps)
+                    if number in self.queues:
+                        self.queues[number].put(steps)
                 for number, note in ended:
-                    if number in self.boxes:
-                        self.boxes[number].end(None if note is None else deserialize_error(note))
-            case messages.Result(number, value, note):
+                    if number in self.queues:
+                        self.queues[number].end(None if note is None else deserialize_error(note))
+            case messages.CallResult(number, value, note):
                 self._answer(number, value, None if note is None else deserialize_error(note))
-            case messages.Ready():
+            case messages.EngineReady():
                 if not self._ready.done():
                     self._ready.set_result(message)
-            case messages.Broken(note):
+            case messages.LoadFailed(note):
                 self.fail(deserialize_error(note))
             case messages.Pong():
                 pass

@@ -35,12 +35,12 @@ class Timing(Struct, frozen=True, kw_only=True):
     """How long to wait for what, in seconds."""
 
     heartbeat: float = 30.0  # silence after which a child counts as hung
-    loading: float = 900.0  # for making the engine
-    patience: float = 5.0  # how long a job waits for an engine that is being restarted
-    first_pause: float = 0.1  # before a restart; doubled each time
-    longest_pause: float = 30.0
-    steady: float = 10.0  # a child that lived this long makes the next pause the first again
-    grace: float = 5.0  # for a child that was asked to stop
+    load_timeout: float = 900.0  # for making the engine
+    restart_wait: float = 5.0  # how long a job waits for an engine that is being restarted
+    first_restart_delay: float = 0.1  # before a restart; doubled each time
+    max_restart_delay: float = 30.0
+    stable_after: float = 10.0  # a child that lived this long makes the next pause the first again
+    stop_timeout: float = 5.0  # for a child that was asked to stop
 
 
 class SubprocessEngine:
@@ -53,11 +53,11 @@ class SubprocessEngine:
         self.state: State = "stopped"
         self.restarts = 0
         self.capabilities = Capabilities()
-        self.on_change: list[Callable[[SubprocessEngine], None]] = []
-        self._hello = messages.Hello(factory, settings)
+        self.on_state_change: list[Callable[[SubprocessEngine], None]] = []
+        self._hello = messages.LoadEngine(factory, settings)
         self._timing = timing or Timing()
         self._log = logging.getLogger(f"dragoman.engine.{name}")
-        self._line: ChildConnection | None = None
+        self._connection: ChildConnection | None = None
         self._up = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._retry_at = 0.0
@@ -65,12 +65,12 @@ class SubprocessEngine:
     @property
     def pid(self) -> int | None:
         """The child's process id, while it is up."""
-        return self._line.process.pid if self._line is not None and self._up.is_set() else None
+        return self._connection.process.pid if self._connection is not None and self._up.is_set() else None
 
     @property
     def last_lines(self) -> list[str]:
         """What the present child, or the one before it, printed last."""
-        return [] if self._line is None else list(self._line.said)
+        return [] if self._connection is None else list(self._connection.said)
 
     async def start(self) -> None:
         """Start the child and wait until its engine is made."""
@@ -86,41 +86,41 @@ class SubprocessEngine:
 
     async def admit(self, job: Job) -> None:
         line = await self._wait()
-        await line.ask(lambda number: messages.Admit(number, job))
+        await line.ask(lambda number: messages.AdmitJob(number, job))
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         line = await self._wait()
         number, box = line.number(), StepQueue()
-        line.boxes[number] = box
+        line.queues[number] = box
         try:
-            await line.send(messages.Start(number, job))
+            await line.send(messages.StartJob(number, job))
             while steps := await box.take():
                 for step in steps:
                     yield step
         finally:
-            del line.boxes[number]
+            del line.queues[number]
             if not box.ended:
-                line.post(messages.Cancel(number))
+                line.post(messages.CancelCall(number))
 
     async def embed(
         self, inputs: Sequence[list[int] | str], adapters: Sequence[Adapter] = ()
     ) -> list[list[float]]:
         line = await self._wait()
         asked = list(inputs), list(adapters)
-        answer = await line.ask(lambda number: messages.Embed(number, *asked))
+        answer = await line.ask(lambda number: messages.EmbedInputs(number, *asked))
         vectors: list[list[float]] = checked(answer, list[list[float]])
         return vectors
 
     async def tokenize(self, text: str, special: bool) -> list[int]:
         line = await self._wait()
-        answer = await line.ask(lambda number: messages.Tokenize(number, text, special))
+        answer = await line.ask(lambda number: messages.TokenizeText(number, text, special))
         ids: list[int] = checked(answer, list[int])
         return ids
 
     async def aclose(self) -> None:
         """Stop the child: politely, then not."""
         keeper, self._keeper = self._keeper, None
-        line = self._line
+        line = self._connection
         self._change("stopped")
         if keeper is not None:
             keeper.cancel()
@@ -130,20 +130,20 @@ class SubprocessEngine:
             await self._stop(line)
 
     async def _stop(self, line: ChildConnection) -> None:
-        line.post(messages.Stop())
+        line.post(messages.Shutdown())
         line.fail(EngineDown("The engine has been stopped."))
         ending = asyncio.ensure_future(line.finished())
         try:
-            await asyncio.wait({ending}, timeout=self._timing.grace)
+            await asyncio.wait({ending}, timeout=self._timing.stop_timeout)
         finally:
             line.kill()
             await ending
 
     async def _open(self) -> ChildConnection:
         """A child that is ready, or the reason there is none."""
-        line = self._line = await ChildConnection.open(self._hello, self._log)
+        line = self._connection = await ChildConnection.open(self._hello, self._log)
         try:
-            async with asyncio.timeout(self._timing.loading):
+            async with asyncio.timeout(self._timing.load_timeout):
                 ready = await line.ready()
         except BaseException as error:
             line.kill()
@@ -164,17 +164,17 @@ class SubprocessEngine:
 
     async def _keep(self, line: ChildConnection) -> None:
         """Watch the child, and replace it whenever it dies."""
-        loop, pause = asyncio.get_running_loop(), self._timing.first_pause
+        loop, pause = asyncio.get_running_loop(), self._timing.first_restart_delay
         while True:
             born = loop.time()
             await self._watch(line)
             self._report(line)
-            if loop.time() - born >= self._timing.steady:
-                pause = self._timing.first_pause
+            if loop.time() - born >= self._timing.stable_after:
+                pause = self._timing.first_restart_delay
             while True:
                 self._retry_at = loop.time() + pause
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, self._timing.longest_pause)
+                pause = min(pause * 2, self._timing.max_restart_delay)
                 self.restarts += 1
                 try:
                     line = await self._open()
@@ -208,9 +208,9 @@ class SubprocessEngine:
         """The line to a child that is up, soon, or `EngineDown`."""
         if self.state == "restarting":
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._timing.patience):
+                async with asyncio.timeout(self._timing.restart_wait):
                     await self._up.wait()
-        line = self._line
+        line = self._connection
         if self.state == "ready" and line is not None and line.down is None:
             return line
         if self.state == "stopped":
@@ -224,5 +224,5 @@ class SubprocessEngine:
             self._up.set()
         else:
             self._up.clear()
-        for tell in self.on_change:
+        for tell in self.on_state_change:
             tell(self)

@@ -19,36 +19,36 @@ LIMIT = 256 << 20  # bytes in a frame
 HEAD = 4
 
 
-class Hello(Struct, frozen=True, array_like=True, tag="hello"):
+class LoadEngine(Struct, frozen=True, array_like=True, tag="hello"):
     """Which engine to make: `module:function`, and what to call it with."""
 
     factory: str
     settings: dict[str, Any]
 
 
-class Start(Struct, frozen=True, array_like=True, tag="start"):
+class StartJob(Struct, frozen=True, array_like=True, tag="start"):
     number: int
     job: Job
 
 
-class Admit(Struct, frozen=True, array_like=True, tag="admit"):
+class AdmitJob(Struct, frozen=True, array_like=True, tag="admit"):
     number: int
     job: Job
 
 
-class Embed(Struct, frozen=True, array_like=True, tag="embed"):
+class EmbedInputs(Struct, frozen=True, array_like=True, tag="embed"):
     number: int
     inputs: list[list[int] | str]
     adapters: list[Adapter] = []
 
 
-class Tokenize(Struct, frozen=True, array_like=True, tag="tokenize"):
+class TokenizeText(Struct, frozen=True, array_like=True, tag="tokenize"):
     number: int
     text: str
     special: bool
 
 
-class Cancel(Struct, frozen=True, array_like=True, tag="cancel"):
+class CancelCall(Struct, frozen=True, array_like=True, tag="cancel"):
     """Close a job or a call."""
 
     number: int
@@ -58,29 +58,29 @@ class Ping(Struct, frozen=True, array_like=True, tag="ping"):
     pass
 
 
-class Stop(Struct, frozen=True, array_like=True, tag="stop"):
+class Shutdown(Struct, frozen=True, array_like=True, tag="stop"):
     pass
 
 
-class Ready(Struct, frozen=True, array_like=True, tag="ready"):
+class EngineReady(Struct, frozen=True, array_like=True, tag="ready"):
     capabilities: Capabilities
     pid: int
 
 
-class Broken(Struct, frozen=True, array_like=True, tag="broken"):
+class LoadFailed(Struct, frozen=True, array_like=True, tag="broken"):
     """The engine could not be made."""
 
     note: SerializedError
 
 
-class Turn(Struct, frozen=True, array_like=True, tag="turn"):
+class StepBatch(Struct, frozen=True, array_like=True, tag="turn"):
     """What moved, and what ended, since the last one."""
 
-    moved: list[tuple[int, list[Step]]]
+    steps: list[tuple[int, list[Step]]]
     ended: list[tuple[int, SerializedError | None]] = []
 
 
-class Result(Struct, frozen=True, array_like=True, tag="result"):
+class CallResult(Struct, frozen=True, array_like=True, tag="result"):
     """The answer to a question."""
 
     number: int
@@ -92,20 +92,20 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
     pass
 
 
-Question: TypeAlias = Admit | Embed | Tokenize
-ToChild: TypeAlias = Hello | Start | Question | Cancel | Ping | Stop
-ToParent: TypeAlias = Ready | Broken | Turn | Result | Pong
+Call: TypeAlias = AdmitJob | EmbedInputs | TokenizeText
+ToChild: TypeAlias = LoadEngine | StartJob | Call | CancelCall | Ping | Shutdown
+ToParent: TypeAlias = EngineReady | LoadFailed | StepBatch | CallResult | Pong
 
 _encoder = msgspec.msgpack.Encoder()
-read_by_child: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
-read_by_parent: msgspec.msgpack.Decoder[ToParent] = msgspec.msgpack.Decoder(ToParent)
+child_decoder: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
+parent_decoder: msgspec.msgpack.Decoder[ToParent] = msgspec.msgpack.Decoder(ToParent)
 
 
 class BadFrame(Exception):
     """The other side sent something that is no frame of ours."""
 
 
-def frame(message: ToChild | ToParent) -> bytes:
+def encode_message(message: ToChild | ToParent) -> bytes:
     body = _encoder.encode(message)
     if len(body) > LIMIT:
         raise TooLarge("The request is too large for the engine.")

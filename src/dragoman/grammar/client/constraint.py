@@ -15,10 +15,10 @@ from collections.abc import Callable
 
 from dragoman.errors import BadRequest
 from dragoman.grammar.compiler.verify import is_too_complex_error
-from dragoman.grammar.lark_builder import Lark, quote_literal
+from dragoman.grammar.lark_builder import LarkBuilder, quote_literal
 from dragoman.grammar.regex.full_match import searched
 from dragoman.grammar.schema import schema_parser
-from dragoman.grammar.writer.json_values import JsonWriter
+from dragoman.grammar.writer.json_writer import JsonWriter
 from dragoman.types import Constraint
 
 LONGEST = 64 * 1024  # characters
@@ -47,7 +47,7 @@ _CONDITION = re.compile(r"[^|\n]*")
 _JSON = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}]')
 
 
-def written(lark: Lark, shape: Constraint, warnings: list[str]) -> str:
+def written(lark: LarkBuilder, shape: Constraint, warnings: list[str]) -> str:
     """The content that a shape demands, as an expression."""
     match shape.kind:
         case "choice":
@@ -90,7 +90,7 @@ def readable(shape: Constraint) -> str:
     return said
 
 
-def included(lark: Lark, shape: Constraint, warnings: list[str]) -> str:
+def included(lark: LarkBuilder, shape: Constraint, warnings: list[str]) -> str:
     """The start of a client's grammar, whose rules were added."""
 
     def read(text: str) -> str:

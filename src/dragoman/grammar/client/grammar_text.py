@@ -10,7 +10,7 @@ from dragoman.grammar.client.lark_parser import Grammar
 from dragoman.grammar.client.rule_writer import Rewriting
 from dragoman.grammar.client.text_syntax import Between, Quotes
 from dragoman.grammar.client.unpadded_text import Ending
-from dragoman.grammar.lark_builder import Lark, either, quote_literal
+from dragoman.grammar.lark_builder import LarkBuilder, join_alternatives, quote_literal
 from dragoman.grammar.regex.automaton import TooComplex
 
 
@@ -25,7 +25,7 @@ class Worded:
     done: dict[tuple[int, Quotes | Between], str] = field(default_factory=dict)
 
 
-def written(lark: Lark, node: Worded, spelling: Quotes | Between) -> str:
+def written(lark: LarkBuilder, node: Worded, spelling: Quotes | Between) -> str:
     """An expression for the text in one spelling, with what breaks it around."""
     key = id(lark), spelling
     if key not in node.done:
@@ -36,7 +36,7 @@ def written(lark: Lark, node: Worded, spelling: Quotes | Between) -> str:
     return node.done[key]
 
 
-def _written(lark: Lark, node: Worded, spelling: Quotes | Between) -> str:
+def _written(lark: LarkBuilder, node: Worded, spelling: Quotes | Between) -> str:
     rewriting = Rewriting(lark, node.grammar, node.follow, spelling)
     found = rewriting.text()
     if found is None:
@@ -49,7 +49,7 @@ def _written(lark: Lark, node: Worded, spelling: Quotes | Between) -> str:
     mark = quote_literal(spelling.breaks)
     before = mark if node.follow.begins_with(spelling.breaks) else f"{mark}?"
     whole = Ending(rewriting).text()
-    return f"{before} {either([f'{found} {mark}', *([] if whole is None else [whole])])}"
+    return f"{before} {join_alternatives([f'{found} {mark}', *([] if whole is None else [whole])])}"
 
 
 def too_complex(at: str) -> BadRequest:

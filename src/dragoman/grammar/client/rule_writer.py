@@ -13,7 +13,7 @@ from dragoman.grammar.client.first_follow import Follow
 from dragoman.grammar.client.lark_parser import Called, Expr, Grammar, Leaf, Options, Row, Times
 from dragoman.grammar.client.terminal_writer import Leaves
 from dragoman.grammar.client.text_syntax import Between, Quotes
-from dragoman.grammar.lark_builder import EMPTY, Lark, either, times
+from dragoman.grammar.lark_builder import EMPTY, LarkBuilder, format_repeat, join_alternatives
 from dragoman.grammar.regex.char_sets import Letters, in_class, met
 
 
@@ -21,7 +21,7 @@ class Rewriting:
     """Writes the rules of one grammar in one spelling."""
 
     def __init__(
-        self, lark: Lark, grammar: Grammar, follow: Follow, spelling: Quotes | Between
+        self, lark: LarkBuilder, grammar: Grammar, follow: Follow, spelling: Quotes | Between
     ) -> None:
         self.lark = lark
         self.grammar = grammar
@@ -41,7 +41,7 @@ class Rewriting:
             return self._rule("start")
         found = self._first(Called("start"))
         options = [] if found is None else [found]
-        return either([*options, *([EMPTY] if self.follow.empty("start") else [])])
+        return join_alternatives([*options, *([EMPTY] if self.follow.empty("start") else [])])
 
     def unbroken(self, leaf: Leaf) -> str | None:
         """A leaf that does not end with a piece that breaks it."""
@@ -124,11 +124,11 @@ class Rewriting:
             case Row():
                 return " ".join(map(self.written, part.parts)) or EMPTY
             case Options():
-                return either(map(self.written, self._options(part)))
+                return join_alternatives(map(self.written, self._options(part)))
             case Times():
                 if not self.can_be(part.part, possible):
                     return EMPTY
-                return f"({self.written(part.part)}){times(part.least, part.most)}"
+                return f"({self.written(part.part)}){format_repeat(part.least, part.most)}"
 
     def _options(self, part: Options) -> Iterator[Expr]:
         return (one for one in part.parts if self.can_be(one, self.possible))
@@ -139,7 +139,7 @@ class Rewriting:
         found = [
             said for leaf in self.grammar.ignored if (said := self._leaves.whole(leaf)) is not None
         ]
-        return f"{self.lark.add_rule(f'{either(found)}*', 'ignored')} " if found else ""
+        return f"{self.lark.add_rule(f'{join_alternatives(found)}*', 'ignored')} " if found else ""
 
     def _first(self, part: Expr) -> str | None:
         """A part where nothing was written before, but for no text at all; None if it is only that.
@@ -157,11 +157,11 @@ class Rewriting:
                 return self._first_of_row(part.parts)
             case Options():
                 found = [said for one in part.parts if (said := self._first(one)) is not None]
-                return either(found) if found else None
+                return join_alternatives(found) if found else None
             case Times():
                 said = self._first(part.part) if part.most != 0 else None
                 most = None if part.most is None else part.most - 1
-                more = f"({self.written(part.part)}){times(max(0, part.least - 1), most)}"
+                more = f"({self.written(part.part)}){format_repeat(max(0, part.least - 1), most)}"
                 return None if said is None else f"{said} {more if most != 0 else ''}"
 
     def _begins(self, part: Called) -> bool:
@@ -177,4 +177,4 @@ class Rewriting:
             found += [] if said is None else [f"{said} {after}"]
             if at:
                 after = self.lark.add_rule(f"{self.written(parts[at])} {after}", "rest")
-        return either(found) if found else None
+        return join_alternatives(found) if found else None

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dragoman.grammar.client.first_follow import Follow
 from dragoman.grammar.client.lark_parser import Grammar, Leaf
 from dragoman.grammar.client.text_syntax import Between, Quotes
-from dragoman.grammar.lark_builder import Lark, either, quote_literal
+from dragoman.grammar.lark_builder import LarkBuilder, join_alternatives, quote_literal
 from dragoman.grammar.regex.automaton import Machine, TooComplex
 from dragoman.grammar.regex.char_sets import in_class, met, without
 from dragoman.grammar.regex.escape import escaped
@@ -46,7 +46,7 @@ class Leaves:
     """Writes the leaves of one grammar in one spelling."""
 
     def __init__(
-        self, lark: Lark, grammar: Grammar, follow: Follow, spelling: Quotes | Between
+        self, lark: LarkBuilder, grammar: Grammar, follow: Follow, spelling: Quotes | Between
     ) -> None:
         self._lark = lark
         self._grammar = grammar
@@ -106,7 +106,11 @@ class Leaves:
             pending = self._spelling.pending(said)
             fits = pending == "" or pending in endings
             whole = said[-1] not in self._spelling.breaks
-            return Ways(quote_literal(said), quote_literal(said) if whole else None) if fits else Ways()
+            return (
+                Ways(quote_literal(said), quote_literal(said) if whole else None)
+                if fits
+                else Ways()
+            )
         found, plain = [], ""
         for letter in said:
             one = ((ord(letter), ord(letter)),)
@@ -161,7 +165,9 @@ class Leaves:
                 if cut.after not in names:
                     names[cut.after] = self._lark.reserve("state")
                     queue.append((cut.after, names[cut.after]))
-                escape = self._lark.add_terminal(f"/{'|'.join(quotes.escapes(cut.letters))}/", "PIECE")
+                escape = self._lark.add_terminal(
+                    f"/{'|'.join(quotes.escapes(cut.letters))}/", "PIECE"
+                )
                 run = "" if cut.before == patterns.blank else self._lexeme(cut.before)
                 run = f"({run})?" if run and patterns.empty(cut.before) else run
                 leading.setdefault(cut.after, []).append(f"{before} {run} {escape}")
@@ -207,7 +213,7 @@ class Leaves:
         breaks = [escaped(one) for one in spelling.breaks] if isinstance(spelling, Between) else []
         whole = [said for state in ends for said in leading(state, breaks)]
         return Ways(
-            either(names[state] for state in ends) if ends else None,
+            join_alternatives(names[state] for state in ends) if ends else None,
             self._lark.add_rule(" | ".join(whole), "whole") if whole and breaks else None,
         )
 

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from dragoman.grammar.client.lark_parser import Called, Expr, Leaf, Options, Row, Times
 from dragoman.grammar.client.rule_writer import Rewriting
-from dragoman.grammar.lark_builder import EMPTY, either, times
+from dragoman.grammar.lark_builder import EMPTY, format_repeat, join_alternatives
 
 
 class Ending:
@@ -74,10 +74,12 @@ class Ending:
             case Called():
                 return self._rule(part.name)
             case Options():
-                return either(said for one in part.parts if (said := self._last(one)))
+                return join_alternatives(said for one in part.parts if (said := self._last(one)))
             case Times():
                 most = None if part.most is None else part.most - 1
-                before = f"({self._all.written(part.part)}){times(max(0, part.least - 1), most)}"
+                before = (
+                    f"({self._all.written(part.part)}){format_repeat(max(0, part.least - 1), most)}"
+                )
                 return f"{before if most != 0 else ''} {self._last(part.part)}"
             case Row():
                 return self._last_of_row(part)
@@ -90,7 +92,7 @@ class Ending:
             found += [] if said is None else [f"{before} {said}"]
             if at < ends[0]:
                 before = self._all.lark.add_rule(f"{before} {self._all.written(part.parts[at])}")
-        return either(found)
+        return join_alternatives(found)
 
     def _rule(self, name: str) -> str:
         if name not in self._names:

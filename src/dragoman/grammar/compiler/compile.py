@@ -9,16 +9,16 @@ from dragoman.errors import BadRequest
 from dragoman.formats import find_tools
 from dragoman.grammar.client.constraint import written
 from dragoman.grammar.compiler.verify import Verdict, verify
-from dragoman.grammar.lark_builder import Lark
+from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
+from dragoman.grammar.lark_builder import LarkBuilder
 from dragoman.grammar.schema import schema_parser
 from dragoman.grammar.schema.nodes import Object
-from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
-from dragoman.grammar.writer.answer import AnswerWriter
-from dragoman.grammar.writer.calls import CallWriter
-from dragoman.grammar.writer.free_text import build_arguments
-from dragoman.grammar.writer.json_values import JsonWriter
-from dragoman.grammar.writer.messages import HeaderWriter, MessageWriter
-from dragoman.grammar.writer.readable_tools import adapt_tool
+from dragoman.grammar.writer.answer_writer import AnswerWriter
+from dragoman.grammar.writer.call_writer import CallWriter
+from dragoman.grammar.writer.free_text_tools import build_arguments
+from dragoman.grammar.writer.json_writer import JsonWriter
+from dragoman.grammar.writer.message_writer import HeaderWriter, MessageWriter
+from dragoman.grammar.writer.tool_adapter import adapt_tool
 from dragoman.grammar.writer.tool_names import ParsedTool
 from dragoman.output.library import combine_formats
 from dragoman.output.rules import FormatRules
@@ -37,16 +37,22 @@ def compile_grammar(order: GrammarSpec) -> CompiledGrammar:
     if order.constraint is None and not offers:
         return CompiledGrammar(None)
     both = combine_formats(order.tool_format if offers else None, order.reasoning_format)
-    lark = Lark(order.special_tokens)
-    content = None if order.constraint is None else _write_content(lark, order.constraint, both, warnings)
+    lark = LarkBuilder(order.special_tokens)
+    content = (
+        None if order.constraint is None else _write_content(lark, order.constraint, both, warnings)
+    )
     grammar = lark.build(_write_start(lark, order, both, offers, content))
     if len(grammar) > MAX_GRAMMAR_LENGTH:
         raise _too_complex(order)
     said = verify(grammar)
     if said != "fine":
         _raise_error(order, said)
-    ends = order.tool_choice == "required" or (order.constraint is not None and order.constraint.kind == "json")
-    return CompiledGrammar(grammar, tuple(dict.fromkeys(warnings)), ends, order.constraint is not None)
+    ends = order.tool_choice == "required" or (
+        order.constraint is not None and order.constraint.kind == "json"
+    )
+    return CompiledGrammar(
+        grammar, tuple(dict.fromkeys(warnings)), ends, order.constraint is not None
+    )
 
 
 def _parse_tool(tool: Tool, written: str | None, warnings: list[str]) -> ParsedTool:
@@ -69,7 +75,9 @@ def _parse_tool(tool: Tool, written: str | None, warnings: list[str]) -> ParsedT
     return offer
 
 
-def _write_content(lark: Lark, shape: Constraint, both: FormatRules, warnings: list[str]) -> str:
+def _write_content(
+    lark: LarkBuilder, shape: Constraint, both: FormatRules, warnings: list[str]
+) -> str:
     if shape.kind != "json":
         return written(lark, shape, warnings)
     # a mark in a text of the content would mean to the parser what it means elsewhere
@@ -86,13 +94,23 @@ def _write_content(lark: Lark, shape: Constraint, both: FormatRules, warnings: l
 
 
 def _write_start(
-    lark: Lark, order: GrammarSpec, both: FormatRules, offers: Sequence[ParsedTool], content: str | None
+    lark: LarkBuilder,
+    order: GrammarSpec,
+    both: FormatRules,
+    offers: Sequence[ParsedTool],
+    content: str | None,
 ) -> str:
-    inside = both.reasoning.starts_inside if order.starts_in_reasoning is None else order.starts_in_reasoning
+    inside = (
+        both.reasoning.starts_inside
+        if order.starts_in_reasoning is None
+        else order.starts_in_reasoning
+    )
     inside, silent = inside and not order.forbids_reasoning, order.forbids_reasoning
     calls = None
     if offers and order.tool_format is not None:
-        calls = CallWriter(lark, find_tools(order.tool_format), offers, parallel=order.parallel_calls)
+        calls = CallWriter(
+            lark, find_tools(order.tool_format), offers, parallel=order.parallel_calls
+        )
     demanded = content is not None or order.tool_choice == "required"
     endless = not any(offer.strict for offer in offers)
     if both.header is not None and both.header.spellings:
@@ -110,7 +128,8 @@ def _write_start(
 def _raise_error(order: GrammarSpec, said: Verdict) -> NoReturn:
     """Say which part of an order cannot be compiled: each is tried by itself."""
     parts = [
-        GrammarSpec(tools=(tool,), tool_choice="required", tool_format=order.tool_format) for tool in order.tools
+        GrammarSpec(tools=(tool,), tool_choice="required", tool_format=order.tool_format)
+        for tool in order.tools
     ]
     if order.constraint is not None:
         parts = [GrammarSpec(constraint=order.constraint), *parts]

@@ -41,7 +41,7 @@ from dragoman.errors import (
 )
 from dragoman.grammar.compiler.worker import WALL_CLOCK_FACTOR, find_param, too_complex
 from dragoman.grammar.compiler.worker_process import WorkerProcess
-from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
+from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 
 log = logging.getLogger("dragoman.constraint")
 
@@ -250,13 +250,17 @@ class CompilerPool:
                 return _queue_full_error()  # nobody is there to hear it
             given = flight.worker.result()
             return (
-                given if isinstance(given, SerializedError) else await self._compile_with(given, key, flight)
+                given
+                if isinstance(given, SerializedError)
+                else await self._compile_with(given, key, flight)
             )
         finally:
             if self._pending.get(key) is flight:
                 del self._pending[key]
 
-    async def _compile_with(self, bench: WorkerProcess, key: Key, flight: PendingCompile) -> Outcome:
+    async def _compile_with(
+        self, bench: WorkerProcess, key: Key, flight: PendingCompile
+    ) -> Outcome:
         """Have a worker do it, and remember what is certain to be so again."""
         try:
             answer = await bench.compile(flight.data, WALL_CLOCK_FACTOR * self._cpu_seconds)
@@ -271,7 +275,11 @@ class CompilerPool:
             self._idle.append(bench)
         self._dispatch()
         if answer is not None:
-            kept = answer.compiled if answer.compiled is not None else cast(SerializedError, answer.error)
+            kept = (
+                answer.compiled
+                if answer.compiled is not None
+                else cast(SerializedError, answer.error)
+            )
         elif self._closed:
             return _stopping_error()
         else:

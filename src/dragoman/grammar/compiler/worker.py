@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import BadRequest, SerializedError, serialize_error
-from dragoman.grammar.spec import CompiledGrammar, GrammarSpec
+from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.processes.child import ignore_interrupts, limit_memory, open_parent_connection
 from dragoman.processes.framing import encode_frame, read_frame
 

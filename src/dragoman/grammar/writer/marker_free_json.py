@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dragoman.grammar.client.text_syntax import CONTROL, Quotes
-from dragoman.grammar.lark_builder import times
+from dragoman.grammar.lark_builder import format_repeat
 from dragoman.grammar.regex.automaton import Patterns, TooComplex
 from dragoman.grammar.regex.char_sets import Letters, in_class, joined, met, other, these
 from dragoman.grammar.regex.escape import pattern
@@ -61,7 +61,7 @@ def build_pattern_terminal(node: Text, marks: Sequence[str], character: str) -> 
 
     `character` is the regular expression of one in quotes.
     """
-    from dragoman.grammar.writer.raw_text import FORMATS
+    from dragoman.grammar.writer.unquoted_text import FORMATS
 
     first = these(mark[0] for mark in marks)
 
@@ -77,7 +77,7 @@ def build_pattern_terminal(node: Text, marks: Sequence[str], character: str) -> 
     bodies = [body for body in (_rewrite_regex(whole, one) for whole in said) if body is not None]
     if len(bodies) < len(said):
         return None
-    bodies += [f"{character}{times(node.least, node.most)}"]
+    bodies += [f"{character}{format_repeat(node.least, node.most)}"]
     return " & ".join(rf"/\"(?:{body})\"/" for body in bodies) + avoiding(marks, counted=True)
 
 

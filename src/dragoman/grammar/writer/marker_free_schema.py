@@ -79,7 +79,11 @@ class _Guard:
     def _listed(self, schema: dict[str, Json]) -> dict[str, Json]:
         values = schema["enum"] if "enum" in schema else [schema["const"]]
         texts = [json.dumps(one, ensure_ascii=False) for one in values]
-        kept = [one for one, text in zip(values, texts, strict=True) if not find_marker(text, self._marks)]
+        kept = [
+            one
+            for one, text in zip(values, texts, strict=True)
+            if not find_marker(text, self._marks)
+        ]
         if not kept:
             raise _Marked
         return schema | ({"enum": kept} if "enum" in schema else {})

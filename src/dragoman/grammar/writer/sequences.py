@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dragoman.grammar.lark_builder import EMPTY, Lark, times
+from dragoman.grammar.lark_builder import EMPTY, LarkBuilder, format_repeat
 from dragoman.grammar.schema.nodes import Array, Node, Nothing
 
 MAX_UNORDERED = 60  # members that may come in any order: a rule's parameter has 64 bits
 
 
 def write_sequence(
-    lark: Lark,
+    lark: LarkBuilder,
     parts: Mapping[str, str],
     required: frozenset[str],
     other: str | None,
@@ -30,7 +30,11 @@ def write_sequence(
 
 
 def _write_in_order(
-    lark: Lark, parts: Mapping[str, str], required: frozenset[str], other: str | None, lead: str
+    lark: LarkBuilder,
+    parts: Mapping[str, str],
+    required: frozenset[str],
+    other: str | None,
+    lead: str,
 ) -> str:
     """Two chains of rules: one for when something was written before, one for when not."""
     parts = {name: lark.add_rule(part, "part") for name, part in parts.items()}
@@ -50,7 +54,11 @@ def _write_in_order(
 
 
 def _write_in_any_order(
-    lark: Lark, parts: Mapping[str, str], required: frozenset[str], other: str | None, lead: str
+    lark: LarkBuilder,
+    parts: Mapping[str, str],
+    required: frozenset[str],
+    other: str | None,
+    lead: str,
 ) -> str:
     """A rule with a bit for each part, set when it was written; required ones have the first."""
     parts = {name: lark.add_rule(part, "part") for name, part in parts.items()}
@@ -81,13 +89,13 @@ def write_items(node: Array, write: Callable[[Node], str], lead: str) -> str:
         return ""
     if not first:
         more = None if most is None else most - 1
-        following = f"({lead} {write(node.rest)}){times(max(1, node.least) - 1, more)}"
+        following = f"({lead} {write(node.rest)}){format_repeat(max(1, node.least) - 1, more)}"
         return write(node.rest) if more == 0 else f"{write(node.rest)} {following}"
     left = None if most is None else most - len(first)
     tail = ""
     if left != 0 and not isinstance(node.rest, Nothing):
         least = max(0, node.least - len(first))
-        tail = f"({lead} {write(node.rest)}){times(least, left)}"
+        tail = f"({lead} {write(node.rest)}){format_repeat(least, left)}"
     for at in range(len(first) - 1, 0, -1):
         tail = f"{lead} {write(first[at])} {tail}"
         if at >= max(1, node.least):

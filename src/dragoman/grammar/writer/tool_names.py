@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dragoman.errors import Unsupported
-from dragoman.grammar.lark_builder import Lark, quote_literal
+from dragoman.grammar.lark_builder import LarkBuilder, quote_literal
 from dragoman.grammar.schema.nodes import Anything, Foreign, Node, Object
 from dragoman.grammar.schema.simplify import leaves
 from dragoman.output import spec
@@ -41,7 +41,7 @@ def list_argument_objects(offer: ParsedTool) -> list[Object]:
     return [node if isinstance(node, Object) else Object() for node in offer.argument_nodes]
 
 
-def write_name(lark: Lark, way: str, name: str, body: spec.CallBody, **words: str) -> str:
+def write_name(lark: LarkBuilder, way: str, name: str, body: spec.CallBody, **words: str) -> str:
     """A name with what the format writes around it."""
     if isinstance(body, spec.TaggedArguments) and body.html_entities:
         name = html.escape(name)

@@ -16,6 +16,7 @@ from dragoman.http.metrics import CONTENT_TYPE
 from dragoman.models.registry import Model, ModelEntry
 from dragoman.pipeline.embed import embed
 from dragoman.pipeline.pipeline import count_prompt_tokens
+from dragoman.pipeline.validate import validate_media
 from dragoman.protocols.embeddings import embeddings
 from dragoman.protocols.messages import Count, Messages, model_list
 from dragoman.protocols.models import models
@@ -75,9 +76,10 @@ class Services:
         with await self._models.acquire(said.model or self._models.default_name) as model:
             vocabulary = vocabulary_of(model)
             if isinstance(prompt, Chat):
+                validate_media(prompt, model)
                 ids = (await model.renderer.render(prompt)).ids or []
             else:
-                ids = list(await model.renderer.encode(prompt))
+                ids = list(await model.renderer.encode_prompt(prompt))
             answer = tokens.TokenizeAnswer(len(ids), model.capabilities.context, ids)
             if said.return_token_strs:
                 answer.token_strs = [

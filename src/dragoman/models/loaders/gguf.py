@@ -25,10 +25,10 @@ from dragoman.models.model import (
     Model,
     ModelInfo,
     list_capabilities,
-    make_renderer,
     report_progress,
 )
 from dragoman.models.output_format import check_names, detect_output_format
+from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer, tokenizer_from_gguf, verify_tokenizer
 from dragoman.types import Sampling
 
@@ -138,7 +138,7 @@ def describe(
     formats = source.options.format, source.options.reasoning_format
     try:
         known = detect_output_format(template, tokenizer, formats, source.id)
-        prompter = make_renderer(template, tokenizer, known.reasoning_options)
+        renderer = PromptRenderer(template, tokenizer, reasoning=known.reasoning_options)
     except DragomanError as error:
         raise ModelBroken(error.message) from None
     info = ModelInfo(
@@ -165,7 +165,7 @@ def describe(
             beside.with_defaults(sampling(header.metadata, METADATA))
         ),
         output_format=known.output_format,
-        renderer=prompter,
+        renderer=renderer,
     )
 
 

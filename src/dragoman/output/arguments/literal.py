@@ -216,7 +216,7 @@ class ValueReader:
             self.stack[-1] = "]"
             self._pending_braces = self._pending_braces[:-1] + "["
             self._pending = lead
-            self._emit(word_to_json(self._plain) if self._bare_key else key)
+            self._emit(word_to_json(self._bare_key) if self._bare_key else key)
         else:
             raise Mismatch
 

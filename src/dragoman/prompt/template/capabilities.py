@@ -24,7 +24,7 @@ from dragoman.prompt.special_tokens import MarkedText, SpecialTokenGuard
 from dragoman.prompt.template.budget import RenderBudget, RenderLimits
 from dragoman.prompt.template.template import ChatTemplate, TemplateFacts, compile_template
 
-Turn: TypeAlias = dict[str, Any]
+TemplateMessage: TypeAlias = dict[str, Json]  # a message as templates see it
 Arguments: TypeAlias = Literal["dict", "text"]
 NoTools: TypeAlias = Literal["null", "absent", "empty"]
 Content: TypeAlias = Literal["empty", "absent", "null"]
@@ -127,7 +127,7 @@ class CapabilityProbe:
         self._no_tools: NoTools = "null"
         self._limits = PROBE_LIMITS  # for all attempts together
 
-    def render(self, turns: list[Turn], tools: list[Any] | None = None) -> str | None:
+    def render(self, turns: list[TemplateMessage], tools: list[Any] | None = None) -> str | None:
         variables = PROBE_TOKENS | {
             "messages": turns,
             "datetime": "zqdate",
@@ -147,7 +147,7 @@ class CapabilityProbe:
             left = self._limits.seconds - (time.thread_time() - started)
             self._limits = replace(self._limits, seconds=left)
 
-    def sees(self, turns: list[Turn], *words: str, tools: list[Any] | None = None) -> bool:
+    def sees(self, turns: list[TemplateMessage], *words: str, tools: list[Any] | None = None) -> bool:
         """Do all the words arrive, in this order?"""
         text = self.render(turns, tools)
         at = 0
@@ -155,7 +155,7 @@ class CapabilityProbe:
             at = -1 if text is None or at < 0 else text.find(word, at)
         return text is not None and at >= 0
 
-    def say(self, role: str, word: str, **more: Any) -> Turn:
+    def say(self, role: str, word: str, **more: Any) -> TemplateMessage:
         content: Any = [{"type": "text", "text": word}] if role in self._parts else word
         return {"role": role, "content": content, **more}
 
@@ -228,7 +228,7 @@ class CapabilityProbe:
             "without_user": said(first) if system else said(answer),
         }
 
-    def _call(self, shape: CallShape, number: int = 1) -> Turn:
+    def _call(self, shape: CallShape, number: int = 1) -> TemplateMessage:
         """A call of the tool; the second one has other words."""
         mark = "" if number == 1 else "b"
         arguments: Any = {"zqkey": f"zqvalue{mark}"}
@@ -240,10 +240,10 @@ class CapabilityProbe:
             "function": {"name": "zqcalled", "arguments": arguments},
         }
 
-    def _story(self, shape: CallShape, calls: int = 1) -> list[Turn]:
+    def _story(self, shape: CallShape, calls: int = 1) -> list[TemplateMessage]:
         """A question, calls, and their results."""
         made = [self._call(shape, number) for number in range(1, calls + 1)]
-        turn: Turn = {"role": "assistant", "tool_calls": made}
+        turn: TemplateMessage = {"role": "assistant", "tool_calls": made}
         if shape.content != "absent":
             turn["content"] = "" if shape.content == "empty" else None
         results = [
@@ -289,7 +289,7 @@ class CapabilityProbe:
         }
         return found | (self._results_in(one) if results else {})
 
-    def _results_in(self, story: list[Turn]) -> dict[str, Any]:
+    def _results_in(self, story: list[TemplateMessage]) -> dict[str, Any]:
         """Where results may stand."""
         asked, _, result = story
         again, empty = self.say("user", "zqagain"), self.say("assistant", "")

@@ -10,22 +10,14 @@ from dragoman.errors import BadRequest, Unsupported
 from dragoman.protocols.chat import encode
 from dragoman.protocols.chat import tools as chat_tools
 from dragoman.protocols.shared import openai, response_format
+from dragoman.protocols.shared.content import ContentPartFields, decode_content
 from dragoman.protocols.shared.json_body import read
-from dragoman.types import Chat, Message, Request, Role, ToolCall
+from dragoman.types import Chat, Message, Request, Role, ToolCall, text_content
 
 encode_error = openai.encode_error
 encoder = encode.ChatEncoder
 ROLES = get_args(Role)
-MEDIA = ("image_url", "input_image", "input_audio", "video_url", "file")
 T = TypeVar("T")
-
-
-class Part(Struct):
-    """A piece of a message's content."""
-
-    type: str
-    text: str | None = None
-    refusal: str | None = None
 
 
 class CalledFunction(Struct):
@@ -45,7 +37,7 @@ class ChatMessage(Struct):
     """One turn: content as a string, null, or parts, whatever the role."""
 
     role: str
-    content: str | list[Part] | None = None
+    content: str | list[ContentPartFields] | None = None
     name: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -129,10 +121,7 @@ def _unkept(said: ChatRequest) -> list[str]:
         found.append("`verbosity` has no effect: ask for it in words.")
     if said.moderation:
         found.append("`moderation` has no effect: nothing is moderated here.")
-    results = [one.content for one in said.messages if one.role == "tool"]
-    parts = (part for content in results if isinstance(content, list) for part in content)
-    kinds = dict.fromkeys(part.type for part in parts if part.type in MEDIA)
-    return [*found, *(f"What a tool gave back as `{k}` is not shown to the model." for k in kinds)]
+    return found
 
 
 def conversation(said: ChatRequest) -> Chat:
@@ -226,7 +215,7 @@ def _messages(said: ChatRequest) -> tuple[Message, ...]:
         raise BadRequest("`messages` must not be empty.", param="messages")
     messages = tuple(_message(one, f"messages[{i}]") for i, one in enumerate(said.messages))
     if said.response_prefix:
-        messages = (*messages, Message(role="assistant", content=said.response_prefix))
+        messages = (*messages, Message(role="assistant", content=text_content(said.response_prefix)))
     return messages
 
 
@@ -234,10 +223,10 @@ def _message(said: ChatMessage, at: str) -> Message:
     if said.role not in ROLES:
         known = ", ".join(f"`{role}`" for role in ROLES)
         raise BadRequest(f"`{at}.role` must be one of {known}.", param=f"{at}.role")
-    content = _content(said.content, f"{at}.content", heard=said.role == "tool")
-    if content is None:
-        content = said.refusal
-    if content is None and said.role != "assistant":
+    content = decode_content(said.content, f"{at}.content")
+    if said.content is None:
+        content = text_content(said.refusal)
+    if said.content is None and said.refusal is None and said.role != "assistant":
         raise BadRequest(f"`{at}.content` is required.", param=f"{at}.content")
     openai.refuse({f"{at}.audio": said.audio}, "this model reads text")
     openai.refuse({f"{at}.function_call": said.function_call}, "use `tool_calls`")
@@ -253,24 +242,3 @@ def _message(said: ChatMessage, at: str) -> Message:
         ),
         tool_call_id=said.tool_call_id,
     )
-
-
-def _content(said: str | list[Part] | None, at: str, *, heard: bool = False) -> str | None:
-    """The text of a content; of one `heard` from a tool, what is no text is named in its place."""
-    if said is None or isinstance(said, str):
-        return said
-    return "".join(
-        openai.unshown(part.type) if heard and part.type in MEDIA else _part(part, f"{at}[{i}]")
-        for i, part in enumerate(said)
-    )
-
-
-def _part(said: Part, at: str) -> str:
-    if said.type in ("text", "input_text", "output_text", "refusal"):
-        text = said.refusal if said.type == "refusal" else said.text
-        if text is None:
-            raise BadRequest(f"`{at}.text` is required.", param=f"{at}.text")
-        return text
-    if said.type in MEDIA:
-        raise Unsupported(f"This model reads text only, not `{said.type}`.", param=at)
-    raise BadRequest(f"`{at}.type` is not a kind of content: `{said.type[:64]}`.", param=at)

@@ -34,14 +34,6 @@ Metadata: TypeAlias = Annotated[
 ]
 
 
-def unshown(kind: str) -> str:
-    """What a model reads in place of what only others could see, in what a tool gave back.
-
-    An agent sends its whole history every time and could never go on if that were refused.
-    """
-    return f"[{kind}: cannot be shown, only text can]"
-
-
 class StreamOptions(Struct):
     """What a stream carries besides the answer."""
 

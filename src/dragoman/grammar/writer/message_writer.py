@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from dragoman.grammar.lark_builder import ANY, FEW, Lark, either
+from dragoman.grammar.lark_builder import ANY, UP_TO_THREE, LarkBuilder, join_alternatives
 from dragoman.grammar.regex.escape import beginnings, escaped, pattern
 from dragoman.grammar.regex.exclude_markers import unbegun
-from dragoman.grammar.writer.calls import CallWriter
-from dragoman.grammar.writer.raw_text import write_text_until
+from dragoman.grammar.writer.call_writer import CallWriter
 from dragoman.grammar.writer.tool_names import ParsedTool
+from dragoman.grammar.writer.unquoted_text import write_text_until
 from dragoman.output.spec import MessageHeader
 
 
@@ -22,12 +22,14 @@ class HeaderWriter:
     """The headers of messages; where an answer is `silent`, none that a thought could have."""
 
     def __init__(
-        self, lark: Lark, header: MessageHeader, opening: str, *, silent: bool = False
+        self, lark: LarkBuilder, header: MessageHeader, opening: str, *, silent: bool = False
     ) -> None:
         """`opening` is what the prompt ends with, if that is where a header begins."""
         self.lark = lark
         self.header = header
-        self.ends_at_next_header = not header.close  # a message then ends where the next header begins
+        self.ends_at_next_header = (
+            not header.close
+        )  # a message then ends where the next header begins
         self._opening = opening
         thoughts = [route for route, where in header.routes if where == "reasoning"]
         self._templates = [
@@ -48,7 +50,9 @@ class HeaderWriter:
                 found += [text, bare]
             else:
                 found += [text, text.lstrip()] if first else [text]
-        return [self.lark.write_marker(text.replace("{name}", name)) for text in dict.fromkeys(found)]
+        return [
+            self.lark.write_marker(text.replace("{name}", name)) for text in dict.fromkeys(found)
+        ]
 
 
 class MessageWriter:
@@ -76,11 +80,17 @@ class MessageWriter:
         def last(first: bool) -> str:
             found = []
             if content is not None:
-                heads = self._write_headers("text", first)[:2] if first else self._write_headers("text", first)[:1]
-                found.append(f"{either(heads)} {self.lark.add_optional_space()} {content} {self._write_end()}")
+                heads = (
+                    self._write_headers("text", first)[:2]
+                    if first
+                    else self._write_headers("text", first)[:1]
+                )
+                found.append(
+                    f"{join_alternatives(heads)} {self.lark.add_optional_space()} {content} {self._write_end()}"
+                )
             if self._calls is not None:
                 found.append(self._write_calls(first, parallel))
-            return either(found)
+            return join_alternatives(found)
 
         return self._write_after_reasoning(last, inside=inside)
 
@@ -93,29 +103,37 @@ class MessageWriter:
         rows = self._write_messages(parallel)
         if inside:
             unclosed = [text] if endless else []
-            return either([f"{closed} {rows}", *unclosed])
-        first = either([*self._write_headers("text", True), *self._write_headers("reasoning", True)])
+            return join_alternatives([f"{closed} {rows}", *unclosed])
+        first = join_alternatives(
+            [*self._write_headers("text", True), *self._write_headers("reasoning", True)]
+        )
         found = [f"{first} {one}" for one in ends]
         found += [f"{first} {closed} {rows}"]
         if self._calls is not None:
-            found.append(f"{self._write_call(True)} {self._write_after_call(rows) if parallel else ''}")
+            found.append(
+                f"{self._write_call(True)} {self._write_after_call(rows) if parallel else ''}"
+            )
         found = [f"({joint})? {one}" for one in found] if (joint := self._write_joint()) else found
         # where a header begins in letters, text without a header would swallow it
         bare = all(text.startswith("<") for _, text in self._header.spellings)
-        return either([*found, *(ends if bare else ())])
+        return join_alternatives([*found, *(ends if bare else ())])
 
     def _write_messages(self, parallel: bool) -> str:
         """Messages that follow a first one, or none."""
         name = self.lark.reserve("rows")
         joint = self._write_joint()
         text = self.lark.add_text_without([*map(pattern, self._list_markers())], "FREE") + "?"
-        heads = either([*self._write_headers("text", False), *self._write_headers("reasoning", False)])
+        heads = join_alternatives(
+            [*self._write_headers("text", False), *self._write_headers("reasoning", False)]
+        )
         closed = self._write_message_rest()
         found = ['""', f"{joint} {heads} {text}", f"{joint} {heads} {closed} {name}"]
         if self._ends_at_next_header:
             found += self._write_text_after_marker([text, f"{closed} {name}"])
         if self._calls is not None:
-            found.append(f"{joint} {self._write_call(False)} {self._write_after_call(name) if parallel else ''}")
+            found.append(
+                f"{joint} {self._write_call(False)} {self._write_after_call(name) if parallel else ''}"
+            )
         return self.lark.define(name, " | ".join(found))
 
     def _write_text_after_marker(self, after: Sequence[str]) -> list[str]:
@@ -146,20 +164,24 @@ class MessageWriter:
     def _write_after_reasoning(self, last: Callable[[bool], str], *, inside: bool) -> str:
         joint, closed = self._write_joint(), self._write_message_rest()
         heads = self._write_headers("reasoning", False)
-        again = f"({joint} {either(heads)} {closed})*" if heads else ""
+        again = f"({joint} {join_alternatives(heads)} {closed})*" if heads else ""
         if inside:
             return f"{closed} {again} {joint} {last(False)}"
         first = self._write_headers("reasoning", True)
         if not first:
             return last(True)
-        return either([last(True), f"{either(first)} {closed} {again} {joint} {last(False)}"])
+        return join_alternatives(
+            [last(True), f"{join_alternatives(first)} {closed} {again} {joint} {last(False)}"]
+        )
 
     # messages
 
     def _write_calls(self, first: bool, parallel: bool) -> str:
         joint = self._write_joint()
         if self._ends_at_next_header:
-            joint = f"{self.lark.add_optional_space()} {self.lark.write_any_marker(self._header.open)}"
+            joint = (
+                f"{self.lark.add_optional_space()} {self.lark.write_any_marker(self._header.open)}"
+            )
         more = f"({joint} {self._write_call(False)})*" if parallel else ""
         return f"{self._write_call(first)} {more}"
 
@@ -186,7 +208,7 @@ class MessageWriter:
     def _write_end(self) -> str:
         """What may close the last message."""
         marks = (*self._header.close, *self._ignored_markers)
-        return f"({self.lark.write_any_marker(marks)}){FEW}" if marks else ""
+        return f"({self.lark.write_any_marker(marks)}){UP_TO_THREE}" if marks else ""
 
     def _list_markers(self) -> list[str]:
         header = self._header

@@ -22,9 +22,13 @@ class GrammarSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parallel_calls: bool = True  # more than one call
     tool_format: str | None = None  # how calls are written; None where none may be made
     reasoning_format: str | None = None
-    starts_in_reasoning: bool | None = None  # the answer begins in thoughts; None where no template says
+    starts_in_reasoning: bool | None = (
+        None  # the answer begins in thoughts; None where no template says
+    )
     header_start: str | None = None  # what the template wrote, where the answer begins in a header
-    forbids_reasoning: bool = False  # there are no thoughts in the answer: the time for them is over
+    forbids_reasoning: bool = (
+        False  # there are no thoughts in the answer: the time for them is over
+    )
     special_tokens: dict[str, int] = {}  # marks that are control tokens, which letters cannot spell
 
 
@@ -33,5 +37,9 @@ class CompiledGrammar(Struct, frozen=True):
 
     grammar: str | None  # None: everything is allowed
     warnings: tuple[str, ...] = ()
-    decides_end: bool = False  # the grammar says where the answer ends: stop strings would only cut it
-    constrains_content: bool = False  # content is the shape and nothing else: white space before it is none
+    decides_end: bool = (
+        False  # the grammar says where the answer ends: stop strings would only cut it
+    )
+    constrains_content: bool = (
+        False  # content is the shape and nothing else: white space before it is none
+    )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from dragoman.errors import Unsupported
-from dragoman.grammar.lark_builder import ANY, EMPTY, either, quote_literal
+from dragoman.grammar.lark_builder import ANY, EMPTY, join_alternatives, quote_literal
 from dragoman.grammar.regex.escape import escaped
 from dragoman.grammar.schema.nodes import (
     Anything,
@@ -19,10 +19,10 @@ from dragoman.grammar.schema.nodes import (
     Object,
     Text,
 )
-from dragoman.grammar.writer.json_values import JsonWriter, is_possible
-from dragoman.grammar.writer.raw_text import TaggedValueWriter, write_text_until
+from dragoman.grammar.writer.json_writer import JsonWriter, is_possible
 from dragoman.grammar.writer.sequences import write_items, write_sequence
 from dragoman.grammar.writer.tool_names import ParsedTool, list_argument_objects, write_name
+from dragoman.grammar.writer.unquoted_text import TaggedValueWriter, write_text_until
 from dragoman.output.spec import NestedElements, TaggedArguments
 
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
@@ -46,7 +46,9 @@ def reject_key(key: str, offer: ParsedTool) -> None:
 # Tags
 
 
-def write_tagged_arguments(writer: JsonWriter, body: TaggedArguments, offer: ParsedTool, after: Sequence[str]) -> str:
+def write_tagged_arguments(
+    writer: JsonWriter, body: TaggedArguments, offer: ParsedTool, after: Sequence[str]
+) -> str:
     """Arguments between tags."""
     banned = (*body.key.open, *after) if body.implicit_end else ()
     tags = TaggedValueWriter(writer, body.trim, banned, cdata=body.cdata)
@@ -63,10 +65,12 @@ def write_tagged_arguments(writer: JsonWriter, body: TaggedArguments, offer: Par
         }
         other = None
         if is_possible(node.others):
-            other = _write_parameter(tags, body, write_other_key(writer, node, ANY_KEY), node.others, writer)
+            other = _write_parameter(
+                tags, body, write_other_key(writer, node, ANY_KEY), node.others, writer
+            )
         inner = write_sequence(writer.lark, parts, node.required, other, space)
         found.append(f"{space} {inner}" if node.required else f"({space} {inner})?")
-    return either(found)
+    return join_alternatives(found)
 
 
 def _is_readable_key(body: TaggedArguments, key: str) -> bool:
@@ -80,7 +84,9 @@ def _spell_key(body: TaggedArguments, key: str) -> str:
     return html.escape(key) if body.html_entities else key
 
 
-def _write_parameter(tags: TaggedValueWriter, body: TaggedArguments, key: str, node: Node, writer: JsonWriter) -> str:
+def _write_parameter(
+    tags: TaggedValueWriter, body: TaggedArguments, key: str, node: Node, writer: JsonWriter
+) -> str:
     """A key and its value; where the key says what the value is, a rule for each kind."""
     lark = writer.lark
     opens, closes = body.value.open, body.value.close
@@ -104,8 +110,10 @@ def _write_parameter(tags: TaggedValueWriter, body: TaggedArguments, key: str, n
     if isinstance(node, Anything):
         others = [node]
     for one in others:
-        kind = either(map(quote_literal, list_type_names(one)))
-        found.append(f"{told(text=quote_literal('false'), type=kind)} {tags.write_json([one], closes)}")
+        kind = join_alternatives(map(quote_literal, list_type_names(one)))
+        found.append(
+            f"{told(text=quote_literal('false'), type=kind)} {tags.write_json([one], closes)}"
+        )
     return lark.add_rule(" | ".join(found), "parameter")
 
 
@@ -119,7 +127,9 @@ def list_type_names(node: Node) -> tuple[str, ...]:
         case Array():
             return ("array",)
         case Exactly():
-            return tuple(dict.fromkeys(word for one in node.values for word in _list_value_type_names(one)))
+            return tuple(
+                dict.fromkeys(word for one in node.values for word in _list_value_type_names(one))
+            )
     return ("number", "integer", "boolean", "object", "array", "null")
 
 
@@ -145,12 +155,18 @@ class _ElementWriter:
         self, writer: JsonWriter, body: NestedElements, after: Sequence[str], taken: Iterable[str]
     ) -> None:
         tags = [mark.removeprefix(f"{body.prefix}</").removesuffix(">") for mark in after]
-        self._excluded_names = list(dict.fromkeys((*taken, *tags)))  # what an element of any name is not
-        self._any_element_rules: dict[bool, str] = {}  # rules for elements of any name, by whether they are text
+        self._excluded_names = list(
+            dict.fromkeys((*taken, *tags))
+        )  # what an element of any name is not
+        self._any_element_rules: dict[
+            bool, str
+        ] = {}  # rules for elements of any name, by whether they are text
         self._writer = writer
         self._lark = writer.lark
         self._body = body
-        self._tags = TaggedValueWriter(writer, "none", (body.prefix + "<" if body.prefix else "<", *after))
+        self._tags = TaggedValueWriter(
+            writer, "none", (body.prefix + "<" if body.prefix else "<", *after)
+        )
         self._element_rules: dict[tuple[str, Node], str] = {}
 
     def write_element(self, name: str, node: Node) -> str:
@@ -181,7 +197,7 @@ class _ElementWriter:
             found.append(f"{self._write_any_elements()} {self._lark.write_marker(close)}")
         if plain:
             found.append(self._tags.write_json(plain, (close,)))
-        return either(found)
+        return join_alternatives(found)
 
     def _write_items(self, node: Array) -> str:
         space = self._lark.add_optional_space()
@@ -206,7 +222,9 @@ class _ElementWriter:
             close = f"{prefix}</"
             inner = write_text_until(lark, ANY, (close,), (f"{prefix}<",))
             if not text:
-                inner = either([inner, f"{self._write_any_elements()} {lark.write_marker(close)}"])
+                inner = join_alternatives(
+                    [inner, f"{self._write_any_elements()} {lark.write_marker(close)}"]
+                )
             lark.define(name, f'{lark.write_marker(f"{prefix}<")} {key} ">" {inner} {key} ">"')
         return self._any_element_rules[text]
 
@@ -228,7 +246,9 @@ class _ElementWriter:
         return f"{space} {inner} {space}" if surely else f"({space} {inner})? {space}"
 
 
-def write_element_arguments(writer: JsonWriter, body: NestedElements, offer: ParsedTool, after: Sequence[str]) -> str:
+def write_element_arguments(
+    writer: JsonWriter, body: NestedElements, offer: ParsedTool, after: Sequence[str]
+) -> str:
     """Arguments as elements."""
     taken = [key for node in list_argument_objects(offer) for key in node.names]
     found = _ElementWriter(writer, body, after, taken)
@@ -236,7 +256,7 @@ def write_element_arguments(writer: JsonWriter, body: NestedElements, offer: Par
         for key in node.names:
             if re.fullmatch(r"[^<>/\s]+", key) is None:
                 reject_key(key, offer)
-    return either(found.write_members(node) for node in list_argument_objects(offer))
+    return join_alternatives(found.write_members(node) for node in list_argument_objects(offer))
 
 
 # Keywords
@@ -262,4 +282,4 @@ def write_keyword_arguments(writer: JsonWriter, offer: ParsedTool) -> str:
             other = f"{key} {equals} {writer.write_value(node.others)}"
         inner = write_sequence(lark, parts, node.required, other, lark.add_punctuation(","))
         found.append(inner if node.required or inner == EMPTY else f"({inner})?")
-    return either(found)
+    return join_alternatives(found)

@@ -25,7 +25,9 @@ ARGUMENT_NAME = "input"
 def build_arguments(shape: Constraint | None) -> Object:
     """What a call of a tool has that takes free text."""
     text = Text() if shape is None else _build_text(shape)
-    return Object(members=((ARGUMENT_NAME, text),), required=frozenset({ARGUMENT_NAME}), others=Nothing())
+    return Object(
+        members=((ARGUMENT_NAME, text),), required=frozenset({ARGUMENT_NAME}), others=Nothing()
+    )
 
 
 def _build_text(shape: Constraint) -> Node:

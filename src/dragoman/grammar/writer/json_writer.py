@@ -15,7 +15,12 @@ from typing import Any
 from dragoman.errors import Unsupported
 from dragoman.grammar.client.grammar_text import Worded, written
 from dragoman.grammar.client.text_syntax import Quotes
-from dragoman.grammar.lark_builder import Lark, either, quote_literal, times
+from dragoman.grammar.lark_builder import (
+    LarkBuilder,
+    format_repeat,
+    join_alternatives,
+    quote_literal,
+)
 from dragoman.grammar.regex.escape import escaped
 from dragoman.grammar.regex.exclude_markers import avoiding
 from dragoman.grammar.regex.full_match import searched
@@ -80,7 +85,7 @@ class JsonWriter:
 
     def __init__(
         self,
-        lark: Lark,
+        lark: LarkBuilder,
         definitions: Mapping[str, Node],
         *,
         ordered: bool = False,
@@ -130,7 +135,9 @@ class JsonWriter:
             case Object():
                 return self.write_object(node)
             case Either():
-                return either(self.write_value(one) for one in node.options if is_possible(one))
+                return join_alternatives(
+                    self.write_value(one) for one in node.options if is_possible(one)
+                )
             case Named():
                 return self._write_reference(node.name)
             case Foreign():
@@ -174,7 +181,7 @@ class JsonWriter:
     def write_text(self, node: Text) -> str:
         if node.pattern is not None or node.format is not None:
             return self._write_pattern_text(node)
-        body = rf"/\"{CHARACTER}{times(node.least, node.most)}\"/"
+        body = rf"/\"{CHARACTER}{format_repeat(node.least, node.most)}\"/"
         return self._add_string_terminal(body, "STRING", counted=node != Text())
 
     def _write_pattern_text(self, node: Text) -> str:
@@ -182,7 +189,11 @@ class JsonWriter:
         if not may_contain_marker(schema, self._banned_markers):
             return self.lark.add_json_schema(schema)
         found = build_pattern_terminal(node, self._banned_markers, CHARACTER)
-        return self._write_delegated_schema(schema) if found is None else self.lark.add_terminal(found, "STRING")
+        return (
+            self._write_delegated_schema(schema)
+            if found is None
+            else self.lark.add_terminal(found, "STRING")
+        )
 
     def _write_delegated_schema(self, schema: dict[str, Any]) -> str:
         """What the engine's own reader makes of a schema, without marks."""
@@ -218,7 +229,7 @@ class JsonWriter:
 
     def write_anything(self) -> str:
         simple = [self.write_text(Text()), self.write_number(Number()), self.write_constants()]
-        return either([*simple, self.write_value(Object()), self.write_value(Array())])
+        return join_alternatives([*simple, self.write_value(Object()), self.write_value(Array())])
 
     # lists and objects
 
@@ -237,14 +248,16 @@ class JsonWriter:
 
     def write_members(self, node: Object) -> str:
         """All that stands between the braces."""
-        parts = {name: self.write_member(name, one) for name, one in node.members if is_possible(one)}
+        parts = {
+            name: self.write_member(name, one) for name, one in node.members if is_possible(one)
+        }
         others = [(Keys((), node.patterns), node.others), *node.keyed]
         free = [
             self.write_key_value(self.write_other_key(node.names, keys), one)
             for keys, one in others
             if is_possible(one)
         ]
-        other = either(free) if free else None
+        other = join_alternatives(free) if free else None
         ordered = self._ordered
         inner = write_sequence(self.lark, parts, node.required, other, self.comma, ordered=ordered)
         return inner if node.required else f"({inner})?"
@@ -257,7 +270,7 @@ class JsonWriter:
 
     def write_key(self, name: str) -> str:
         written = (json.dumps(name), json.dumps(name, ensure_ascii=False))
-        return either(map(quote_literal, self._escape_markers(written)))
+        return join_alternatives(map(quote_literal, self._escape_markers(written)))
 
     def write_other_key(self, names: Sequence[str], keys: Keys = ANY_KEYS) -> str:
         """A key that is none of these. It has no escapes, so it cannot be one in disguise."""

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.grammar.lark_builder import ANY, FEW, Lark, either
+from dragoman.grammar.lark_builder import ANY, UP_TO_THREE, LarkBuilder, join_alternatives
 from dragoman.grammar.regex.escape import beginnings, escaped, pattern
 from dragoman.grammar.regex.exclude_markers import avoiding, unbegun
-from dragoman.grammar.writer.calls import CallWriter, UnmarkedCallStart
-from dragoman.grammar.writer.raw_text import write_text_until
+from dragoman.grammar.writer.call_writer import CallWriter, UnmarkedCallStart
+from dragoman.grammar.writer.unquoted_text import write_text_until
 from dragoman.output.rules import FormatRules
 
 BRACKETS = (r"\{", r"\[")
@@ -37,7 +37,7 @@ class AnswerWriter:
 
     def __init__(
         self,
-        lark: Lark,
+        lark: LarkBuilder,
         rules: FormatRules,
         calls: CallWriter | None,
         *,
@@ -57,7 +57,7 @@ class AnswerWriter:
         """Content of a shape, or calls where there is none; both where there are both."""
         found = [] if content is None else [self._wrap_content(content)]
         found += [] if self._calls is None else [self._calls.write_required()]
-        return f"{self._write_leading_reasoning()} {either(found)}"
+        return f"{self._write_leading_reasoning()} {join_alternatives(found)}"
 
     def write_free(self, *, parallel: bool, endless: bool) -> str:
         """Free text in which calls may begin; `endless` lets it end in the middle of thoughts."""
@@ -65,27 +65,38 @@ class AnswerWriter:
         calls, quiet = self._write_segments()
         text = self._write_plain_text()
         open_end = self._list_unclosed_endings() if endless else []
-        last = either([text, *open_end])
+        last = join_alternatives([text, *open_end])
         if self._calls is not None and self._calls.unmarked_start is not None:
             after = None if parallel else self._write_trailing_markers()
-            answer = self._write_unmarked_calls(self._calls.unmarked_start, calls, quiet, last, after)
+            answer = self._write_unmarked_calls(
+                self._calls.unmarked_start, calls, quiet, last, after
+            )
         elif parallel or not calls:
-            answer = f"{either([*calls, *quiet])}* {last}" if calls or quiet else last
+            answer = f"{join_alternatives([*calls, *quiet])}* {last}" if calls or quiet else last
         else:
-            before = f"{either(quiet)}* " if quiet else ""
-            answer = f"{before}({either(calls)} {self._write_trailing_markers()} | {last})"
+            before = f"{join_alternatives(quiet)}* " if quiet else ""
+            answer = (
+                f"{before}({join_alternatives(calls)} {self._write_trailing_markers()} | {last})"
+            )
         answer = lark.add_rule(answer, "answer")
         started = None if self._calls is None else self._calls.write_unmarked_first_call()
         if started is not None:
-            before = f"{either(quiet)}*" if quiet else ""
-            answer = lark.add_rule(f"{before} {started} {self._write_trailing_markers()} | {answer}", "answer")
+            before = f"{join_alternatives(quiet)}*" if quiet else ""
+            answer = lark.add_rule(
+                f"{before} {started} {self._write_trailing_markers()} | {answer}", "answer"
+            )
         if not self._starts_in_reasoning:
             return answer
         ended = [self._write_unclosed_reasoning()] if endless else []
-        return either([f"{self._write_reasoning_rest()} {answer}", *ended])
+        return join_alternatives([f"{self._write_reasoning_rest()} {answer}", *ended])
 
     def _write_unmarked_calls(
-        self, weak: UnmarkedCallStart, calls: Sequence[str], quiet: Sequence[str], last: str, after: str | None
+        self,
+        weak: UnmarkedCallStart,
+        calls: Sequence[str],
+        quiet: Sequence[str],
+        last: str,
+        after: str | None,
     ) -> str:
         """The same where a call may begin with no mark of its own, but by a tool's name.
 
@@ -105,7 +116,9 @@ class AnswerWriter:
         begun = "|".join([*(beginnings(name) for name, _ in weak.names), f"(?:{every}){gap}"])
         begin = lark.add_terminal(f"/{gap}(?:{begun})?/ & /(?s:.+)/", "BEGUN")
         known = f"{gap}(?:{every}){gap}{weak.name_end_regex}"
-        other = f"/(?s:.+)/ & ~/{gap}(?:{begun})?/ & ~/{known}(?s:.*)/{unbegun(self._banned_openers)}"
+        other = (
+            f"/(?s:.+)/ & ~/{gap}(?:{begun})?/ & ~/{known}(?s:.*)/{unbegun(self._banned_openers)}"
+        )
         differs = lark.add_shortest_match(lark.add_terminal(other, "OTHER"))
         names = []
         for name, (_, follow) in zip(letters, weak.names, strict=True):
@@ -144,7 +157,9 @@ class AnswerWriter:
         """Thoughts at the end of an answer that nobody closed."""
         if not self._allows_reasoning:
             return []
-        return [f"{one} {self._write_unclosed_reasoning()}" for one in self._write_reasoning_starts("")]
+        return [
+            f"{one} {self._write_unclosed_reasoning()}" for one in self._write_reasoning_starts("")
+        ]
 
     # content
 
@@ -153,8 +168,16 @@ class AnswerWriter:
         lark, wrap = self.lark, self._reasoning.answer_wrapper
         before = [*wrap.open, *self._list_ignored_markers()]
         after = [*wrap.close, *self._list_ignored_markers()]
-        lead = f"({lark.write_any_marker(before)} {lark.add_optional_space()}){FEW}" if before else ""
-        tail = f"({lark.add_optional_space()} {lark.write_any_marker(after)}){FEW}" if after else ""
+        lead = (
+            f"({lark.write_any_marker(before)} {lark.add_optional_space()}){UP_TO_THREE}"
+            if before
+            else ""
+        )
+        tail = (
+            f"({lark.add_optional_space()} {lark.write_any_marker(after)}){UP_TO_THREE}"
+            if after
+            else ""
+        )
         return f"{lead} {content} {tail}"
 
     def _list_ignored_markers(self) -> list[str]:
@@ -165,7 +188,11 @@ class AnswerWriter:
         """What may follow at the very end and means nothing."""
         tools = self._rules.tools
         marks = () if tools is None else tools.ignored_after_call
-        return f"({self.lark.add_optional_space()} {self.lark.write_any_marker(marks)}){FEW}" if marks else ""
+        return (
+            f"({self.lark.add_optional_space()} {self.lark.write_any_marker(marks)}){UP_TO_THREE}"
+            if marks
+            else ""
+        )
 
     # free text
 
@@ -177,9 +204,17 @@ class AnswerWriter:
         quiet: list[str] = []
         if self._allows_reasoning:
             quiet += self._write_reasoning_starts(self._write_reasoning_rest())
-        marks = [mark for mark, what in self._rules.in_text.meanings.items() if what not in ACTIVE_MEANINGS]
+        marks = [
+            mark
+            for mark, what in self._rules.in_text.meanings.items()
+            if what not in ACTIVE_MEANINGS
+        ]
         text = self._write_plain_text()
-        quiet += [f"{text} {self.lark.write_marker(mark)}" for mark in marks if self._starts_with_special_token(mark)]
+        quiet += [
+            f"{text} {self.lark.write_marker(mark)}"
+            for mark in marks
+            if self._starts_with_special_token(mark)
+        ]
         return calls, quiet
 
     def _write_reasoning_starts(self, follow: str) -> list[str]:
@@ -199,16 +234,22 @@ class AnswerWriter:
         found = []
         if letters:
             body = self.lark.add_terminal(self._build_leading_text(banned, spelt=True), "BEFORE")
-            found.append(f"{self.lark.add_text_up_to(f'/(?:{_join_marker_regexes(letters)})/', body)} {follow}")
+            found.append(
+                f"{self.lark.add_text_up_to(f'/(?:{_join_marker_regexes(letters)})/', body)} {follow}"
+            )
         if tokens:
-            found.append(f"{self._write_plain_text(banned)} {self.lark.write_any_marker(tokens)} {follow}")
+            found.append(
+                f"{self._write_plain_text(banned)} {self.lark.write_any_marker(tokens)} {follow}"
+            )
         return found
 
     def _build_leading_text(self, banned: Sequence[str], *, spelt: bool = False) -> str:
         """The regular expression of text before a mark."""
         body = f"/[^{''.join(banned)}]*/" if banned else ANY
         body += "".join(rf" & ~/\s*{pattern(mark)}(?s:.*)/" for mark in self._banned_beginnings)
-        return body + avoiding((*(self._list_special_markers() if spelt else ()), *self._banned_openers), counted=False)
+        return body + avoiding(
+            (*(self._list_special_markers() if spelt else ()), *self._banned_openers), counted=False
+        )
 
     def _starts_with_special_token(self, mark: str) -> bool:
         """Whether a mark begins with a control token; one that only holds some is not written."""
@@ -224,7 +265,9 @@ class AnswerWriter:
 
     def _list_excluded_patterns(self) -> list[str]:
         """Regular expressions of what free text may not hold."""
-        marks = [mark for mark, what in self._rules.in_text.meanings.items() if what in ACTIVE_MEANINGS]
+        marks = [
+            mark for mark, what in self._rules.in_text.meanings.items() if what in ACTIVE_MEANINGS
+        ]
         tools = self._rules.tools
         if tools is not None:
             marks = [mark for mark in marks if mark not in tools.unmarked_starts]
@@ -232,7 +275,11 @@ class AnswerWriter:
         found = [pattern(mark) for mark in dict.fromkeys([*marks, *self._list_special_markers()])]
         if self._calls is not None:
             found = [one for one in found if one not in self._calls.list_ambiguous_regexes()]
-            found += [] if self._calls.unmarked_start is None else [self._calls.unmarked_start.prefix_regex]
+            found += (
+                []
+                if self._calls.unmarked_start is None
+                else [self._calls.unmarked_start.prefix_regex]
+            )
             found += self._calls.list_forbidden_regexes()
         return found
 

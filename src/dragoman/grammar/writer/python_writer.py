@@ -8,14 +8,26 @@ from collections.abc import Mapping, Sequence
 
 from dragoman.grammar.client.grammar_text import Worded, written
 from dragoman.grammar.client.text_syntax import Between, Quotes
-from dragoman.grammar.lark_builder import Lark, either, quote_literal, times
+from dragoman.grammar.lark_builder import (
+    LarkBuilder,
+    format_repeat,
+    join_alternatives,
+    quote_literal,
+)
 from dragoman.grammar.schema.nodes import Foreign, Keys, Node, Text
-from dragoman.grammar.writer.json_values import ANY_KEYS, CHARACTER, JsonWriter, restrict_keys
+from dragoman.grammar.writer.json_writer import ANY_KEYS, CHARACTER, JsonWriter, restrict_keys
 from dragoman.grammar.writer.marker_free_json import find_marker
-from dragoman.grammar.writer.raw_text import build_text_regex, cannot_be_empty, write_text_until
+from dragoman.grammar.writer.unquoted_text import (
+    build_text_regex,
+    cannot_be_empty,
+    write_text_until,
+)
 
 LINE_CHARACTERS = ((9, 10), (13, 13))  # may stand in Python's texts as they are
-PYTHON_QUOTES = (Quotes('"', LINE_CHARACTERS), Quotes("'", LINE_CHARACTERS, pairs=False, either='"'))
+PYTHON_QUOTES = (
+    Quotes('"', LINE_CHARACTERS),
+    Quotes("'", LINE_CHARACTERS, pairs=False, either='"'),
+)
 
 
 class PythonWriter(JsonWriter):
@@ -29,23 +41,27 @@ class PythonWriter(JsonWriter):
     def write_text(self, node: Text) -> str:
         if node.pattern is not None or node.format is not None:
             return super().write_text(node)
-        count = times(node.least, node.most)
+        count = format_repeat(node.least, node.most)
         body = rf"/\"{self.DOUBLE_QUOTED}{count}\"|'{self.SINGLE_QUOTED}{count}'/"
         return self._add_string_terminal(body, "STRING", counted=node != Text())
 
     def write_grammar_text(self, node: Worded) -> str:
-        return either(self._write_quoted_text(node, quotes) for quotes in PYTHON_QUOTES)
+        return join_alternatives(self._write_quoted_text(node, quotes) for quotes in PYTHON_QUOTES)
 
     def write_literals(self, values: Sequence[str]) -> str:
         return self.write_one_of([way for value in values for way in list_spellings(value)])
 
     def write_key(self, name: str) -> str:
-        return either(map(quote_literal, self._escape_markers(list_spellings(json.dumps(name)))))
+        return join_alternatives(
+            map(quote_literal, self._escape_markers(list_spellings(json.dumps(name))))
+        )
 
     def write_other_key(self, names: Sequence[str], keys: Keys = ANY_KEYS) -> str:
         count = keys.count
         body = rf"/\"[^\"\\\x00-\x1f]{count}\"|'[^'\\\x00-\x1f]{count}'/"
-        return self._add_string_terminal(body + restrict_keys(names, keys, r"[\"']"), "KEY", counted=count != "+")
+        return self._add_string_terminal(
+            body + restrict_keys(names, keys, r"[\"']"), "KEY", counted=count != "+"
+        )
 
 
 def list_spellings(value: str) -> list[str]:
@@ -62,16 +78,18 @@ class BareKeyWriter(JsonWriter):
     """Values with bare keys, and strings between marks of their own."""
 
     def __init__(
-        self, lark: Lark, definitions: Mapping[str, Node], quotes: Sequence[str], at: str
+        self, lark: LarkBuilder, definitions: Mapping[str, Node], quotes: Sequence[str], at: str
     ) -> None:
         super().__init__(lark, definitions, banned=quotes, at=at)
         self._quotes = quotes
 
     def write_text(self, node: Text) -> str:
-        return either(self._write_between(mark, node) for mark in self._quotes)
+        return join_alternatives(self._write_between(mark, node) for mark in self._quotes)
 
     def _write_between(self, mark: str, node: Text) -> str:
-        inner = write_text_until(self.lark, build_text_regex(node), (mark,), some=cannot_be_empty(node))
+        inner = write_text_until(
+            self.lark, build_text_regex(node), (mark,), some=cannot_be_empty(node)
+        )
         return f"{self.lark.write_marker(mark)} {inner}"
 
     def write_grammar_text(self, node: Worded) -> str:
@@ -82,7 +100,7 @@ class BareKeyWriter(JsonWriter):
             letters = (mark,) if self.lark.is_plain_text(mark) else ()
             said = self.lark.write_marker(mark)
             found.append(f"{said} {written(self.lark, node, Between(letters))} {said}")
-        return either(found)
+        return join_alternatives(found)
 
     def write_literals(self, values: Sequence[str]) -> str:
         texts = [read for value in values if isinstance(read := json.loads(value), str)]
@@ -93,8 +111,8 @@ class BareKeyWriter(JsonWriter):
         found = [self.write_one_of(plain)] if plain else []
         for mark in self._quotes if texts else ():
             written = self.lark.write_marker(mark)
-            found.append(f"{written} {either(map(quote_literal, texts))} {written}")
-        return either(found)
+            found.append(f"{written} {join_alternatives(map(quote_literal, texts))} {written}")
+        return join_alternatives(found)
 
     def write_key(self, name: str) -> str:
         return quote_literal(name) if BARE_KEY.fullmatch(name) else super().write_key(name)

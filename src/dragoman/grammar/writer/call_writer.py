@@ -15,16 +15,16 @@ from functools import cached_property
 from typing import cast
 
 from dragoman.errors import Unsupported
-from dragoman.grammar.lark_builder import SPACES, Lark, either, quote_literal
+from dragoman.grammar.lark_builder import JSON_SPACE, LarkBuilder, join_alternatives, quote_literal
 from dragoman.grammar.regex.escape import escaped, pattern
 from dragoman.grammar.schema.nodes import Object
-from dragoman.grammar.writer.arguments import (
+from dragoman.grammar.writer.argument_writer import (
     write_element_arguments,
     write_keyword_arguments,
     write_tagged_arguments,
 )
-from dragoman.grammar.writer.json_values import JsonWriter
-from dragoman.grammar.writer.python_values import BareKeyWriter, PythonWriter
+from dragoman.grammar.writer.json_writer import JsonWriter
+from dragoman.grammar.writer.python_writer import BareKeyWriter, PythonWriter
 from dragoman.grammar.writer.sequences import write_sequence
 from dragoman.grammar.writer.tool_names import (
     ParsedTool,
@@ -45,7 +45,9 @@ from dragoman.output.spec import (
 
 MAX_NAME_LENGTH = 100  # letters of a name that is told from text letter by letter
 AMBIGUOUS_MARKER = re.compile(r"`{3}\w*\s*|\w+")  # marks that stand in many a text that is no call
-CALL_SEPARATOR = rf"/{SPACES}[,;]{SPACES}|[ \t\r\n]{{1,48}}/"  # between objects that follow each other
+CALL_SEPARATOR = (
+    rf"/{JSON_SPACE}[,;]{JSON_SPACE}|[ \t\r\n]{{1,48}}/"  # between objects that follow each other
+)
 STRING = r"/\"[^\"\\\x00-\x1f]{0,64}\"/"
 
 
@@ -71,7 +73,7 @@ class CallWriter:
     """The calls that some tools allow in one format."""
 
     def __init__(
-        self, lark: Lark, tools: ToolFormat, offers: Sequence[ParsedTool], *, parallel: bool
+        self, lark: LarkBuilder, tools: ToolFormat, offers: Sequence[ParsedTool], *, parallel: bool
     ) -> None:
         self.lark = lark
         self._format = tools
@@ -79,7 +81,9 @@ class CallWriter:
         self._parallel = parallel
         self._writers: dict[tuple[CallBody, str], JsonWriter] = {}
         self._object_bodies = tuple(body for body in tools.bodies if isinstance(body, JsonObjects))
-        self._other_bodies = tuple(body for body in tools.bodies if not isinstance(body, JsonObjects))
+        self._other_bodies = tuple(
+            body for body in tools.bodies if not isinstance(body, JsonObjects)
+        )
         for offer in offers:
             check_name(tools, offer)
 
@@ -94,12 +98,14 @@ class CallWriter:
         if strong:
             found.append(f"{self.lark.write_any_marker(strong)} {self.write_section(self._tools)}")
         elif tools.call.open:
-            found.append(f"{self.lark.write_any_marker(tools.call.open)} {self._write_call(self._tools)}")
-        block = either(found) if found else ""
+            found.append(
+                f"{self.lark.write_any_marker(tools.call.open)} {self._write_call(self._tools)}"
+            )
+        block = join_alternatives(found) if found else ""
         if block and self._parallel:
             block = f"{block} ({space} {block})* {space}"
         bare = [self._write_unmarked()] if tools.unmarked_starts or tools.unmarked_at_start else []
-        return either([*([self.lark.add_rule(block, "calls")] if block else []), *bare])
+        return join_alternatives([*([self.lark.add_rule(block, "calls")] if block else []), *bare])
 
     @cached_property
     def openings(self) -> list[CallOpening]:
@@ -115,7 +121,9 @@ class CallWriter:
     def unmarked_start(self) -> UnmarkedCallStart | None:
         """Where calls begin in free text without a mark that only calls have."""
         tools = self._format
-        if not tools.unmarked_starts and not any(_is_ambiguous(mark, tools) for mark in tools.section.open):
+        if not tools.unmarked_starts and not any(
+            _is_ambiguous(mark, tools) for mark in tools.section.open
+        ):
             return None
         for offer in self._tools:
             if len(offer.name) > MAX_NAME_LENGTH:
@@ -146,7 +154,9 @@ class CallWriter:
 
     def list_ambiguous_regexes(self) -> list[str]:
         """Marks that stand in many a text: only what looks like a call after them counts."""
-        return [pattern(mark) for mark in self._format.section.open if _is_ambiguous(mark, self._format)]
+        return [
+            pattern(mark) for mark in self._format.section.open if _is_ambiguous(mark, self._format)
+        ]
 
     @property
     def first_call_regex(self) -> str | None:
@@ -162,9 +172,11 @@ class CallWriter:
             writer = self._get_writer(self._format.bodies[0], offer)
             # at once, or text up to other marks would go on over it
             look = self.lark.add_shortest_match(rf"/\s*{escaped(offer.name)}\s*\{{/", "starts")
-            rest = either(writer.write_object_rest(node) for node in list_argument_objects(offer))
+            rest = join_alternatives(
+                writer.write_object_rest(node) for node in list_argument_objects(offer)
+            )
             found.append(f"{look} {self.lark.add_optional_space()} {rest}")
-        return either(found)
+        return join_alternatives(found)
 
     def write_addressed_call(self, offer: ParsedTool) -> str:
         """The rest of a message that was addressed to a tool."""
@@ -193,11 +205,13 @@ class CallWriter:
         if self._object_bodies:
             found.append(self._write_objects(offers))
         closes = self._write_close(tools.section.close)
-        return self.lark.add_rule(f"{space} {either(found)} {closes}", "section")
+        return self.lark.add_rule(f"{space} {join_alternatives(found)} {closes}", "section")
 
     def _write_call(self, offers: Sequence[ParsedTool]) -> str:
         """The rest of a call whose opening mark was written."""
-        inner = either(self._write_body(body, offers) for body in self._other_bodies or self._object_bodies)
+        inner = join_alternatives(
+            self._write_body(body, offers) for body in self._other_bodies or self._object_bodies
+        )
         closes = self._write_close(self._format.call.close)
         return self.lark.add_rule(f"{self.lark.add_optional_space()} {inner} {closes}", "call")
 
@@ -216,17 +230,23 @@ class CallWriter:
                 return self._write_objects(offers)
             case PythonCalls():
                 return self._write_pythonic(body, offers)
-        return either(self._write_named_call(body, offer) for offer in offers)
+        return join_alternatives(self._write_named_call(body, offer) for offer in offers)
 
-    def _write_named_call(self, body: NamedObject | TaggedArguments | NestedElements, offer: ParsedTool) -> str:
+    def _write_named_call(
+        self, body: NamedObject | TaggedArguments | NestedElements, offer: ParsedTool
+    ) -> str:
         """One call: the name, what ends it, and the arguments."""
         lark = self.lark
-        name = either(write_name(lark, way, offer.name, body) for way in body.spellings)
+        name = join_alternatives(write_name(lark, way, offer.name, body) for way in body.spellings)
         marks = [mark for mark in body.name_ends if not mark.startswith("/")]  # that closes at once
         ends = f"{lark.add_optional_space()} {lark.write_any_marker(marks)}" if marks else ""
         match body:
             case NamedObject():
-                fence = f"{lark.add_optional_space()} {lark.write_any_marker(body.fence)}" if body.fence else ""
+                fence = (
+                    f"{lark.add_optional_space()} {lark.write_any_marker(body.fence)}"
+                    if body.fence
+                    else ""
+                )
                 inner = f"{lark.add_optional_space()} {self._write_arguments(body, offer)} {fence}"
                 if not self._format.call.close and not self._format.section.close:
                     ends = f"({ends})?" if ends else ""  # the brace ends the name as well
@@ -245,7 +265,7 @@ class CallWriter:
     def _write_arguments(self, body: CallBody, offer: ParsedTool) -> str:
         """Arguments as one object."""
         writer = self._get_writer(body, offer)
-        return either(map(writer.write_value, offer.argument_nodes))
+        return join_alternatives(map(writer.write_value, offer.argument_nodes))
 
     def _get_writer(self, body: CallBody, offer: ParsedTool) -> JsonWriter:
         key = (body, offer.name)
@@ -271,10 +291,14 @@ class CallWriter:
             return (f"{body.prefix}<", *after)
         return (*body.value.close, *((*body.key.open, *after) if body.implicit_end else ()))
 
-    def _write_objects(self, offers: Sequence[ParsedTool], first: Sequence[str] = ("{", "[")) -> str:
+    def _write_objects(
+        self, offers: Sequence[ParsedTool], first: Sequence[str] = ("{", "[")
+    ) -> str:
         """An object, or a list of them, or several after each other."""
         every = self.lark.add_rule(
-            " | ".join(self._write_object(body, offer) for body in self._object_bodies for offer in offers),
+            " | ".join(
+                self._write_object(body, offer) for body in self._object_bodies for offer in offers
+            ),
             "object",
         )
         ways = {"[": self._write_list(every), "{": f"{every} {self._write_joined_rest(every)}"}
@@ -290,17 +314,29 @@ class CallWriter:
 
     def _write_joined_rest(self, every: str) -> str:
         """Others after the first, with little or nothing between."""
-        return f"({self.lark.add_terminal(CALL_SEPARATOR, 'JOINT')}? {every})*" if self._parallel else ""
+        return (
+            f"({self.lark.add_terminal(CALL_SEPARATOR, 'JOINT')}? {every})*"
+            if self._parallel
+            else ""
+        )
 
     def _write_object(self, body: JsonObjects, offer: ParsedTool) -> str:
         lark = self.lark
         if body.keyed:
-            name, said = self._create_quoter(body)((offer.name,)), self._write_arguments(body, offer)
+            name, said = (
+                self._create_quoter(body)((offer.name,)),
+                self._write_arguments(body, offer),
+            )
             inner = f"{name} {lark.add_punctuation(':')} {said}"
         else:
-            parts, required = self._write_members(body, offer), self._list_required_members(body, offer)
+            parts, required = (
+                self._write_members(body, offer),
+                self._list_required_members(body, offer),
+            )
             inner = write_sequence(lark, parts, required, None, lark.add_punctuation(","))
-        return lark.add_rule(f"{lark.add_opening_bracket('{')} {inner} {lark.add_closing_bracket('}')}", "object")
+        return lark.add_rule(
+            f"{lark.add_opening_bracket('{')} {inner} {lark.add_closing_bracket('}')}", "object"
+        )
 
     def _list_required_members(self, body: JsonObjects, offer: ParsedTool) -> frozenset[str]:
         """What an object must say: arguments only where there must be some."""
@@ -335,7 +371,9 @@ class CallWriter:
         writer = self._get_writer(body, offer)
         inner = write_keyword_arguments(writer, offer)
         opened, closed = self.lark.add_punctuation("("), self.lark.add_closing_bracket(")")
-        return self.lark.add_rule(f"{quote_literal(offer.name)} {opened} {inner} {closed}", "python")
+        return self.lark.add_rule(
+            f"{quote_literal(offer.name)} {opened} {inner} {closed}", "python"
+        )
 
     # calls without marks
 
@@ -343,7 +381,9 @@ class CallWriter:
         """Calls that begin without a mark."""
         tools = self._format
         if self._other_bodies and not tools.unmarked_starts:
-            return either(self._write_body(body, self._tools) for body in self._other_bodies)
+            return join_alternatives(
+                self._write_body(body, self._tools) for body in self._other_bodies
+            )
         if not self._object_bodies:
             return self._write_body(tools.bodies[0], self._tools)
         return self._write_objects(self._tools, tools.unmarked_starts or ("{", "["))
@@ -353,8 +393,14 @@ class CallWriter:
         quotes = ('"', "'") if body.python else ('"',)
         quote = f"[{''.join(map(escaped, quotes))}]"
         keys = "|".join(map(escaped, body.name))
-        every = lark.add_rule(" | ".join(self._write_object(body, one) for one in self._tools), "object")
-        more = f"({either((lark.add_punctuation(','), lark.add_punctuation(';')))} {every})*" if self._parallel else ""
+        every = lark.add_rule(
+            " | ".join(self._write_object(body, one) for one in self._tools), "object"
+        )
+        more = (
+            f"({join_alternatives((lark.add_punctuation(','), lark.add_punctuation(';')))} {every})*"
+            if self._parallel
+            else ""
+        )
         lead, found = lark.add_punctuation(","), []
         for offer in self._tools:
             parts = self._write_members(body, offer)
@@ -377,7 +423,12 @@ class CallWriter:
         found = []
         for offer in self._tools:
             inner = write_keyword_arguments(self._get_writer(body, offer), offer)
-            found.append((offer.name, lark.add_rule(f"{lark.add_optional_space()} {inner} {closed}", "follow")))
+            found.append(
+                (
+                    offer.name,
+                    lark.add_rule(f"{lark.add_optional_space()} {inner} {closed}", "follow"),
+                )
+            )
         return UnmarkedCallStart(r"\[", r"\(", tuple(found), r"[ \t\r\n]*")
 
     def _join_names(self) -> str:
@@ -395,8 +446,10 @@ class _NameQuoter:
         ways += [json.dumps(name, ensure_ascii=False) for name in names]
         if self._python:
             ways += [repr(name) for name in names]
-        return either(map(quote_literal, dict.fromkeys(ways)))
+        return join_alternatives(map(quote_literal, dict.fromkeys(ways)))
 
 
 def _is_ambiguous(mark: str, tools: ToolFormat) -> bool:
-    return AMBIGUOUS_MARKER.fullmatch(mark) is not None or (bool(tools.unmarked_starts) and "`" in mark)
+    return AMBIGUOUS_MARKER.fullmatch(mark) is not None or (
+        bool(tools.unmarked_starts) and "`" in mark
+    )

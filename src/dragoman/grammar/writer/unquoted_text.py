@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from dragoman.grammar.client.grammar_text import Worded, written
 from dragoman.grammar.client.text_syntax import Between
-from dragoman.grammar.lark_builder import ANY, Lark, either, quote_literal
+from dragoman.grammar.lark_builder import ANY, LarkBuilder, join_alternatives, quote_literal
 from dragoman.grammar.regex.escape import escaped, pattern
 from dragoman.grammar.regex.exclude_markers import avoiding
 from dragoman.grammar.regex.full_match import searchable, searched
@@ -33,7 +33,7 @@ from dragoman.grammar.schema.nodes import (
     Object,
     Text,
 )
-from dragoman.grammar.writer.json_values import JsonWriter
+from dragoman.grammar.writer.json_writer import JsonWriter
 from dragoman.output.arguments.cast import TYPE_ORDER
 from dragoman.output.arguments.parameter_types import ANY_TYPE as ANY_KIND
 from dragoman.output.arguments.parameter_types import (
@@ -77,7 +77,10 @@ SCALAR_PATTERNS = {
     "boolean": ("[tT][rR][uU][eE]|[fF][aA][lL][sS][eE]", "tTfF"),
     "null": ("null|None|NULL|nil", "nN"),
 }
-FIRST_CHARACTERS = {"object": r"\{", "array": r"\[("}  # all that begins so is taken for one of these
+FIRST_CHARACTERS = {
+    "object": r"\{",
+    "array": r"\[(",
+}  # all that begins so is taken for one of these
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,9 @@ class UnambiguousText(Text):
 
 def build_text_regex(node: Text) -> str:
     """The regular expression of a text that stands between marks of its own."""
-    return build_bare_regex(node) + (exclude_types(node.excluded_types) if isinstance(node, UnambiguousText) else "")
+    return build_bare_regex(node) + (
+        exclude_types(node.excluded_types) if isinstance(node, UnambiguousText) else ""
+    )
 
 
 def build_bare_regex(node: Text) -> str:
@@ -134,7 +139,7 @@ def cannot_be_empty(node: Text) -> bool:
 
 
 def write_text_until(
-    lark: Lark,
+    lark: LarkBuilder,
     body: str,
     closes: Sequence[str],
     banned: Iterable[str] = (),
@@ -158,7 +163,7 @@ def write_text_until(
         body += "" if counted else avoiding(letters, counted=False)
         inner = lark.add_terminal(f"{body} & /(?s:.+)/", "TEXT")
         found.append(f"{inner}{'' if some else '?'} {lark.write_any_marker(tokens)}")
-    return either(found)
+    return join_alternatives(found)
 
 
 class TaggedValueWriter:
@@ -211,20 +216,28 @@ class TaggedValueWriter:
             found += [self._write_cdata(one, closes, others) for one in texts]
         if others:
             found.append(self.write_json(others, closes))
-        return either(found)
+        return join_alternatives(found)
 
-    def write_text(self, node: TextualNode, closes: Sequence[str], others: Sequence[Node] = ()) -> str:
+    def write_text(
+        self, node: TextualNode, closes: Sequence[str], others: Sequence[Node] = ()
+    ) -> str:
         if isinstance(node, Worded):
             return self._write_grammar_text(node, closes)
         if isinstance(node, Exactly):
-            said = either(self._write_literal(json.loads(value)) for value in node.values)
+            said = join_alternatives(
+                self._write_literal(json.loads(value)) for value in node.values
+            )
             return f"{said} {self._lark.write_any_marker(closes)}"
         body = build_bare_regex(node) + self._exclude_other_types(node, others, closes)
         if not self._trims_newlines or body == ANY:
-            return write_text_until(self._lark, body, closes, self._banned_markers, some=cannot_be_empty(node))
+            return write_text_until(
+                self._lark, body, closes, self._banned_markers, some=cannot_be_empty(node)
+            )
         body += r" & /(?:[^\n](?:(?s:.*)[^\n])?)?/"
         every = [f"\n{mark}" for mark in closes] + list(closes)
-        inner = write_text_until(self._lark, body, every, self._banned_markers, some=cannot_be_empty(node))
+        inner = write_text_until(
+            self._lark, body, every, self._banned_markers, some=cannot_be_empty(node)
+        )
         return f'"\\n"? {inner}'
 
     def _write_literal(self, value: str) -> str:
@@ -235,15 +248,21 @@ class TaggedValueWriter:
         after = '"\\n"' if value.endswith("\n") else '"\\n"?'
         return f"({before} {quote_literal(value)} {after})"
 
-    def _exclude_other_types(self, node: Text, others: Sequence[Node], closes: Sequence[str] = ()) -> str:
+    def _exclude_other_types(
+        self, node: Text, others: Sequence[Node], closes: Sequence[str] = ()
+    ) -> str:
         """What sees to it that a text is not read as something else."""
         taken = node.excluded_types if isinstance(node, UnambiguousText) else ANY_KIND
         firsts = dict.fromkeys(escaped(one[0]) for one in closes if self._lark.is_plain_text(one))
-        return exclude_types(list_restricted_types(others) | taken, "".join(firsts) if closes else None)
+        return exclude_types(
+            list_restricted_types(others) | taken, "".join(firsts) if closes else None
+        )
 
     def _write_grammar_text(self, node: Worded, closes: Sequence[str]) -> str:
         """A text that keeps to a grammar."""
-        marks = [mark for mark in (*closes, *self._banned_markers) if self._lark.is_plain_text(mark)]
+        marks = [
+            mark for mark in (*closes, *self._banned_markers) if self._lark.is_plain_text(mark)
+        ]
         breaks = "\n" if self._trims_newlines else ""
         said = written(self._lark, node, Between(tuple(dict.fromkeys(marks)), breaks))
         return f"{said} {self._lark.write_any_marker(closes)}"
@@ -252,7 +271,7 @@ class TaggedValueWriter:
         """A text in a section of its own, which may hold every mark but the section's end."""
         start, end = CDATA
         if isinstance(node, Exactly):
-            said = either(quote_literal(json.loads(value)) for value in node.values)
+            said = join_alternatives(quote_literal(json.loads(value)) for value in node.values)
             inner = f"{said} {quote_literal(end)}"
         elif isinstance(node, Worded):
             inner = f"{written(self._lark, node, Between((end,)))} {quote_literal(end)}"
@@ -265,7 +284,7 @@ class TaggedValueWriter:
     def write_json(self, nodes: Sequence[Node], closes: Sequence[str]) -> str:
         """A value that is written as JSON."""
         space = self._lark.add_optional_space()
-        said = either(map(self._writer.write_value, nodes))
+        said = join_alternatives(map(self._writer.write_value, nodes))
         return f"{space} {said} {space} {self._lark.write_any_marker(closes)}"
 
 

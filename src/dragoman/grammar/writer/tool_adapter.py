@@ -29,13 +29,13 @@ from dragoman.grammar.schema.nodes import (
     Text,
 )
 from dragoman.grammar.schema.simplify import either, inside, leaves, object_, same
-from dragoman.grammar.writer.raw_text import (
+from dragoman.grammar.writer.tool_names import ParsedTool
+from dragoman.grammar.writer.unquoted_text import (
     ALL_TYPES,
     UnambiguousText,
     list_restricted_types,
     list_types,
 )
-from dragoman.grammar.writer.tool_names import ParsedTool
 from dragoman.output import spec
 from dragoman.output.arguments.cast import cast
 from dragoman.output.arguments.json_pointer import (
@@ -51,7 +51,9 @@ UNKNOWN = "\0"  # a name that no schema knows
 MAX_VISITED = 256  # places that are looked at for a name
 
 
-def adapt_tool(tools: spec.ToolFormat, offer: ParsedTool, parameters: Json) -> tuple[ParsedTool, list[str]]:
+def adapt_tool(
+    tools: spec.ToolFormat, offer: ParsedTool, parameters: Json
+) -> tuple[ParsedTool, list[str]]:
     """The tool as this format can write it, and the pointers of what is not enforced then."""
     found = offer
     loose: list[str] = []
@@ -76,7 +78,9 @@ class _ToolAdapter:
         self._deep = isinstance(body, spec.NestedElements)
         # whether the format itself says what a value is, or at least what a text is
         self._states_types = _states_types(body)
-        self._marks_text = self._states_types or (isinstance(body, spec.NamedObject) and not body.casts_strings)
+        self._marks_text = self._states_types or (
+            isinstance(body, spec.NamedObject) and not body.casts_strings
+        )
         self._default_types = _list_default_types(body)
         self._end_markers = _list_end_markers(tools, body)
         self._types_by_name: dict[str, Types] = {}
@@ -98,7 +102,9 @@ class _ToolAdapter:
         if isinstance(body, spec.PythonCalls):
             return
         for key, node in self._iter_members():
-            for one in self._iter_descendants(node) if bare or self._deep else self._list_leaves(node):
+            for one in (
+                self._iter_descendants(node) if bare or self._deep else self._list_leaves(node)
+            ):
                 if isinstance(one, Foreign) and (bare or "string" in list_types(one)):
                     yield _find_pointer(self._parameters, key)
                 elif isinstance(one, Text) and one.pattern and not searchable(one.pattern):
@@ -133,7 +139,10 @@ class _ToolAdapter:
         typed = isinstance(body, spec.NamedObject) and body.types_from_schema
         if not typed and not isinstance(body, spec.TaggedArguments | spec.NestedElements):
             return offer
-        made = [self._adapt_option(one) if isinstance(one, Object) else one for one in offer.argument_nodes]
+        made = [
+            self._adapt_option(one) if isinstance(one, Object) else one
+            for one in offer.argument_nodes
+        ]
         kept = [one for one in made if not isinstance(one, Nothing)]
         if not kept:
             raise Unsupported(

@@ -1,0 +1,43 @@
+"""The pieces of a prompt: what lies between the rendered template and the token ids.
+
+A rendered template is split at its special tokens. Pieces with an even number are plain text, pieces
+with an odd number are special tokens. A `Splicer` may put the ids of a whole turn in place of such
+pieces (`dragoman.replay` has the splicer that the server uses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.prompt.template.budget import RenderLimits
+from dragoman.types import Chat
+
+Piece: TypeAlias = str | tuple[int, ...]  # plain text, a special token, or token ids
+RenderPieces: TypeAlias = Callable[[Chat, RenderLimits], list[str]]
+
+
+class PromptPieces(Struct, frozen=True):
+    """A prompt in pieces, plain text and special tokens by turns."""
+
+    pieces: list[Piece]
+    replayed_turns: int = 0  # turns that stand as the model wrote them
+    skipped: tuple[str, ...] = ()  # why each other turn with a replay does not
+    answer_start: int | None = None  # the piece that starts the answer, a special token
+
+
+class Splicer(Protocol):
+    """Puts turns that the model wrote into a prompt, token by token."""
+
+    def compose(self, chat: Chat, limits: RenderLimits) -> PromptPieces: ...
+
+
+def join_pieces(pieces: Sequence[Piece], token_bytes: Sequence[bytes]) -> str:
+    """Return the text of the pieces, for people to read."""
+    get = token_bytes.__getitem__
+    return "".join(
+        piece if isinstance(piece, str) else b"".join(map(get, piece)).decode(errors="replace")
+        for piece in pieces
+    )

@@ -1,0 +1,206 @@
+"""Limits of one TCP connection: headers, bodies, deadlines, upgrades, and how it is closed."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from dragoman.http import closing
+from dragoman.testing import ScriptedEngine
+from tests.http.test_app import is_error as check_error_body
+from tests.support.serving import Running, chat, poll, serving
+
+EXCESS = b"y" * 8_000_000  # far more than socket buffers hold
+POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+UPGRADE = (
+    b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n"
+    b"upgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+# Requests that are rejected before they are read whole: status, and the bytes that cause it.
+REJECTED = {
+    "431 long header": (431, b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 70_000),
+    "431 many headers": (431, b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 200),
+    "413 content-length": (413, POST + b"content-length: 99000000\r\n\r\n{"),
+    "413 chunked": (413, POST + b"transfer-encoding: chunked\r\n\r\n1000000\r\n" + b"y" * 70_000),
+    "408 headers": (408, b"GET / HTTP/1.1\r\nho"),
+    "408 body": (408, POST + b"content-length: 60000\r\n\r\n{"),
+    "400 request line": (400, b"HELLO\r\n\r\n"),
+    "400 chunk size": (400, POST + b"transfer-encoding: chunked\r\n\r\nz\r\n"),
+    "415 unread body": (415, POST + b"content-type: text/csv\r\ncontent-length: 99000000\r\n\r\n"),
+    "403 websocket": (403, UPGRADE + b"origin: http://example.com\r\n\r\n"),
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Running]:
+    with serving(ScriptedEngine("Hello there!")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def strict_server() -> Iterator[Running]:
+    with serving(ScriptedEngine("x"), receive_timeout=0.3, body_limit=65_000) as running:
+        yield running
+
+
+def connect(server: Running) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """What the server sends until it closes its side; a reset fails the test."""
+    response = b""
+    while data := connection.recv(65536):
+        response += data
+    return response
+
+
+def exchange_raw(server: Running, *parts: bytes) -> bytes:
+    with connect(server) as connection:
+        for part in parts:
+            connection.sendall(part)
+        return read_all(connection)
+
+
+def check_rejection(response: bytes, status: int) -> None:
+    assert response.startswith(b"HTTP/1.1 %d " % status)
+    assert response.count(b"HTTP/1.1 ") == 1
+    assert json.loads(response.split(b"\r\n\r\n", 1)[1])["error"]["message"]
+
+
+@pytest.mark.parametrize(("status", "request_bytes"), REJECTED.values(), ids=REJECTED)
+def test_rejection_reaches_a_client_that_sends_everything_at_once(
+    strict_server: Running, status: int, request_bytes: bytes
+) -> None:
+    excess = b"" if status == 408 else EXCESS  # a late request is one of which nothing more comes
+    check_rejection(exchange_raw(strict_server, request_bytes + excess), status)
+
+
+@pytest.mark.parametrize(("status", "request_bytes"), REJECTED.values(), ids=REJECTED)
+def test_rejection_reaches_a_client_that_goes_on_sending(
+    strict_server: Running, status: int, request_bytes: bytes
+) -> None:
+    with connect(strict_server) as connection:
+        connection.sendall(request_bytes)
+        assert select.select([connection], [], [], 20)[0]  # the response is there, unread
+        for start in range(0, 1_000_000, 50_000):
+            connection.sendall(EXCESS[start : start + 50_000])
+        check_rejection(read_all(connection), status)
+
+
+def test_response_reaches_a_client_that_pipelines_too_much(server: Running) -> None:
+    get = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    body = json.dumps(chat()).encode()
+    post = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    response = exchange_raw(server, POST + post + body + get * 50_000)
+    assert response.startswith(b"HTTP/1.1 200 ")
+
+
+def has_connections(server: Running) -> bool:
+    return bool(server._server.server_state.connections)
+
+
+def test_lingering_ends_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "LINGER_SECONDS", 0.05)
+    with serving(ScriptedEngine("x")) as server, connect(server) as connection:
+        connection.sendall(b"HELLO\r\n\r\n")
+        check_rejection(read_all(connection), 400)
+        poll(lambda: not has_connections(server))
+
+
+def test_lingering_ends_after_some_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "LINGER_BYTES", 100_000)
+    monkeypatch.setattr(closing, "LINGER_SECONDS", 1000)
+    with serving(ScriptedEngine("x")) as server, connect(server) as connection:
+        connection.sendall(b"HELLO\r\n\r\n")
+        check_rejection(read_all(connection), 400)
+        assert has_connections(server)
+        with pytest.raises(ConnectionError):
+            connection.sendall(EXCESS * 5)
+        poll(lambda: not has_connections(server))
+
+
+def test_lingering_does_not_delay_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "LINGER_SECONDS", 1000)
+    with serving(ScriptedEngine("x")) as server, connect(server) as connection:
+        connection.sendall(b"HELLO\r\n\r\n")
+        check_rejection(read_all(connection), 400)
+        assert has_connections(server)
+        server.stop()  # raises unless the server ends
+        assert not has_connections(server)
+
+
+def test_body_over_the_limit_gets_413() -> None:
+    with serving(ScriptedEngine("x"), body_limit=1000) as server:
+        small = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x" * 500))
+        assert small.status_code == 200
+        for content in (json.dumps(chat("x" * 2000)), iter([b"x" * 600] * 5)):
+            large = httpx.post(f"{server.url}/v1/chat/completions", content=content)
+            assert large.status_code == 413
+            assert check_error_body(large)["code"] == "request_too_large"
+
+
+def test_headers_over_the_limit_get_431(server: Running) -> None:
+    head = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n"
+    long = exchange_raw(server, head + b"x: " + b"y" * 70_000 + b"\r\n\r\n")
+    many = exchange_raw(server, head + b"".join(b"x%d: y\r\n" % i for i in range(200)) + b"\r\n")
+    endless = exchange_raw(server, head + b"x: ", *([b"y" * 30_000] * 5))
+    for response in (long, many, endless):
+        assert response.startswith(b"HTTP/1.1 431 ")
+        assert b'"code":"headers_too_large"' in response
+
+
+def test_header_limit_applies_to_trailers(server: Running) -> None:
+    head = (
+        b"POST /health/live HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"0\r\nX-T: "
+    )
+    response = exchange_raw(server, head, *([b"a" * 30_000] * 10))
+    assert len(response) < 2000
+
+
+def test_upgrade_offer_is_declined_and_the_request_served(server: Running) -> None:
+    body = json.dumps(chat()).encode()
+    head = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade, "
+        b"HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+        b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    )
+    for parts in ([head + body], [head, body], [head[:50], head[50:] + body[:5], body[5:]]):
+        with connect(server) as connection:
+            for part in parts:
+                connection.sendall(part)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 ")
+    tunnel = exchange_raw(server, b"CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n")
+    assert tunnel.startswith(b"HTTP/1.1 400 ")
+
+
+def test_stray_line_does_not_keep_a_connection_open() -> None:
+    with serving(ScriptedEngine("x"), receive_timeout=0.2) as server:
+        server._server.config.timeout_keep_alive = 1
+        get = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        response = exchange_raw(server, get, b"\r\n")
+        assert response.startswith(b"HTTP/1.1 200 ")
+
+
+def test_invalid_http_gets_an_error_object(server: Running) -> None:
+    response = exchange_raw(server, b"HELLO\r\n\r\n")
+    assert response.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(response.split(b"\r\n\r\n", 1)[1])["error"]["code"] == "bad_http"
+
+
+def test_slow_request_gets_408() -> None:
+    with serving(ScriptedEngine("x"), receive_timeout=0.3) as server:
+        assert exchange_raw(server) == b""  # nothing was sent: closed without a response
+        headers = exchange_raw(server, b"GET / HTTP/1.1\r\nho")
+        assert headers.startswith(b"HTTP/1.1 408 ")
+        body = exchange_raw(server, POST + b"content-length: 100\r\n\r\n{")
+        assert body.startswith(b"HTTP/1.1 408 ")
+        assert b'"code":"request_timeout"' in body
