@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dragoman import config
 from dragoman.config import Settings
-from dragoman.engines import factory
+from dragoman.engines import get_factory
 from dragoman.engines.adapter import adapt
 from dragoman.errors import DragomanError
 from dragoman.http import server
@@ -145,7 +145,7 @@ def catalog(settings: Settings, model: str | None = None) -> ModelCatalog:
 def chosen(settings: Settings) -> ModelOptions:
     """What the command line says of every model that says nothing itself."""
     try:
-        factory(settings.engine)
+        get_factory(settings.engine)
     except ValueError as error:
         raise StartupError(str(error)) from None
     tools, reasoning = formats(settings)

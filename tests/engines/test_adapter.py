@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engines import capabilities_of
+from dragoman.engines import get_capabilities
 from dragoman.engines.adapter import NAMES, GenerateRequest, adapt, sampling_params
 from dragoman.engines.merge import merge_streams
 from dragoman.errors import EngineFailed, Overloaded
@@ -288,7 +288,7 @@ def test_d23_every_field_it_claims_reaches_the_engine(name: str) -> None:
 
 
 def test_what_it_does_not_claim_is_not_sent() -> None:
-    can = capabilities_of(adapt(Own()))
+    can = get_capabilities(adapt(Own()))
     assert can.sampling is not None
     unclaimed = set(Sampling.__struct_fields__) - can.sampling
     assert unclaimed == {"typical_p", "repeat_last_n", "logit_bias"}
@@ -301,7 +301,7 @@ def test_what_it_does_not_claim_is_not_sent() -> None:
 def test_the_engines_own_capabilities_win() -> None:
     own = Own()
     own.capabilities = Capabilities(token_prompts=True, context=7)  # type: ignore[attr-defined]
-    assert capabilities_of(adapt(own)).context == 7
+    assert get_capabilities(adapt(own)).context == 7
 
 
 def test_d28_choices_run_side_by_side_with_their_own_ids_and_seeds() -> None:
@@ -405,7 +405,7 @@ def test_an_engine_with_only_generate_is_given_an_admit() -> None:
     own = OnlyGenerate()
     results = asyncio.run(check_engine(adapt(own), patience=5))
     assert {result.outcome for result in results} == {"kept", "skipped"}
-    assert capabilities_of(adapt(own)) is OnlyGenerate.capabilities
+    assert get_capabilities(adapt(own)) is OnlyGenerate.capabilities
     assert own.closed == 2
 
 

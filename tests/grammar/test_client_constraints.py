@@ -94,7 +94,7 @@ PARAMS = [pytest.param(*given, id=name) for name, given in CASES.items()]
 def test_content_is_what_a_client_says(
     shape: Constraint, right: list[str], wrong: list[str]
 ) -> None:
-    source = grammar(shape=shape)
+    source = grammar(constraint=shape)
     assert [text for text in right if not accepted(source, text)[0]] == []
     assert [text for text in wrong if accepted(source, text)[0]] == []
 
@@ -119,7 +119,7 @@ def test_thoughts_stay_free_before_it(
     inside: bool,
     thoughts: str,
 ) -> None:
-    source = grammar(shape=shape, reasoning=reasoning, inside=inside)
+    source = grammar(constraint=shape, reasoning_format=reasoning, starts_in_reasoning=inside)
     assert [text for text in right if not accepted(source, thoughts + text)[0]] == []
     # white space before content is no part of it
     wrong = [text for text in wrong if text.strip()]

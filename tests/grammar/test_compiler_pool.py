@@ -59,7 +59,7 @@ def run(
     **said: Any,
 ) -> CompilerPool:
     """Use a workshop, close it, and see that nothing of it is left."""
-    settings: dict[str, Any] = {"target": TARGET, "workers": 1, "seconds": LONG}
+    settings: dict[str, Any] = {"target": TARGET, "workers": 1, "cpu_seconds": LONG}
     shop = CompilerPool(**settings | said)
 
     async def go() -> None:
@@ -178,7 +178,7 @@ def test_the_cache_is_bounded_by_number() -> None:
         await shop.compile(order("name", 0))
         assert shop.stats.misses == 3001
 
-    run(use, workers=2, entries=50)
+    run(use, workers=2, cache_entries=50)
 
 
 def test_a_hundred_thousand_entries_do_not_fill_the_cache() -> None:
@@ -346,7 +346,7 @@ def test_failing_costs_one_order_and_is_remembered(
         after = (await shop.compile(order("pid", "after"))).grammar
         assert (before != after) or not goes
 
-    shop = run(use, loop, seconds=1.0, memory=1 << 28)
+    shop = run(use, loop, cpu_seconds=1.0, worker_memory=1 << 28)
     assert shop.stats.restarts <= goes
 
 
@@ -379,7 +379,7 @@ def test_time_on_the_wall_is_limited_too(tmp_path: Path, loop: Loop) -> None:
         assert shop.stats.entries == 0  # it may have been the machine
         assert (await shop.compile(order("name", 1))).grammar == "start: 1"
 
-    run(use, loop, seconds=SHORT)
+    run(use, loop, cpu_seconds=SHORT)
 
 
 def test_others_are_served_while_orders_overrun() -> None:
@@ -391,7 +391,7 @@ def test_others_are_served_while_orders_overrun() -> None:
         assert {error.code for error in refused} == {TOO_COMPLEX}
         assert [each.grammar for each in made] == [f"start: {n}" for n in range(50)]
 
-    run(use, workers=2, seconds=SHORT)
+    run(use, workers=2, cpu_seconds=SHORT)
 
 
 def test_workers_are_replaced_over_and_over() -> None:
@@ -410,7 +410,7 @@ def test_a_worker_that_has_grown_too_large_is_replaced() -> None:
         for n in range(5):  # together these would not fit in one
             assert (await shop.compile(order("keep", (160 << 20) + n))).grammar == "kept"
 
-    shop = run(use, memory=1 << 28)
+    shop = run(use, worker_memory=1 << 28)
     assert shop.stats.restarts >= 4
 
 

@@ -73,7 +73,7 @@ def source(name: str, text: Constraint | None, **order: Any) -> str:
 def calls(name: str, text: str) -> list[str]:
     """Ways to call the tool with this text."""
     pair = Pair(name, {"f": schema({"const": text})}, "none")
-    forced = pair.grammar(choice="required", parallel=False)
+    forced = pair.grammar(tool_choice="required", parallel_calls=False)
     return list(pair.walks(forced, random.Random(name), [""] * COUNT))
 
 
@@ -85,7 +85,7 @@ def inputs(name: str, text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_text_that_fits_can_be_written_and_no_other(name: str) -> None:
-    forced, free = source(name, lark(PATCH), choice="required"), source(name, lark(PATCH))
+    forced, free = source(name, lark(PATCH), tool_choice="required"), source(name, lark(PATCH))
     right = [text for text in PATCHES if not text.endswith("\n")]
     for text in right:
         found = [call for call in calls(name, text) if accepted(forced, call)[0]]
@@ -116,7 +116,7 @@ WALKS = {
 def test_whatever_is_written_fits(name: str, what: str) -> None:
     shape, own = WALKS[what]
     chance, words = random.Random(name + what), ("</", "<", '\\"', "\\n", "\n", "a", '"')
-    forced = source(name, shape, choice="required", parallel=False)
+    forced = source(name, shape, tool_choice="required", parallel_calls=False)
     for _ in range(3):
         text = Walk(forced, chance, words).go(steps=200)
         for one in [] if text is None else inputs(name, text):
@@ -126,7 +126,7 @@ def test_whatever_is_written_fits(name: str, what: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pattern_is_kept_to(name: str) -> None:
     shape = Constraint(kind="regex", value=r'a"[0-9]\n<?|é+', param="tools[0].format")
-    forced = source(name, shape, choice="required")
+    forced = source(name, shape, tool_choice="required")
     for text in ('a"1\n<', "éé"):
         assert any(accepted(forced, call)[0] for call in calls(name, text)), text
     for text in ('a"1', ' a"1\n<'):
@@ -135,7 +135,7 @@ def test_a_pattern_is_kept_to(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_a_grammar_any_text_will_do(name: str) -> None:
-    forced = source(name, None, choice="required")
+    forced = source(name, None, tool_choice="required")
     for text in ("x", 'a "b" \\ c\nd\té', "1", "null", "{}"):
         call = calls(name, text)[0]
         assert accepted(forced, call)[0], call
@@ -187,7 +187,7 @@ GBNF = 'root ::= "say \\"" [^"\\n]+ "\\"\\n"?'
 
 def test_gbnf_will_do() -> None:
     shape = Constraint(kind="grammar", value=GBNF, language="gbnf", param="tools[0].format")
-    forced = source("hermes_json", shape, choice="required")
+    forced = source("hermes_json", shape, tool_choice="required")
     assert all(accepted(forced, call)[0] for call in calls("hermes_json", 'say "é\\"\n'))
     assert not any(accepted(forced, call)[0] for call in calls("hermes_json", 'say "a\nb"'))
 
@@ -206,7 +206,7 @@ REFUSED = [
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_what_cannot_be_rewritten_is_refused_by_name(grammar: str, what: str, choice: str) -> None:
     with pytest.raises(BadRequest) as refused:
-        source("hermes_json", lark(grammar), choice=choice)
+        source("hermes_json", lark(grammar), tool_choice=choice)
     assert refused.value.param == "tools[0].format.definition"
     assert what in refused.value.message
 

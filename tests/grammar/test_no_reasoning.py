@@ -21,9 +21,9 @@ FREE = {"f": {"type": "object", "properties": {"a": {"type": "string"}}}}
 CONTENT = {"kind": "json", "value": {"type": "object"}, "param": "it"}
 ORDERS: dict[str, dict[str, Any]] = {
     "free": {},
-    "one call": {"parallel": False},
-    "forced": {"choice": "required"},
-    "shaped": {"shape": CONTENT},
+    "one call": {"parallel_calls": False},
+    "forced": {"tool_choice": "required"},
+    "shaped": {"constraint": CONTENT},
 }
 # thoughts that go with headers of their own stand in no other format
 PAIRS = [(name, thoughts_of(name)) for name in tool_formats()] + [
@@ -47,7 +47,7 @@ def test_no_walk_leads_to_a_thought(name: str, reasoning: str) -> None:
         *thoughts.open,
     ]
     for order in ORDERS.values():
-        source = pair.grammar(silent=True, **order)
+        source = pair.grammar(without_reasoning=True, **order)
         for text in pair.walks(source, chance, starts):
             assert not pair.said(text).reasoning, text
 
@@ -69,12 +69,12 @@ def test_a_thought_cannot_be_opened(reasoning: str, order: str) -> None:
     name, opening = OPENED[reasoning]
     pair = Pair(name, FREE, reasoning)
     assert accepted(pair.grammar(**ORDERS[order]), opening)[1] == len(opening)
-    silent = pair.grammar(silent=True, **ORDERS[order])
+    silent = pair.grammar(without_reasoning=True, **ORDERS[order])
     assert accepted(silent, opening)[1] < len(opening)
 
 
 def test_a_mark_that_is_a_token_cannot_be_said() -> None:
-    source = grammar(FREE, format="hermes_json", reasoning="think", silent=True, control=TOKENS)
+    source = grammar(FREE, tool_format="hermes_json", reasoning_format="think", without_reasoning=True, special_tokens=TOKENS)
     assert accepted(source, "Well.", tuple(TOKENS)) == (True, 5)
     assert accepted(source, "Well.<think>", tuple(TOKENS)) == (False, 5)
 
@@ -83,14 +83,14 @@ TOKENS = {"<think>": 256, "</think>": 257}
 
 
 def test_headers_of_calls_name_no_channel_of_thoughts() -> None:
-    source = Pair("harmony", FREE).grammar(silent=True)
+    source = Pair("harmony", FREE).grammar(without_reasoning=True)
     call = "<|channel|>{} to=functions.f <|constrain|>json<|message|>{{}}<|call|>"
     assert accepted(source, call.format("commentary"))[0]
     assert not accepted(source, call.format("analysis"))[0]
 
 
 def test_what_begins_like_a_mark_is_still_text() -> None:
-    source = Pair("pythonic", FREE, "think").grammar(silent=True)
+    source = Pair("pythonic", FREE, "think").grammar(without_reasoning=True)
     for text in ("a <b> [<b>x</b>] <thin>", "[<th", "1 < 2"):
         assert accepted(source, text)[0] or text.endswith("<th")
     for text in ("[<think>", "<think>", "a [f<think>", "[[<think>"):

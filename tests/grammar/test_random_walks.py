@@ -85,7 +85,7 @@ def wrong(name: str, chance: random.Random, count: int) -> list[str]:
     """What is wrong with texts of a format: forced calls, then answers that go on from a call."""
     pair = Pair(name, TOOLS)
     found, starts = [], []
-    for text in pair.walks(pair.grammar(choice="required"), chance, [""] * count):
+    for text in pair.walks(pair.grammar(tool_choice="required"), chance, [""] * count):
         found += [f"{why} <= {text!r}"] if (why := pair.wrong(text, forced=True)) else []
         starts.append(chance.choice((text, text[: chance.randrange(len(text) + 1)])))
     for text in pair.walks(pair.grammar(), chance, starts):

@@ -93,10 +93,10 @@ class Speaker:
         end = len(self._pieces) - 1
         self._masker = TokenMasker(self._pieces, {end}, range(256, end + 1))
         self._order = {
-            "format": name,
-            "reasoning": reasoning,
-            "inside": False,
-            "control": {mark: 256 + at for at, mark in enumerate(self.control)},
+            "tool_format": name,
+            "reasoning_format": reasoning,
+            "starts_in_reasoning": False,
+            "special_tokens": {mark: 256 + at for at, mark in enumerate(self.control)},
         }
         self.tools = OTHER_TOOLS.get(name, TOOLS)
 
@@ -129,7 +129,7 @@ def letters(text: str) -> list[int]:
 def test_marks_are_tokens_and_not_letters(name: str, reasoning: str) -> None:
     speaker = Speaker(name, reasoning)
     call, thoughts = tool_formats()[name].example, reasoning_formats()[reasoning].example
-    forced, free = speaker.grammar(choice="required"), speaker.grammar()
+    forced, free = speaker.grammar(tool_choice="required"), speaker.grammar()
     for source in (forced, free):
         assert speaker.may_say(source, speaker.ids(call))
         assert not speaker.may_say(source, letters(call))
@@ -146,7 +146,7 @@ def test_marks_are_tokens_and_not_letters(name: str, reasoning: str) -> None:
 def test_letters_make_no_mark(name: str, reasoning: str) -> None:
     speaker = Speaker(name, reasoning)
     shape = Constraint(kind="json", value=None, param="response_format")
-    free, shaped = speaker.grammar(), speaker.grammar(shape=shape)
+    free, shaped = speaker.grammar(), speaker.grammar(constraint=shape)
     example = reasoning_formats()[reasoning].example
     before, between, after = (
         speaker.ids(part) for part in example.replace("answer", "thoughts").split("thoughts")
@@ -166,7 +166,7 @@ def test_letters_make_no_mark(name: str, reasoning: str) -> None:
 
 def test_a_text_between_tokens_is_as_long_as_it_must_be() -> None:
     speaker = Speaker("gemma4", "gemma4_channel")
-    source = speaker.grammar(choice="required")
+    source = speaker.grammar(tool_choice="required")
     for city, right in (("Rom", True), ("<b>'\"|", True), ("", False)):
         text = f'<|tool_call>call:f{{city:<|"|>{city}<|"|>}}<tool_call|>'
         assert speaker.may_say(source, speaker.ids(text)) is right

@@ -57,7 +57,7 @@ EXAMPLES: dict[str, Any] = {
 def test_the_example_of_a_format_is_allowed(name: str, choice: str) -> None:
     example = tool_formats()[name].example
     tools = {"f": EXAMPLES.get(name, members("a", a=ANY_NUMBER)), "g": members()}
-    source = grammar(tools, format=name, choice=choice)
+    source = grammar(tools, tool_format=name, tool_choice=choice)
     assert accepted(source, example)[0]
     for text in ("", "Hello there.", "Well, 1 < 2.\n\nSo it is."):
         assert accepted(source, text)[0] is (choice == "auto" and name not in LETTERED)
@@ -73,13 +73,13 @@ def test_thoughts_and_words_come_before_a_call(name: str) -> None:
     opening, closing, answer = MARKS.get(pair.reasoning, ("<think>", "</think>", ""))
     for choice in ("auto", "required"):
         free = choice == "auto"
-        source = pair.grammar(choice=choice)
+        source = pair.grammar(tool_choice=choice)
         thoughts = f"{opening}I call f.\nMaybe.{closing}"
         assert accepted(source, thoughts + example)[0]
         assert accepted(source, f"{thoughts}{answer}Well.")[0] is free
         text = f"{thoughts}{answer}I call f. {closing if answer else ''}{example}"
         assert accepted(source, text)[0] is free
-        inside = pair.grammar(choice=choice, inside=True)
+        inside = pair.grammar(tool_choice=choice, starts_in_reasoning=True)
         assert accepted(inside, thoughts.removeprefix(opening) + example)[0]
 
 
@@ -114,13 +114,13 @@ UNMARKED = {
 def a_call(name: str, tools: Schemas, chance: random.Random) -> str:
     """A call that these tools allow."""
     pair = Pair(name, tools, "none")
-    return next(pair.walks(pair.grammar(choice="required", parallel=False), chance, [""] * 9))
+    return next(pair.walks(pair.grammar(tool_choice="required", parallel_calls=False), chance, [""] * 9))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_that_is_wrong_in_one_thing_is_not_allowed(name: str) -> None:
     chance, strict = random.Random(name), Pair(name, STRICT, "none")
-    forced, free = strict.grammar(choice="required"), strict.grammar()
+    forced, free = strict.grammar(tool_choice="required"), strict.grammar()
     for tools in FINE:
         text = a_call(name, tools, chance)
         assert accepted(forced, text)[0], text
@@ -186,7 +186,7 @@ READ: list[tuple[str, Any, dict[str, Any]]] = [
 def read_back(name: str, schema: Any, text: str) -> Any:
     """What is read in the only call of a text, if the grammar allows that; else nothing."""
     pair = Pair(name, {"f": schema}, "none")
-    if not accepted(pair.grammar(choice="required"), text)[0]:
+    if not accepted(pair.grammar(tool_choice="required"), text)[0]:
         return None
     [(_, arguments)] = pair.said(text).written
     return json.loads(arguments)
@@ -244,9 +244,9 @@ def test_what_a_model_writes_is_allowed(case: dict[str, Any]) -> None:
     header, prompt = combine_formats(name, reasoning).header, case.get("prompt") or ""
     source = grammar(
         declared(case),
-        format=name,
-        reasoning=reasoning,
-        inside=parser(case).in_reasoning,
-        opening=prompt if header is not None and prompt.endswith(header.open) else None,
+        tool_format=name,
+        reasoning_format=reasoning,
+        starts_in_reasoning=parser(case).in_reasoning,
+        header_start=prompt if header is not None and prompt.endswith(header.open) else None,
     )
     assert accepted(source, case["text"])[0] is not case.get("forgiven", False)

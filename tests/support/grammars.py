@@ -129,7 +129,7 @@ class Pair:
 
     def grammar(self, **order: Any) -> str:
         order = {"inside": False} | order
-        return grammar(self.tools, format=self.name, reasoning=self.reasoning, **order)
+        return grammar(self.tools, tool_format=self.name, reasoning_format=self.reasoning, **order)
 
     def walks(self, source: str, chance: random.Random, starts: Iterable[str]) -> Iterator[str]:
         """Texts that the grammar allows, each with one of these beginnings."""

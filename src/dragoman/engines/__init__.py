@@ -14,14 +14,14 @@ FACTORIES = {
 }
 
 
-def factory(name: str) -> str:
+def get_factory(name: str) -> str:
     """Where the engine of that name is made, or a `ValueError` that lists the choices."""
     if name not in FACTORIES:
         raise ValueError(f"There is no engine {name!r}. Engines: {', '.join(FACTORIES)}.")
     return FACTORIES[name]
 
 
-def capabilities_of(engine: Engine) -> Capabilities:
+def get_capabilities(engine: Engine) -> Capabilities:
     """What the engine says it can do, or that it takes text and does nothing special."""
     said = getattr(engine, "capabilities", None)
     return said if isinstance(said, Capabilities) else Capabilities()

@@ -26,7 +26,7 @@ class GrammarSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
         None  # the answer begins in thoughts; None where no template says
     )
     header_start: str | None = None  # what the template wrote, where the answer begins in a header
-    forbids_reasoning: bool = (
+    without_reasoning: bool = (
         False  # there are no thoughts in the answer: the time for them is over
     )
     special_tokens: dict[str, int] = {}  # marks that are control tokens, which letters cannot spell

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from dragoman.engines import capabilities_of
+from dragoman.engines import get_capabilities
 from dragoman.models.output_format import FormatOverrides, OutputFormat, detect_output_format
 from dragoman.pipeline.admission import Gate
 from dragoman.prompt.renderer import PromptRenderer
@@ -101,7 +101,7 @@ def make_engine_model(
     formats: FormatOverrides = (None, None),
 ) -> Model:
     """A model around an engine that someone else made."""
-    can = capabilities_of(engine)
+    can = get_capabilities(engine)
     tokenizer = getattr(engine, "tokenizer", None)
     known = detect_output_format(template, tokenizer, formats, name)
     info = ModelInfo(

@@ -41,7 +41,7 @@ class Parser(ParserMachine):
             return []
         rest = [] if self._filter is None else self._feed(self._filter.close())
         self._closed = True
-        self._cut = cut
+        self._truncated = cut
         self._buffer.finish()
         for _ in self._loop:
             pass

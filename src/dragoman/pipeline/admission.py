@@ -1,9 +1,9 @@
-"""Who may start now, who waits, and who is told to come back later.
+"""Admission control: which requests run now, which wait, and which are rejected.
 
-A `Gate` stands before an engine. It lets as many choices run as the engine has slots, keeps a
-bounded first-come queue behind them, and refuses what does not fit in the queue at once, before
-anything was promised. A ticket that is given back while it waits leaves the queue without having
-touched the engine.
+Each loaded model has a `Gate`. A gate runs as many choices at once as the engine has slots, queues
+a bounded number of requests behind them in order of arrival, and rejects a request at once when the
+queue is full, before any header is sent. Releasing a ticket that still waits removes it from the
+queue; the engine never sees that request.
 """
 
 from __future__ import annotations
@@ -12,8 +12,13 @@ import asyncio
 import math
 import time
 from collections import deque
+from typing import Self
+from weakref import WeakKeyDictionary
 
 from dragoman.errors import Overloaded
+from dragoman.models.model import Model
+
+DEFAULT_QUEUE = 256
 
 
 class Ticket:
@@ -22,18 +27,18 @@ class Ticket:
     def __init__(self, gate: Gate, weight: int) -> None:
         self._gate = gate
         self._weight = weight
-        self._turn: asyncio.Future[None] | None = None
-        self._since: float | None = None
+        self._admitted: asyncio.Future[None] | None = None
+        self._started: float | None = None
 
     async def wait(self) -> None:
-        """Return when it is this ticket's turn."""
-        if self._turn is not None:
-            await self._turn
+        """Return when the request may run."""
+        if self._admitted is not None:
+            await self._admitted
 
     def release(self) -> None:
         self._gate.leave(self)
 
-    def __enter__(self) -> Ticket:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -45,32 +50,32 @@ class Ticket:
 
     @property
     def running(self) -> bool:
-        return self._since is not None
+        return self._started is not None
 
-    def begin(self) -> None:
-        self._since = time.monotonic()
-        if self._turn is not None and not self._turn.done():
-            self._turn.set_result(None)
+    def start(self) -> None:
+        self._started = time.monotonic()
+        if self._admitted is not None and not self._admitted.done():
+            self._admitted.set_result(None)
 
-    def queue(self) -> None:
-        self._turn = asyncio.get_running_loop().create_future()
+    def enqueue(self) -> None:
+        self._admitted = asyncio.get_running_loop().create_future()
 
-    def end(self) -> float | None:
-        """How long it ran, once; None if it never did or has ended before."""
-        since, self._since = self._since, None
-        return None if since is None else time.monotonic() - since
+    def stop(self) -> float | None:
+        """Return how long the request ran; None if it never ran or was stopped before."""
+        started, self._started = self._started, None
+        return None if started is None else time.monotonic() - started
 
 
 class Gate:
-    """`slots` choices run at once (None: no limit), `queue` requests may wait."""
+    """Runs `slots` choices at once (None: no limit); up to `queue` requests wait."""
 
     def __init__(self, slots: int | None, queue: int) -> None:
         self.slots = slots
         self._queue = queue
-        self._busy = 0
+        self._busy_slots = 0
         self._running = 0
         self._waiting: deque[Ticket] = deque()
-        self._typical = 1.0  # seconds a request runs, a moving average
+        self._mean_seconds = 1.0  # how long a request runs, a moving average
 
     @property
     def running(self) -> int:
@@ -80,44 +85,59 @@ class Gate:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def enter(self, choices: int, again: bool = False) -> Ticket:
-        """A ticket for a request of so many choices, or `Overloaded`.
+    def enter(self, choices: int, already_admitted: bool = False) -> Ticket:
+        """Return a ticket for a request of so many choices, or raise `Overloaded`.
 
-        One that comes `again` has been let in before, and is not turned away half done.
+        A request that was `already_admitted` continues a started answer, so a full queue does not
+        reject it.
         """
         ticket = Ticket(self, min(choices, self.slots) if self.slots else 0)
         if not self._waiting and self._fits(ticket):
             self._start(ticket)
-        elif len(self._waiting) >= self._queue and not again:
+        elif len(self._waiting) >= self._queue and not already_admitted:
             raise Overloaded(
                 "Too many requests are waiting for this model. Try again in a moment.",
-                retry_after=self.retry_after(),
+                retry_after=self.estimate_wait(),
             )
         else:
-            ticket.queue()
+            ticket.enqueue()
             self._waiting.append(ticket)
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
-        ran = ticket.end()
-        if ran is not None:
-            self._typical += 0.2 * (ran - self._typical)
-            self._busy -= ticket.weight
+        seconds = ticket.stop()
+        if seconds is not None:
+            self._mean_seconds += 0.2 * (seconds - self._mean_seconds)
+            self._busy_slots -= ticket.weight
             self._running -= 1
         elif ticket in self._waiting:
             self._waiting.remove(ticket)
         while self._waiting and self._fits(self._waiting[0]):
             self._start(self._waiting.popleft())
 
-    def retry_after(self) -> float:
-        """When a place should be free, from how long requests have taken."""
+    def estimate_wait(self) -> float:
+        """Estimate in how many seconds a slot becomes free, from how long requests took."""
         rounds = (len(self._waiting) + 1) / max(1, self.slots or 1)
-        return float(min(60, max(1, math.ceil(rounds * self._typical))))
+        return float(min(60, max(1, math.ceil(rounds * self._mean_seconds))))
 
     def _fits(self, ticket: Ticket) -> bool:
-        return self.slots is None or self._busy + ticket.weight <= self.slots
+        return self.slots is None or self._busy_slots + ticket.weight <= self.slots
 
     def _start(self, ticket: Ticket) -> None:
-        self._busy += ticket.weight
+        self._busy_slots += ticket.weight
         self._running += 1
-        ticket.begin()
+        ticket.start()
+
+
+class Admission:
+    """The gates of all loaded models. A gate goes away with its model."""
+
+    def __init__(self, queue: int = DEFAULT_QUEUE) -> None:
+        self._queue = queue
+        self._gates: WeakKeyDictionary[Model, Gate] = WeakKeyDictionary()
+
+    def get_gate(self, model: Model) -> Gate:
+        gate = self._gates.get(model)
+        if gate is None:
+            gate = self._gates[model] = Gate(model.capabilities.slots, self._queue)
+        return gate

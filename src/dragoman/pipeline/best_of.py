@@ -1,4 +1,4 @@
-"""Of more choices than were asked for, the likeliest."""
+"""Implements `best_of`: generate more choices than requested and return the likeliest."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from collections.abc import Iterator
 from dragoman.events import Completion, Delta, Token, Usage
 
 
-def select_best(whole: Completion, many: int, keep: int, logprobs: bool) -> Iterator[Delta]:
-    """Of each prompt's `many` choices the `keep` likeliest, as deltas of whole choices."""
-    everything, usage, index = whole.choices(), whole.usage, 0
-    for at in range(0, len(everything), many):
-        ranked = sorted(everything[at : at + many], key=lambda c: -compute_mean_logprob(c.tokens))
-        for choice in ranked[:keep]:
+def select_best(
+    completion: Completion, generated: int, requested: int, with_logprobs: bool
+) -> Iterator[Delta]:
+    """Yield the `requested` likeliest of each prompt's `generated` choices, one delta for each."""
+    choices, usage, index = completion.choices(), completion.usage, 0
+    for first in range(0, len(choices), generated):
+        ranked = sorted(
+            choices[first : first + generated],
+            key=lambda choice: -compute_mean_logprob(choice.tokens),
+        )
+        for choice in ranked[:requested]:
             yield Delta(
                 index,
                 choice.text,
-                tokens=tuple(choice.tokens) if logprobs else (),
+                tokens=tuple(choice.tokens) if with_logprobs else (),
                 finish=choice.finish,
                 stop=choice.stop,
                 usage=usage,
@@ -25,6 +30,6 @@ def select_best(whole: Completion, many: int, keep: int, logprobs: bool) -> Iter
 
 
 def compute_mean_logprob(tokens: list[Token]) -> float:
-    """Mean logprob of a choice; one that said nothing is the least likely."""
-    known = [token.logprob for token in tokens if token.logprob is not None]
-    return sum(known) / len(known) if known else float("-inf")
+    """Return the mean logprob of a choice; an empty choice is the least likely."""
+    logprobs = [token.logprob for token in tokens if token.logprob is not None]
+    return sum(logprobs) / len(logprobs) if logprobs else float("-inf")

@@ -55,7 +55,7 @@ async def constrain(
     if demand is None:
         return UNCONSTRAINED
     if without_reasoning:
-        demand = replace(demand, spec=replace(demand.spec, silent=True))
+        demand = replace(demand, spec=replace(demand.spec, without_reasoning=True))
     hindrance = _find_obstacle(prompt, request.sampling, model)
     if hindrance is not None:
         if demand.is_mandatory:

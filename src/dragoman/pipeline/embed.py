@@ -1,36 +1,35 @@
-"""Texts to vectors, by a model whose engine can."""
+"""Embeds texts with a model whose engine can embed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import cast
 
-from dragoman.errors import BadRequest, Unsupported
+from dragoman.errors import BadRequest
 from dragoman.events import Usage
-from dragoman.models.registry import ModelRegistry
-from dragoman.pipeline.validate import check_context_length
+from dragoman.pipeline.services import Services
+from dragoman.pipeline.validate import check_context_length, validate_embedding
 from dragoman.types import Embedder, Prompt
 
 
 async def embed(
-    name: str, inputs: Sequence[str | list[int]], models: ModelRegistry
+    name: str, inputs: Sequence[str | list[int]], services: Services
 ) -> tuple[str, list[list[float]], Usage]:
-    """Vectors of the inputs, the model that made them, and what they cost."""
-    with await models.acquire(name) as model:
-        if not model.capabilities.embeddings:
-            raise Unsupported("This model's engine cannot embed.", param="model")
-        contents = []
-        for one in inputs:
+    """Return the id of the model, one vector for each input, and the usage."""
+    with await services.models.acquire(name) as model:
+        validate_embedding(model)
+        prompts = []
+        for text in inputs:
             try:
-                content = await model.renderer.encode_prompt(Prompt(content=one))
+                prompt = await model.renderer.encode_prompt(Prompt(content=text))
             except BadRequest as error:
                 error.param = "input"
                 raise
-            check_context_length(content, model, "input")
-            contents.append(content)
+            check_context_length(prompt, model, "input")
+            prompts.append(prompt)
         embedder = cast(Embedder, model.engine)
-        with model.gate.enter(1) as ticket:
+        with services.admission.get_gate(model).enter(1) as ticket:
             await ticket.wait()
-            vectors = await embedder.embed(contents)
-    spent = sum(len(content) for content in contents if isinstance(content, list))
-    return model.id, vectors, Usage(prompt=spent)
+            vectors = await embedder.embed(prompts)
+    tokens = sum(len(prompt) for prompt in prompts if isinstance(prompt, list))
+    return model.id, vectors, Usage(prompt=tokens)

@@ -1,15 +1,14 @@
-"""Several jobs as one stream of steps.
+"""Runs several jobs as one stream of steps.
 
-A completion over a list of prompts is several jobs whose steps come as they are made. Choices are
-renumbered prompt by prompt, so that the reader of the stream sees one answer with many choices. One
-job, the usual case, is handed through untouched.
+A completion over a list of prompts is several jobs that run at once. Their choices are renumbered
+prompt by prompt, so the caller sees one answer with many choices. A single job, the usual case, is
+passed through unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import msgspec
 
@@ -18,15 +17,19 @@ from dragoman.types import Engine, Job, Step
 
 
 def generate_merged(engine: Engine, jobs: Sequence[Job]) -> AsyncGenerator[Step, None]:
-    """Steps of all jobs; closing it closes every one of them."""
+    """Yield the steps of all jobs; closing it closes every job."""
     if len(jobs) == 1:
         return engine.generate(jobs[0])
-    return merge_streams([_renumber_choices(engine, job, at * job.n) for at, job in enumerate(jobs)])
+    return merge_streams(
+        [_renumber_choices(engine, job, index * job.n) for index, job in enumerate(jobs)]
+    )
 
 
 @asynccontextmanager
-async def close_at_end(steps: AsyncGenerator[Step, None]) -> AsyncGenerator[Any, None]:
-    """Close an engine's stream at the end; one that is a bare iterator has nothing to close."""
+async def close_at_end(
+    steps: AsyncGenerator[Step, None],
+) -> AsyncGenerator[AsyncIterable[Step], None]:
+    """Close an engine's stream at the end. A bare iterator has nothing to close."""
     try:
         yield steps
     finally:

@@ -30,7 +30,12 @@ from dragoman.pipeline.merge import close_at_end, generate_merged
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
 from dragoman.pipeline.unsupported import drop_unsupported
-from dragoman.pipeline.validate import validate_media, check_context_length, get_reasoning_budget, validate_request
+from dragoman.pipeline.validate import (
+    check_context_length,
+    get_reasoning_budget,
+    validate_media,
+    validate_request,
+)
 from dragoman.replay import PromptReuse, ReplayedPrompt, ReplayRecorder, ReplayScope, ReplayService
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Prompt, Request, Sampling, Step
 

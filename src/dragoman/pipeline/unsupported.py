@@ -50,7 +50,9 @@ def find_unsupported_media(chat: Chat, model: Model) -> Iterator[tuple[Message, 
 
 def _warn_about_tool_media(chat: Chat, model: Model) -> list[str]:
     """Return a warning for each type of media in tool results that the model does not see."""
-    parts = (part for message, part in find_unsupported_media(chat, model) if message.role == "tool")
+    parts = (
+        part for message, part in find_unsupported_media(chat, model) if message.role == "tool"
+    )
     types = dict.fromkeys(part.wire_type for part in parts)
     return [f"`{name}` in tool results is not shown to the model." for name in types]
 

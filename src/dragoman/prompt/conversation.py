@@ -96,7 +96,9 @@ def flatten_content(content: Content) -> str:
     if len(content) == 1 and isinstance(part := content[0], TextPart):
         return part.text
     return "".join(
-        part.text if isinstance(part, TextPart) else f"[{part.wire_type}: not shown, only text is supported]"
+        part.text
+        if isinstance(part, TextPart)
+        else f"[{part.wire_type}: not shown, only text is supported]"
         for part in content
     )
 

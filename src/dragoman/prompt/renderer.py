@@ -29,7 +29,8 @@ from msgspec import Struct
 
 from dragoman.errors import BadRequest, TemplateRejected, Unsupported
 from dragoman.prompt.conversation import (
-    flatten_content, arrange_messages,
+    arrange_messages,
+    flatten_content,
     prepare_messages,
     prepare_tools,
     to_template_message,
@@ -50,6 +51,7 @@ from dragoman.prompt.template.capabilities import (
 )
 from dragoman.prompt.template.template import TOO_COSTLY, compile_template
 from dragoman.prompt.token_cache import TokenCache
+from dragoman.prompt.turn import Turn
 from dragoman.replay.splice import (
     PromptPieces,
     TurnSplicer,
@@ -58,7 +60,6 @@ from dragoman.replay.splice import (
     join_pieces,
 )
 from dragoman.replay.turn_positions import insert_markers
-from dragoman.prompt.turn import Turn
 from dragoman.types import Chat, Message, Prompt, Tool, text_content
 
 log = logging.getLogger("dragoman.prompt")

@@ -28,14 +28,10 @@ def find_replays(chat: Chat) -> list[ReplayedTurn]:
 def drop_replays(chat: Chat) -> Chat:
     if not find_replays(chat):
         return chat
-    return replace(
-        chat, messages=tuple(replace(message, replay=None) for message in chat.messages)
-    )
+    return replace(chat, messages=tuple(replace(message, replay=None) for message in chat.messages))
 
 
-def insert_markers(
-    message: TemplateMessage, number: int, reasoning_fields: Sequence[str]
-) -> None:
+def insert_markers(message: TemplateMessage, number: int, reasoning_fields: Sequence[str]) -> None:
     """Put a turn's marker into every text of it that a template may write."""
     marker = f"{POSITION}{number}{POSITION}"
     for name in reasoning_fields:

@@ -50,7 +50,8 @@ def digest_reasoning(reasoning: str | None) -> bytes:
 
 def digest_message(message: Message) -> bytes:
     return digest_answer(
-        flatten_content(message.content), ((call.name, call.arguments) for call in message.tool_calls)
+        flatten_content(message.content),
+        ((call.name, call.arguments) for call in message.tool_calls),
     )
 
 

@@ -1,262 +1,288 @@
-"""How the turns of a template begin and end, found by trying.
+"""How the turns of a template start and end, found by rendering probe conversations.
 
-What opens an answer is what a chat's prompt has that it has not when no answer is asked for. What
-ends one is a token that the model stops at, if the template writes one there; else it is read off
-made-up conversations, in which odd words show where a turn is over. Then it is tried out whether
-such a turn can be cut from its prompt with everything around it left as it was.
+An answer starts with what the prompt contains when an answer is requested and lacks otherwise. It
+ends with a stop token if the template writes one there. If not, probe conversations with unusual
+words show which special token ends a turn. A last probe checks that a turn of a given shape can be
+cut out of its prompt with everything around it unchanged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, TemplateRejected
 from dragoman.prompt.conversation import flatten_content
+from dragoman.prompt.encoding import TextEncoder
+from dragoman.prompt.pieces import Piece, RenderPieces
 from dragoman.prompt.special_tokens import remove_breaks
 from dragoman.prompt.template.budget import RenderLimits
 from dragoman.prompt.template.capabilities import PROBE_LIMITS
 from dragoman.replay.turn_positions import TurnEndings, TurnOpening, locate_turns
 from dragoman.types import Chat, Message, ReplayedTurn, Tool, ToolCall, text_content
 
-Piece: TypeAlias = str | tuple[int, ...]  # text or a special token, or tokens as they are
-Write: TypeAlias = Callable[[Chat, RenderLimits], list[str]]
+MAX_OPENINGS = 64  # openings to remember
+MAX_KEY = 2000  # characters of the key of an opening; longer ones are not remembered
 
-OPENINGS = 64  # ways to open an answer that are kept
-LONG = 2000  # characters of what the client sets in a template, to know an opening by
-
-OWN = ("zqanswer", "zqthought", "zqvalue")  # words of the turn that is tried
-ASKED = Message(role="user", content=text_content("zqfirst"))
+PROBED_WORDS = ("zqanswer", "zqreasoning", "zqvalue")  # words of the turn under test
+QUESTION = Message(role="user", content=text_content("zqfirst"))
 CALL = ToolCall(id="zqcall001", name="zqtool", arguments='{"zqkey": "zqvalue"}')
 EARLIER_CALL = ToolCall(id="zqcall009", name="zqtool", arguments='{"zqkey": "zqearlier"}')
-EARLIER = Message(role="assistant", tool_calls=(EARLIER_CALL,))
-FOUND = Message(role="tool", content=text_content("zqfound"), name="zqtool", tool_call_id="zqcall009")
-RESULT = Message(role="tool", content=text_content("zqresult"), name="zqtool", tool_call_id="zqcall001")
+EARLIER_TURN = Message(role="assistant", tool_calls=(EARLIER_CALL,))
+EARLIER_RESULT = Message(
+    role="tool", content=text_content("zqfound"), name="zqtool", tool_call_id="zqcall009"
+)
+RESULT = Message(
+    role="tool", content=text_content("zqresult"), name="zqtool", tool_call_id="zqcall001"
+)
 LAST = Message(role="user", content=text_content("zqlast"))
 SCHEMA = {"type": "object", "properties": {"zqkey": {"type": "string"}}}
-OFFERED = Tool(name="zqtool", description="zqabout", parameters=SCHEMA)
-
-
-class Marks(Protocol):
-    """What is needed of a tokenizer."""
-
-    specials: dict[str, int]
-    eos_ids: frozenset[int]
+TOOL = Tool(name="zqtool", description="zqabout", parameters=SCHEMA)
 
 
 class TurnShape(Struct, frozen=True):
-    """What there is in a turn, and what it follows on."""
+    """What a turn contains, and whether it follows a tool result."""
 
     text: bool = False
-    thoughts: bool = False
-    calls: int = 0  # none, one, or more
-    result: bool = False  # it follows on a result
+    reasoning: bool = False
+    calls: int = 0  # 2 stands for two or more
+    after_result: bool = False
 
-    def before(self) -> tuple[Message, ...]:
-        """A made-up conversation that such a turn follows on."""
-        return (ASKED, EARLIER, FOUND) if self.result else (ASKED,)
+    def messages_before(self) -> tuple[Message, ...]:
+        return (QUESTION, EARLIER_TURN, EARLIER_RESULT) if self.after_result else (QUESTION,)
 
-    def turn(self) -> Message:
+    def make_turn(self) -> Message:
         return Message(
             role="assistant",
             content=text_content("zqanswer") if self.text or not self.calls else (),
-            reasoning="zqthought" if self.thoughts else None,
-            tool_calls=tuple(replace(CALL, id=f"zqcall00{at}") for at in range(self.calls)),
+            reasoning="zqreasoning" if self.reasoning else None,
+            tool_calls=tuple(replace(CALL, id=f"zqcall00{n}") for n in range(self.calls)),
         )
 
-    def after(self) -> tuple[Message, ...]:
-        """How it goes on."""
-        return (*[replace(RESULT, tool_call_id=f"zqcall00{at}") for at in range(self.calls)], LAST)
+    def messages_after(self) -> tuple[Message, ...]:
+        return (*[replace(RESULT, tool_call_id=f"zqcall00{n}") for n in range(self.calls)], LAST)
 
-    def story(self) -> Chat:
-        return self.chat(*self.before(), self.turn(), *self.after())
+    def make_conversation(self) -> Chat:
+        return self.make_chat(*self.messages_before(), self.make_turn(), *self.messages_after())
 
-    def chat(self, *messages: Message) -> Chat:
-        tools = (OFFERED,) if self.calls or self.result else ()
+    def make_chat(self, *messages: Message) -> Chat:
+        tools = (TOOL,) if self.calls or self.after_result else ()
         return Chat(messages=messages, tools=tools)
 
 
-def shape_of(messages: Sequence[Message], at: int) -> TurnShape:
-    turn, earlier = messages[at], messages[at - 1 : at]
-    result = any(message.role in ("tool", "function") for message in earlier)
-    return TurnShape(bool(turn.content), bool(turn.reasoning), min(2, len(turn.tool_calls)), result)
+def shape_of(messages: Sequence[Message], index: int) -> TurnShape:
+    turn, earlier = messages[index], messages[index - 1 : index]
+    after_result = any(message.role in ("tool", "function") for message in earlier)
+    calls = min(2, len(turn.tool_calls))
+    return TurnShape(bool(turn.content), bool(turn.reasoning), calls, after_result)
 
 
-ANSWER_STORY, CALL_STORY = TurnShape(text=True).story(), TurnShape(calls=1).story()
+ANSWER_CONVERSATION = TurnShape(text=True).make_conversation()
+CALL_CONVERSATION = TurnShape(calls=1).make_conversation()
+
+
+class LearnedBoundaries(Struct):
+    """What is known of one template and vocabulary.
+
+    It refers to no renderer, so a cache of these keeps no model in memory.
+    """
+
+    special_texts: dict[int, str]  # by token id
+    stop_texts: frozenset[str]  # special tokens at which the model stops
+    openings: dict[str, list[str]] = field(default_factory=dict)
+    replaceable: dict[TurnShape, bool] = field(default_factory=dict)
+    endings: TurnEndings = TurnEndings()
+
+
+def start_learning(tokenizer: TextEncoder) -> LearnedBoundaries:
+    """Return what is known before the first rendering."""
+    specials, stops = tokenizer.specials, tokenizer.eos_ids
+    return LearnedBoundaries(
+        {token: text for text, token in specials.items()},
+        frozenset(text for text, token in specials.items() if token in stops),
+    )
 
 
 class TurnBoundaries:
-    """What is known of one template."""
+    """Finds the boundaries of one template's turns, and adds them to what is `learned`."""
 
-    def __init__(self, write: Write, marks: Marks) -> None:
-        self._write = write
-        self._stops = {text for text, token in marks.specials.items() if token in marks.eos_ids}
-        self._openings: dict[str, list[str]] = {}
-        self._proofs: dict[TurnShape, bool] = {}
-        self.ends = TurnEndings()
+    def __init__(self, render: RenderPieces, learned: LearnedBoundaries) -> None:
+        self._render = render
+        self._learned = learned
 
-    # What opens an answer
+    @property
+    def endings(self) -> TurnEndings:
+        return self._learned.endings
 
-    def opened(self, chat: Chat, pieces: Sequence[Piece], limits: RenderLimits) -> int | None:
-        """The piece that opens the answer to a chat, a special token, if that can be told."""
+    # The start of an answer
+
+    def find_answer_start(
+        self, chat: Chat, pieces: Sequence[Piece], limits: RenderLimits
+    ) -> int | None:
+        """Return the piece that starts the answer to a chat, a special token, if there is one."""
         if chat.continue_final_message or not chat.add_generation_prompt:
             return None
-        key = _key(chat)
-        known = None if key is None else self._openings.get(key)
+        key, openings = _opening_key(chat), self._learned.openings
+        known = None if key is None else openings.get(key)
         if known is not None and list(pieces[-len(known) :]) == known:
             return len(pieces) - len(known)
         try:
-            found = _first_mark(pieces, self._opening(chat, limits))
+            start = _first_special(pieces, self._render_opening(chat, limits))
         except TemplateRejected:
-            found = None
-        if found is not None and key is not None:
-            if len(self._openings) >= OPENINGS:
-                self._openings.clear()
-            self._openings[key] = [str(piece) for piece in pieces[found:]]
-        return found
+            start = None
+        if start is not None and key is not None:
+            if len(openings) >= MAX_OPENINGS:
+                openings.clear()
+            openings[key] = [str(piece) for piece in pieces[start:]]
+        return start
 
-    def _opening(self, chat: Chat, limits: RenderLimits) -> str:
-        whole = "".join(self._write(chat, limits))
-        before = "".join(self._write(replace(chat, add_generation_prompt=False), limits))
+    def _render_opening(self, chat: Chat, limits: RenderLimits) -> str:
+        whole = "".join(self._render(chat, limits))
+        before = "".join(self._render(replace(chat, add_generation_prompt=False), limits))
         if whole != before and whole.startswith(before):
             return whole[len(before) :]
-        # one that opens every answer, asked or not, or none: what it writes behind a last message
+        # The template ignores `add_generation_prompt`: take what it writes after a last message
         last = replace(chat.messages[-1], content=text_content("zqlast"))
-        other = "".join(self._write(replace(chat, messages=(*chat.messages[:-1], last)), limits))
-        _, found, rest = other.rpartition("zqlast")
-        return rest if found and whole.endswith(rest) else ""
+        other = "".join(self._render(replace(chat, messages=(*chat.messages[:-1], last)), limits))
+        _, match, rest = other.rpartition("zqlast")
+        return rest if match and whole.endswith(rest) else ""
 
-    # What ends one
+    # The end of a turn
 
-    def placeable(self, shape: TurnShape) -> bool:
-        """Whether a turn of this shape can be replaced, with nothing else harmed."""
-        if shape not in self._proofs:
-            if not self._proofs:
-                self._learn()
-            self._proofs[shape] = self._proved(shape)
-        return self._proofs[shape]
+    def can_replace(self, shape: TurnShape) -> bool:
+        """Can a turn of this shape be replaced with everything else unchanged?"""
+        replaceable = self._learned.replaceable
+        if shape not in replaceable:
+            if not replaceable:
+                self._learn_endings()
+            replaceable[shape] = self._test_replacing(shape)
+        return replaceable[shape]
 
-    def _learn(self) -> None:
-        before, after = set(self._stops), set[str]()
-        before |= {self._end_of_answers()} - {""}
-        end, closes = self._end_of_calls(before)
-        (after if closes else before).update({end} - {""})
-        self.ends = TurnEndings(frozenset(before), frozenset(after))
+    def _learn_endings(self) -> None:
+        before, after = set(self._learned.stop_texts), set[str]()
+        before |= {self._find_answer_ending()} - {""}
+        ending, in_turn = self._find_call_ending(before)
+        (after if in_turn else before).update({ending} - {""})
+        self._learned.endings = TurnEndings(frozenset(before), frozenset(after))
 
-    def _end_of_answers(self) -> str:
-        later = self._marks(ANSWER_STORY, "zqanswer", "zqlast")
-        if not later or not self._stops.isdisjoint(later):
+    def _find_answer_ending(self) -> str:
+        following = self._find_specials(ANSWER_CONVERSATION, "zqanswer", "zqlast")
+        if not following or not self._learned.stop_texts.isdisjoint(following):
             return ""
-        closed = _shared(later, self._closed(ANSWER_STORY, "zqanswer"))
-        return closed[-1] if closed else later[0]
+        closing = _common_start(following, self._find_closing(ANSWER_CONVERSATION, "zqanswer"))
+        return closing[-1] if closing else following[0]
 
-    def _end_of_calls(self, known: set[str]) -> tuple[str, bool]:
-        """The special token that ends a turn of calls, and whether it belongs to the turn."""
-        later = self._marks(CALL_STORY, "zqvalue", "zqresult")
-        if not later or not known.isdisjoint(later):
+    def _find_call_ending(self, known: set[str]) -> tuple[str, bool]:
+        """Return the special token that ends a turn of calls, and whether it is part of the turn."""
+        following = self._find_specials(CALL_CONVERSATION, "zqvalue", "zqresult")
+        if not following or not known.isdisjoint(following):
             return "", False
-        closed = _shared(later, self._closed(CALL_STORY, "zqvalue"))
-        if len(closed) < len(later):
-            return later[len(closed)], False
-        return closed[-1], True
+        closing = _common_start(following, self._find_closing(CALL_CONVERSATION, "zqvalue"))
+        if len(closing) < len(following):
+            return following[len(closing)], False
+        return closing[-1], True
 
-    def _closed(self, chat: Chat, word: str) -> list[str]:
-        """The special tokens that close the second turn when nothing follows it."""
+    def _find_closing(self, chat: Chat, word: str) -> list[str]:
+        """Return the special tokens that close the second turn when nothing follows it."""
         turns = replace(chat, messages=chat.messages[:2], add_generation_prompt=False)
-        found = self._marks(turns, word, None)
-        opening = self._question(replace(chat, messages=chat.messages[:1]))[1::2]
-        ends = len(found) - len(opening)
-        return found[:ends] if opening and found[ends:] == opening else found
+        closing = self._find_specials(turns, word, None)
+        opening = self._find_opening(replace(chat, messages=chat.messages[:1]))[1::2]
+        end = len(closing) - len(opening)
+        return closing[:end] if opening and closing[end:] == opening else closing
 
-    def _question(self, chat: Chat) -> list[str]:
-        """What opens the answer to a chat: plain text and special tokens in turn."""
+    def _find_opening(self, chat: Chat) -> list[str]:
+        """Return the pieces that start the answer to a chat, with the text before them first."""
         try:
-            pieces = self._write(chat, PROBE_LIMITS)
-            at = self.opened(chat, pieces, PROBE_LIMITS)
+            pieces = self._render(chat, PROBE_LIMITS)
+            start = self.find_answer_start(chat, pieces, PROBE_LIMITS)
         except DragomanError:
             return []
-        return [] if at is None else pieces[at - 1 :]
+        return [] if start is None else pieces[start - 1 :]
 
-    def _marks(self, chat: Chat, word: str, until: str | None) -> list[str]:
-        """The special tokens between two words, or after one."""
+    def _find_specials(self, chat: Chat, word: str, until: str | None) -> list[str]:
+        """Return the special tokens between two words, or after the first if there is no second."""
         try:
-            pieces = self._write(chat, PROBE_LIMITS)
+            pieces = self._render(chat, PROBE_LIMITS)
         except DragomanError:
             return []
         texts = range(0, len(pieces), 2)
-        start = next((at for at in texts if word in pieces[at]), len(pieces))
+        start = next((index for index in texts if word in pieces[index]), len(pieces))
         if until is None:
             return pieces[start + 1 :: 2]
-        end = next((at for at in texts if at > start and until in pieces[at]), start)
+        end = next((index for index in texts if index > start and until in pieces[index]), start)
         return pieces[start + 1 : end : 2]
 
-    def _proved(self, shape: TurnShape) -> bool:
-        """Whether such a turn can be cut out, with everything around it left as it was."""
-        before, turn, after = shape.before(), shape.turn(), shape.after()
-        opening = self._question(shape.chat(*before))
+    def _test_replacing(self, shape: TurnShape) -> bool:
+        """Cut out such a turn and compare everything around it."""
+        before, turn, after = shape.messages_before(), shape.make_turn(), shape.messages_after()
+        opening = self._find_opening(shape.make_chat(*before))
         if not opening:
             return False
-        signed = shape.chat(*before, replace(turn, replay=ReplayedTurn((), ())), *after)
+        marked = shape.make_chat(*before, replace(turn, replay=ReplayedTurn((), ())), *after)
         try:
-            plain, pieces = (
-                self._write(shape.story(), PROBE_LIMITS),
-                self._write(signed, PROBE_LIMITS),
-            )
+            plain = self._render(shape.make_conversation(), PROBE_LIMITS)
+            pieces = self._render(marked, PROBE_LIMITS)
         except DragomanError:
             return False
-        opener = TurnOpening(opening[1], opening[2] if len(opening) > 3 else "")
-        found, failed = locate_turns(pieces, [opener], self.ends)
-        if failed:
+        start_of_turn = TurnOpening(opening[1], opening[2] if len(opening) > 3 else "")
+        spans, missing = locate_turns(pieces, [start_of_turn], self.endings)
+        if missing:
             return False
-        start, end = found[0].start, found[0].end
+        start, end = spans[0].start, spans[0].end
         head, tail = [*map(remove_breaks, pieces[:start])], [*map(remove_breaks, pieces[end:])]
-        left, others = "".join([*head, *tail]), [flatten_content(one.content) for one in (*before, *after)]
-        others += ["zqearlier"] if shape.result else []
+        rest = "".join([*head, *tail])
+        others = [flatten_content(message.content) for message in (*before, *after)]
+        others += ["zqearlier"] if shape.after_result else []
         return (
             plain[:start] == head
             and plain[len(plain) - len(tail) :] == tail
-            and not any(word in left for word in OWN)
-            and all(left.count(text) >= others.count(text) for text in others if text)
+            and not any(word in rest for word in PROBED_WORDS)
+            and all(rest.count(text) >= others.count(text) for text in others if text)
             and head[-1].rstrip()[-7:] == opening[0].rstrip()[-7:]
         )
 
 
-def _shared(one: Sequence[str], two: Sequence[str]) -> list[str]:
-    """What both begin with."""
+def _common_start(left: Sequence[str], right: Sequence[str]) -> list[str]:
     count = 0
-    for first, second in zip(one, two, strict=False):
+    for first, second in zip(left, right, strict=False):
         if first != second:
             break
         count += 1
-    return list(one[:count])
+    return list(left[:count])
 
 
-def _key(chat: Chat) -> str | None:
-    """What an opening may depend on."""
-    given, last = chat.template_kwargs, chat.messages[-1].role
-    said = (last, bool(chat.tools), chat.tool_choice, chat.reasoning_effort, chat.thinking_budget)
-    key = f"{said}{sorted(given.items()) if given else ''}"
-    return key if len(key) <= LONG else None
+def _opening_key(chat: Chat) -> str | None:
+    """Return a key for everything that the opening of an answer may depend on."""
+    kwargs, last = chat.template_kwargs, chat.messages[-1].role
+    options = (
+        last,
+        bool(chat.tools),
+        chat.tool_choice,
+        chat.reasoning_effort,
+        chat.thinking_budget,
+    )
+    key = f"{options}{sorted(kwargs.items()) if kwargs else ''}"
+    return key if len(key) <= MAX_KEY else None
 
 
-def _first_mark(pieces: Sequence[Piece], opening: str) -> int | None:
-    """The first special token of the opening, or the one right before it, if it begins with text.
+def _first_special(pieces: Sequence[Piece], opening: str) -> int | None:
+    """Return the first special token of the opening.
 
-    What is between that one and the opening may be white space.
+    If the opening starts with text, that is the special token right before it; white space may lie
+    between the two.
     """
-    length, found = 0, None
-    for at in range(len(pieces) - 1, 0, -1):
-        piece = pieces[at]
+    length, first = 0, None
+    for index in range(len(pieces) - 1, 0, -1):
+        piece = pieces[index]
         if not isinstance(piece, str):
             break
         length += len(piece)
-        if at % 2 and length <= len(opening):
-            found = at
-        elif at % 2:
-            head = opening if found is None else opening.partition(str(pieces[found]))[0]
-            between = "".join(map(str, pieces[at + 1 :])).removesuffix(opening)
-            return found if between.strip() or (found is not None and not head) else at
-    return found
+        if index % 2 and length <= len(opening):
+            first = index
+        elif index % 2:
+            head = opening if first is None else opening.partition(str(pieces[first]))[0]
+            between = "".join(map(str, pieces[index + 1 :])).removesuffix(opening)
+            return first if between.strip() or (first is not None and not head) else index
+    return first

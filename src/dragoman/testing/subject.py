@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from dragoman.engines import capabilities_of
+from dragoman.engines import get_capabilities
 from dragoman.types import Capabilities, Engine, Job, Sampling, Step
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Subject:
         self, engine: Engine, make_job: MakeJob | None, patience: float, deterministic: bool
     ) -> None:
         self.engine = engine
-        self.can: Capabilities = capabilities_of(engine)
+        self.can: Capabilities = get_capabilities(engine)
         self.patience = patience
         self.deterministic = deterministic
         self._make_job = make_job

@@ -1,4 +1,4 @@
-"""Any engine, in a process of its own."""
+"""Any engine, in a child process."""
 
 from __future__ import annotations
 

@@ -1,29 +1,27 @@
-"""The process an engine lives in: `python -m dragoman.engines.subprocess.child FD PARENT`.
+"""The process that runs an engine: `python -m dragoman.engines.subprocess.child PARENT`.
 
-It makes the engine it is told to, runs jobs as they come, and sends what moved once for each step
-of the engine: the jobs of one step move within a moment of each other, which is waited for. While
-the parent does not read, what waits is merged, so that an engine is never held up and memory stays
-bounded by the answers. It ends when it is told to, and when the parent is gone: the socket closes,
-and where the system can, the kernel ends it too.
+It creates the engine it is sent, runs jobs as they come, and sends their steps once for each step
+of the engine: the jobs of one engine step move within a millisecond of each other, so the child
+waits that long. While the parent does not read, waiting steps are merged, so that the engine is
+never slowed down and memory stays bounded by the answers. The process ends when the parent says so
+and when the parent is gone: the socket closes, and where the system can, the kernel kills it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import importlib
 import inspect
 import logging
 import os
-import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from typing import Any
+from typing import Protocol
 
-from dragoman.engines import capabilities_of
+from dragoman.engines import get_capabilities
 from dragoman.engines.step_queue import MERGE_THRESHOLD, merge_steps
 from dragoman.engines.subprocess import messages
 from dragoman.errors import (
@@ -33,214 +31,223 @@ from dragoman.errors import (
     Unsupported,
     serialize_error,
 )
-from dragoman.types import Job, Step
+from dragoman.processes.child import die_with_parent, ignore_interrupts, open_parent_connection
+from dragoman.processes.framing import FrameDecoder, FramingError, encode_frame
+from dragoman.types import Engine, Job, Step
 
-log = logging.getLogger("dragoman.isolated")
+log = logging.getLogger("dragoman.engines.child")
 
-PR_SET_PDEATHSIG = 1
-MOMENT = 0.001  # seconds in which the jobs of one step of an engine move
-MAX_BUFFERED_BYTES = 1 << 18  # bytes that may wait in the socket before steps are merged instead
+COLLECT_SECONDS = 0.001  # in which the jobs of one engine step move
+MAX_BUFFERED_BYTES = 1 << 18  # in the socket, before steps are merged instead
+READ_BYTES = 1 << 16
+
+
+class _Transport(Protocol):
+    def get_write_buffer_size(self) -> int: ...
+
+
+class FrameWriter(Protocol):
+    """What `StepSender` needs of an `asyncio.StreamWriter`."""
+
+    @property
+    def transport(self) -> _Transport: ...
+    def write(self, data: bytes) -> None: ...
+    async def drain(self) -> None: ...
 
 
 class StepSender:
-    """Collects what moved and sends it once for each step of the engine."""
+    """Collects steps and sends them in one message for each step of the engine."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, writer: FrameWriter) -> None:
         self._writer = writer
-        self._moved: dict[int, list[Step]] = {}
+        self._steps: dict[int, list[Step]] = {}
         self._ended: list[tuple[int, SerializedError | None]] = []
-        self._planned = False
-        self._drained: asyncio.Task[None] | None = None
-        self.jobs = 0  # how many run
+        self._is_scheduled = False
+        self._drain_task: asyncio.Task[None] | None = None
+        self.running_jobs = 0
 
     def add(self, number: int, step: Step) -> None:
-        waiting = self._moved.setdefault(number, [])
+        waiting = self._steps.setdefault(number, [])
         waiting.append(step)
         if len(waiting) > MERGE_THRESHOLD:
-            self._moved[number] = merge_steps(waiting)
-        self._plan()
+            self._steps[number] = merge_steps(waiting)
+        self._schedule()
 
-    def end(self, number: int, note: SerializedError | None) -> None:
-        self._ended.append((number, note))
-        self._plan()
+    def end(self, number: int, error: SerializedError | None) -> None:
+        self._ended.append((number, error))
+        self._schedule()
 
-    def drop(self, number: int) -> None:
-        """Nobody wants this job's steps any more."""
-        self._moved.pop(number, None)
+    def discard(self, number: int) -> None:
+        """Drop the waiting steps of a cancelled job."""
+        self._steps.pop(number, None)
 
     def send(self, message: messages.ToParent) -> None:
-        self._writer.write(messages.encode_message(message))
+        self._writer.write(encode_frame(messages.encode_message(message)))
 
-    def _plan(self) -> None:
-        if not self._planned:
-            self._planned = True
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
             loop = asyncio.get_running_loop()
-            if self.jobs > 1:
-                loop.call_later(MOMENT, self._flush)
+            if self.running_jobs > 1:
+                loop.call_later(COLLECT_SECONDS, self._flush)
             else:
                 loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         if self._writer.transport.get_write_buffer_size() > MAX_BUFFERED_BYTES:
-            self._drained = asyncio.ensure_future(self._wait())
+            self._drain_task = asyncio.ensure_future(self._drain())
             return
-        self._planned = False
-        moved, ended = list(self._moved.items()), self._ended
-        self._moved, self._ended = {}, []
-        self.send(messages.StepBatch(moved, ended))
+        self._is_scheduled = False
+        batch = messages.StepBatch(list(self._steps.items()), self._ended)
+        self._steps, self._ended = {}, []
+        self.send(batch)
 
-    async def _wait(self) -> None:
+    async def _drain(self) -> None:
         with contextlib.suppress(ConnectionError):
             await self._writer.drain()
         self._flush()
 
 
-class Child:
-    """Does what the parent says."""
+class EngineServer:
+    """Runs the engine as the parent's messages say."""
 
-    def __init__(self, engine: Any, outbox: StepSender) -> None:
+    def __init__(self, engine: Engine, sender: StepSender) -> None:
         self._engine = engine
-        self._outbox = outbox
+        self._sender = sender
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def handle(self, message: messages.ToChild) -> bool:
-        """False when it is time to go."""
+        """Act on a message; False when the process must end."""
         match message:
             case messages.StartJob(number, job):
-                self._begin(number, self._run(number, job))
+                self._create_task(number, self._run_job(number, job))
             case messages.AdmitJob() | messages.EmbedInputs() | messages.TokenizeText():
-                self._begin(message.number, self._answer(message))
+                self._create_task(message.number, self._answer(message))
             case messages.CancelCall(number):
                 self._cancel(number)
             case messages.Ping():
-                self._outbox.send(messages.Pong())
+                self._sender.send(messages.Pong())
             case messages.Shutdown():
                 return False
             case messages.LoadEngine():
-                log.warning("a second greeting is ignored")
+                log.warning("ignored a second request to load an engine")
         return True
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         tasks = tuple(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        closing = getattr(self._engine, "aclose", None)
-        if closing is not None:
-            await closing()
+        close = getattr(self._engine, "aclose", None)
+        if close is not None:
+            await close()
 
-    def _begin(self, number: int, work: Any) -> None:
+    def _create_task(self, number: int, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks[number] = task
-        self._outbox.jobs = len(self._tasks)
-        task.add_done_callback(lambda _: self._finished(number))
+        self._sender.running_jobs = len(self._tasks)
+        task.add_done_callback(lambda _: self._remove_task(number))
 
-    def _finished(self, number: int) -> None:
+    def _remove_task(self, number: int) -> None:
         self._tasks.pop(number, None)
-        self._outbox.jobs = len(self._tasks)
+        self._sender.running_jobs = len(self._tasks)
 
     def _cancel(self, number: int) -> None:
         task = self._tasks.get(number)
         if task is not None:
             task.cancel()
-        self._outbox.drop(number)
+        self._sender.discard(number)
 
-    async def _run(self, number: int, job: Job) -> None:
-        note = None
+    async def _run_job(self, number: int, job: Job) -> None:
+        failure = None
         try:
             async with aclosing(self._engine.generate(job)) as steps:
                 async for step in steps:
-                    self._outbox.add(number, step)
+                    self._sender.add(number, step)
         except Exception as error:
-            note = told(error, f"job {job.id}")
-        self._outbox.end(number, note)
+            failure = _log_and_serialize(error, f"job {job.id}")
+        self._sender.end(number, failure)
 
-    async def _answer(self, question: messages.Call) -> None:
-        number = question.number
+    async def _answer(self, call: messages.EngineCall) -> None:
         try:
-            answer = messages.CallResult(number, await ask(self._engine, question))
+            result = messages.CallResult(call.number, await _call_engine(self._engine, call))
         except Exception as error:
-            answer = messages.CallResult(number, None, told(error, type(question).__name__.lower()))
-        self._outbox.send(answer)
+            failure = _log_and_serialize(error, type(call).__name__)
+            result = messages.CallResult(call.number, None, failure)
+        self._sender.send(result)
 
 
-async def ask(engine: Any, question: messages.Call) -> Any:
-    """Put a question to the engine's own methods."""
-    match question:
+async def _call_engine(engine: Engine, call: messages.EngineCall) -> object:
+    """Call the engine's method that the message stands for."""
+    match call:
         case messages.AdmitJob(_, job):
             return await engine.admit(job)
         case messages.EmbedInputs(_, inputs, adapters):
             extra = [adapters] if adapters else []
-            return await _method(engine, "embed")(inputs, *extra)
+            return await _get_method(engine, "embed")(inputs, *extra)
         case messages.TokenizeText(_, text, special):
-            return await _method(engine, "tokenize")(text, special)
+            return await _get_method(engine, "tokenize")(text, special)
 
 
-def _method(engine: Any, name: str) -> Any:
-    function = getattr(engine, name, None)
-    if function is None:
-        raise Unsupported(f"This model's engine cannot {name}.")
-    return function
+def _get_method(engine: Engine, name: str) -> Callable[..., Awaitable[object]]:
+    method: Callable[..., Awaitable[object]] | None = getattr(engine, name, None)
+    if method is None:
+        raise Unsupported(f"This model's engine does not support `{name}`.")
+    return method
 
 
-def told(error: Exception, where: str) -> SerializedError:
-    """The error as the parent hears it; what is none of ours goes to the log in full."""
+def _log_and_serialize(error: Exception, where: str) -> SerializedError:
+    """Serialize an error for the parent; log one that is not ours, whose details stay here."""
     if not isinstance(error, DragomanError):
         log.error("%s failed", where, exc_info=error)
     return serialize_error(error)
 
 
-async def make(hello: messages.LoadEngine) -> Any:
-    """The engine that `module:function` makes of the settings."""
-    module, _, function = hello.factory.partition(":")
-    made = getattr(importlib.import_module(module), function)(**hello.settings)
-    return await made if inspect.isawaitable(made) else made
+async def create_engine(message: messages.LoadEngine) -> Engine:
+    """Call `module:function` with the settings; the function may be async."""
+    module, _, function = message.factory.partition(":")
+    created = getattr(importlib.import_module(module), function)(**message.settings)
+    engine: Engine = await created if inspect.isawaitable(created) else created
+    return engine
 
 
-async def serve(sock: socket.socket) -> int:
-    """Make the engine and work until told to stop; what the process should exit with."""
-    reader, writer = await asyncio.open_connection(sock=sock)
-    frames, outbox = messages.Frames(), StepSender(writer)
-    child: Child | None = None
-    while data := await reader.read(1 << 16):
-        for body in frames.feed(data):
+async def serve(connection: socket.socket) -> int:
+    """Create the engine and serve the parent until it says stop; return the exit code."""
+    reader, writer = await asyncio.open_connection(sock=connection)
+    decoder, sender = FrameDecoder(messages.MAX_MESSAGE_BYTES), StepSender(writer)
+    server: EngineServer | None = None
+    while data := await reader.read(READ_BYTES):
+        for body in decoder.feed(data):
             message = messages.child_decoder.decode(body)
-            if child is None:
-                child = await _greet(message, outbox)
-                if child is None:
+            if server is None:
+                server = await _load(message, sender)
+                if server is None:
                     await writer.drain()
                     writer.close()
                     return 1
-            elif not child.handle(message):
-                await child.close()
+            elif not server.handle(message):
+                await server.aclose()
                 return 0
     return 1  # the parent is gone
 
 
-async def _greet(message: messages.ToChild, outbox: StepSender) -> Child | None:
+async def _load(message: messages.ToChild, sender: StepSender) -> EngineServer | None:
+    """Create the engine and report the outcome to the parent; None if it cannot be created."""
     if not isinstance(message, messages.LoadEngine):
-        raise messages.BadFrame("the first message is no greeting")
+        raise FramingError(f"the first message is {type(message).__name__}, not LoadEngine")
     try:
-        engine = await make(message)
+        engine = await create_engine(message)
     except Exception as error:
-        note = told(error, message.factory)
+        failure = _log_and_serialize(error, message.factory)
         if not isinstance(error, DragomanError):
-            note = serialize_error(ModelBroken("The engine could not be started."))
-        outbox.send(messages.LoadFailed(note))
+            failure = serialize_error(ModelBroken("The engine could not be started."))
+        sender.send(messages.LoadFailed(failure))
         return None
-    outbox.send(messages.EngineReady(capabilities_of(engine), os.getpid()))
-    return Child(engine, outbox)
+    sender.send(messages.EngineReady(get_capabilities(engine)))
+    return EngineServer(engine, sender)
 
 
-def die_with(parent: int) -> None:
-    """Be ended with the parent, where the system can do that."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def quickest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
+def _get_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     try:
         import uvloop
     except ImportError:
@@ -249,21 +256,21 @@ def quickest_loop() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def main() -> None:
-    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    die_with(parent)
+    connection = open_parent_connection()
+    ignore_interrupts()
+    die_with_parent(int(sys.argv[1]))
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     code = 1
     try:
-        with asyncio.Runner(loop_factory=quickest_loop()) as runner:
-            code = runner.run(serve(socket.socket(fileno=descriptor)))
+        with asyncio.Runner(loop_factory=_get_loop_factory()) as runner:
+            code = runner.run(serve(connection))
     except ConnectionError:
         pass
     except Exception:
-        log.exception("the engine's process ends")
+        log.exception("the engine process failed")
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # native threads may still run: they are not waited for
+    os._exit(code)  # native threads may still run; do not wait for them
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""Any engine, in a process of its own.
+"""Any engine, run in a child process.
 
-`Isolated` is an engine whose work is done by a child process. It starts the child, hands jobs over
-and steps back, and starts another child when one dies. So an engine that crashes, hangs or is
-killed costs the jobs it was working on and nothing else: each of them fails at once with
-`EngineDown`, and the next job waits for the new child.
+`SubprocessEngine` starts the child, sends it jobs and receives steps, and starts another child when
+one dies. So an engine that crashes, hangs or is killed costs the jobs it was working on and nothing
+else: each of them fails at once with `EngineDown`, and the next job waits for the new child.
 
-A child that dies over and over is started again ever more slowly. One that does not answer a ping
-within `heartbeat` seconds is killed: pings are answered by the child's event loop, so native work
-may take as long as it likes. The very first start is different: if the engine cannot be made, that
-is the model's fault, it is told as `ModelBroken`, and nothing is tried again.
+A child that dies repeatedly is restarted after ever longer delays. One that does not answer a ping
+within `heartbeat` seconds is killed; pings are answered by the child's event loop, so native work
+may take as long as it likes. The first start is different: an engine that cannot be created is the
+model's fault, which `start` reports as `ModelBroken`, and nothing is tried again.
 """
 
 from __future__ import annotations
@@ -16,213 +15,223 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.subprocess import messages
-from dragoman.engines.subprocess.connection import ChildConnection, checked
+from dragoman.engines.subprocess.connection import ChildConnection
 from dragoman.errors import EngineDown, ModelBroken
 from dragoman.types import Adapter, Capabilities, Job, Step
 
-ROUNDS = 3  # pings in a heartbeat
-State: TypeAlias = Literal["starting", "ready", "restarting", "stopped"]
+PINGS_PER_HEARTBEAT = 3
+REPORTED_LINES = 10  # of the engine's log, after a crash
+EngineState: TypeAlias = Literal["starting", "ready", "restarting", "stopped"]
 
 
 class Timing(Struct, frozen=True, kw_only=True):
-    """How long to wait for what, in seconds."""
+    """Time limits and delays, in seconds."""
 
     heartbeat: float = 30.0  # silence after which a child counts as hung
-    load_timeout: float = 900.0  # for making the engine
+    load_timeout: float = 900.0
     restart_wait: float = 5.0  # how long a job waits for an engine that is being restarted
-    first_restart_delay: float = 0.1  # before a restart; doubled each time
+    first_restart_delay: float = 0.1  # doubled each time
     max_restart_delay: float = 30.0
-    stable_after: float = 10.0  # a child that lived this long makes the next pause the first again
-    stop_timeout: float = 5.0  # for a child that was asked to stop
+    stable_after: float = 10.0  # a child that lived this long resets the delay
+    stop_timeout: float = 5.0  # for a child to stop by itself
 
 
 class SubprocessEngine:
-    """An engine behind a process boundary: `await start()`, then use it like any other."""
+    """An engine in a child process: `await start()`, then use it like any other."""
 
     def __init__(
-        self, factory: str, settings: dict[str, Any], *, name: str, timing: Timing | None = None
+        self,
+        factory: str,
+        settings: Mapping[str, object],
+        *,
+        name: str,
+        timing: Timing | None = None,
     ) -> None:
         self.name = name
-        self.state: State = "stopped"
+        self.state: EngineState = "stopped"
         self.restarts = 0
         self.capabilities = Capabilities()
         self.on_state_change: list[Callable[[SubprocessEngine], None]] = []
-        self._hello = messages.LoadEngine(factory, settings)
+        self._load = messages.LoadEngine(factory, dict(settings))
         self._timing = timing or Timing()
         self._log = logging.getLogger(f"dragoman.engine.{name}")
         self._connection: ChildConnection | None = None
-        self._up = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._is_up = asyncio.Event()
+        self._supervisor: asyncio.Task[None] | None = None
         self._retry_at = 0.0
 
     @property
     def pid(self) -> int | None:
         """The child's process id, while it is up."""
-        return self._connection.process.pid if self._connection is not None and self._up.is_set() else None
+        if self._connection is None or not self._is_up.is_set():
+            return None
+        return self._connection.process.pid
 
     @property
     def last_lines(self) -> list[str]:
-        """What the present child, or the one before it, printed last."""
-        return [] if self._connection is None else list(self._connection.said)
+        """The last lines that the present child, or the one before it, printed."""
+        return [] if self._connection is None else list(self._connection.process.last_lines)
 
     async def start(self) -> None:
-        """Start the child and wait until its engine is made."""
-        if self._keeper is not None:
-            raise RuntimeError("the engine was started before")
-        self._change("starting")
+        """Start the child and wait until its engine is created."""
+        if self._supervisor is not None:
+            raise RuntimeError("the engine is already started")
+        self._set_state("starting")
         try:
-            line = await self._open()
+            connection = await self._connect()
         except BaseException:
-            self._change("stopped")
+            self._set_state("stopped")
             raise
-        self._keeper = asyncio.create_task(self._keep(line))
+        self._supervisor = asyncio.create_task(self._supervise(connection))
 
     async def admit(self, job: Job) -> None:
-        line = await self._wait()
-        await line.ask(lambda number: messages.AdmitJob(number, job))
+        connection = await self._get_connection()
+        await connection.call(lambda number: messages.AdmitJob(number, job), object)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
-        line = await self._wait()
-        number, box = line.number(), StepQueue()
-        line.queues[number] = box
+        connection = await self._get_connection()
+        number, queue = connection.next_number(), StepQueue()
+        connection.queues[number] = queue
         try:
-            await line.send(messages.StartJob(number, job))
-            while steps := await box.take():
+            await connection.send(messages.StartJob(number, job))
+            while steps := await queue.take():
                 for step in steps:
                     yield step
         finally:
-            del line.queues[number]
-            if not box.ended:
-                line.post(messages.CancelCall(number))
+            del connection.queues[number]
+            if not queue.ended:
+                connection.post(messages.CancelCall(number))
 
     async def embed(
         self, inputs: Sequence[list[int] | str], adapters: Sequence[Adapter] = ()
     ) -> list[list[float]]:
-        line = await self._wait()
-        asked = list(inputs), list(adapters)
-        answer = await line.ask(lambda number: messages.EmbedInputs(number, *asked))
-        vectors: list[list[float]] = checked(answer, list[list[float]])
-        return vectors
+        connection = await self._get_connection()
+        arguments = list(inputs), list(adapters)
+        return await connection.call(
+            lambda number: messages.EmbedInputs(number, *arguments), list[list[float]]
+        )
 
     async def tokenize(self, text: str, special: bool) -> list[int]:
-        line = await self._wait()
-        answer = await line.ask(lambda number: messages.TokenizeText(number, text, special))
-        ids: list[int] = checked(answer, list[int])
-        return ids
+        connection = await self._get_connection()
+        return await connection.call(
+            lambda number: messages.TokenizeText(number, text, special), list[int]
+        )
 
     async def aclose(self) -> None:
-        """Stop the child: politely, then not."""
-        keeper, self._keeper = self._keeper, None
-        line = self._connection
-        self._change("stopped")
-        if keeper is not None:
-            keeper.cancel()
+        """Ask the child to stop, and kill it if it does not."""
+        supervisor, self._supervisor = self._supervisor, None
+        connection = self._connection
+        self._set_state("stopped")
+        if supervisor is not None:
+            supervisor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await keeper
-        if line is not None:
-            await self._stop(line)
+                await supervisor
+        if connection is not None:
+            await self._stop(connection)
 
-    async def _stop(self, line: ChildConnection) -> None:
-        line.post(messages.Shutdown())
-        line.fail(EngineDown("The engine has been stopped."))
-        ending = asyncio.ensure_future(line.finished())
+    async def _stop(self, connection: ChildConnection) -> None:
+        connection.post(messages.Shutdown())
+        connection.close(EngineDown("The engine has been stopped."))
+        exited = asyncio.ensure_future(connection.wait_exited())
         try:
-            await asyncio.wait({ending}, timeout=self._timing.stop_timeout)
+            await asyncio.wait({exited}, timeout=self._timing.stop_timeout)
         finally:
-            line.kill()
-            await ending
+            connection.process.kill()
+            await exited
 
-    async def _open(self) -> ChildConnection:
-        """A child that is ready, or the reason there is none."""
-        line = self._connection = await ChildConnection.open(self._hello, self._log)
+    async def _connect(self) -> ChildConnection:
+        """Start a child and wait until it is ready, or raise why it is not."""
+        connection = self._connection = await ChildConnection.open(self._load, self._log)
         try:
             async with asyncio.timeout(self._timing.load_timeout):
-                ready = await line.ready()
+                ready = await connection.wait_ready()
         except BaseException as error:
-            line.kill()
-            await line.finished()
-            for text in line.said:
-                self._log.error("its last words: %s", text)
+            connection.process.kill()
+            await connection.wait_exited()
+            self._log_output(connection.process.last_lines)
             if isinstance(error, TimeoutError):
                 raise ModelBroken("The engine took too long to load the model.") from None
             raise
-        line.on_down = self._lost
+        connection.on_close = self._note_disconnect
         self.capabilities = ready.capabilities
-        self._change("ready")
-        return line
+        self._set_state("ready")
+        return connection
 
-    def _lost(self) -> None:
+    def _note_disconnect(self) -> None:
         if self.state == "ready":
-            self._change("restarting")
+            self._set_state("restarting")
 
-    async def _keep(self, line: ChildConnection) -> None:
+    async def _supervise(self, connection: ChildConnection) -> None:
         """Watch the child, and replace it whenever it dies."""
-        loop, pause = asyncio.get_running_loop(), self._timing.first_restart_delay
+        loop, delay = asyncio.get_running_loop(), self._timing.first_restart_delay
         while True:
-            born = loop.time()
-            await self._watch(line)
-            self._report(line)
-            if loop.time() - born >= self._timing.stable_after:
-                pause = self._timing.first_restart_delay
+            started_at = loop.time()
+            await self._watch(connection)
+            self._report_exit(connection)
+            if loop.time() - started_at >= self._timing.stable_after:
+                delay = self._timing.first_restart_delay
             while True:
-                self._retry_at = loop.time() + pause
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, self._timing.max_restart_delay)
+                self._retry_at = loop.time() + delay
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, self._timing.max_restart_delay)
                 self.restarts += 1
                 try:
-                    line = await self._open()
+                    connection = await self._connect()
                     break
                 except Exception as error:
                     self._log.error("restart %d failed: %r", self.restarts, error)
 
-    async def _watch(self, line: ChildConnection) -> None:
-        """Until the child is gone; kill it if it hangs."""
-        ending = asyncio.ensure_future(line.finished())
-        missed = 0  # rounds in a row; by rounds, so that a pause of ours is not blamed on the child
+    async def _watch(self, connection: ChildConnection) -> None:
+        """Return when the child has exited; kill it if it hangs."""
+        exited = asyncio.ensure_future(connection.wait_exited())
+        missed = 0  # pings in a row: counted, so that a pause of ours is not blamed on the child
         try:
-            while not ending.done():
-                heard = line.heard
-                line.post(messages.Ping())
-                await asyncio.wait({ending}, timeout=self._timing.heartbeat / ROUNDS)
-                missed = missed + 1 if line.heard == heard else 0
-                if missed >= ROUNDS:
-                    self._log.error("the engine does not answer any more: it is killed")
-                    line.kill()
-            ending.result()
+            while not exited.done():
+                received = connection.process.received
+                connection.post(messages.Ping())
+                await asyncio.wait({exited}, timeout=self._timing.heartbeat / PINGS_PER_HEARTBEAT)
+                missed = missed + 1 if connection.process.received == received else 0
+                if missed >= PINGS_PER_HEARTBEAT:
+                    self._log.error("the engine does not respond; killing it")
+                    connection.process.kill()
+            exited.result()
         finally:
-            ending.cancel()
+            exited.cancel()
 
-    def _report(self, line: ChildConnection) -> None:
-        self._log.error("the engine's process ended with %s", line.process.returncode)
-        for text in list(line.said)[-10:]:
-            self._log.error("its last words: %s", text)
+    def _report_exit(self, connection: ChildConnection) -> None:
+        self._log.error("engine process exited with %s", connection.process.returncode)
+        self._log_output(list(connection.process.last_lines)[-REPORTED_LINES:])
 
-    async def _wait(self) -> ChildConnection:
-        """The line to a child that is up, soon, or `EngineDown`."""
+    def _log_output(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._log.error("engine log: %s", line)
+
+    async def _get_connection(self) -> ChildConnection:
+        """Return the connection to a child that is up, soon, or raise `EngineDown`."""
         if self.state == "restarting":
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._timing.restart_wait):
-                    await self._up.wait()
-        line = self._connection
-        if self.state == "ready" and line is not None and line.down is None:
-            return line
+                    await self._is_up.wait()
+        connection = self._connection
+        if self.state == "ready" and connection is not None and connection.error is None:
+            return connection
         if self.state == "stopped":
             raise EngineDown("The engine has been stopped.")
-        left = self._retry_at - asyncio.get_running_loop().time()
-        raise EngineDown("The engine is being restarted.", retry_after=max(1.0, round(left)))
+        remaining = self._retry_at - asyncio.get_running_loop().time()
+        raise EngineDown("The engine is being restarted.", retry_after=max(1.0, round(remaining)))
 
-    def _change(self, state: State) -> None:
+    def _set_state(self, state: EngineState) -> None:
         self.state = state
         if state == "ready":
-            self._up.set()
+            self._is_up.set()
         else:
-            self._up.clear()
-        for tell in self.on_state_change:
-            tell(self)
+            self._is_up.clear()
+        for notify in self.on_state_change:
+            notify(self)

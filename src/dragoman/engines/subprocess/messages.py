@@ -1,13 +1,12 @@
-"""What passes between an engine's process and ours.
+"""The messages between an engine's process and ours, as msgpack; `processes.framing` frames them.
 
-A frame is four bytes of length and a msgpack message, in either direction; nothing is pickled. A
-frame that says it is longer than any we would send is an error, before anything is read of it. All
-that moved in one turn of the child's loop, however many jobs and choices, is one `Turn`.
+Each call of an engine's method has a number, which its answers carry. Steps are batched: everything
+that the jobs yielded in one iteration of the child's event loop is one `StepBatch`.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -15,15 +14,14 @@ from msgspec import Struct
 from dragoman.errors import SerializedError, TooLarge
 from dragoman.types import Adapter, Capabilities, Job, Step
 
-LIMIT = 256 << 20  # bytes in a frame
-HEAD = 4
+MAX_MESSAGE_BYTES = 256 << 20
 
 
-class LoadEngine(Struct, frozen=True, array_like=True, tag="hello"):
-    """Which engine to make: `module:function`, and what to call it with."""
+class LoadEngine(Struct, frozen=True, array_like=True, tag="load"):
+    """Create the engine: the first message to a child. `factory` is `module:function`."""
 
     factory: str
-    settings: dict[str, Any]
+    settings: dict[str, object]
 
 
 class StartJob(Struct, frozen=True, array_like=True, tag="start"):
@@ -49,7 +47,7 @@ class TokenizeText(Struct, frozen=True, array_like=True, tag="tokenize"):
 
 
 class CancelCall(Struct, frozen=True, array_like=True, tag="cancel"):
-    """Close a job or a call."""
+    """Cancel a job or a call."""
 
     number: int
 
@@ -58,42 +56,39 @@ class Ping(Struct, frozen=True, array_like=True, tag="ping"):
     pass
 
 
-class Shutdown(Struct, frozen=True, array_like=True, tag="stop"):
+class Shutdown(Struct, frozen=True, array_like=True, tag="shutdown"):
     pass
 
 
 class EngineReady(Struct, frozen=True, array_like=True, tag="ready"):
     capabilities: Capabilities
-    pid: int
 
 
-class LoadFailed(Struct, frozen=True, array_like=True, tag="broken"):
-    """The engine could not be made."""
-
-    note: SerializedError
+class LoadFailed(Struct, frozen=True, array_like=True, tag="load_failed"):
+    error: SerializedError
 
 
-class StepBatch(Struct, frozen=True, array_like=True, tag="turn"):
-    """What moved, and what ended, since the last one."""
+class StepBatch(Struct, frozen=True, array_like=True, tag="steps"):
+    """The steps that jobs yielded, and the jobs that ended, since the last batch."""
 
     steps: list[tuple[int, list[Step]]]
     ended: list[tuple[int, SerializedError | None]] = []
 
 
 class CallResult(Struct, frozen=True, array_like=True, tag="result"):
-    """The answer to a question."""
+    """What a method returned or raised."""
 
     number: int
-    value: Any = None
-    note: SerializedError | None = None
+    value: object = None
+    error: SerializedError | None = None
 
 
 class Pong(Struct, frozen=True, array_like=True, tag="pong"):
     pass
 
 
-Call: TypeAlias = AdmitJob | EmbedInputs | TokenizeText
-ToChild: TypeAlias = LoadEngine | StartJob | Call | CancelCall | Ping | Shutdown
+EngineCall: TypeAlias = AdmitJob | EmbedInputs | TokenizeText
+ToChild: TypeAlias = LoadEngine | StartJob | EngineCall | CancelCall | Ping | Shutdown
 ToParent: TypeAlias = EngineReady | LoadFailed | StepBatch | CallResult | Pong
 
 _encoder = msgspec.msgpack.Encoder()
@@ -101,37 +96,8 @@ child_decoder: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChil
 parent_decoder: msgspec.msgpack.Decoder[ToParent] = msgspec.msgpack.Decoder(ToParent)
 
 
-class BadFrame(Exception):
-    """The other side sent something that is no frame of ours."""
-
-
 def encode_message(message: ToChild | ToParent) -> bytes:
     body = _encoder.encode(message)
-    if len(body) > LIMIT:
+    if len(body) > MAX_MESSAGE_BYTES:
         raise TooLarge("The request is too large for the engine.")
-    return len(body).to_bytes(HEAD, "big") + body
-
-
-class Frames:
-    """Cuts what was read into the bodies of frames."""
-
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._buffer = bytearray()
-        self._limit = limit
-
-    def feed(self, data: bytes) -> list[bytes]:
-        buffer = self._buffer
-        buffer += data
-        bodies, at = [], 0
-        while len(buffer) - at >= HEAD:
-            size = int.from_bytes(buffer[at : at + HEAD], "big")
-            if size > self._limit:
-                raise BadFrame(f"a frame of {size} bytes")
-            if len(buffer) - at - HEAD < size:
-                break
-            at += HEAD
-            bodies.append(bytes(buffer[at : at + size]))
-            at += size
-        if at:
-            del buffer[:at]
-        return bodies
+    return body

@@ -105,7 +105,7 @@ def _write_start(
         if order.starts_in_reasoning is None
         else order.starts_in_reasoning
     )
-    inside, silent = inside and not order.forbids_reasoning, order.forbids_reasoning
+    inside, silent = inside and not order.without_reasoning, order.without_reasoning
     calls = None
     if offers and order.tool_format is not None:
         calls = CallWriter(

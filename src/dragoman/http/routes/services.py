@@ -53,7 +53,9 @@ class Services:
     async def count_tokens(self, exchange: Exchange) -> None:
         dialect = await self._speaking(exchange)
         said = await self._app.read(exchange, dialect.to_count)
-        counted = Count(await count_prompt_tokens(replace(said, owner=exchange.owner), self._models))
+        counted = Count(
+            await count_prompt_tokens(replace(said, owner=exchange.owner), self._models)
+        )
         await exchange.answer(200, openai.encode(counted))
 
     async def _speaking(self, exchange: Exchange) -> Messages:

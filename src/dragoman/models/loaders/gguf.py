@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engines import capabilities_of, factory
+from dragoman.engines import get_capabilities, get_factory
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import DragomanError, ModelBroken
 from dragoman.models.catalog import ModelSource
@@ -103,7 +103,7 @@ def make_engine(source: ModelSource) -> Any:
     }
     said = {name: value for name, value in settings.items() if value is not None}
     try:
-        made_by = factory(chosen.engine or DEFAULT)
+        made_by = get_factory(chosen.engine or DEFAULT)
     except ValueError as error:
         raise ModelBroken(str(error)) from None
     return SubprocessEngine(made_by, said, name=source.id)
@@ -124,7 +124,7 @@ def read_model(path: Path) -> gguf.Header:
 
 
 async def prove_with(tokenizer: AnyTokenizer | None, engine: Any) -> AnyTokenizer | None:
-    if tokenizer is None or not capabilities_of(engine).tokenize:
+    if tokenizer is None or not get_capabilities(engine).tokenize:
         return tokenizer
     return await verify_tokenizer(tokenizer, engine)
 
@@ -133,7 +133,7 @@ def describe(
     source: ModelSource, header: gguf.Header, engine: Any, tokenizer: AnyTokenizer | None
 ) -> Model:
     """The model around its engine. A template that cannot be used is the model's fault."""
-    can = capabilities_of(engine)
+    can = get_capabilities(engine)
     template = template_of(source, header)
     formats = source.options.format, source.options.reasoning_format
     try:

@@ -23,6 +23,7 @@ from dragoman.errors import TemplateRejected
 from dragoman.prompt.special_tokens import MarkedText, SpecialTokenGuard
 from dragoman.prompt.template.budget import RenderBudget, RenderLimits
 from dragoman.prompt.template.template import ChatTemplate, TemplateFacts, compile_template
+from dragoman.types import Json
 
 TemplateMessage: TypeAlias = dict[str, Json]  # a message as templates see it
 Arguments: TypeAlias = Literal["dict", "text"]
@@ -147,7 +148,9 @@ class CapabilityProbe:
             left = self._limits.seconds - (time.thread_time() - started)
             self._limits = replace(self._limits, seconds=left)
 
-    def sees(self, turns: list[TemplateMessage], *words: str, tools: list[Any] | None = None) -> bool:
+    def sees(
+        self, turns: list[TemplateMessage], *words: str, tools: list[Any] | None = None
+    ) -> bool:
         """Do all the words arrive, in this order?"""
         text = self.render(turns, tools)
         at = 0

@@ -215,7 +215,10 @@ def _messages(said: ChatRequest) -> tuple[Message, ...]:
         raise BadRequest("`messages` must not be empty.", param="messages")
     messages = tuple(_message(one, f"messages[{i}]") for i, one in enumerate(said.messages))
     if said.response_prefix:
-        messages = (*messages, Message(role="assistant", content=text_content(said.response_prefix)))
+        messages = (
+            *messages,
+            Message(role="assistant", content=text_content(said.response_prefix)),
+        )
     return messages
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, Unsupported
 from dragoman.protocols.responses.decode.items import Items, kept
 from dragoman.protocols.responses.types import Item
+from dragoman.protocols.shared.content import MEDIA_TYPES
 from dragoman.protocols.shared.json_body import read
 from dragoman.protocols.shared.openai import Metadata, encode
 
@@ -60,7 +61,19 @@ def _kept(said: list[Item] | None) -> list[Item]:
     for i, item in enumerate(found):
         if item["type"] == "item_reference":
             raise BadRequest(f"`items[{i}]` must be an item itself.", param=f"items[{i}]")
+        _reject_media(item, f"items[{i}].content")
     return found
+
+
+def _reject_media(item: Item, at: str) -> None:
+    """Reject messages with media: every response that used the conversation would fail."""
+    if item["type"] != "message":
+        return
+    for i, part in enumerate(item["content"]):
+        if part["type"] in MEDIA_TYPES:
+            raise Unsupported(
+                f"Conversations store text only, not `{part['type']}`.", param=f"{at}[{i}]"
+            )
 
 
 def shown(name: str, created: int, metadata: bytes) -> bytes:

@@ -17,7 +17,7 @@ from dragoman.errors import DragomanError
 from dragoman.protocols.messages.decode import Asked, MessagesRequest, decode, to_count
 from dragoman.protocols.messages.encode import Count, Message, MessagesEncoder, event
 from dragoman.protocols.messages.errors import encode_error, error_status
-from dragoman.protocols.messages.reasoning import Signing
+from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Request
 
 __all__ = [
@@ -36,7 +36,7 @@ class Messages:
 
     ping = event("ping")
 
-    def __init__(self, signing: Signing, request_id: str | None = None) -> None:
+    def __init__(self, signing: ContentSigner, request_id: str | None = None) -> None:
         self._signing = signing
         self._request_id = request_id
 

@@ -1,238 +1,265 @@
-"""From messages made of blocks to the turns that templates know.
+"""Decode messages made of blocks into the messages that chat templates know.
 
-A turn of the user's that brings results of tools becomes a turn of the tool's for each of them, and
-then what the user says. Text in several blocks is joined. What is known but cannot be read by a
-model of text is refused by name if the user sent it; inside a tool's result it becomes a word that
-says so, since an agent sends its whole history every time and could never go on. Blocks that only
-the vendor's servers make are left out, with a warning.
+A user message that brings tool results becomes one tool message for each result, followed by the
+user's own content. Text of several blocks is joined. Blocks that only the vendor's servers produce
+are dropped, with a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import BadRequest, Unsupported
+from dragoman.errors import BadRequest
 from dragoman.protocols.messages import reasoning
-from dragoman.protocols.messages.reasoning import Signing
-from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.json_body import convert
-from dragoman.types import Message, ToolCall
+from dragoman.protocols.shared.content import (
+    ContentPartFields,
+    decode_media,
+    join_content,
+    merge_text,
+)
+from dragoman.protocols.shared.json_body import convert, require
+from dragoman.protocols.shared.signer import ContentSigner
+from dragoman.types import (
+    Content,
+    ContentPart,
+    Json,
+    Message,
+    TextPart,
+    ToolCall,
+    text_content,
+)
 
-BETWEEN = "\n\n"
-VOLATILE = "x-anthropic-billing-header"  # differs in every request, and would spoil the cache
-UNREADABLE = ("image", "document")
-NOTHING = msgspec.Raw(b"{}")
+SEPARATOR = "\n\n"
+BILLING_HEADER = "x-anthropic-billing-header"  # differs in every request: it would defeat the cache
+EMPTY_OBJECT = msgspec.Raw(b"{}")
 
 
-class Piece(Struct):
-    """A piece of something to read; which fields it has depends on its type."""
+class NestedBlock(Struct):
+    """A block inside a tool result, a document or a search result."""
 
     type: str
     text: str | None = None
     title: str | None = None
-    source: Any = None
-    content: Any = None
+    source: Json = None
+    content: Json = None
     tool_name: str | None = None
     # Accepted and without effect here.
-    cache_control: Any = None
+    cache_control: Json = None
 
 
-class Block(Piece):
-    """A piece of a message."""
+class ContentBlock(NestedBlock):
+    """A block of a message; which fields it has depends on its type."""
 
     thinking: str | None = None
     signature: str | None = None
     id: str | None = None
     name: str | None = None
-    input: msgspec.Raw = msgspec.field(default_factory=lambda: NOTHING)
+    input: msgspec.Raw = msgspec.field(default_factory=lambda: EMPTY_OBJECT)
     tool_use_id: str | None = None
     is_error: bool | None = None
 
 
-class Turn(Struct):
-    """One message."""
+class MessageParam(Struct):
+    """One message of the conversation."""
 
     role: str
-    content: str | list[Block]
+    content: str | list[ContentBlock]
 
 
-class Conversation:
-    """Takes turns down."""
+class ConversationDecoder:
+    """Collects the messages of a conversation, and warnings about what it drops."""
 
-    def __init__(self, signing: Signing) -> None:
-        self.turns: list[Message] = []
+    def __init__(self, signer: ContentSigner) -> None:
+        self.messages: list[Message] = []
         self.warnings: list[str] = []
-        self._signing = signing
+        self._signer = signer
 
-    def begin(self, said: str | list[Block] | None) -> None:
-        """The system prompt, without the line that differs in every request."""
-        if isinstance(said, str) and said.startswith(VOLATILE):
-            said = said.partition("\n")[2]
-        if isinstance(said, list):
-            said = [one for one in said if not (one.text or "").startswith(VOLATILE)]
-        text = self._joined(said or "", "system")
-        if text:
-            self.turns.append(Message(role="system", content=text))
+    def add_system(self, system: str | list[ContentBlock] | None) -> None:
+        """Add the system prompt without the line that differs in every request."""
+        if isinstance(system, str) and system.startswith(BILLING_HEADER):
+            system = system.partition("\n")[2]
+        if isinstance(system, list):
+            system = [b for b in system if not (b.text or "").startswith(BILLING_HEADER)]
+        content = self._decode_content(system or "", "system")
+        if content:
+            self.messages.append(Message(role="system", content=content))
 
-    def add(self, said: Turn, at: str) -> None:
-        match said.role:
+    def add(self, message: MessageParam, at: str) -> None:
+        match message.role:
             case "user":
-                self._user(said.content, f"{at}.content")
+                self._add_user(message.content, f"{at}.content")
             case "assistant":
-                self._assistant(said.content, f"{at}.content")
+                self._add_assistant(message.content, f"{at}.content")
             case "system":
-                text = self._joined(said.content, f"{at}.content")
-                self.turns.append(Message(role="system", content=text))
+                content = self._decode_content(message.content, f"{at}.content")
+                self.messages.append(Message(role="system", content=content))
             case _:
                 raise BadRequest(
                     f"`{at}.role` must be `user`, `assistant` or `system`.", param=f"{at}.role"
                 )
 
-    def close(self) -> bool:
-        """Whether the last turn is to be gone on with: it is the assistant's, and text."""
-        last = self.turns[-1]
+    def continues_last_message(self) -> bool:
+        """Return whether the answer continues the last message, an assistant message with text.
+
+        An assistant message at the end that is empty is dropped.
+        """
+        last = self.messages[-1]
         if last.role != "assistant" or last.tool_calls:
             return False
         if not last.content and not last.reasoning:
-            del self.turns[-1]
+            del self.messages[-1]
         return bool(last.content)
 
-    def _joined(self, said: str | Sequence[Piece], at: str) -> str:
-        if isinstance(said, str):
-            return said
-        texts = [self._text(block, f"{at}[{i}]") for i, block in enumerate(said)]
-        return BETWEEN.join(text for text in texts if text)
+    def _decode_content(self, content: str | Sequence[NestedBlock], at: str) -> Content:
+        if isinstance(content, str):
+            return text_content(content)
+        parts = [self._decode_block(block, f"{at}[{i}]") for i, block in enumerate(content)]
+        return _join_blocks(parts)
 
-    def _text(self, block: Piece, at: str) -> str | None:
-        """What a block says in words; None if nothing can be made of it."""
+    def _decode_block(self, block: NestedBlock, at: str) -> ContentPart | None:
+        """Decode a block that the model reads; None, with a warning, if it cannot be read."""
         match block.type:
             case "text":
-                return _required(block.text, f"{at}.text")
+                return TextPart(require(block.text, f"{at}.text"))
             case "search_result":
-                found = _plain(block.content, at)
-                heads = (block.title, block.source if isinstance(block.source, str) else None)
-                return "\n".join(text for text in (*heads, found) if text)
-            case "document" if (text := _document(block, at)) is not None:
-                return "\n".join(one for one in (block.title, text) if one)
+                source = block.source if isinstance(block.source, str) else None
+                return _join_lines(block.title, source, _decode_nested_text(block.content, at))
+            case "document" if (text := _decode_text_document(block, at)) is not None:
+                return _join_lines(block.title, text)
+            case "image" | "document":
+                return decode_media(ContentPartFields(block.type, source=block.source), at)
             case "compaction":
-                return block.content if isinstance(block.content, str) else None
-            case kind if kind in UNREADABLE:
-                raise Unsupported(f"This model reads text only, not `{kind}`.", param=at)
-        self._left_out(block, at)
+                return TextPart(block.content) if isinstance(block.content, str) else None
+        self.warnings.append(
+            f"`{at}` is ignored: blocks of type `{block.type[:64]}` are not supported."
+        )
         return None
 
-    def _left_out(self, block: Piece, at: str) -> None:
-        self.warnings.append(f"`{at}` is left out: nothing can be made of `{block.type[:64]}`.")
+    # User messages
 
-    # The user's turns
-
-    def _user(self, said: str | list[Block], at: str) -> None:
-        if isinstance(said, str):
-            self.turns.append(Message(role="user", content=said))
+    def _add_user(self, content: str | list[ContentBlock], at: str) -> None:
+        if isinstance(content, str):
+            self.messages.append(Message(role="user", content=text_content(content)))
             return
-        texts: list[str] = []
-        results = 0
-        for i, block in enumerate(said):
+        parts: list[ContentPart | None] = []
+        has_results = False
+        for i, block in enumerate(content):
             if block.type == "tool_result":
-                results += 1
-                self.turns.append(self._result(block, f"{at}[{i}]"))
-            elif text := self._text(block, f"{at}[{i}]"):
-                texts.append(text)
-        if texts or not results:
-            self.turns.append(Message(role="user", content=BETWEEN.join(texts)))
+                has_results = True
+                self.messages.append(self._decode_tool_result(block, f"{at}[{i}]"))
+            else:
+                parts.append(self._decode_block(block, f"{at}[{i}]"))
+        own = _join_blocks(parts)
+        if own or not has_results:
+            self.messages.append(Message(role="user", content=own))
 
-    def _result(self, block: Block, at: str) -> Message:
-        call = _required(block.tool_use_id, f"{at}.tool_use_id")
-        content = _content(block.content, at)
-        if isinstance(content, list):
-            shown = [self._shown(one, f"{at}.content[{i}]") for i, one in enumerate(content)]
-            content = BETWEEN.join(text for text in shown if text)
-        if block.is_error and content.lstrip()[:5].lower() != "error":
-            content = f"Error: {content}" if content else "Error"
-        return Message(role="tool", content=content, tool_call_id=call)
+    def _decode_tool_result(self, block: ContentBlock, at: str) -> Message:
+        call_id = require(block.tool_use_id, f"{at}.tool_use_id")
+        nested = _read_nested(block.content, at)
+        if isinstance(nested, str):
+            content = text_content(nested)
+        else:
+            content = _join_blocks(
+                [self._decode_result_block(b, f"{at}.content[{i}]") for i, b in enumerate(nested)]
+            )
+        if block.is_error:
+            content = _mark_as_error(content)
+        return Message(role="tool", content=content, tool_call_id=call_id)
 
-    def _shown(self, block: Piece, at: str) -> str | None:
-        """A piece of a tool's result."""
+    def _decode_result_block(self, block: NestedBlock, at: str) -> ContentPart | None:
         if block.type == "tool_reference":
-            return block.tool_name
-        try:
-            return self._text(block, at)
-        except Unsupported as error:
-            self.warnings.append(f"`{at}` is not shown to the model: {error.message}")
-            return openai.unshown(block.type)
+            return TextPart(block.tool_name or "")
+        return self._decode_block(block, at)
 
-    # The assistant's turns
+    # Assistant messages
 
-    def _assistant(self, said: str | list[Block], at: str) -> None:
-        """Texts were cut anywhere and are put together as they are."""
-        texts = [said] if isinstance(said, str) else []
-        recalled: list[str] = []
+    def _add_assistant(self, content: str | list[ContentBlock], at: str) -> None:
+        """Concatenate text blocks without a separator: they may be cut anywhere."""
+        parts: list[ContentPart] = []
+        reasonings: list[str] = []
         calls: list[ToolCall] = []
-        for i, block in enumerate(said if isinstance(said, list) else ()):
+        if isinstance(content, str):
+            parts, content = [TextPart(content)], []
+        for i, block in enumerate(content):
             where = f"{at}[{i}]"
             match block.type:
                 case "thinking":
-                    recalled += self._recalled(block, where)
+                    reasonings += self._decode_reasoning(block, where)
                 case "tool_use":
-                    calls.append(_call(block, where))
+                    calls.append(_decode_tool_use(block, where))
                 case "redacted_thinking":
                     pass
                 case _:
-                    texts.append(self._text(block, where) or "")
-        text = "".join(texts)
-        turn = Message(
+                    parts += [part] if (part := self._decode_block(block, where)) else []
+        message = Message(
             role="assistant",
-            content=None if calls and not text else text,
-            reasoning=BETWEEN.join(recalled) or None,
+            content=merge_text(parts),
+            reasoning=SEPARATOR.join(reasonings) or None,
             tool_calls=tuple(calls),
         )
-        self.turns.append(turn)
+        self.messages.append(message)
 
-    def _recalled(self, block: Block, at: str) -> list[str]:
-        thought = reasoning.recalled(block.thinking or "", block.signature or "", self._signing)
-        if thought is None:
-            self.warnings.append(f"`{at}` is not shown to the model: its signature is not ours.")
+    def _decode_reasoning(self, block: ContentBlock, at: str) -> list[str]:
+        text = reasoning.verify_reasoning(block.thinking or "", block.signature or "", self._signer)
+        if text is None:
+            self.warnings.append(
+                f"`{at}` is not shown to the model: its signature was not created by this server."
+            )
             return []
-        return [thought]
+        return [text]
 
 
-def _document(block: Piece, at: str) -> str | None:
-    """The text of a document that is nothing but text."""
+def _join_blocks(parts: Sequence[ContentPart | None]) -> Content:
+    """Join the parts of blocks, those without content left out."""
+    kept = [(part,) for part in parts if part is not None and part != TextPart("")]
+    return join_content(kept, SEPARATOR)
+
+
+def _join_lines(*texts: str | None) -> TextPart:
+    return TextPart("\n".join(text for text in texts if text))
+
+
+def _mark_as_error(content: Content) -> Content:
+    if not content:
+        return text_content("Error")
+    first = content[0]
+    if isinstance(first, TextPart) and first.text.lstrip()[:5].lower() == "error":
+        return content
+    return merge_text((TextPart("Error: "), *content))
+
+
+def _decode_text_document(block: NestedBlock, at: str) -> str | None:
+    """Return the text of a document that is plain text."""
     match block.source:
         case {"type": "text", "data": str(text)}:
             return text
         case {"type": "content", "content": content}:
-            return _plain(content, f"{at}.source")
+            return _decode_nested_text(content, f"{at}.source")
     return None
 
 
-def _plain(said: Any, at: str) -> str:
-    """The text inside a piece."""
-    content = _content(said, at)
-    if isinstance(content, str):
-        return content
-    return BETWEEN.join(piece.text for piece in content if piece.text)
+def _decode_nested_text(content: Json, at: str) -> str:
+    """Return the text of nested blocks; blocks of other kinds are left out."""
+    nested = _read_nested(content, at)
+    if isinstance(nested, str):
+        return nested
+    return SEPARATOR.join(block.text for block in nested if block.text)
 
 
-def _call(block: Block, at: str) -> ToolCall:
-    given = bytes(block.input).decode()
+def _decode_tool_use(block: ContentBlock, at: str) -> ToolCall:
+    arguments = bytes(block.input).decode()
     return ToolCall(
-        id=_required(block.id, f"{at}.id"),
-        name=_required(block.name, f"{at}.name"),
-        arguments="{}" if given == "null" else given,
+        id=require(block.id, f"{at}.id"),
+        name=require(block.name, f"{at}.name"),
+        arguments="{}" if arguments == "null" else arguments,
     )
 
 
-def _content(said: Any, at: str) -> str | list[Piece]:
-    content: str | list[Piece] | None = convert(said, str | list[Piece] | None, f"{at}.content")
-    return "" if content is None else content
-
-
-def _required(said: str | None, at: str) -> str:
-    if said is None:
-        raise BadRequest(f"`{at}` is required.", param=at, code="missing_required_parameter")
-    return said
+def _read_nested(content: Json, at: str) -> str | list[NestedBlock]:
+    nested: str | list[NestedBlock] | None = convert(
+        content, str | list[NestedBlock] | None, f"{at}.content"
+    )
+    return "" if nested is None else nested

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest
-from dragoman.protocols.messages.content import Block, Conversation, Turn
-from dragoman.protocols.messages.reasoning import Signing
+from dragoman.protocols.messages.content import ContentBlock, ConversationDecoder, MessageParam
 from dragoman.protocols.messages.tools import ToolChoice, ToolParam, chosen, offered
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.json_body import read
+from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Chat, Constraint, Request, Sampling
 
 SINGLE = "tool_choice.disable_parallel_tool_use"
@@ -49,9 +49,9 @@ class Asked(Struct, kw_only=True):
     """A conversation, and what may be said of how to go on with it."""
 
     model: Annotated[str, Meta(max_length=512)]
-    messages: Annotated[list[Turn], Meta(max_length=100_000)]
+    messages: Annotated[list[MessageParam], Meta(max_length=100_000)]
     max_tokens: openai.Count | None = None
-    system: str | list[Block] | None = None
+    system: str | list[ContentBlock] | None = None
     tools: Annotated[list[ToolParam], Meta(max_length=1024)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
@@ -94,16 +94,16 @@ class Effort(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-def decode(body: bytes, strict: bool, signing: Signing) -> Request:
+def decode(body: bytes, strict: bool, signing: ContentSigner) -> Request:
     return _request(read(body, MessagesRequest, strict), signing)
 
 
-def to_count(body: bytes, strict: bool, signing: Signing) -> Request:
+def to_count(body: bytes, strict: bool, signing: ContentSigner) -> Request:
     """A request that only wants its tokens counted."""
     return _request(read(body, Asked, strict), signing)
 
 
-def _request(said: Asked, signing: Signing) -> Request:
+def _request(said: Asked, signing: ContentSigner) -> Request:
     thinking = _thinking(said)
     shape = _shape(said)
     chat, warnings = conversation(said, thinking, shape, signing)
@@ -127,21 +127,21 @@ def _request(said: Asked, signing: Signing) -> Request:
 
 
 def conversation(
-    said: Asked, thinking: Effort, shape: Constraint | None, signing: Signing
+    said: Asked, thinking: Effort, shape: Constraint | None, signing: ContentSigner
 ) -> tuple[Chat, tuple[str, ...]]:
     """What the model's template turns into a prompt, and what was left out of it."""
     if not said.messages:
         raise BadRequest("`messages` must not be empty.", param="messages")
-    told = Conversation(signing)
-    told.begin(said.system)
+    decoder = ConversationDecoder(signing)
+    decoder.add_system(said.system)
     for i, turn in enumerate(said.messages):
-        told.add(turn, f"messages[{i}]")
-    goes_on = told.close()
+        decoder.add(turn, f"messages[{i}]")
+    goes_on = decoder.continues_last_message()
     offer = offered(said.tools)
     choice, unkept = chosen(said.tool_choice, offer)
     single = bool(said.tool_choice and said.tool_choice.disable_parallel_tool_use)
     chat = Chat(
-        messages=tuple(told.turns),
+        messages=tuple(decoder.messages),
         tools=offer.tools,
         tool_choice=choice.mode,
         allowed_tools=choice.callable,
@@ -164,7 +164,7 @@ def conversation(
         _check_going_on(chat, shape)
     if goes_on and single:
         unkept += (f"`{SINGLE}` has no effect on an answer that goes on with a message.",)
-    return chat, (*told.warnings, *offer.warnings, *unkept)
+    return chat, (*decoder.warnings, *offer.warnings, *unkept)
 
 
 def _check_going_on(chat: Chat, shape: Constraint | None) -> None:

@@ -17,8 +17,8 @@ from dragoman.errors import DragomanError
 from dragoman.events import Channel, Completion, Delta, Finish
 from dragoman.events import Usage as Spent
 from dragoman.protocols.messages import partial_json, reasoning
-from dragoman.protocols.messages.reasoning import Signing
 from dragoman.protocols.shared.openai import encode
+from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Request
 
 Kind: TypeAlias = Literal["text", "thinking", "tool_use"]
@@ -260,7 +260,7 @@ class MessagesEncoder:
         request: Request,
         model: str,
         prompt: int,
-        signing: Signing,
+        signing: ContentSigner,
         error: Callable[[DragomanError], bytes],
     ) -> None:
         self._id = f"msg_{uuid.uuid4().hex[:24]}"
@@ -268,7 +268,7 @@ class MessagesEncoder:
         self._prompt = prompt
         self._error = error
         self._sealed = sealed = request.encrypt_reasoning
-        self._signed = lambda said: reasoning.signature(said, signing, left_out=sealed)
+        self._signed = lambda said: reasoning.sign_reasoning(said, signing, omitted=sealed)
         self._frames = Frames(self._signed, sealed)
         self._stopped = Stopped()
         self._most = request.sampling.max_tokens

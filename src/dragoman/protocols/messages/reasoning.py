@@ -1,38 +1,26 @@
-"""Thoughts on their way to a client and back.
+"""Sign reasoning that goes to a client, and verify it when the client sends it back.
 
-A thought is told with a signature, and comes back with it in later turns. One that was not told by
-this server, to this client, is not shown to the model. A client may have thoughts left out; then
-the signature holds the thought itself, and what comes back is an empty thought with a signature.
+Reasoning is sent with a signature and comes back with it in later turns. Reasoning that this server
+did not send to this client is not shown to the model. A client may have reasoning omitted; then the
+signature contains the reasoning itself, encrypted, and an empty block with that signature comes back.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dragoman.protocols.shared.signer import ContentSigner
 
-TOLD = "thinking"
-LEFT_OUT = "thinking left out"
-
-
-class Signing(Protocol):
-    """Signs and seals for the client of a request; see `dragoman.seal`."""
-
-    def sign(self, purpose: str, data: bytes) -> str: ...
-
-    def verify(self, purpose: str, data: bytes, signature: str) -> bool: ...
-
-    def pack(self, purpose: str, data: bytes) -> str: ...
-
-    def unpack(self, purpose: str, text: str) -> bytes | None: ...
+SHOWN = "thinking"
+OMITTED = "thinking left out"  # part of the signature: existing signatures depend on it
 
 
-def signature(thought: str, signing: Signing, *, left_out: bool) -> str:
-    data = thought.encode()
-    return signing.pack(LEFT_OUT, data) if left_out else signing.sign(TOLD, data)
+def sign_reasoning(text: str, signer: ContentSigner, *, omitted: bool) -> str:
+    data = text.encode()
+    return signer.pack(OMITTED, data) if omitted else signer.sign(SHOWN, data)
 
 
-def recalled(thought: str, signature: str, signing: Signing) -> str | None:
-    """The thought that a client gave back; None if it is not one of ours."""
-    if thought:
-        return thought if signing.verify(TOLD, thought.encode(), signature) else None
-    data = signing.unpack(LEFT_OUT, signature)
+def verify_reasoning(text: str, signature: str, signer: ContentSigner) -> str | None:
+    """Return the reasoning that a client sent back; None if this server did not sign it."""
+    if text:
+        return text if signer.verify(SHOWN, text.encode(), signature) else None
+    data = signer.unpack(OMITTED, signature)
     return None if data is None else data.decode()

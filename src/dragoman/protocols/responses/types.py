@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
+
+from dragoman.protocols.shared.signer import ContentPacker
 
 Item: TypeAlias = dict[str, Any]
 
@@ -42,14 +44,6 @@ class Names:
         return tried
 
 
-class Sealing(Protocol):
-    """Seals texts for the owner of a request; see `dragoman.seal`."""
-
-    def pack(self, purpose: str, data: bytes) -> str: ...
-
-    def unpack(self, purpose: str, text: str) -> bytes | None: ...
-
-
 class Frame(Struct, frozen=True, kw_only=True):
     """What is certain of a response before the model says anything."""
 
@@ -62,7 +56,7 @@ class Frame(Struct, frozen=True, kw_only=True):
     summary: bool = False  # thoughts are also told as a summary
     most_calls: int | None = None  # `max_tool_calls`
     silent: bool = False  # the prompt is only read
-    sealing: Sealing | None = None  # for `reasoning.encrypted_content`
+    sealing: ContentPacker | None = None  # for `reasoning.encrypted_content`
 
 
 class RemoteCall(Struct, frozen=True):

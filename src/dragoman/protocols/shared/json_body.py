@@ -23,6 +23,7 @@ from dragoman.errors import BadRequest
 log = logging.getLogger("dragoman.protocols")
 
 T = TypeVar("T", bound=Struct)
+V = TypeVar("V")
 Fields: TypeAlias = dict[str, msgspec.Raw]
 
 LARGEST = 1 << 19  # bytes of a field
@@ -87,6 +88,17 @@ def convert(value: Any, kind: Any, at: str) -> Any:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise _explain(str(error), at) from None
+
+
+def missing_field(path: str) -> BadRequest:
+    return BadRequest(f"`{path}` is required.", param=path, code="missing_required_parameter")
+
+
+def require(value: V | None, path: str) -> V:
+    """Return the value of a required field, or raise an error that names it."""
+    if value is None:
+        raise missing_field(path)
+    return value
 
 
 def check_depth(value: Any, at: str) -> None:

@@ -92,7 +92,9 @@ class DemandingFields(openai.SamplingFields, kw_only=True):
     structural_tag: Any = None
 
 
-def demanded(said: DemandingFields, calls: bool = False) -> tuple[Constraint | None, tuple[str, ...]]:
+def demanded(
+    said: DemandingFields, calls: bool = False
+) -> tuple[Constraint | None, tuple[str, ...]]:
     """The shape of the answer, and what was said that it does not keep to, a sentence each.
 
     `calls`: the answer must be a tool call.

@@ -9,37 +9,30 @@ send what other servers gave them.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
-from dragoman.errors import BadRequest, Unsupported
+from dragoman.errors import BadRequest
 from dragoman.protocols.responses.secrets import without_secrets
-from dragoman.protocols.responses.types import Item, Sealing
+from dragoman.protocols.responses.types import Item
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.json_body import LARGEST, check_depth, convert
+from dragoman.protocols.shared.content import ContentPartFields, decode_content
+from dragoman.protocols.shared.json_body import LARGEST, check_depth, convert, missing_field
+from dragoman.protocols.shared.signer import ContentPacker
 
 Id: TypeAlias = Annotated[str, Meta(max_length=512)]
 RawTools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=1024)]
 Items: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=20_000)]
 
 TEXTS = ("text", "input_text", "output_text")
-MEDIA = ("input_image", "input_file", "input_audio", "image_url", "file", "computer_screenshot")
-
-
-class Part(Struct):
-    """A piece of a content."""
-
-    type: str
-    text: str | None = None
-    refusal: str | None = None
 
 
 class MessageItem(Struct):
     role: Literal["user", "assistant", "system", "developer"]
-    content: str | list[Part] | None = None
+    content: str | list[ContentPartFields] | None = None
 
 
 class FunctionCall(Struct):
@@ -59,7 +52,7 @@ class CustomCall(Struct):
 class CallOutput(Struct):
     """What came of a call; without an id it is of the first that is open."""
 
-    output: str | list[Part]
+    output: str | list[ContentPartFields]
     call_id: Id | None = None
 
 
@@ -183,12 +176,12 @@ def _whole(item: Item, at: str) -> Item:
         whole["status"] = "completed"
     match read:
         case MessageItem():
-            text(read.content, f"{at}.content")
+            decode_content(read.content, f"{at}.content")
             if read.content is None and read.role != "assistant":
-                raise _missing(f"{at}.content")
+                raise missing_field(f"{at}.content")
             whole["content"] = _parts(read.role, item.get("content"))
         case CallOutput():
-            heard(read.output, f"{at}.output")
+            decode_content(read.output, f"{at}.output")
         case AdditionalTools():
             _check_size(read.tools, f"{at}.tools")
             whole["tools"] = [without_secrets(tool) for tool in read.tools]
@@ -204,7 +197,7 @@ def _kind(item: Item, at: str) -> str:
         return "message"
     if item.keys() <= {"id", "type"}:
         return "item_reference"
-    raise _missing(f"{at}.type")
+    raise missing_field(f"{at}.type")
 
 
 def _short(item: Item, name: str, longest: int, at: str) -> str | None:
@@ -214,10 +207,6 @@ def _short(item: Item, name: str, longest: int, at: str) -> str | None:
         return said
     at = f"{at}.{name}"
     raise BadRequest(f"`{at}` must be a string of at most {longest} characters.", param=at)
-
-
-def _missing(at: str) -> BadRequest:
-    return BadRequest(f"`{at}` is required.", param=at, code="missing_required_parameter")
 
 
 def _check_size(tools: RawTools, at: str) -> None:
@@ -241,44 +230,12 @@ def _part(role: str, part: Item) -> Item:
     return {"annotations": []} | part | {"type": "output_text"}
 
 
-def text(said: str | Sequence[Part] | None, at: str = "") -> str:
-    """The text of a content, of which parts other than text are refused."""
-    if said is None or isinstance(said, str):
-        return said or ""
-    return "".join(_text(part, f"{at}[{i}]") for i, part in enumerate(said))
-
-
-def heard(said: str | Sequence[Part], at: str = "") -> tuple[str, list[str]]:
-    """The text of what a tool gave back, and which kinds of its parts are not in it."""
-    if isinstance(said, str):
-        return said, []
-    kinds = [part.type for part in said if part.type in MEDIA]
-    texts = [
-        openai.unshown(part.type) if part.type in MEDIA else _text(part, f"{at}[{i}]")
-        for i, part in enumerate(said)
-    ]
-    return "".join(texts), kinds
-
-
-def _text(part: Part, at: str) -> str:
-    if part.type in MEDIA:
-        raise Unsupported(f"This model reads text only, not `{part.type}`.", param=at)
-    if part.type not in (*TEXTS, "refusal"):
-        kind = part.type[:64]
-        raise BadRequest(f"`{at}.type` is not a kind of content: `{kind}`.", param=f"{at}.type")
-    name = "refusal" if part.type == "refusal" else "text"
-    found: str | None = getattr(part, name)
-    if found is None:
-        raise _missing(f"{at}.{name}")
-    return found
-
-
 def named(items: Iterable[Item]) -> list[str]:
     """The ids of items that are only referred to."""
     return [item["id"] for item in items if item["type"] == "item_reference"]
 
 
-def compaction(summary: str, sealing: Sealing) -> Item:
+def compaction(summary: str, sealing: ContentPacker) -> Item:
     """An item that stands for everything before it."""
     sealed = sealing.pack("compaction", msgspec.json.encode(Summary(summary)))
     return {"id": fresh("compaction"), "type": "compaction", "encrypted_content": sealed}

@@ -16,8 +16,10 @@ import msgspec
 from dragoman.errors import BadRequest
 from dragoman.protocols.responses.decode import items
 from dragoman.protocols.responses.decode.tools import remote_name
-from dragoman.protocols.responses.types import Item, Sealing
-from dragoman.types import Message, Role, ToolCall
+from dragoman.protocols.responses.types import Item
+from dragoman.protocols.shared.content import decode_content, join_content
+from dragoman.protocols.shared.signer import ContentPacker
+from dragoman.types import Content, Message, Role, ToolCall, text_content
 
 BETWEEN = "\n\n"
 SUMMARY = "This is a summary of the conversation so far:\n\n"
@@ -33,26 +35,26 @@ BUILT_IN_OUTPUT = tuple(f"{kind}_output" for kind in BUILT_IN)
 class Telling:
     """Takes the items of a conversation, oldest first."""
 
-    def __init__(self, flat: Callable[[str | None, str], str], sealing: Sealing) -> None:
+    def __init__(self, flat: Callable[[str | None, str], str], sealing: ContentPacker) -> None:
         self._flat = flat  # what the model calls a tool
         self._sealing = sealing
         self._said: list[Message] = []
         self._warnings: dict[str, None] = {}
         self._requests: dict[str, items.ApprovalRequest] = {}
         self._thoughts: list[str] = []
-        self._texts: list[str] = []
+        self._texts: list[Content] = []
         self._calls: list[ToolCall] = []
         self._results: list[Message] = []
 
     def messages(self, instructions: str | None) -> tuple[Message, ...]:
         """All of it; what a system says before anyone else is one message."""
         self._close()
-        heads = [instructions or ""]
+        heads = [text_content(instructions)]
         rest = 0
         while rest < len(self._said) and self._said[rest].role in ("system", "developer"):
-            heads.append(self._said[rest].content or "")
+            heads.append(self._said[rest].content)
             rest += 1
-        head = BETWEEN.join(text for text in heads if text)
+        head = join_content([content for content in heads if content], BETWEEN)
         first = [Message(role="system", content=head)] if head else []
         return (*first, *self._said[rest:])
 
@@ -65,7 +67,7 @@ class Telling:
         read: Any = msgspec.convert(item, items.READ[kind]) if kind in items.READ else None
         match kind:
             case "message":
-                self._message(read.role, items.text(read.content))
+                self._message(read.role, decode_content(read.content, f"{at}.content"))
             case "reasoning":
                 self._think(read)
             case "function_call":
@@ -75,10 +77,8 @@ class Telling:
                 name = self._flat(read.namespace, read.name)
                 self._call(read.call_id, name, _as_json({"input": read.input}))
             case "function_call_output" | "custom_tool_call_output":
-                text, unshown = items.heard(read.output)
-                for part in unshown:
-                    self._warn(f"What a tool gave back as `{part}` is not shown to the model.")
-                self._heard(_result(read.call_id, text))
+                content = decode_content(read.output, f"{at}.output")
+                self._heard(_result(read.call_id, content))
             case "mcp_call":
                 self._remote(item["id"], read, _outcome(read))
             case "mcp_approval_request":
@@ -94,12 +94,12 @@ class Telling:
             case _ if kind not in SILENT:
                 self._built_in(kind, item)
 
-    def _message(self, role: Role, text: str) -> None:
+    def _message(self, role: Role, content: Content) -> None:
         if role == "assistant":
             self._open()
-            self._texts.append(text)
+            self._texts.append(content)
         else:
-            self._heard(Message(role=role, content=text))
+            self._heard(Message(role=role, content=content))
 
     def _think(self, item: items.ReasoningItem) -> None:
         said = _all(item.content)
@@ -124,7 +124,7 @@ class Telling:
         """A call that has its result with it, so whatever is said next was said after that."""
         self._call(id_, remote_name(item.server_label, item.name), item.arguments)
         if outcome is not None:
-            self._results.append(_result(id_, outcome))
+            self._results.append(_result(id_, text_content(outcome)))
 
     def _answered(self, item: items.ApprovalResponse) -> None:
         """A call that was not approved is one that came to nothing; others are made first."""
@@ -140,7 +140,7 @@ class Telling:
         except msgspec.MsgspecError:
             self._warn(SEALED)
         else:
-            self._heard(Message(role="user", content=SUMMARY + found.summary))
+            self._heard(Message(role="user", content=text_content(SUMMARY + found.summary)))
 
     def _built_in(self, kind: str, item: Item) -> None:
         """Tools that we do not offer, in a conversation that began elsewhere."""
@@ -152,7 +152,7 @@ class Telling:
         elif kind in BUILT_IN_OUTPUT:
             output = item.get("output") or item.get("status") or ""
             told = output if isinstance(output, str) else _as_json(output)
-            self._heard(_result(id_, told))
+            self._heard(_result(id_, text_content(told)))
         else:
             self._warn(f"Items of type `{kind}` are left out.")
 
@@ -173,7 +173,7 @@ class Telling:
         if self._thoughts or self._texts or self._calls:
             turn = Message(
                 role="assistant",
-                content=BETWEEN.join(self._texts) if self._texts else None,
+                content=join_content(self._texts, BETWEEN),
                 reasoning=BETWEEN.join(self._thoughts) or None,
                 tool_calls=tuple(self._calls),
             )
@@ -182,8 +182,8 @@ class Telling:
         self._thoughts, self._texts, self._calls, self._results = [], [], [], []
 
 
-def _result(call: str | None, text: str) -> Message:
-    return Message(role="tool", content=text, tool_call_id=call)
+def _result(call: str | None, content: Content) -> Message:
+    return Message(role="tool", content=content, tool_call_id=call)
 
 
 def _all(parts: Iterable[items.ReasoningPart] | None) -> str:

@@ -26,9 +26,10 @@ from dragoman.protocols.responses.decode.fields import (
     ThinkingOptions,
 )
 from dragoman.protocols.responses.decode.messages import Telling
-from dragoman.protocols.responses.types import Item, Known, Sealing
+from dragoman.protocols.responses.types import Item, Known
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.json_body import check_depth, read
+from dragoman.protocols.shared.signer import ContentPacker
 from dragoman.types import Chat, Constraint, Message, Request, Tool
 
 LOGPROBS = "message.output_text.logprobs"
@@ -201,7 +202,7 @@ def to_request(
     history: Sequence[Item],
     *,
     owner: str,
-    sealing: Sealing,
+    sealing: ContentPacker,
     remote: Sequence[Tool] = (),
 ) -> Request:
     """The question, after what was said before; references in the items have been resolved."""

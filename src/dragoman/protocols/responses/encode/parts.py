@@ -13,8 +13,9 @@ import msgspec
 
 from dragoman.events import Channel, Delta, Token
 from dragoman.protocols.responses.encode.frames import Events
-from dragoman.protocols.responses.types import Item, Sealing
+from dragoman.protocols.responses.types import Item
 from dragoman.protocols.shared import openai
+from dragoman.protocols.shared.signer import ContentPacker
 
 
 class Output:
@@ -138,7 +139,7 @@ class Thought(Growing):
 
     channel: ClassVar[Channel] = "reasoning"
 
-    def __init__(self, output: Output, summary: bool, sealing: Sealing | None) -> None:
+    def __init__(self, output: Output, summary: bool, sealing: ContentPacker | None) -> None:
         super().__init__(output, "rs")
         self._summary = summary
         self._sealing = sealing

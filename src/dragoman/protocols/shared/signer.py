@@ -1,0 +1,21 @@
+"""What the wire APIs need of a signer, which the caller passes in; see `dragoman.signing`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class ContentPacker(Protocol):
+    """Encrypts content for the owner of a request, who can send it back but not read it."""
+
+    def pack(self, purpose: str, data: bytes) -> str: ...
+
+    def unpack(self, purpose: str, text: str) -> bytes | None: ...
+
+
+class ContentSigner(ContentPacker, Protocol):
+    """Also signs content that the owner of a request can read."""
+
+    def sign(self, purpose: str, data: bytes) -> str: ...
+
+    def verify(self, purpose: str, data: bytes, signature: str) -> bool: ...
