@@ -22,7 +22,7 @@ from dragoman.engines.llamacpp import gguf
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.from_gguf import backend_from_gguf
 from dragoman.tokenizers.tokenizer import tokenizer_from_gguf
-from dragoman.types import Chat, Message
+from dragoman.types import Chat, Message, text_content
 
 TURNS = 41
 WORDS = str.split(
@@ -41,7 +41,7 @@ def talk(dice: random.Random, turns: int) -> list[Message]:
             words[at] += dice.choice(".,;:") + dice.choice(
                 ["", "", "\n\n", f" {dice.random():.3f}"]
             )
-        made.append(Message(role="assistant" if turn % 2 else "user", content=" ".join(words)))
+        made.append(Message(role="assistant" if turn % 2 else "user", content=text_content(" ".join(words))))
     return made
 
 

@@ -17,7 +17,7 @@ from dragoman.engines.adapter import adapt
 from dragoman.errors import DragomanError
 from dragoman.http import server
 from dragoman.http.app import App
-from dragoman.http.auth import Keys
+from dragoman.http.auth import ApiKeys
 from dragoman.mcp import client
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
 from dragoman.models.catalog import ModelCatalog
@@ -96,7 +96,7 @@ def make_app(models: ModelRegistry, settings: Settings, local: bool) -> App:
     """The app with its keys. `local` guards the Host header of a server on this machine."""
     file = Path(settings.api_key_file) if settings.api_key_file else None
     try:
-        keys = Keys(settings.api_key, settings.admin_key, file)
+        keys = ApiKeys(settings.api_key, settings.admin_key, file)
     except (OSError, UnicodeDecodeError):
         raise StartupError("The key file cannot be read.") from None
     except ValueError as error:

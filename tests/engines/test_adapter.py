@@ -284,7 +284,9 @@ def test_d23_every_field_it_claims_reaches_the_engine(name: str) -> None:
     own = Own(answer("a", "stop"))
     play(own, job(**{name: value}))
     assert own.asked[0].sampling_params == {NAMES[name]: [4] if name == "stop_token_ids" else 1}
-    assert NAMES[name] in sampling_params(Sampling(seed=0, max_tokens=1).with_defaults(DEFAULT_SAMPLING))
+    assert NAMES[name] in sampling_params(
+        Sampling(seed=0, max_tokens=1).with_defaults(DEFAULT_SAMPLING)
+    )
 
 
 def test_what_it_does_not_claim_is_not_sent() -> None:

@@ -176,7 +176,13 @@ def test_a_job_crosses_unchanged(default_model: Path) -> None:
         sampling = Sampling(
             temperature=1.0, seed=2**40, logit_bias={300: 5.0, 400: -100.0}, max_tokens=4
         )
-        job = Job(id="a", prompt=prompt, sampling=sampling.with_defaults(DEFAULT_SAMPLING), logprobs=2, n=2)
+        job = Job(
+            id="a",
+            prompt=prompt,
+            sampling=sampling.with_defaults(DEFAULT_SAMPLING),
+            logprobs=2,
+            n=2,
+        )
         answers = []
         for _ in range(2):
             steps = [step async for step in engine.generate(job)]

@@ -223,6 +223,8 @@ def test_d2_steps_are_merged_while_the_parent_does_not_read() -> None:
 
 
 def test_errors_cross_as_data() -> None:
-    note = SerializedError("ContextOverflow", "too long", "messages", "context_length_exceeded", None)
+    note = SerializedError(
+        "ContextOverflow", "too long", "messages", "context_length_exceeded", None
+    )
     turn = wire.StepBatch([], [(1, note)])
     assert wire.parent_decoder.decode(wire.encode_message(turn)[4:]) == turn

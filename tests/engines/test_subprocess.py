@@ -221,7 +221,8 @@ def test_a_restart_that_fails_is_tried_again(tmp_path: Path) -> None:
     timing = Timing(first_restart_delay=0.01, restart_wait=0.05)
     settings = {"flag": str(flag)}
     with_engine(
-        SubprocessEngine("tests.support.odd_engines:fragile", settings, name="f", timing=timing), use
+        SubprocessEngine("tests.support.odd_engines:fragile", settings, name="f", timing=timing),
+        use,
     )
 
 
@@ -259,7 +260,9 @@ def test_d73_an_exception_fails_one_job_only() -> None:
         assert await engine.embed(["a"]) == [[1.0]]
         assert engine.pid == pid
 
-    with_engine(SubprocessEngine("tests.support.odd_engines:raising", {}, name="r", timing=QUICK), use)
+    with_engine(
+        SubprocessEngine("tests.support.odd_engines:raising", {}, name="r", timing=QUICK), use
+    )
 
 
 def gone(pid: int, within: float = 10.0) -> bool:
@@ -286,7 +289,9 @@ def test_the_child_is_gone_after_closing() -> None:
 def test_closing_ends_a_child_that_does_not_want_to() -> None:
     async def go() -> int:
         stubborn = Timing(stop_timeout=0.05)
-        engine = SubprocessEngine("tests.support.odd_engines:stubborn", {}, name="s", timing=stubborn)
+        engine = SubprocessEngine(
+            "tests.support.odd_engines:stubborn", {}, name="s", timing=stubborn
+        )
         await engine.start()
         pid = engine.pid
         await engine.aclose()
@@ -351,6 +356,8 @@ def test_what_the_child_prints_is_logged_and_kept(caplog: pytest.LogCaptureFixtu
             await engine.embed(["a"])
 
     with caplog.at_level("DEBUG", logger="dragoman.engine.talker"):
-        engine = SubprocessEngine("tests.support.odd_engines:talking", {}, name="talker", timing=QUICK)
+        engine = SubprocessEngine(
+            "tests.support.odd_engines:talking", {}, name="talker", timing=QUICK
+        )
         with_engine(engine, use)
     assert "said on standard error" in [record.getMessage() for record in caplog.records]

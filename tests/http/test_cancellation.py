@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.http.cancellation import Watches
-from dragoman.http.websocket_connection import Stall
+from dragoman.http.cancellation import RunRegistry
+from dragoman.http.closing import StallTimer
 from dragoman.testing import Reply, ScriptedEngine
 from dragoman.types import Job, Step
 from tests.support.serving import Running, chat, events, poll, scripted_app, serving
@@ -304,27 +304,27 @@ def buffer(monkeypatch: pytest.MonkeyPatch) -> Buffer:
 
 
 def test_a_reader_that_takes_all_and_is_given_more_stays(buffer: Buffer) -> None:
-    stall = Stall(buffer, 1.0)  # type: ignore[arg-type]
+    stall = StallTimer(buffer, 1.0)  # type: ignore[arg-type]
     for _ in range(20):
         buffer.size = 65_000
-        stall.watch()
+        stall.restart()
         buffer.wait(0.3)
         buffer.size = 0
     assert not buffer.aborted
 
 
 def test_a_reader_that_takes_some_of_it_stays(buffer: Buffer) -> None:
-    stall = Stall(buffer, 1.0)  # type: ignore[arg-type]
+    stall = StallTimer(buffer, 1.0)  # type: ignore[arg-type]
     buffer.size = 65_000
-    stall.watch()
+    stall.restart()
     for buffer.size in (30_000, 20_000):
         buffer.wait(1.0)
     buffer.size = 10_000  # little enough for more to be written, which is no pause yet
-    stall.took(more=True)
+    stall.on_buffer_drained(more_follows=True)
     buffer.size = 60_000
     buffer.wait(1.0)
     assert not buffer.aborted
-    stall.watch()
+    stall.restart()
     buffer.wait(0.9)
     assert not buffer.aborted
     buffer.wait(0.1)
@@ -332,9 +332,9 @@ def test_a_reader_that_takes_some_of_it_stays(buffer: Buffer) -> None:
 
 
 def test_the_end_of_an_answer_is_to_be_taken_too(buffer: Buffer) -> None:
-    stall = Stall(buffer, 1.0)  # type: ignore[arg-type]
+    stall = StallTimer(buffer, 1.0)  # type: ignore[arg-type]
     buffer.size = 10_000
-    stall.took(more=False)
+    stall.on_buffer_drained(more_follows=False)
     buffer.wait(1.0)
     assert buffer.aborted
 
@@ -342,7 +342,7 @@ def test_the_end_of_an_answer_is_to_be_taken_too(buffer: Buffer) -> None:
 def test_who_leaves_as_the_work_ends_interrupts_nothing_else() -> None:
     async def scenario() -> None:
         gone = asyncio.get_running_loop().create_future()
-        async with Watches().watch(gone):
+        async with RunRegistry().watch(gone):
             gone.set_result(None)  # heard of in the next round of the loop
         await asyncio.sleep(0)
         await asyncio.sleep(0)

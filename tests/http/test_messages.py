@@ -474,7 +474,10 @@ def test_a_single_call_that_cannot_be_had_is_refused_by_its_name() -> None:
 
 def test_what_the_vendors_servers_do_is_left_out() -> None:
     search: Any = {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}
-    with serving(ScriptedEngine("Hello."), chat_template=THINKER) as server, speaking(server) as client:
+    with (
+        serving(ScriptedEngine("Hello."), chat_template=THINKER) as server,
+        speaking(server) as client,
+    ):
         answer = client.messages.with_raw_response.create(**REQUEST, tools=[search, *TOOLS])
         assert "web_search_20250305" in answer.headers["x-dragoman-warning"]
         assert told(answer.parse())[0] == "Hello."

@@ -207,7 +207,9 @@ def test_a_stop_is_told() -> None:
         assert last["response"]["error"]["code"] == "server_is_overloaded"
 
 
-def test_leaving_ends_the_work(server: Running, socket: ClientConnection, engine: ScriptedEngine) -> None:
+def test_leaving_ends_the_work(
+    server: Running, socket: ClientConnection, engine: ScriptedEngine
+) -> None:
     said = {"type": "response.create", "model": "scripted", "input": "hang"}
     socket.send(json.dumps(said))
     while json.loads(socket.recv(timeout=20))["type"] != "response.output_text.delta":

@@ -11,20 +11,20 @@ import openai
 import pytest
 
 from dragoman.errors import DragomanError, TooLarge
-from dragoman.http.asgi import WEBSOCKET, Exchange
-from dragoman.http.auth import Keys
+from dragoman.http.asgi import WEBSOCKET, RequestContext
+from dragoman.http.auth import ApiKeys
 from dragoman.http.router import Route, Routes
 from tests.support.serving import scripted_app
 
 
-async def tell(exchange: Exchange) -> None:
+async def tell(exchange: RequestContext) -> None:
     """Answer with what the exchange knows of the request."""
     said = {"route": exchange.route, "params": exchange.params, "owner": exchange.owner}
     said |= {"query": exchange.query, "include": exchange.queries("include")}
     await exchange.answer(200, json.dumps(said).encode())
 
 
-async def large(exchange: Exchange) -> None:
+async def large(exchange: RequestContext) -> None:
     await exchange.body(10, 5)
 
 
@@ -223,7 +223,7 @@ SHOWN: list[tuple[dict[str, str], str | None]] = [
 def test_what_is_kept_belongs_to_the_key_that_was_accepted(
     headers: dict[str, str], key: str | None
 ) -> None:
-    keys = Keys(KEYS["api_key"], KEYS["admin_key"])
+    keys = ApiKeys(KEYS["api_key"], KEYS["admin_key"])
     response = get([route("/")], "/", headers=headers, options=KEYS)
     assert response.status_code == (401 if key is None else 200)
     if key is not None:
@@ -234,7 +234,7 @@ def test_what_is_kept_belongs_to_the_key_that_was_accepted(
 
 
 def test_owners_differ_and_without_keys_there_is_none() -> None:
-    keys = Keys(KEYS["api_key"], KEYS["admin_key"])
+    keys = ApiKeys(KEYS["api_key"], KEYS["admin_key"])
     assert len({keys.owner([key]) for key in (b"secret", b"other", b"boss", b"wrong")}) == 4
     assert keys.owner([b"wrong"]) == keys.owner([]) == ""
     assert get([route("/")], "/", headers={"x-api-key": "any"}).json()["owner"] == ""

@@ -22,24 +22,24 @@ from websockets.frames import Frame, Opcode
 from dragoman import runtime
 from dragoman.errors import BadRequest
 from dragoman.http.app import App
-from dragoman.http.asgi import WEBSOCKET, Exchange
+from dragoman.http.asgi import WEBSOCKET, RequestContext
 from dragoman.http.connection import Connection
 from dragoman.http.router import Route
-from dragoman.http.websocket import Socket
-from dragoman.http.websocket_connection import Upgraded
+from dragoman.http.websocket import WebSocketSession
+from dragoman.http.websocket_connection import WebSocketConnection
 from dragoman.testing import ScriptedEngine
 from tests.support.serving import Running, poll, running, scripted_app
 
 PATH = "/v1/talk"
-Talk = Callable[[Socket], Awaitable[None]]
+Talk = Callable[[WebSocketSession], Awaitable[None]]
 
 
-async def echo(socket: Socket) -> None:
+async def echo(socket: WebSocketSession) -> None:
     while True:
         await socket.send(await socket.receive())
 
 
-async def pour(socket: Socket) -> None:
+async def pour(socket: WebSocketSession) -> None:
     """Send without an end, on the first word."""
     await socket.receive()
     while True:
@@ -50,12 +50,12 @@ def talking(talk: Talk = echo, **options: Any) -> App:
     """An app with a WebSocket at a path, and a plain request beside it."""
     app = scripted_app(**options)
 
-    async def handler(exchange: Exchange) -> None:
+    async def handler(exchange: RequestContext) -> None:
         async with app.sockets.of(exchange) as socket:
             await socket.accept()
             await talk(socket)
 
-    async def plain(exchange: Exchange) -> None:
+    async def plain(exchange: RequestContext) -> None:
         await exchange.answer(200, b"plain")
 
     app.routes.add(Route(path=PATH, method=WEBSOCKET, handler=handler, summary="Talk."))
@@ -83,9 +83,9 @@ def nothing_open(server: Running) -> bool:
     return not (state.connections or state.tasks or len(server.app.sockets))
 
 
-def upgraded(server: Running) -> list[Upgraded]:
+def upgraded(server: Running) -> list[WebSocketConnection]:
     every: list[object] = list(server._server.server_state.connections)
-    return [one for one in every if isinstance(one, Upgraded)]
+    return [one for one in every if isinstance(one, WebSocketConnection)]
 
 
 @pytest.fixture(scope="module", name="server")
@@ -355,7 +355,7 @@ def test_a_message_that_drips_is_not_waited_for(strict: Running) -> None:
 def test_a_client_that_leaves_without_a_word_is_noticed() -> None:
     began = asyncio.Event()
 
-    async def work(socket: Socket) -> None:
+    async def work(socket: WebSocketSession) -> None:
         await socket.receive()
         began.set()
         await socket.gone()
@@ -389,7 +389,7 @@ def test_a_client_that_says_goodbye_is_no_error() -> None:
 def test_a_slow_reader_slows_the_sender_and_gets_everything() -> None:
     sent = 0
 
-    async def much(socket: Socket) -> None:
+    async def much(socket: WebSocketSession) -> None:
         nonlocal sent
         await socket.receive()
         for i in range(2000):
@@ -482,7 +482,7 @@ FAILING: list[tuple[Exception, int, str]] = [
 
 @pytest.mark.parametrize(("failure", "code", "counted_as"), FAILING)
 def test_a_handler_that_fails_closes_it(failure: Exception, code: int, counted_as: str) -> None:
-    async def fail(socket: Socket) -> None:
+    async def fail(socket: WebSocketSession) -> None:
         await socket.receive()
         raise failure
 
@@ -502,7 +502,7 @@ def test_a_handler_that_fails_closes_it(failure: Exception, code: int, counted_a
 
 
 def test_reading_and_writing_go_on_at_once() -> None:
-    async def count(socket: Socket) -> None:
+    async def count(socket: WebSocketSession) -> None:
         """Count, while being told to go on."""
 
         async def counting() -> None:
@@ -561,14 +561,14 @@ def test_a_hundred_leave_nothing_behind() -> None:
         assert not [
             one
             for one in gc.get_objects()
-            if (isinstance(one, Upgraded) and one._state is server._server.server_state)
+            if (isinstance(one, WebSocketConnection) and one._state is server._server.server_state)
             or (isinstance(one, Connection) and one.server_state is server._server.server_state)
-            or (isinstance(one, Socket) and one._sockets is server.app.sockets)
+            or (isinstance(one, WebSocketSession) and one._sockets is server.app.sockets)
         ]
 
 
 def test_stopping_closes_what_rests_at_once_and_the_rest_when_it_is_done() -> None:
-    async def work(socket: Socket) -> None:
+    async def work(socket: WebSocketSession) -> None:
         while True:
             await socket.receive()
             await socket.send(b"begun")
@@ -596,7 +596,7 @@ def test_stopping_closes_what_rests_at_once_and_the_rest_when_it_is_done() -> No
 
 
 def test_stopping_does_not_interrupt_work_whose_handler_listens() -> None:
-    async def work(socket: Socket) -> None:
+    async def work(socket: WebSocketSession) -> None:
         with socket.working():
             await socket.send(b"begun")
             assert await socket.receive() == b"finish"
@@ -627,7 +627,7 @@ def test_a_reader_that_takes_nothing_does_not_keep_the_server_from_stopping() ->
 
 
 def test_one_that_outlasts_the_drain_is_closed() -> None:
-    async def stuck(socket: Socket) -> None:
+    async def stuck(socket: WebSocketSession) -> None:
         await socket.send(b"begun")
         await socket.gone()
 

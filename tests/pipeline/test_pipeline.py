@@ -12,7 +12,7 @@ import pytest
 from dragoman.events import Completion, Delta
 from dragoman.pipeline import pipeline
 from dragoman.testing import ScriptedEngine
-from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Message, Request, Sampling
+from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Message, Request, Sampling, text_content
 from tests.protocols.test_decode import SAMPLING
 from tests.support.serving import Running, chat, serving
 
@@ -88,7 +88,7 @@ def test_d87_what_is_kept_of_a_streamed_answer_is_all_of_it(server: Running) -> 
         kept.add(delta)
 
     async def answer() -> None:
-        chat = Chat(messages=(Message(role="user", content="hi"),))
+        chat = Chat(messages=(Message(role="user", content=text_content("hi")),))
         request = Request(model="scripted", prompts=(chat,), stream=True)
         plan = await pipeline.prepare(request, models)
         try:

@@ -19,7 +19,7 @@ from dragoman.prompt.template.capabilities import (
     probe_capabilities,
 )
 from dragoman.prompt.template.template import ChatTemplate, compile_template
-from dragoman.types import Message, Role, Tool, ToolCall
+from dragoman.types import Message, Role, Tool, ToolCall, text_content
 from tests.support.paths import TESTS
 
 HERE = TESTS
@@ -32,7 +32,7 @@ def source(name: str) -> str:
 
 
 def say(role: Role, content: str | None = None, **more: Any) -> Message:
-    return Message(role=role, content=content, **more)
+    return Message(role=role, content=text_content(content), **more)
 
 
 def call(number: int, arguments: str | None = None) -> ToolCall:

@@ -11,7 +11,7 @@ import pytest
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.prompt.special_tokens import MixedText, join_texts, trust_text
 from dragoman.testing.byte_tokenizer import SPECIALS, ByteTokenizer
-from dragoman.types import Chat, Message, Tool, ToolCall
+from dragoman.types import Chat, Message, Tool, ToolCall, text_content
 from tests.support.paths import TEMPLATES
 
 TAGS = tuple(
@@ -26,12 +26,12 @@ def story(said: str) -> Chat:
     other = ToolCall(id="2", name="f", arguments=said)
     return Chat(
         messages=(
-            Message(role="system", content=said),
-            Message(role="user", content=said),
-            Message(role="assistant", content=said, tool_calls=(call, other)),
-            Message(role="tool", content=said, tool_call_id="1"),
-            Message(role="tool", content=said, tool_call_id="2"),
-            Message(role="user", content=said),
+            Message(role="system", content=text_content(said)),
+            Message(role="user", content=text_content(said)),
+            Message(role="assistant", content=text_content(said), tool_calls=(call, other)),
+            Message(role="tool", content=text_content(said), tool_call_id="1"),
+            Message(role="tool", content=text_content(said), tool_call_id="2"),
+            Message(role="user", content=text_content(said)),
         ),
         tools=(Tool(name=said, description=said, parameters=schema),),
     )

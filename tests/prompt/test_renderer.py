@@ -19,7 +19,7 @@ from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.prompt.token_cache import TokenCache
 from dragoman.testing import ByteTokenizer
 from dragoman.tokenizers import tokenizer
-from dragoman.types import Chat, Message, Prompt, Role, Tool, ToolCall
+from dragoman.types import Chat, Message, Prompt, Role, Tool, ToolCall, text_content
 from tests.support.bytes_tokenizer import FIRST, Bytes
 from tests.support.paths import TESTS
 
@@ -32,7 +32,7 @@ def source(name: str) -> str:
 
 
 def say(role: Role, content: str | None = None, **more: Any) -> Message:
-    return Message(role=role, content=content, **more)
+    return Message(role=role, content=text_content(content), **more)
 
 
 def chat(*messages: Message, **more: Any) -> Chat:
@@ -211,7 +211,7 @@ def test_d45_d46_only_the_template_decides_where_an_answer_starts(
 
     def inside(*more: Message, **chosen: Any) -> bool | None:
         settings: dict[str, Any] = {"template_kwargs": chosen} | (LAST if more else {})
-        one = Chat(messages=(Message(role="user", content=said), *more), **settings)
+        one = Chat(messages=(Message(role="user", content=text_content(said)), *more), **settings)
         rendered = asyncio.run(prompter.render(one))
         return asyncio.run(speech.begins(one, rendered, prompter)).inside
 

@@ -22,7 +22,7 @@ from dragoman.prompt.special_tokens import (
     trie_pattern,
 )
 from dragoman.tokenizers import tokenizer
-from dragoman.types import Chat, Message, Tool, ToolCall
+from dragoman.types import Chat, Message, Tool, ToolCall, text_content
 from tests.support.bytes_tokenizer import FIRST, Bytes
 from tests.support.paths import TESTS
 
@@ -36,7 +36,7 @@ def render(prompter: PromptRenderer, asked: Chat) -> RenderedPrompt:
 
 
 def user(text: str) -> Chat:
-    return Chat(messages=(Message(role="user", content=text),))
+    return Chat(messages=(Message(role="user", content=text_content(text)),))
 
 
 def specials_of(rendered: RenderedPrompt) -> list[int]:
@@ -64,10 +64,10 @@ def story(**said: str) -> Chat:
     answer, reasoning = get("assistant"), get("reasoning")
     return Chat(
         messages=(
-            Message(role="system", content=get("system")),
-            Message(role="user", content=get("user"), name=get("name")),
-            Message(role="assistant", content=answer, reasoning=reasoning, tool_calls=(call,)),
-            Message(role="tool", content=get("result"), tool_call_id=get("id")),
+            Message(role="system", content=text_content(get("system"))),
+            Message(role="user", content=text_content(get("user")), name=get("name")),
+            Message(role="assistant", content=text_content(answer), reasoning=reasoning, tool_calls=(call,)),
+            Message(role="tool", content=text_content(get("result")), tool_call_id=get("id")),
         ),
         tools=(Tool(name=get("tool"), description=get("about"), parameters=schema),),
         template_kwargs={
@@ -171,8 +171,8 @@ def test_marks_that_the_template_composes_are_still_read() -> None:
     )
     asked = Chat(
         messages=(
-            Message(role="user", content="user"),
-            Message(role="assistant", content="a", name="user"),
+            Message(role="user", content=text_content("user")),
+            Message(role="assistant", content=text_content("a"), name="user"),
         )
     )
     rendered = render(PromptRenderer(template, cutter), asked)

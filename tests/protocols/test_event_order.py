@@ -41,7 +41,7 @@ from dragoman.protocols.responses.encode.replay import replay
 from dragoman.protocols.responses.encode.resource import cancelled, failed
 from dragoman.protocols.responses.types import Frame, Known
 from dragoman.signing import Signer
-from dragoman.types import Chat, Message, Request
+from dragoman.types import Chat, Message, Request, text_content
 from tests.support.event_order import check_chat, check_messages, check_responses
 
 ANSWERS = 10_000
@@ -148,7 +148,7 @@ def made_up(seed: int) -> Run:
     )
     request = Request(
         model="m",
-        prompts=(Chat(messages=(Message(role="user", content="?"),)),),
+        prompts=(Chat(messages=(Message(role="user", content=text_content("?")),)),),
         logprobs=dice.choice([None, None, 2]),
         obfuscate=dice.random() < 0.2,
         include_usage=dice.random() < 0.5,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.protocols.messages import Messages, reasoning
 from dragoman.signing import Signer
-from dragoman.types import Chat, Message, Request, ToolCall
+from dragoman.types import Chat, Message, Request, ToolCall, text_content
 
 SEAL = Signer(b"k" * 32)
 MINE, THEIRS = SEAL.for_owner("me"), SEAL.for_owner("somebody else")
@@ -97,8 +97,8 @@ USE = {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": "x", "n":
 )
 def test_the_system_prompt_has_no_volatile_line(system: Any, expected: str | None) -> None:
     made = turns(USER, system=system)
-    leading = [] if expected is None else [Message(role="system", content=expected)]
-    assert list(made) == [*leading, Message(role="user", content="hi")]
+    leading = [] if expected is None else [Message(role="system", content=text_content(expected))]
+    assert list(made) == [*leading, Message(role="user", content=text_content("hi"))]
 
 
 def test_results_come_before_what_the_user_says() -> None:
@@ -112,13 +112,13 @@ def test_results_come_before_what_the_user_says() -> None:
     )
     call = ToolCall(id="t1", name="look", arguments='{"at": "x", "n": [1, 2.5]}')
     assert made == (
-        Message(role="user", content="hi"),
-        Message(role="assistant", content="Let me look.", tool_calls=(call,)),
-        Message(role="tool", content="seen", tool_call_id="t1"),
-        Message(role="user", content="first\n\nsecond"),
-        Message(role="system", content="Mind the time."),
-        Message(role="user", content="and?"),
-        Message(role="user", content="well?"),
+        Message(role="user", content=text_content("hi")),
+        Message(role="assistant", content=text_content("Let me look."), tool_calls=(call,)),
+        Message(role="tool", content=text_content("seen"), tool_call_id="t1"),
+        Message(role="user", content=text_content("first\n\nsecond")),
+        Message(role="system", content=text_content("Mind the time.")),
+        Message(role="user", content=text_content("and?")),
+        Message(role="user", content=text_content("well?")),
     )
 
 
@@ -141,7 +141,7 @@ def test_results_come_before_what_the_user_says() -> None:
     ],
 )
 def test_results_of_tools_have_many_forms(content: Any, expected: str) -> None:
-    assert told(content) == Message(role="tool", content=expected, tool_call_id="t1")
+    assert told(content) == Message(role="tool", content=text_content(expected), tool_call_id="t1")
 
 
 @pytest.mark.parametrize(

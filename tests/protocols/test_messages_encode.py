@@ -51,7 +51,7 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 
 def request(**fields: Any) -> Request:
-    chat = Chat(messages=(Turn(role="user", content="hi"),))
+    chat = Chat(messages=(Turn(role="user", content=text_content("hi")),))
     return Request(model="m", prompts=(chat,), **fields)
 
 

@@ -18,7 +18,7 @@ from dragoman.events import Delta, Usage
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked, Known
 from dragoman.protocols.responses.types import Item
-from dragoman.types import Adapter, Chat, Constraint, Message, Request, Tool, ToolCall
+from dragoman.types import Adapter, Chat, Constraint, Message, Request, Tool, ToolCall, text_content
 
 
 class Paper:
@@ -71,19 +71,19 @@ def refused(**fields: Any) -> BadRequest:
 
 
 def user(text: str) -> Message:
-    return Message(role="user", content=text)
+    return Message(role="user", content=text_content(text))
 
 
 def says(text: str | None = None, *calls: ToolCall, reasoning: str | None = None) -> Message:
-    return Message(role="assistant", content=text, tool_calls=calls, reasoning=reasoning)
+    return Message(role="assistant", content=text_content(text), tool_calls=calls, reasoning=reasoning)
 
 
 def result(call: str | None, text: str) -> Message:
-    return Message(role="tool", tool_call_id=call, content=text)
+    return Message(role="tool", tool_call_id=call, content=text_content(text))
 
 
 def system(text: str) -> Message:
-    return Message(role="system", content=text)
+    return Message(role="system", content=text_content(text))
 
 
 def message(role: str, content: Any, **more: Any) -> Item:
@@ -244,7 +244,7 @@ TOLD: list[tuple[list[Item], list[Message]]] = [
     ),
     (
         [message("user", "a"), message("developer", "D"), message("user", "b")],
-        [user("a"), Message(role="developer", content="D"), user("b")],
+        [user("a"), Message(role="developer", content=text_content("D")), user("b")],
     ),
 ]
 

@@ -38,8 +38,7 @@ from dragoman.types import (
     Request,
     Sampling,
     Tool,
-    ToolCall,
-)
+    ToolCall, text_content)
 from tests.support.paths import TESTS
 from tests.support.serving import chat as asking
 from tests.support.serving import serving
@@ -59,11 +58,11 @@ WEATHER = Tool(
         "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
     },
 )
-QUESTION = Message(role="user", content="Is it sunny in Paris?")
+QUESTION = Message(role="user", content=text_content("Is it sunny in Paris?"))
 
 
 def user(text: str) -> Message:
-    return Message(role="user", content=text)
+    return Message(role="user", content=text_content(text))
 
 
 # A client and a scripted model
@@ -148,7 +147,7 @@ class Talk:
         return [
             Message(
                 role="assistant",
-                content=choice.text or None,
+                content=text_content(choice.text or None),
                 tool_calls=tuple(
                     ToolCall(id=call.id, name=call.name, arguments=rewritten(call.arguments))
                     for call in choice.calls
@@ -173,7 +172,7 @@ class Talk:
 
     def result(self, text: str = "sunny") -> Message:
         [call] = self.messages[-1].tool_calls
-        return Message(role="tool", content=text, tool_call_id=call.id)
+        return Message(role="tool", content=text_content(text), tool_call_id=call.id)
 
 
 def rewritten(arguments: str) -> str:
@@ -205,7 +204,7 @@ def said_by(manner: Manner, text: str) -> list[int]:
 
 EXAMPLE = (  # a turn that the model never said
     user("Hello!"),
-    Message(role="assistant", content="Hi.", reasoning="Greet."),
+    Message(role="assistant", content=text_content("Hi."), reasoning="Greet."),
 )
 
 
@@ -257,11 +256,11 @@ TAGGED = MANNERS["tags as tokens"]
 # what a client makes of the turn, and whether that is still what the model said
 TELLINGS: dict[str, tuple[Callable[[Message], Message], bool]] = {
     "as it was": (lambda turn: turn, True),
-    "white space": (lambda turn: edited(turn, content="  \n"), True),
-    "an empty text": (lambda turn: edited(turn, content=""), True),
+    "white space": (lambda turn: edited(turn, content=text_content("  \n")), True),
+    "an empty text": (lambda turn: edited(turn, content=text_content("")), True),
     "the thought": (lambda turn: edited(turn, reasoning=f"{THOUGHT}\n"), True),
     "another thought": (lambda turn: edited(turn, reasoning="Hm."), False),
-    "a text": (lambda turn: edited(turn, content="Well."), False),
+    "a text": (lambda turn: edited(turn, content=text_content("Well.")), False),
     "another name": (lambda turn: called(turn, name="now"), False),
     "other arguments": (lambda turn: called(turn, arguments='{"city": "Rome"}'), False),
     "other numbers": (lambda turn: called(turn, arguments='{"city": "Paris", "days": 3}'), False),
@@ -272,7 +271,7 @@ TELLINGS: dict[str, tuple[Callable[[Message], Message], bool]] = {
     "no JSON": (lambda turn: called(turn, arguments="{"), False),
     "another id": (lambda turn: called(turn, id="call_1"), True),
     "two calls": (lambda turn: edited(turn, tool_calls=turn.tool_calls * 2), False),
-    "no call": (lambda turn: edited(turn, tool_calls=(), content="Yes."), False),
+    "no call": (lambda turn: edited(turn, tool_calls=(), content=text_content("Yes.")), False),
 }
 
 
@@ -288,7 +287,7 @@ def test_a_turn_is_put_back_if_the_client_tells_what_it_was_told(name: str) -> N
         made.messages[-1] = turn
         after = user("So?")
         if turn.tool_calls:
-            after = Message(role="tool", content="sunny", tool_call_id=turn.tool_calls[0].id)
+            after = Message(role="tool", content=text_content("sunny"), tool_call_id=turn.tool_calls[0].id)
         await made.say(after)
         assert made.reuse.recalled == same
         assert (made.prompt[: len(before)] == before) == same
@@ -302,7 +301,7 @@ def test_a_turn_is_put_back_if_the_client_tells_what_it_was_told(name: str) -> N
     asyncio.run(talk())
 
 
-EARLIER = (user("My PIN is 4711."), Message(role="assistant", content="Noted."))
+EARLIER = (user("My PIN is 4711."), Message(role="assistant", content=text_content("Noted.")))
 
 
 @pytest.mark.parametrize("change", ["owner", "last", "first", "before", "model", "adapter"])
@@ -480,7 +479,7 @@ def test_a_turn_that_has_no_clear_place_is_written_as_the_client_told_it(content
         return
     ids = tuple(b"Hm. It is.")
     said = ReplayedTurn(tuple((first.ids or [])[first.answer_start :]), ids)
-    turn = Message(role="assistant", content="It is.", replay=said)
+    turn = Message(role="assistant", content=text_content("It is."), replay=said)
     asked = Chat(messages=(QUESTION, turn, user("So?")))
     made = rendered(prompter, asked)
     plain = rendered(prompter, Chat(messages=(QUESTION, edited(turn, said=None), user("So?"))))
@@ -511,7 +510,7 @@ MARKS = re.compile(
 
 def real_prompter(template: str) -> PromptRenderer:
     """With every mark that the template writes as a token."""
-    turns = (QUESTION, Message(role="assistant", content="Yes."), user("So?"))
+    turns = (QUESTION, Message(role="assistant", content=text_content("Yes.")), user("So?"))
     asked = [Chat(messages=turns[:count], tools=(WEATHER,)) for count in (1, 3)]
     shown = [made.text for one in asked if (made := rendered(PromptRenderer(template, None), one))]
     marks = sorted({*MARKS.findall("".join([template, *shown]))} - {"<s>", "</s>"})
@@ -521,29 +520,29 @@ def real_prompter(template: str) -> PromptRenderer:
 
 
 CONVERSATIONS: dict[str, tuple[Message, ...]] = {
-    "a text": (Message(role="assistant", content="It is."), user("And now?")),
+    "a text": (Message(role="assistant", content=text_content("It is.")), user("And now?")),
     "a call": (
         Message(
             role="assistant",
             tool_calls=(ToolCall(id="call00001", name="weather", arguments=CALL),),
         ),
-        Message(role="tool", tool_call_id="call00001", content="It rains."),
+        Message(role="tool", tool_call_id="call00001", content=text_content("It rains.")),
     ),
     "no arguments": (
         Message(
             role="assistant",
             tool_calls=(ToolCall(id="call00001", name="weather", arguments="{}"),),
         ),
-        Message(role="tool", tool_call_id="call00001", content="It rains."),
+        Message(role="tool", tool_call_id="call00001", content=text_content("It rains.")),
     ),
     "a thought, too": (
         Message(
             role="assistant",
             reasoning="I must look.",
-            content="Wait.",
+            content=text_content("Wait."),
             tool_calls=(ToolCall(id="call00001", name="weather", arguments=CALL),),
         ),
-        Message(role="tool", tool_call_id="call00001", content="It rains."),
+        Message(role="tool", tool_call_id="call00001", content=text_content("It rains.")),
     ),
 }
 
@@ -599,9 +598,9 @@ def test_a_long_conversation_goes_on_in_real_templates() -> None:
     call = CONVERSATIONS["a call"]
     steps: list[tuple[Message, ...]] = [
         call,
-        (Message(role="assistant", content="It is."), user("Now?")),
-        (Message(role="assistant", content="See.", tool_calls=call[0].tool_calls), call[1]),
-        (Message(role="assistant", content="Yes."), user("So?")),
+        (Message(role="assistant", content=text_content("It is.")), user("Now?")),
+        (Message(role="assistant", content=text_content("See."), tool_calls=call[0].tool_calls), call[1]),
+        (Message(role="assistant", content=text_content("Yes.")), user("So?")),
     ]
     found: Counter[str] = Counter()
     for path in real_templates():
@@ -647,7 +646,7 @@ class Stories:
         calls = self._chance.choice([0, 0, 1, 1, 2])
         return Message(
             role="assistant",
-            content=self.word() if not calls or self.often(0.5) else None,
+            content=text_content(self.word() if not calls or self.often(0.5) else None),
             reasoning=self.word() if self.often(0.4) else None,
             tool_calls=tuple(self._call() for _ in range(calls)),
         )
@@ -659,7 +658,7 @@ class Stories:
 
     def after(self, turn: Message) -> list[Message]:
         made = [
-            Message(role="tool", content=self.word(), tool_call_id=call.id)
+            Message(role="tool", content=text_content(self.word()), tool_call_id=call.id)
             for call in turn.tool_calls
         ]
         return made if made and self.often(0.6) else [*made, user(self.word())]

@@ -417,7 +417,11 @@ def test_embeddings_depend_on_the_input_only() -> None:
 
 
 def test_tokenize() -> None:
-    assert asyncio.run(ScriptedEngine("x", tokens=True).tokenize("é<|im_end|>", True)) == [195, 169, 258]
+    assert asyncio.run(ScriptedEngine("x", tokens=True).tokenize("é<|im_end|>", True)) == [
+        195,
+        169,
+        258,
+    ]
     assert len(asyncio.run(ScriptedEngine("x").tokenize("one two, three", False))) == 4
 
 

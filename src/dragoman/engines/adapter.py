@@ -120,7 +120,9 @@ class Unguarded:
 
     async def _choice(self, job: Job, choice: int) -> AsyncGenerator[Step, None]:
         seed = job.sampling.seed
-        sampling = Sampling(seed=None if seed is None else seed + choice).with_defaults(job.sampling)
+        sampling = Sampling(seed=None if seed is None else seed + choice).with_defaults(
+            job.sampling
+        )
         async for step in self._engine.generate(replace(job, n=1, sampling=sampling)):
             if choice:  # a prompt is counted with its first choice
                 step = replace(step, prompt_tokens=None, cached_tokens=None)

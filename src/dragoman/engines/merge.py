@@ -14,7 +14,9 @@ from dragoman.types import Step
 log = logging.getLogger("dragoman.engines")
 
 
-async def merge_streams(streams: Sequence[AsyncGenerator[Step, None]]) -> AsyncGenerator[Step, None]:
+async def merge_streams(
+    streams: Sequence[AsyncGenerator[Step, None]],
+) -> AsyncGenerator[Step, None]:
     """Steps of all streams. Closing it closes every one; the first failure ends them all."""
     mailbox = StepQueue()
     left = len(streams)

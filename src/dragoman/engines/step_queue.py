@@ -103,7 +103,9 @@ class StepQueue:
         self._steps.extend(steps)
         if len(self._steps) > self._crowd:
             self._steps = merge_steps(self._steps)
-            self._crowd = max(MERGE_THRESHOLD, 2 * len(self._steps))  # many choices cannot be merged
+            self._crowd = max(
+                MERGE_THRESHOLD, 2 * len(self._steps)
+            )  # many choices cannot be merged
         self._notify()
 
     def end(self, error: DragomanError | None = None) -> None:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dragoman.grammar.regex.escape import escaped
+from dragoman.grammar.regex.escape import escape_regex
 from dragoman.output.spec import GAP
 
 # nothing is forced: working out what must come next costs as much as there is of it, at each token
@@ -95,15 +95,15 @@ class LarkBuilder:
 
     def add_punctuation(self, letters: str) -> str:
         """A sign with white space that may stand on both sides: one terminal costs little."""
-        return self.add_terminal(f"/{JSON_SPACE}{escaped(letters)}{JSON_SPACE}/", "SIGN")
+        return self.add_terminal(f"/{JSON_SPACE}{escape_regex(letters)}{JSON_SPACE}/", "SIGN")
 
     def add_opening_bracket(self, letters: str) -> str:
         """A bracket that opens, with white space that may follow."""
-        return self.add_terminal(f"/{escaped(letters)}{JSON_SPACE}/", "OPEN")
+        return self.add_terminal(f"/{escape_regex(letters)}{JSON_SPACE}/", "OPEN")
 
     def add_closing_bracket(self, letters: str) -> str:
         """A bracket that closes, with white space that may stand before it."""
-        return self.add_terminal(f"/{JSON_SPACE}{escaped(letters)}/", "CLOSE")
+        return self.add_terminal(f"/{JSON_SPACE}{escape_regex(letters)}/", "CLOSE")
 
     def add_optional_space(self) -> str:
         """White space that may be there, around marks."""

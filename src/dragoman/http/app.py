@@ -15,17 +15,17 @@ from msgspec.structs import replace
 
 from dragoman.config import LOOPBACK, Settings
 from dragoman.errors import DragomanError, ModelLoading, Unavailable, UnsupportedMedia
-from dragoman.http.asgi import Exchange, Receive, Scope, Send
-from dragoman.http.auth import Keys
+from dragoman.http.asgi import Receive, RequestContext, Scope, Send
+from dragoman.http.auth import ApiKeys
 from dragoman.http.metrics import Metrics, ModelState, RecallState
 from dragoman.http.middleware import HostGuard, KeyGuard, Outermost, exchange_of, host_name
-from dragoman.http.respond import Answering
+from dragoman.http.respond import Responder
 from dragoman.http.router import Handler, Route, Routes
 from dragoman.http.routes.chat import Chats
 from dragoman.http.routes.responses import Stateful
 from dragoman.http.routes.services import Services
 from dragoman.http.stream import Clock
-from dragoman.http.websocket import Sockets
+from dragoman.http.websocket import WebSocketSessions
 from dragoman.models.registry import ModelRegistry
 from dragoman.protocols import Dialect, messages
 from dragoman.protocols.completions import completions
@@ -47,7 +47,12 @@ class App:
     """The server as an ASGI callable."""
 
     def __init__(
-        self, models: ModelRegistry, settings: Settings, keys: Keys, local: bool, elsewhere: RemoteToolsConfig
+        self,
+        models: ModelRegistry,
+        settings: Settings,
+        keys: ApiKeys,
+        local: bool,
+        elsewhere: RemoteToolsConfig,
     ) -> None:
         self.models = models
         self.settings = settings
@@ -57,8 +62,8 @@ class App:
         self.metrics = Metrics(
             self._states, lambda: len(clock), lambda: models.workshop.stats, self._recalls
         )
-        self.answering = Answering(clock, self.metrics)
-        self.sockets = Sockets(settings.body_limit)
+        self.answering = Responder(clock, self.metrics)
+        self.sockets = WebSocketSessions(settings.body_limit)
         self.state = State(
             settings.store_url, StoreLimits(ttl=settings.store_ttl, size=settings.store_size)
         )
@@ -130,7 +135,7 @@ class App:
             restarts = getattr(engine, "restarts", 0)
             yield ModelState(model.id, up, model.gate.running, model.gate.waiting, restarts)
 
-    async def body(self, exchange: Exchange) -> bytes:
+    async def body(self, exchange: RequestContext) -> bytes:
         """The JSON body of a request."""
         kind = (exchange.header(b"content-type") or b"application/json").partition(b";")[0]
         packed = exchange.header(b"content-encoding") or b"identity"
@@ -138,7 +143,7 @@ class App:
             raise UnsupportedMedia("Send the body as plain `application/json`.")
         return await exchange.body(self.settings.body_limit, self.settings.receive_timeout)
 
-    async def read(self, exchange: Exchange, decode: Callable[[bytes, bool], T]) -> T:
+    async def read(self, exchange: RequestContext, decode: Callable[[bytes, bool], T]) -> T:
         """What a request says."""
         return await self.decoded(await self.body(exchange), decode)
 
@@ -149,10 +154,10 @@ class App:
         return await asyncio.to_thread(decode, body, self.settings.strict_params)
 
     def _generating(self, dialect: Dialect) -> Handler:
-        async def handler(exchange: Exchange) -> None:
+        async def handler(exchange: RequestContext) -> None:
             said = await self.read(exchange, dialect.decode)
             request = replace(said, owner=exchange.owner)
-            await self.answering.answer(
+            await self.answering.respond(
                 exchange, lambda: CompletionRun.prepare(dialect, request, self.models)
             )
 

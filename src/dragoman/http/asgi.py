@@ -41,7 +41,7 @@ STREAM_HEADERS = (
 )
 
 
-class Exchange:
+class RequestContext:
     """One request and its answer."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:

@@ -30,7 +30,7 @@ def checked(key: str) -> bytes:
     return key.strip().encode()
 
 
-class Keys:
+class ApiKeys:
     """API keys and admin keys. Without API keys everyone may ask."""
 
     def __init__(

@@ -21,7 +21,7 @@ class Disconnected(Exception):
     """The client has gone; there is nobody to answer."""
 
 
-class Watch:
+class ActiveRun:
     """Interrupts the task that works on a request, with a reason."""
 
     def __init__(self) -> None:
@@ -38,11 +38,11 @@ class Watch:
         self._task = None
 
 
-class Watches:
+class RunRegistry:
     """All requests that are worked on."""
 
     def __init__(self) -> None:
-        self._open: set[Watch] = set()
+        self._open: set[ActiveRun] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -57,9 +57,9 @@ class Watches:
             watch.interrupt(reason())
 
     @asynccontextmanager
-    async def watch(self, gone: Awaitable[None] | None) -> AsyncGenerator[Watch, None]:
+    async def watch(self, gone: Awaitable[None] | None) -> AsyncGenerator[ActiveRun, None]:
         """While this is open, the client's leaving ends the work with `Disconnected`."""
-        watch = Watch()
+        watch = ActiveRun()
         waiting = None if gone is None else asyncio.ensure_future(gone)
         if waiting is not None:
             waiting.add_done_callback(
@@ -80,7 +80,7 @@ class Watches:
                 self._idle.set()
 
     @staticmethod
-    def _why(watch: Watch) -> BaseException:
+    def _why(watch: ActiveRun) -> BaseException:
         """What a cancellation means: our own interruption, the server's, or an engine's mistake."""
         task = asyncio.current_task()
         if task is not None and watch.reason is not None and task.uncancel() == 0:

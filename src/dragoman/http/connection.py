@@ -24,7 +24,7 @@ from dragoman.errors import BadRequest, DragomanError, HeadersTooLarge, RequestT
 from dragoman.http.asgi import WRITER, Scope
 from dragoman.http.closing import LingeringClose, StallTimer
 from dragoman.http.router import Routes
-from dragoman.http.websocket_connection import Upgraded, handshake
+from dragoman.http.websocket_connection import WebSocketConnection, handshake
 from dragoman.protocols.shared import openai
 
 MOST_FIELDS = 100
@@ -167,7 +167,7 @@ class Connection(HttpToolsProtocol):
         self._stall.stop()
         self.connections.discard(self)
         self.parser = None  # type: ignore[assignment]  # it and we would keep each other alive
-        Upgraded(self, *asked, scope).begin(rest)
+        WebSocketConnection(self, *asked, scope).begin(rest)
         return True
 
     def _bound(self, size: int) -> None:

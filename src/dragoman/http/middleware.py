@@ -25,8 +25,8 @@ from dragoman.errors import (
     Unauthorized,
 )
 from dragoman.http import auth as keyring
-from dragoman.http.asgi import App, Exchange, Header, Receive, Scope, Send
-from dragoman.http.auth import Keys
+from dragoman.http.asgi import App, Header, Receive, RequestContext, Scope, Send
+from dragoman.http.auth import ApiKeys
 from dragoman.http.cancellation import Disconnected
 from dragoman.http.metrics import Metrics
 from dragoman.http.router import Routes
@@ -39,9 +39,9 @@ CLOSED_BY_CLIENT = 499
 PROBES = ("/health", "/health/live", "/health/ready", "/metrics")  # asked every few seconds
 
 
-def exchange_of(scope: Scope) -> Exchange:
+def exchange_of(scope: Scope) -> RequestContext:
     exchange = scope["dragoman"]
-    assert isinstance(exchange, Exchange)  # noqa: S101  # set by Outermost
+    assert isinstance(exchange, RequestContext)  # noqa: S101  # set by Outermost
     return exchange
 
 
@@ -54,7 +54,7 @@ class Outermost:
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send, request_id(scope))
+        exchange = RequestContext(scope, receive, send, request_id(scope))
         scope["dragoman"] = exchange
         self._routes.look_up(exchange)
         began = time.perf_counter()
@@ -73,7 +73,7 @@ class Outermost:
         finally:
             self._count(exchange, time.perf_counter() - began)
 
-    async def _fail(self, exchange: Exchange, error: DragomanError) -> None:
+    async def _fail(self, exchange: RequestContext, error: DragomanError) -> None:
         exchange.code = error.code or error.type
         if exchange.status is not None:
             return
@@ -84,7 +84,7 @@ class Outermost:
         except Disconnected:
             exchange.code = "client_disconnected"
 
-    def _count(self, exchange: Exchange, seconds: float) -> None:
+    def _count(self, exchange: RequestContext, seconds: float) -> None:
         metrics = self._metrics
         status = exchange.status or CLOSED_BY_CLIENT
         if exchange.code == "client_disconnected":
@@ -171,7 +171,7 @@ def origin_host(origin: bytes) -> str:
 class KeyGuard:
     """Asks for a key on every route that is not open, known or not."""
 
-    def __init__(self, app: App, keys: Keys) -> None:
+    def __init__(self, app: App, keys: ApiKeys) -> None:
         self._app = app
         self._keys = keys
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dragoman.errors import BadRequest
-from dragoman.http.asgi import Exchange
+from dragoman.http.asgi import RequestContext
 
 PAGE, MOST = 20, 100  # entries
 
 
-def number(exchange: Exchange, name: str, otherwise: int) -> int:
+def number(exchange: RequestContext, name: str, otherwise: int) -> int:
     said = exchange.query.get(name)
     if said is None:
         return otherwise
@@ -17,7 +17,7 @@ def number(exchange: Exchange, name: str, otherwise: int) -> int:
     return int(said)
 
 
-def paging(exchange: Exchange, order: str = "desc") -> tuple[int, bool]:
+def paging(exchange: RequestContext, order: str = "desc") -> tuple[int, bool]:
     """How many entries a page has, and whether the newest come first."""
     limit = number(exchange, "limit", PAGE)
     if not 1 <= limit <= MOST:

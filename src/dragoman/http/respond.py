@@ -15,8 +15,8 @@ from itertools import islice
 
 from dragoman.errors import DragomanError, Draining, EngineFailed
 from dragoman.events import Delta
-from dragoman.http.asgi import Exchange, Header
-from dragoman.http.cancellation import Disconnected, Watches
+from dragoman.http.asgi import Header, RequestContext
+from dragoman.http.cancellation import Disconnected, RunRegistry
 from dragoman.http.metrics import Metrics
 from dragoman.http.stream import Clock, Stream
 from dragoman.replay import PromptReuse
@@ -45,13 +45,13 @@ class Timing:
             self._metrics.spent += delta.usage
 
 
-class Answering:
+class Responder:
     """Answers the requests that make a model work."""
 
     def __init__(self, clock: Clock, metrics: Metrics) -> None:
         self._clock = clock
         self._metrics = metrics
-        self.watches = Watches()
+        self.watches = RunRegistry()
         self.drain: float | None = None  # seconds, once the server is stopping
 
     def stopping(self) -> Draining:
@@ -68,7 +68,9 @@ class Answering:
         async with self.watches.watch(gone()):
             yield
 
-    async def answer(self, exchange: Exchange, prepare: Callable[[], Awaitable[Run]]) -> None:
+    async def respond(
+        self, exchange: RequestContext, prepare: Callable[[], Awaitable[Run]]
+    ) -> None:
         """Prepare a piece of work, which may fail with a status, and tell what comes of it."""
         timing = self.timing()
         stream: Stream | None = None
@@ -87,7 +89,7 @@ class Answering:
             await last_words(stream, await work.fail(error))
 
     async def _run(
-        self, exchange: Exchange, work: Run, stream: Stream | None, timing: Timing
+        self, exchange: RequestContext, work: Run, stream: Stream | None, timing: Timing
     ) -> None:
         with closing(work), unbroken(f"request {exchange.request_id}"):
             if stream is None:

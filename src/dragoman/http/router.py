@@ -18,11 +18,11 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from dragoman.errors import DragomanError, MethodNotAllowed, NotFound
-from dragoman.http.asgi import WEBSOCKET, Exchange
+from dragoman.http.asgi import WEBSOCKET, RequestContext
 from dragoman.protocols.shared import openai
 
 Access: TypeAlias = Literal["open", "key", "admin"]
-Handler: TypeAlias = Callable[[Exchange], Awaitable[None]]
+Handler: TypeAlias = Callable[[RequestContext], Awaitable[None]]
 _PARAMETER = re.compile(r"\{(\w+)(?:\.\.\.)?\}")
 
 
@@ -138,7 +138,7 @@ class Routes:
         """Whether a WebSocket can be had there."""
         return WEBSOCKET in self.find(path).methods
 
-    def look_up(self, exchange: Exchange) -> None:
+    def look_up(self, exchange: RequestContext) -> None:
         """Tell an exchange what stands at its path, and how errors are written there."""
         exchange.match = match = self.find(exchange.path)
         route = match.route(exchange.method) or match.nearest
@@ -148,13 +148,13 @@ class Routes:
             exchange.status_of = route.status
 
     @staticmethod
-    def access(exchange: Exchange) -> Access:
+    def access(exchange: RequestContext) -> Access:
         """Who may ask; what does not exist is guarded like the rest."""
         route = found(exchange).route(exchange.method)
         return "key" if route is None else route.access
 
     @staticmethod
-    async def dispatch(exchange: Exchange) -> None:
+    async def dispatch(exchange: RequestContext) -> None:
         match = found(exchange)
         if not match.methods:
             raise NotFound("There is nothing at this path.")
@@ -168,7 +168,7 @@ class Routes:
         await route.handler(exchange)
 
 
-def found(exchange: Exchange) -> Match:
+def found(exchange: RequestContext) -> Match:
     assert isinstance(exchange.match, Match)  # noqa: S101  # looked up by Outermost
     return exchange.match
 

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter as now
 
-from dragoman.http.asgi import STREAM_HEADERS, WRITER, Exchange
+from dragoman.http.asgi import STREAM_HEADERS, WRITER, RequestContext
 from dragoman.http.cancellation import Disconnected
 
 
@@ -26,7 +26,7 @@ class Stream:
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: RequestContext,
         opening: list[bytes],
     ) -> None:
         self._exchange = exchange

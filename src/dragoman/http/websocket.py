@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 from dragoman.errors import DragomanError, Draining
-from dragoman.http.asgi import WRITER, Exchange, Message
+from dragoman.http.asgi import WRITER, Message, RequestContext
 from dragoman.http.cancellation import Disconnected
 
 IDLE = 3600.0  # seconds at rest before a socket is closed
@@ -32,10 +32,10 @@ GOODBYE = 1.0  # seconds to get a close through
 LONGEST_REASON = 123
 
 
-class Socket:
+class WebSocketSession:
     """One WebSocket."""
 
-    def __init__(self, exchange: Exchange, sockets: Sockets) -> None:
+    def __init__(self, exchange: RequestContext, sockets: WebSocketSessions) -> None:
         self._exchange = exchange
         self._sockets = sockets
         self._direct = exchange.scope.get(WRITER)
@@ -182,14 +182,14 @@ class Socket:
         self._news.set()
 
 
-class Sockets:
+class WebSocketSessions:
     """All WebSockets of a server."""
 
     def __init__(self, limit: int, idle: float = IDLE) -> None:
         self.limit = limit  # bytes of a message
         self.idle = idle
         self.draining: float | None = None  # seconds, once the server is stopping
-        self._open: set[Socket] = set()
+        self._open: set[WebSocketSession] = set()
         self._none = asyncio.Event()
         self._none.set()
 
@@ -214,13 +214,13 @@ class Sockets:
         await self._none.wait()
 
     @asynccontextmanager
-    async def of(self, exchange: Exchange) -> AsyncGenerator[Socket, None]:
+    async def of(self, exchange: RequestContext) -> AsyncGenerator[WebSocketSession, None]:
         """The socket of an exchange, to be accepted; it is closed when this is left.
 
         An error that comes after it was accepted is told by a code; a client that says goodbye is
         none.
         """
-        socket = Socket(exchange, self)
+        socket = WebSocketSession(exchange, self)
         self._open.add(socket)
         self._none.clear()
         try:

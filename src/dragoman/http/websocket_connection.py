@@ -50,7 +50,7 @@ def handshake(headers: Iterable[Header], limit: int) -> tuple[ServerProtocol, Re
     return (protocol, response) if response.status_code == 101 else None
 
 
-class Upgraded(asyncio.Protocol):
+class WebSocketConnection(asyncio.Protocol):
     """Frames on one side, ASGI on the other."""
 
     def __init__(

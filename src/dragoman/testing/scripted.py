@@ -330,7 +330,9 @@ def create(script: Any = "Hello.", **settings: Any) -> ScriptedEngine:
     """
     checked = msgspec.structs.asdict(msgspec.convert(settings, Settings))
     if isinstance(script, Mapping):
-        return ScriptedEngine({when: _from_plain(reply) for when, reply in script.items()}, **checked)
+        return ScriptedEngine(
+            {when: _from_plain(reply) for when, reply in script.items()}, **checked
+        )
     if isinstance(script, str | Reply):
         return ScriptedEngine(script, **checked)
     return ScriptedEngine([_from_plain(reply) for reply in script], **checked)

@@ -81,7 +81,7 @@ class StepSender:
         """Drop the waiting steps of a cancelled job."""
         self._steps.pop(number, None)
 
-    def send(self, message: messages.ToParent) -> None:
+    def send(self, message: messages.LoadReport | messages.ToParent) -> None:
         self._writer.write(encode_frame(messages.encode_message(message)))
 
     def _schedule(self) -> None:
@@ -181,7 +181,8 @@ async def _call_engine(engine: Engine, call: messages.EngineCall) -> object:
     """Call the engine's method that the message stands for."""
     match call:
         case messages.AdmitJob(_, job):
-            return await engine.admit(job)
+            await engine.admit(job)
+            return None
         case messages.EmbedInputs(_, inputs, adapters):
             extra = [adapters] if adapters else []
             return await _get_method(engine, "embed")(inputs, *extra)

@@ -28,7 +28,6 @@ from dragoman.errors import (
     deserialize_error,
     serialize_error,
 )
-from dragoman.processes.framing import FramingError
 from dragoman.processes.supervisor import ChildProcess
 
 T = TypeVar("T")
@@ -45,6 +44,7 @@ class ChildConnection:
             on_frame=self._receive,
             on_disconnect=self._disconnect,
         )
+        self._log = logger
         self.queues: dict[int, StepQueue] = {}
         self.error: DragomanError | None = None  # why the connection is closed
         self.on_close: Callable[[], None] | None = None
@@ -65,16 +65,16 @@ class ChildConnection:
         body = await asyncio.shield(self.process.ready)
         if body is None:
             raise self.error or _stopped_while_loading()
-        message = messages.parent_decoder.decode(body)
-        match message:
-            case messages.EngineReady():
-                self._is_loaded = True
-                return message
-            case messages.LoadFailed(error):
-                self.close(deserialize_error(error))
-                raise deserialize_error(error)
-            case _:
-                raise FramingError(f"the first message is {type(message).__name__}")
+        try:
+            message = messages.load_decoder.decode(body)
+        except msgspec.DecodeError as error:
+            self._log.error("the engine's process sent an invalid first message: %r", error)
+            raise _stopped_while_loading() from None
+        if isinstance(message, messages.LoadFailed):
+            self.close(deserialize_error(message.error))
+            raise deserialize_error(message.error)
+        self._is_loaded = True
+        return message
 
     async def send(self, message: messages.ToChild) -> None:
         body = messages.encode_message(message)
@@ -139,8 +139,6 @@ class ChildConnection:
                 self._set_result(number, value, _deserialize(error))
             case messages.Pong():
                 pass
-            case messages.EngineReady() | messages.LoadFailed():
-                raise FramingError("the engine was loaded twice")
 
     def _set_result(self, number: int, value: object, error: DragomanError | None) -> None:
         result = self._results.get(number)

@@ -89,14 +89,16 @@ class Pong(Struct, frozen=True, array_like=True, tag="pong"):
 
 EngineCall: TypeAlias = AdmitJob | EmbedInputs | TokenizeText
 ToChild: TypeAlias = LoadEngine | StartJob | EngineCall | CancelCall | Ping | Shutdown
-ToParent: TypeAlias = EngineReady | LoadFailed | StepBatch | CallResult | Pong
+LoadReport: TypeAlias = EngineReady | LoadFailed  # the first message from a child
+ToParent: TypeAlias = StepBatch | CallResult | Pong  # all others
 
 _encoder = msgspec.msgpack.Encoder()
 child_decoder: msgspec.msgpack.Decoder[ToChild] = msgspec.msgpack.Decoder(ToChild)
 parent_decoder: msgspec.msgpack.Decoder[ToParent] = msgspec.msgpack.Decoder(ToParent)
+load_decoder: msgspec.msgpack.Decoder[LoadReport] = msgspec.msgpack.Decoder(LoadReport)
 
 
-def encode_message(message: ToChild | ToParent) -> bytes:
+def encode_message(message: ToChild | LoadReport | ToParent) -> bytes:
     body = _encoder.encode(message)
     if len(body) > MAX_MESSAGE_BYTES:
         raise TooLarge("The request is too large for the engine.")

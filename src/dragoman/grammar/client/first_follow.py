@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 
 from dragoman.grammar.client.lark_parser import Called, Expr, Grammar, Leaf, Options, Row, Times
-from dragoman.grammar.regex.automaton import Machine, TooComplex
-from dragoman.grammar.regex.char_sets import holds
+from dragoman.grammar.regex.automaton import Automaton, TooComplex
+from dragoman.grammar.regex.char_sets import contains
 
 END = Leaf("")  # what follows the last leaf
 MOST = 400_000  # leaves that are looked at
@@ -17,7 +17,7 @@ class Follow:
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
-        self._machines: dict[str | int, Machine] = {}
+        self._machines: dict[str | int, Automaton] = {}
         self._looked = 0
         self._empty: set[str] = set()  # rules that may say nothing
         self._firsts: dict[str, set[Leaf]] = {name: set() for name in grammar.rules}
@@ -37,7 +37,7 @@ class Follow:
             grew = grew or len(known) > before
         return grew
 
-    def machine(self, leaf: Leaf) -> Machine:
+    def machine(self, leaf: Leaf) -> Automaton:
         if leaf.said not in self._machines:
             patterns = self._grammar.patterns
             self._machines[leaf.said] = patterns.machine(self._grammar.number(leaf))
@@ -163,8 +163,8 @@ class Follow:
         for leaf, after in self._followers.items():
             machine = self.machine(leaf)
             if END in after and any(
-                machine.ends[to] and holds(letters, letter)
-                for leads in machine.leads
+                machine.ends[to] and contains(letters, letter)
+                for leads in machine.transitions
                 for letters, to in leads
             ):
                 return True

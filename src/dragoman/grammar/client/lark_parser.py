@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from dragoman.grammar.regex.automaton import Patterns
-from dragoman.grammar.regex.char_sets import folded
+from dragoman.grammar.regex.char_sets import fold_case
 from dragoman.grammar.regex.regex_parser import Expression, NotRewritten
 
 _TOKEN = re.compile(
@@ -153,7 +153,7 @@ class Grammar:
         if not token.endswith("i"):
             return Leaf(letters)
         one = self.patterns.one
-        return Leaf(self.patterns.row(one(folded(((ord(each),) * 2,))) for each in letters))
+        return Leaf(self.patterns.row(one(fold_case(((ord(each),) * 2,))) for each in letters))
 
     def placed(self, leaf: Leaf) -> Leaf:
         """The same leaf in a place of its own."""

@@ -14,7 +14,7 @@ from dragoman.grammar.client.lark_parser import Called, Expr, Grammar, Leaf, Opt
 from dragoman.grammar.client.terminal_writer import Leaves
 from dragoman.grammar.client.text_syntax import Between, Quotes
 from dragoman.grammar.lark_builder import EMPTY, LarkBuilder, format_repeat, join_alternatives
-from dragoman.grammar.regex.char_sets import Letters, in_class, met
+from dragoman.grammar.regex.char_sets import CharSet, to_regex_class, intersect
 
 
 class Rewriting:
@@ -61,10 +61,10 @@ class Rewriting:
         if not letters:
             return None
 
-        def one(some: Letters) -> str:
-            plain = met(some, spelling.plain)
-            ways = [in_class(plain)] if plain else []
-            return f"(?:{'|'.join([*ways, *spelling.escapes(met(some, spelling.special))])})"
+        def one(some: CharSet) -> str:
+            plain = intersect(some, spelling.plain)
+            ways = [to_regex_class(plain)] if plain else []
+            return f"(?:{'|'.join([*ways, *spelling.escapes(intersect(some, spelling.special))])})"
 
         return self.lark.add_terminal(f"/{patterns.written(leaf.said, one)}/", "TEXT")
 

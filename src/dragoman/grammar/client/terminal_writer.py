@@ -20,9 +20,9 @@ from dragoman.grammar.client.first_follow import Follow
 from dragoman.grammar.client.lark_parser import Grammar, Leaf
 from dragoman.grammar.client.text_syntax import Between, Quotes
 from dragoman.grammar.lark_builder import LarkBuilder, join_alternatives, quote_literal
-from dragoman.grammar.regex.automaton import Machine, TooComplex
-from dragoman.grammar.regex.char_sets import in_class, met, without
-from dragoman.grammar.regex.escape import escaped
+from dragoman.grammar.regex.automaton import Automaton, TooComplex
+from dragoman.grammar.regex.char_sets import to_regex_class, intersect, subtract
+from dragoman.grammar.regex.escape import escape_regex
 
 MOST_PIECES = 5_000
 
@@ -97,7 +97,7 @@ class Leaves:
             pending = spelling.pending(leaf.said)
             return (pending,) if pending else ()
         letters = self._grammar.patterns.letters(leaf.said)
-        return () if letters is not None and not met(letters, spelling.firsts) else spelling.begun
+        return () if letters is not None and not intersect(letters, spelling.firsts) else spelling.begun
 
     def _text(self, said: str, endings: frozenset[str]) -> Ways:
         if not said:
@@ -114,11 +114,11 @@ class Leaves:
         found, plain = [], ""
         for letter in said:
             one = ((ord(letter), ord(letter)),)
-            if not met(one, self._spelling.special):
+            if not intersect(one, self._spelling.special):
                 plain += letter
                 continue
             found += [quote_literal(plain)] if plain else []
-            ways = [in_class(some)] if (some := met(one, self._spelling.plain)) else []
+            ways = [to_regex_class(some)] if (some := intersect(one, self._spelling.plain)) else []
             ways += self._spelling.escapes(one)
             found.append(self._lark.add_terminal(f"/{'|'.join(ways)}/", "PIECE"))
             plain = ""
@@ -129,7 +129,7 @@ class Leaves:
         letters = self._grammar.patterns.letters(number)
         if letters == ():
             return Ways()
-        if letters is not None and not met(letters, self._spelling.special):
+        if letters is not None and not intersect(letters, self._spelling.special):
             said = self._lexeme(number)
             return Ways(said, said)
         if letters is not None and isinstance(self._spelling, Quotes):
@@ -181,7 +181,7 @@ class Leaves:
         if self._pieces > MOST_PIECES:
             raise TooComplex
 
-    def _rules_of(self, machine: Machine, endings: frozenset[str]) -> Ways:
+    def _rules_of(self, machine: Automaton, endings: frozenset[str]) -> Ways:
         """The rules of a machine: one for each state, of all that leads to it."""
         start = State(0)
         steps: dict[State, dict[State, list[str]]] = {}  # to, from, expressions
@@ -210,7 +210,7 @@ class Leaves:
         for state, name in names.items():
             self._lark.define(name, " | ".join(leading(state)))
         spelling = self._spelling
-        breaks = [escaped(one) for one in spelling.breaks] if isinstance(spelling, Between) else []
+        breaks = [escape_regex(one) for one in spelling.breaks] if isinstance(spelling, Between) else []
         whole = [said for state in ends for said in leading(state, breaks)]
         return Ways(
             join_alternatives(names[state] for state in ends) if ends else None,
@@ -218,43 +218,43 @@ class Leaves:
         )
 
     def _steps(
-        self, machine: Machine, state: State, endings: frozenset[str]
+        self, machine: Automaton, state: State, endings: frozenset[str]
     ) -> Iterator[tuple[State, str]]:
         """Pieces that may follow a state: what each leads to, and its regular expression."""
         spelling = self._spelling
-        for letters, to in machine.leads[state.at]:
-            if not state.pending and (plain := met(letters, spelling.plain)):
-                yield _at(machine, to), in_class(plain) + self._loop(machine, to)
+        for letters, to in machine.transitions[state.at]:
+            if not state.pending and (plain := intersect(letters, spelling.plain)):
+                yield _at(machine, to), to_regex_class(plain) + self._loop(machine, to)
             if isinstance(spelling, Quotes):
-                for escape in spelling.escapes(met(letters, spelling.special)):
+                for escape in spelling.escapes(intersect(letters, spelling.special)):
                     yield _at(machine, to), escape
         if isinstance(spelling, Quotes):
             return
         for letter in spelling.breaks:
             after = machine.after(state.at, letter)
             if after is not None:
-                yield _at(machine, after), escaped(letter)
+                yield _at(machine, after), escape_regex(letter)
         for begun, more in spelling.begun.items():
             after = machine.after(state.at, begun)
             if after is None:
                 continue
             ends = machine.ends[after] and begun in endings
-            yield State(after, pending=True, ends=ends), escaped(begun)
-            for letters, to in machine.leads[after]:
-                if other := without(met(letters, spelling.plain), more):
-                    said = escaped(begun) + in_class(other) + self._loop(machine, to)
+            yield State(after, pending=True, ends=ends), escape_regex(begun)
+            for letters, to in machine.transitions[after]:
+                if other := subtract(intersect(letters, spelling.plain), more):
+                    said = escape_regex(begun) + to_regex_class(other) + self._loop(machine, to)
                     yield _at(machine, to), said
 
-    def _loop(self, machine: Machine, state: int) -> str:
+    def _loop(self, machine: Automaton, state: int) -> str:
         """Letters that stand for themselves and do not leave a state."""
         found = ""
-        for letters, to in machine.leads[state]:
-            plain = met(letters, self._spelling.plain) if to == state else ()
-            found = f"{in_class(plain)}*" if plain else found
+        for letters, to in machine.transitions[state]:
+            plain = intersect(letters, self._spelling.plain) if to == state else ()
+            found = f"{to_regex_class(plain)}*" if plain else found
         return found
 
 
-def _at(machine: Machine, state: int) -> State:
+def _at(machine: Automaton, state: int) -> State:
     return State(state, ends=machine.ends[state])
 
 

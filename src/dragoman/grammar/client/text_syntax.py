@@ -13,23 +13,23 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dragoman.grammar.regex.char_sets import (
-    EVERY,
-    NONE,
-    Letters,
-    holds,
-    joined,
-    met,
-    other,
-    these,
-    without,
+    ALL_CHARS,
+    NO_CHARS,
+    CharSet,
+    contains,
+    union_ranges,
+    intersect,
+    complement,
+    chars_of,
+    subtract,
 )
-from dragoman.grammar.regex.escape import escaped
+from dragoman.grammar.regex.escape import escape_regex
 from dragoman.output.spec import GAP
 
 RANGES = 64  # of letters beyond ASCII that may be written as escapes: an expression has an end
 ENOUGH = 24  # letters of a mark
-CONTROL: Letters = ((0, 0x1F),)
-BEYOND: Letters = without(EVERY, ((0, 0x7E),))
+CONTROL: CharSet = ((0, 0x1F),)
+BEYOND: CharSet = subtract(ALL_CHARS, ((0, 0x7E),))
 SHORT = {"\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f", "\\": "\\"}
 
 
@@ -38,25 +38,25 @@ class Quotes:
     """A text between quotation marks, with escapes as JSON has them."""
 
     mark: str = '"'
-    bare: Letters = NONE  # control characters that stand for themselves
+    bare: CharSet = NO_CHARS  # control characters that stand for themselves
     pairs: bool = True  # letters beyond the first plane may be escaped
     either: str = ""  # letters that may be escaped, and need not be
 
     @cached_property
-    def plain(self) -> Letters:
+    def plain(self) -> CharSet:
         """Letters that stand for themselves."""
-        return joined((*self.bare, *other(joined((*CONTROL, *these((self.mark, "\\")))))))
+        return union_ranges((*self.bare, *complement(union_ranges((*CONTROL, *chars_of((self.mark, "\\")))))))
 
     @cached_property
-    def special(self) -> Letters:
+    def special(self) -> CharSet:
         """Letters that do not, or not always."""
-        return joined((*CONTROL, *these((self.mark, "\\", *self.either)), *BEYOND))
+        return union_ranges((*CONTROL, *chars_of((self.mark, "\\", *self.either)), *BEYOND))
 
-    def escapes(self, letters: Letters) -> list[str]:
+    def escapes(self, letters: CharSet) -> list[str]:
         """Regular expressions of the escapes that stand for some letters."""
         short = SHORT | {letter: letter for letter in self.mark + self.either}
-        said = [rf"\\{escaped(way)}" for one, way in short.items() if holds(letters, one)]
-        coded = [*met(letters, CONTROL), *met(letters, BEYOND)[:RANGES]]
+        said = [rf"\\{escape_regex(way)}" for one, way in short.items() if contains(letters, one)]
+        coded = [*intersect(letters, CONTROL), *intersect(letters, BEYOND)[:RANGES]]
         first = [(low, min(high, 0xFFFF)) for low, high in coded if low <= 0xFFFF]
         codes = [way for low, high in first for way in _hex(low, high)]
         if self.pairs:
@@ -87,25 +87,25 @@ class Between:
         )
 
     @cached_property
-    def firsts(self) -> Letters:
-        return these({mark[0] for mark in self.cut} | set(self.breaks))
+    def firsts(self) -> CharSet:
+        return chars_of({mark[0] for mark in self.cut} | set(self.breaks))
 
     @cached_property
-    def plain(self) -> Letters:
-        return other(self.firsts)
+    def plain(self) -> CharSet:
+        return complement(self.firsts)
 
     @property
-    def special(self) -> Letters:
+    def special(self) -> CharSet:
         return self.firsts
 
     @cached_property
-    def begun(self) -> dict[str, Letters]:
+    def begun(self) -> dict[str, CharSet]:
         """Beginnings of marks, each with the letters that go on with one."""
         found: dict[str, set[str]] = {}
         for mark in self.cut:
             for size in range(1, len(mark)):
                 found.setdefault(mark[:size], set()).add(mark[size])
-        return {text: these(letters) for text, letters in found.items()}
+        return {text: chars_of(letters) for text, letters in found.items()}
 
     def pending(self, text: str) -> str | None:
         """The beginning of a mark that a text ends with, or nothing; None if it holds a mark."""

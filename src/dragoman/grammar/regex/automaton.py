@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from dragoman.grammar.regex.char_sets import EVERY, NONE, Letters, in_class, joined, met, other
+from dragoman.grammar.regex.char_sets import ALL_CHARS, NO_CHARS, CharSet, to_regex_class, union_ranges, intersect, complement
 
 MOST = 20_000  # expressions
 MOST_STATES = 1_000
@@ -31,25 +31,25 @@ class Key(NamedTuple):
 
     kind: Kind
     parts: tuple[int, ...] = ()
-    letters: Letters = NONE
+    letters: CharSet = NO_CHARS
     least: int = 0
     most: int | None = None
 
 
 @dataclass(frozen=True)
-class Machine:
+class Automaton:
     """States from 0 on: where letters lead from each, and whether a text may end there.
 
     Every state leads to an end; none leads back to the first.
     """
 
-    leads: tuple[tuple[tuple[Letters, int], ...], ...]
+    transitions: tuple[tuple[tuple[CharSet, int], ...], ...]
     ends: tuple[bool, ...]
 
     def after(self, state: int | None, text: str) -> int | None:
         """The state after a text; None where it cannot come."""
         for letter in text:
-            code, leads = ord(letter), () if state is None else self.leads[state]
+            code, leads = ord(letter), () if state is None else self.transitions[state]
             state = next(
                 (to for some, to in leads if any(low <= code <= high for low, high in some)), None
             )
@@ -60,7 +60,7 @@ class Cut(NamedTuple):
     """A way to a letter: what stands before it, which it may be, and what follows it."""
 
     before: int
-    letters: Letters
+    letters: CharSet
     after: int
 
 
@@ -71,17 +71,17 @@ class Patterns:
         self._keys: list[Key] = []
         self._known: dict[Key, int] = {}
         self._empty: list[bool] = []  # whether it matches nothing at all, too
-        self._splits: dict[int, tuple[Letters, ...]] = {}
+        self._splits: dict[int, tuple[CharSet, ...]] = {}
         self._compared = 0
         self._steps: dict[tuple[int, int], int] = {}
-        self._machines: dict[int, Machine] = {}
-        self.nothing = self.one(NONE)
+        self._machines: dict[int, Automaton] = {}
+        self.nothing = self.one(NO_CHARS)
         self.blank = self._number(Key("row"), empty=True)
-        self.everything = self.times(self.one(EVERY), 0, None)
+        self.everything = self.times(self.one(ALL_CHARS), 0, None)
 
     # making them
 
-    def one(self, letters: Letters) -> int:
+    def one(self, letters: CharSet) -> int:
         """One letter."""
         return self._number(Key("one", letters=letters), empty=False)
 
@@ -119,7 +119,7 @@ class Patterns:
         if self.everything in found:
             return self.everything
         if letters:
-            found.add(self.one(joined(letters)))
+            found.add(self.one(union_ranges(letters)))
         found.discard(self.nothing)
         if len(found) < 2:
             return next(iter(found), self.nothing)
@@ -163,7 +163,7 @@ class Patterns:
             return part
         if self._empty[part]:
             least = 0
-        return self._number(Key("times", (part,), NONE, least, most), empty=least == 0)
+        return self._number(Key("times", (part,), NO_CHARS, least, most), empty=least == 0)
 
     def _number(self, key: Key, empty: bool) -> int:
         if key not in self._known:
@@ -176,7 +176,7 @@ class Patterns:
 
     # looking at them
 
-    def letters(self, part: int) -> Letters | None:
+    def letters(self, part: int) -> CharSet | None:
         """All letters that are in what it matches; None where that takes a machine to tell."""
         found: list[tuple[int, int]] = []
         queue, seen = [part], {part}
@@ -188,9 +188,9 @@ class Patterns:
             inner = {one for one in key.parts if one not in seen}
             seen |= inner
             queue += inner
-        return joined(found)
+        return union_ranges(found)
 
-    def written(self, part: int, one: Callable[[Letters], str] = in_class) -> str:
+    def written(self, part: int, one: Callable[[CharSet], str] = to_regex_class) -> str:
         """A regular expression, of one without `&` and `~`; `one` writes one letter of it."""
         key = self._keys[part]
         inner = [self.written(each, one) for each in key.parts]
@@ -208,20 +208,20 @@ class Patterns:
         """Whether it matches no letter at all, too."""
         return self._empty[part]
 
-    def within(self, part: int, letters: Letters) -> int:
+    def within(self, part: int, letters: CharSet) -> int:
         """What it matches that has only these letters; it must be one without `&` and `~`."""
         key = self._keys[part]
         inner = [self.within(one, letters) for one in key.parts]
         match key.kind:
             case "one":
-                return self.one(met(key.letters, letters))
+                return self.one(intersect(key.letters, letters))
             case "row":
                 return self.row(inner)
             case "any":
                 return self.any(inner)
         return self.times(inner[0], key.least, key.most)
 
-    def cut(self, part: int, letters: Letters, plain: Letters) -> list[Cut]:
+    def cut(self, part: int, letters: CharSet, plain: CharSet) -> list[Cut]:
         """All ways to the first of some letters, with plain ones before it.
 
         It must be one without `&` and `~`; `TooComplex` where ways would have to be counted.
@@ -229,7 +229,7 @@ class Patterns:
         key = self._keys[part]
         match key.kind:
             case "one":
-                some = met(key.letters, letters)
+                some = intersect(key.letters, letters)
                 return [Cut(self.blank, some, self.blank)] if some else []
             case "any":
                 return [cut for one in key.parts for cut in self.cut(one, letters, plain)]
@@ -258,12 +258,12 @@ class Patterns:
             for cut in cuts
         ]
 
-    def machine(self, part: int) -> Machine:
+    def machine(self, part: int) -> Automaton:
         if part not in self._machines:
             self._machines[part] = self._machine(part)
         return self._machines[part]
 
-    def _machine(self, part: int) -> Machine:
+    def _machine(self, part: int) -> Automaton:
         states = {part: 0}
         queue, leads = [part], []
         for state in queue:
@@ -278,7 +278,7 @@ class Patterns:
                     queue.append(to)
             if len(states) > MOST_STATES:
                 raise TooComplex
-            leads.append({states[to]: joined(some) for to, some in found.items()})
+            leads.append({states[to]: union_ranges(some) for to, some in found.items()})
         return _trimmed(leads, [self._empty[state] for state in queue])
 
     def _after(self, part: int, code: int) -> int:
@@ -313,33 +313,33 @@ class Patterns:
                 left = self.times(key.parts[0], max(0, key.least - 1), most)
                 return self._before(self._after(key.parts[0], code), left)
 
-    def _split(self, part: int) -> tuple[Letters, ...]:
+    def _split(self, part: int) -> tuple[CharSet, ...]:
         """Letters in groups: what may follow is the same after all letters of one."""
         if part not in self._splits:
             self._splits[part] = self._groups(part)
         return self._splits[part]
 
-    def _groups(self, part: int) -> tuple[Letters, ...]:
+    def _groups(self, part: int) -> tuple[CharSet, ...]:
         key = self._keys[part]
         if key.kind == "one":
-            return tuple(some for some in (key.letters, other(key.letters)) if some)
+            return tuple(some for some in (key.letters, complement(key.letters)) if some)
         if key.kind == "row" and key.parts and not self._empty[key.parts[0]]:
             return self._split(key.parts[0])
         return self._crossed(key.parts)
 
-    def _crossed(self, parts: Iterable[int]) -> tuple[Letters, ...]:
-        found: list[Letters] = [EVERY]
+    def _crossed(self, parts: Iterable[int]) -> tuple[CharSet, ...]:
+        found: list[CharSet] = [ALL_CHARS]
         for part in parts:
             groups = self._split(part)
             self._compared += len(found) * len(groups)
             self._compared += sum(map(len, found)) + sum(map(len, groups))
             if self._compared > MOST_RANGES:
                 raise TooComplex
-            found = [some for left in found for right in groups if (some := met(left, right))]
+            found = [some for left in found for right in groups if (some := intersect(left, right))]
         return tuple(found)
 
 
-def _trimmed(leads: list[dict[int, Letters]], ends: list[bool]) -> Machine:
+def _trimmed(leads: list[dict[int, CharSet]], ends: list[bool]) -> Automaton:
     """The machine without what leads nowhere, its first state apart from all others."""
     backwards: dict[int, list[int]] = {}
     for state, to in enumerate(leads):
@@ -355,7 +355,7 @@ def _trimmed(leads: list[dict[int, Letters]], ends: list[bool]) -> Machine:
     again = 0 in alive and 0 in backwards
     kept = [0, *([0] if again else []), *sorted(alive - {0})]
     places = {state: place for place, state in enumerate(kept)}  # the first again has the second
-    return Machine(
+    return Automaton(
         tuple(
             tuple((letters, places[to]) for to, letters in leads[state].items() if to in alive)
             for state in kept

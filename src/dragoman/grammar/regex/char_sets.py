@@ -11,16 +11,16 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TypeAlias
 
-Letters: TypeAlias = tuple[tuple[int, int], ...]  # first and last of each range, in order
+CharSet: TypeAlias = tuple[tuple[int, int], ...]  # first and last of each range, in order
 
-LAST, ASSIGNED = 0x10FFFF, 0x33FFF  # of all letters, and of those that are more than a number
-NONE: Letters = ()
-EVERY: Letters = ((0, 0xD7FF), (0xE000, LAST))
-LINE: Letters = ((0, 9), (11, 0xD7FF), (0xE000, LAST))  # all but a line feed
-SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+MAX_CODE_POINT, MAX_ASSIGNED = 0x10FFFF, 0x33FFF  # of all letters, and of those that are more than a number
+NO_CHARS: CharSet = ()
+ALL_CHARS: CharSet = ((0, 0xD7FF), (0xE000, MAX_CODE_POINT))
+ALL_BUT_NEWLINE: CharSet = ((0, 9), (11, 0xD7FF), (0xE000, MAX_CODE_POINT))  # all but a line feed
+WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     chr(code) for code in range(0x2000, 0x200B)
 )
-POSIX = {
+POSIX_CLASSES = {
     "alnum": "09azAZ",
     "alpha": "azAZ",
     "ascii": "\x00\x7f",
@@ -37,7 +37,7 @@ POSIX = {
     "xdigit": "09afAF",
 }
 # letters of words that no category of letters has
-JOINING: Letters = (
+EXTRA_WORD_CHARS: CharSet = (
     (0x200C, 0x200D),
     (0x24B6, 0x24E9),
     (0x1F130, 0x1F149),
@@ -46,7 +46,7 @@ JOINING: Letters = (
 )
 
 
-def joined(ranges: Iterable[tuple[int, int]]) -> Letters:
+def union_ranges(ranges: Iterable[tuple[int, int]]) -> CharSet:
     """All letters of some ranges."""
     found: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
@@ -57,7 +57,7 @@ def joined(ranges: Iterable[tuple[int, int]]) -> Letters:
     return tuple(found)
 
 
-def met(left: Letters, right: Letters) -> Letters:
+def intersect(left: CharSet, right: CharSet) -> CharSet:
     """What is in both."""
     found, at = [], 0
     for low, high in left:
@@ -71,45 +71,45 @@ def met(left: Letters, right: Letters) -> Letters:
     return tuple(found)
 
 
-def other(letters: Letters) -> Letters:
+def complement(letters: CharSet) -> CharSet:
     """All that is not in it."""
     found, at = [], 0
     for low, high in letters:
         if low > at:
             found.append((at, low - 1))
         at = high + 1
-    if at <= LAST:
-        found.append((at, LAST))
-    return met(tuple(found), EVERY)
+    if at <= MAX_CODE_POINT:
+        found.append((at, MAX_CODE_POINT))
+    return intersect(tuple(found), ALL_CHARS)
 
 
-def without(left: Letters, right: Letters) -> Letters:
-    return met(left, other(right))
+def subtract(left: CharSet, right: CharSet) -> CharSet:
+    return intersect(left, complement(right))
 
 
-def holds(letters: Letters, letter: str) -> bool:
+def contains(letters: CharSet, letter: str) -> bool:
     return any(low <= ord(letter) <= high for low, high in letters)
 
 
-def these(text: Iterable[str]) -> Letters:
-    return joined((ord(letter), ord(letter)) for letter in text)
+def chars_of(text: Iterable[str]) -> CharSet:
+    return union_ranges((ord(letter), ord(letter)) for letter in text)
 
 
-def folded(letters: Letters) -> Letters:
+def fold_case(letters: CharSet) -> CharSet:
     """The same in either case."""
-    more = [(code, code) for group in _cases() if _any_of(letters, group) for code in group]
-    return joined((*letters, *more))
+    more = [(code, code) for group in _case_groups() if _overlaps(letters, group) for code in group]
+    return union_ranges((*letters, *more))
 
 
-def _any_of(letters: Letters, group: Iterable[int]) -> bool:
+def _overlaps(letters: CharSet, group: Iterable[int]) -> bool:
     return any(low <= code <= high for code in group for low, high in letters)
 
 
 @lru_cache(maxsize=1)
-def _cases() -> tuple[frozenset[int], ...]:
+def _case_groups() -> tuple[frozenset[int], ...]:
     """Letters that differ in nothing but case."""
     groups: dict[str, set[int]] = {}
-    for code in range(ASSIGNED):
+    for code in range(MAX_ASSIGNED):
         letter = chr(code)
         lower = letter.lower()
         if lower != letter or letter.upper() != letter:
@@ -120,12 +120,12 @@ def _cases() -> tuple[frozenset[int], ...]:
 
 
 @lru_cache(maxsize=64)
-def category(names: str) -> Letters:
+def unicode_category(names: str) -> CharSet:
     """Letters of some general categories, given by their one or two letters and spaces."""
     wanted = tuple(names.split())
     found: list[tuple[int, int]] = []
     start = None
-    last = LAST if "C" in names else ASSIGNED
+    last = MAX_CODE_POINT if "C" in names else MAX_ASSIGNED
     for code in range(last + 2):
         inside = code <= last and unicodedata.category(chr(code)).startswith(wanted)
         if inside and start is None:
@@ -133,41 +133,41 @@ def category(names: str) -> Letters:
         elif not inside and start is not None:
             found.append((start, code - 1))
             start = None
-    if "M" in wanted and last == ASSIGNED:
+    if "M" in wanted and last == MAX_ASSIGNED:
         found.append((0xE0100, 0xE01EF))  # far beyond all others
-    return met(tuple(found), EVERY)
+    return intersect(tuple(found), ALL_CHARS)
 
 
 @lru_cache(maxsize=1)
-def words() -> Letters:
-    return joined((*category("L M Nd Nl Pc"), *JOINING))
+def word_chars() -> CharSet:
+    return union_ranges((*unicode_category("L M Nd Nl Pc"), *EXTRA_WORD_CHARS))
 
 
-def perl(letter: str) -> Letters:
+def perl_class(letter: str) -> CharSet:
     r"""What `\w`, `\d` and `\s` stand for, and the same in capitals for the opposite."""
     match letter.lower():
         case "w":
-            found = words()
+            found = word_chars()
         case "d":
-            found = category("Nd")
+            found = unicode_category("Nd")
         case _:
-            found = these(SPACE)
-    return other(found) if letter.isupper() else found
+            found = chars_of(WHITESPACE)
+    return complement(found) if letter.isupper() else found
 
 
-def posix(name: str) -> Letters:
-    ends = POSIX[name]
-    return joined((ord(ends[at]), ord(ends[at + 1])) for at in range(0, len(ends), 2))
+def posix_class(name: str) -> CharSet:
+    ends = POSIX_CLASSES[name]
+    return union_ranges((ord(ends[at]), ord(ends[at + 1])) for at in range(0, len(ends), 2))
 
 
-def in_class(letters: Letters) -> str:
+def to_regex_class(letters: CharSet) -> str:
     """A class of a regular expression."""
     if len(letters) == 1 and letters[0][0] == letters[0][1]:
-        return _code(letters[0][0])
-    ranges = (_code(a) if a == b else f"{_code(a)}-{_code(b)}" for a, b in letters)
+        return _format_char(letters[0][0])
+    ranges = (_format_char(a) if a == b else f"{_format_char(a)}-{_format_char(b)}" for a, b in letters)
     return f"[{''.join(ranges)}]"
 
 
-def _code(code: int) -> str:
+def _format_char(code: int) -> str:
     letter = chr(code)
     return letter if letter.isascii() and letter.isalnum() else f"\\x{{{code:x}}}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from dragoman.grammar.regex.escape import beginnings, escaped, pattern
+from dragoman.grammar.regex.escape import prefixes_to_regex, escape_regex, marker_to_regex
 from dragoman.output.spec import GAP
 
 Tree: TypeAlias = "dict[str, Tree]"  # what may follow; `END` where a mark is complete
@@ -36,12 +36,12 @@ def unbegun(marks: Iterable[str]) -> str:
     every = [mark.split(GAP)[0] for mark in marks]
     if not every:
         return ""
-    begun = "|".join(beginnings(mark[:-1]) for mark in every if mark[1:])
+    begun = "|".join(prefixes_to_regex(mark[:-1]) for mark in every if mark[1:])
     return _complement(every) + (f" & ~/(?s:.*)(?:{begun})/" if begun else "")
 
 
 def _complement(marks: Sequence[str]) -> str:
-    return rf" & /(?s:.*)/ & ~/(?s:.*)(?:{'|'.join(map(pattern, marks))})(?s:.*)/"
+    return rf" & /(?s:.*)/ & ~/(?s:.*)(?:{'|'.join(map(marker_to_regex, marks))})(?s:.*)/"
 
 
 def outright(marks: Iterable[str]) -> list[str]:
@@ -59,7 +59,7 @@ def outright(marks: Iterable[str]) -> list[str]:
 
 def _pieces(first: str, tree: Tree) -> str:
     free = f"[^{_in_class(first)}]*"
-    return free if END in tree else f"{free}(?:{escaped(first)}{_leaving(first, tree)})*"
+    return free if END in tree else f"{free}(?:{escape_regex(first)}{_leaving(first, tree)})*"
 
 
 def _leaving(first: str, tree: Tree) -> str:
@@ -67,7 +67,7 @@ def _leaving(first: str, tree: Tree) -> str:
     letters = "".join(map(_in_class, (first, *tree)))
     ways = [f"[^{letters}][^{_in_class(first)}]*"]
     ways += [
-        f"{escaped(letter)}{_leaving(first, rest)}"
+        f"{escape_regex(letter)}{_leaving(first, rest)}"
         for letter, rest in tree.items()
         if END not in rest
     ]
@@ -75,4 +75,4 @@ def _leaving(first: str, tree: Tree) -> str:
 
 
 def _in_class(letter: str) -> str:
-    return r"\^" if letter == "^" else escaped(letter)
+    return r"\^" if letter == "^" else escape_regex(letter)

@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 
 from dragoman.grammar.regex.automaton import Patterns
 from dragoman.grammar.regex.char_sets import (
-    EVERY,
-    LINE,
-    POSIX,
-    Letters,
-    category,
-    folded,
-    joined,
-    met,
-    other,
-    perl,
-    posix,
+    ALL_CHARS,
+    ALL_BUT_NEWLINE,
+    POSIX_CLASSES,
+    CharSet,
+    unicode_category,
+    fold_case,
+    union_ranges,
+    intersect,
+    complement,
+    perl_class,
+    posix_class,
 )
 
 _COUNT = re.compile(r"\{\s*(\d+)\s*(?:(,)\s*(\d*)\s*)?\}")
@@ -119,15 +119,15 @@ class Expression:
             case "[":
                 return self._one(self._class())
             case ".":
-                return self._patterns.one(EVERY if self._flags.lines else LINE)
+                return self._patterns.one(ALL_CHARS if self._flags.lines else ALL_BUT_NEWLINE)
             case "\\":
                 return self._one(self._escape())
             case "^" | "$":
                 raise NotRewritten(f"`{letter}` inside a regular expression")
         return self._one(((ord(letter), ord(letter)),))
 
-    def _one(self, letters: Letters) -> int:
-        return self._patterns.one(folded(letters) if self._flags.cases else letters)
+    def _one(self, letters: CharSet) -> int:
+        return self._patterns.one(fold_case(letters) if self._flags.cases else letters)
 
     def _group(self) -> int | None:
         before = self._flags
@@ -149,7 +149,7 @@ class Expression:
         self._flags = before
         return found
 
-    def _escape(self) -> Letters:
+    def _escape(self) -> CharSet:
         """What a backslash stands for that was just read."""
         letter, coded = self._next(), _CODE.match(self._said, self._at)
         kind = _CATEGORY.match(self._said, self._at)
@@ -158,19 +158,19 @@ class Expression:
             code = int(next(part for part in coded.groups() if part), 16)
             return ((code, code),)
         if kind is not None:
-            found = category(kind[1] or kind[3])
+            found = unicode_category(kind[1] or kind[3])
             opposite = (letter == "P") != bool(kind[2])
             self._at = kind.end()
-            return other(found) if opposite else found
+            return complement(found) if opposite else found
         self._at += 1
         if letter in "wdsWDS" and letter:
-            return perl(letter)
+            return perl_class(letter)
         if not letter or (letter.isalnum() and letter not in _NAMED):
             raise NotRewritten(f"`\\{letter}` in a regular expression")
         code = ord(_NAMED.get(letter, letter))
         return ((code, code),)
 
-    def _class(self) -> Letters:
+    def _class(self) -> CharSet:
         """A class whose bracket was just read."""
         opposite = self._next() == "^"
         self._at += opposite
@@ -182,12 +182,12 @@ class Expression:
             found += self._range(self._member())
             first = False
         self._at += 1
-        letters = met(joined(found), EVERY)
+        letters = intersect(union_ranges(found), ALL_CHARS)
         if opposite and self._flags.cases:
-            letters = folded(letters)
-        return other(letters) if opposite else letters
+            letters = fold_case(letters)
+        return complement(letters) if opposite else letters
 
-    def _range(self, low: Letters) -> Letters:
+    def _range(self, low: CharSet) -> CharSet:
         """A member of a class, and the end of the range that it may begin."""
         single = len(low) == 1 and low[0][0] == low[0][1]
         after = self._said[self._at + 1 : self._at + 2]
@@ -197,15 +197,15 @@ class Expression:
         high = self._member()
         return ((low[0][0], high[0][0]),)
 
-    def _member(self) -> Letters:
+    def _member(self) -> CharSet:
         letter = self._next()
         self._at += 1
         if letter == "\\":
             return self._escape()
         if letter == "[":
             named = re.compile(r":(\^?)(\w+):\]").match(self._said, self._at)
-            if named is None or named[2] not in POSIX:
+            if named is None or named[2] not in POSIX_CLASSES:
                 raise NotRewritten("a class made of classes in a regular expression")
             self._at = named.end()
-            return other(posix(named[2])) if named[1] else posix(named[2])
+            return complement(posix_class(named[2])) if named[1] else posix_class(named[2])
         return ((ord(letter), ord(letter)),)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dragoman.grammar.lark_builder import ANY, UP_TO_THREE, LarkBuilder, join_alternatives
-from dragoman.grammar.regex.escape import beginnings, escaped, pattern
+from dragoman.grammar.regex.escape import prefixes_to_regex, escape_regex, marker_to_regex
 from dragoman.grammar.regex.exclude_markers import avoiding, unbegun
 from dragoman.grammar.writer.call_writer import CallWriter, UnmarkedCallStart
 from dragoman.grammar.writer.unquoted_text import write_text_until
@@ -111,9 +111,9 @@ class AnswerWriter:
         body = self._build_leading_text(())
         found += [f"{lark.add_text_up_to(f'/{weak.prefix_regex}/', body)} {named}", last]
         lark.define(free, " | ".join(found))
-        letters = [escaped(name) for name, _ in weak.names]
+        letters = [escape_regex(name) for name, _ in weak.names]
         gap, every = weak.space_regex, "|".join(letters)
-        begun = "|".join([*(beginnings(name) for name, _ in weak.names), f"(?:{every}){gap}"])
+        begun = "|".join([*(prefixes_to_regex(name) for name, _ in weak.names), f"(?:{every}){gap}"])
         begin = lark.add_terminal(f"/{gap}(?:{begun})?/ & /(?s:.+)/", "BEGUN")
         known = f"{gap}(?:{every}){gap}{weak.name_end_regex}"
         other = (
@@ -147,7 +147,7 @@ class AnswerWriter:
 
     def _write_unclosed_reasoning(self) -> str:
         marks = (*self._reasoning.close, *self._list_special_markers())
-        return self.lark.add_text_without(map(pattern, marks), "THOUGHTS") + "?"
+        return self.lark.add_text_without(map(marker_to_regex, marks), "THOUGHTS") + "?"
 
     def _list_special_markers(self) -> list[str]:
         """Marks with control tokens in them, which nothing may spell in letters."""
@@ -246,7 +246,7 @@ class AnswerWriter:
     def _build_leading_text(self, banned: Sequence[str], *, spelt: bool = False) -> str:
         """The regular expression of text before a mark."""
         body = f"/[^{''.join(banned)}]*/" if banned else ANY
-        body += "".join(rf" & ~/\s*{pattern(mark)}(?s:.*)/" for mark in self._banned_beginnings)
+        body += "".join(rf" & ~/\s*{marker_to_regex(mark)}(?s:.*)/" for mark in self._banned_beginnings)
         return body + avoiding(
             (*(self._list_special_markers() if spelt else ()), *self._banned_openers), counted=False
         )
@@ -257,7 +257,7 @@ class AnswerWriter:
 
     def _write_plain_text(self, banned: Sequence[str] = ()) -> str:
         """Text in which nothing begins, if there is any."""
-        begins = [rf"\s*{pattern(mark)}" for mark in self._banned_beginnings]
+        begins = [rf"\s*{marker_to_regex(mark)}" for mark in self._banned_beginnings]
         if self._calls is not None and self._calls.first_call_regex is not None:
             begins.append(self._calls.first_call_regex)
         kept_out = [*self._list_excluded_patterns(), *banned]
@@ -272,7 +272,7 @@ class AnswerWriter:
         if tools is not None:
             marks = [mark for mark in marks if mark not in tools.unmarked_starts]
             marks += [*tools.call.open]
-        found = [pattern(mark) for mark in dict.fromkeys([*marks, *self._list_special_markers()])]
+        found = [marker_to_regex(mark) for mark in dict.fromkeys([*marks, *self._list_special_markers()])]
         if self._calls is not None:
             found = [one for one in found if one not in self._calls.list_ambiguous_regexes()]
             found += (
@@ -285,4 +285,4 @@ class AnswerWriter:
 
 
 def _join_marker_regexes(marks: Sequence[str]) -> str:
-    return "|".join(map(pattern, marks))
+    return "|".join(map(marker_to_regex, marks))

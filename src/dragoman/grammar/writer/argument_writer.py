@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from dragoman.errors import Unsupported
 from dragoman.grammar.lark_builder import ANY, EMPTY, join_alternatives, quote_literal
-from dragoman.grammar.regex.escape import escaped
+from dragoman.grammar.regex.escape import escape_regex
 from dragoman.grammar.schema.nodes import (
     Anything,
     Array,
@@ -32,7 +32,7 @@ ANY_IDENTIFIER = r"/[A-Za-z_][A-Za-z0-9_]{0,63}/"
 
 def write_other_key(writer: JsonWriter, node: Object, any_key: str) -> str:
     """A key that the object does not know."""
-    taken = "|".join(map(escaped, node.names))
+    taken = "|".join(map(escape_regex, node.names))
     return writer.lark.add_terminal(any_key + (f" & ~/(?:{taken})/" if taken else ""), "KEY")
 
 
@@ -217,7 +217,7 @@ class _ElementWriter:
         if text not in self._any_element_rules:
             lark, prefix = self._lark, self._body.prefix
             name = self._any_element_rules[text] = lark.reserve("loose")
-            taken = "|".join(map(escaped, self._excluded_names))
+            taken = "|".join(map(escape_regex, self._excluded_names))
             key = lark.add_terminal(ANY_KEY + (f" & ~/(?:{taken})/" if taken else ""), "KEY")
             close = f"{prefix}</"
             inner = write_text_until(lark, ANY, (close,), (f"{prefix}<",))

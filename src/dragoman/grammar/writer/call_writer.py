@@ -16,7 +16,7 @@ from typing import cast
 
 from dragoman.errors import Unsupported
 from dragoman.grammar.lark_builder import JSON_SPACE, LarkBuilder, join_alternatives, quote_literal
-from dragoman.grammar.regex.escape import escaped, pattern
+from dragoman.grammar.regex.escape import escape_regex, marker_to_regex
 from dragoman.grammar.schema.nodes import Object
 from dragoman.grammar.writer.argument_writer import (
     write_element_arguments,
@@ -140,8 +140,8 @@ class CallWriter:
             return []
         found = []
         for body in self._object_bodies or (JsonObjects(),):
-            keys = "|".join(map(escaped, body.arguments))
-            names = "|".join(map(escaped, body.name))
+            keys = "|".join(map(escape_regex, body.arguments))
+            names = "|".join(map(escape_regex, body.name))
             found.append(rf"\{{\s*[\"'](?:{keys})[\"']\s*:")
             found.append(rf"'(?:{names})'\s*:\s*['\"](?:{self._join_names()})")
         return found
@@ -155,7 +155,7 @@ class CallWriter:
     def list_ambiguous_regexes(self) -> list[str]:
         """Marks that stand in many a text: only what looks like a call after them counts."""
         return [
-            pattern(mark) for mark in self._format.section.open if _is_ambiguous(mark, self._format)
+            marker_to_regex(mark) for mark in self._format.section.open if _is_ambiguous(mark, self._format)
         ]
 
     @property
@@ -171,7 +171,7 @@ class CallWriter:
         for offer in self._tools:
             writer = self._get_writer(self._format.bodies[0], offer)
             # at once, or text up to other marks would go on over it
-            look = self.lark.add_shortest_match(rf"/\s*{escaped(offer.name)}\s*\{{/", "starts")
+            look = self.lark.add_shortest_match(rf"/\s*{escape_regex(offer.name)}\s*\{{/", "starts")
             rest = join_alternatives(
                 writer.write_object_rest(node) for node in list_argument_objects(offer)
             )
@@ -391,8 +391,8 @@ class CallWriter:
     def _build_object_start(self) -> UnmarkedCallStart:
         body, lark = self._object_bodies[0], self.lark
         quotes = ('"', "'") if body.python else ('"',)
-        quote = f"[{''.join(map(escaped, quotes))}]"
-        keys = "|".join(map(escaped, body.name))
+        quote = f"[{''.join(map(escape_regex, quotes))}]"
+        keys = "|".join(map(escape_regex, body.name))
         every = lark.add_rule(
             " | ".join(self._write_object(body, one) for one in self._tools), "object"
         )
@@ -432,7 +432,7 @@ class CallWriter:
         return UnmarkedCallStart(r"\[", r"\(", tuple(found), r"[ \t\r\n]*")
 
     def _join_names(self) -> str:
-        return "|".join(escaped(offer.name) for offer in self._tools)
+        return "|".join(escape_regex(offer.name) for offer in self._tools)
 
 
 class _NameQuoter:

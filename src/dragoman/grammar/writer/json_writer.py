@@ -21,7 +21,7 @@ from dragoman.grammar.lark_builder import (
     join_alternatives,
     quote_literal,
 )
-from dragoman.grammar.regex.escape import escaped
+from dragoman.grammar.regex.escape import escape_regex
 from dragoman.grammar.regex.exclude_markers import avoiding
 from dragoman.grammar.regex.full_match import searched
 from dragoman.grammar.schema.nodes import (
@@ -281,7 +281,7 @@ class JsonWriter:
 
 def restrict_keys(names: Sequence[str], keys: Keys, quote: str) -> str:
     """What to add to the expression of a key so that it is none of these, and of these kinds."""
-    taken = "|".join(map(escaped, names))
+    taken = "|".join(map(escape_regex, names))
     found = rf" & ~/{quote}(?:{taken}){quote}/" if taken else ""
     found += "".join(rf" & /{quote}(?:{searched(one)}){quote}/" for one in keys.has)
     return found + "".join(rf" & ~/{quote}(?:{searched(one)}){quote}/" for one in keys.lacks)

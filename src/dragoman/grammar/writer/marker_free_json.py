@@ -14,8 +14,8 @@ from typing import Any
 from dragoman.grammar.client.text_syntax import CONTROL, Quotes
 from dragoman.grammar.lark_builder import format_repeat
 from dragoman.grammar.regex.automaton import Patterns, TooComplex
-from dragoman.grammar.regex.char_sets import Letters, in_class, joined, met, other, these
-from dragoman.grammar.regex.escape import pattern
+from dragoman.grammar.regex.char_sets import CharSet, to_regex_class, union_ranges, intersect, complement, chars_of
+from dragoman.grammar.regex.escape import marker_to_regex
 from dragoman.grammar.regex.exclude_markers import avoiding
 from dragoman.grammar.regex.full_match import searched
 from dragoman.grammar.regex.regex_parser import Expression, NotRewritten
@@ -24,13 +24,13 @@ from dragoman.grammar.schema.nodes import Text
 from dragoman.output.arguments.cast import load_value
 
 MAX_REGEX_LENGTH = 20_000  # characters of a pattern once it is rewritten
-NEVER_LITERAL: Letters = joined((*CONTROL, *these('"\\')))  # never stand for themselves in a string
+NEVER_LITERAL: CharSet = union_ranges((*CONTROL, *chars_of('"\\')))  # never stand for themselves in a string
 BRACKET = re.compile(r"[<>\[\]]")  # of these no format has more than an address in brackets
 
 
 def find_marker(text: str, marks: Sequence[str]) -> re.Match[str] | None:
     """The first mark in a text."""
-    return re.search("|".join(map(pattern, marks)), text) if marks else None
+    return re.search("|".join(map(marker_to_regex, marks)), text) if marks else None
 
 
 def escape_markers(way: str, marks: Sequence[str]) -> str | None:
@@ -52,7 +52,7 @@ def may_contain_marker(schema: dict[str, Any], marks: Sequence[str]) -> bool:
     """Whether some text that has a pattern or a format, as a schema, holds a mark."""
     if "pattern" not in schema and all(BRACKET.search(mark) for mark in marks):
         return False
-    mark = "|".join(map(pattern, marks))
+    mark = "|".join(map(marker_to_regex, marks))
     return bool(marks) and asked(schema | {"allOf": [{"pattern": mark}]}) != "empty"
 
 
@@ -63,12 +63,12 @@ def build_pattern_terminal(node: Text, marks: Sequence[str], character: str) -> 
     """
     from dragoman.grammar.writer.unquoted_text import FORMATS
 
-    first = these(mark[0] for mark in marks)
+    first = chars_of(mark[0] for mark in marks)
 
-    def one(letters: Letters) -> str:
-        ways = [in_class(plain)] if (plain := met(letters, other(NEVER_LITERAL))) else []
-        ways += Quotes().escapes(met(letters, NEVER_LITERAL))
-        begins = [code for low, high in met(letters, first) for code in range(low, high + 1)]
+    def one(letters: CharSet) -> str:
+        ways = [to_regex_class(plain)] if (plain := intersect(letters, complement(NEVER_LITERAL))) else []
+        ways += Quotes().escapes(intersect(letters, NEVER_LITERAL))
+        begins = [code for low, high in intersect(letters, first) for code in range(low, high + 1)]
         ways += [rf"\\u{code:04x}" for code in begins]
         return f"(?:{'|'.join(dict.fromkeys(ways))})"
 
@@ -81,7 +81,7 @@ def build_pattern_terminal(node: Text, marks: Sequence[str], character: str) -> 
     return " & ".join(rf"/\"(?:{body})\"/" for body in bodies) + avoiding(marks, counted=True)
 
 
-def _rewrite_regex(whole: str, one: Callable[[Letters], str]) -> str | None:
+def _rewrite_regex(whole: str, one: Callable[[CharSet], str]) -> str | None:
     """An expression with each letter written by `one`; None where it is too much."""
     patterns = Patterns()
     try:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from dragoman.grammar.lark_builder import ANY, UP_TO_THREE, LarkBuilder, join_alternatives
-from dragoman.grammar.regex.escape import beginnings, escaped, pattern
+from dragoman.grammar.regex.escape import prefixes_to_regex, escape_regex, marker_to_regex
 from dragoman.grammar.regex.exclude_markers import unbegun
 from dragoman.grammar.writer.call_writer import CallWriter
 from dragoman.grammar.writer.tool_names import ParsedTool
@@ -96,7 +96,7 @@ class MessageWriter:
 
     def write_free(self, *, inside: bool, parallel: bool, endless: bool) -> str:
         """Messages of any kind; one call at most where only one may be made."""
-        text = self.lark.add_text_without([*map(pattern, self._list_markers())], "FREE") + "?"
+        text = self.lark.add_text_without([*map(marker_to_regex, self._list_markers())], "FREE") + "?"
         closed = self._write_message_rest()
         short = write_text_until(self.lark, ANY, self._header.close, self._list_markers())
         ends = [text, short] if self._header.close else [text]
@@ -122,7 +122,7 @@ class MessageWriter:
         """Messages that follow a first one, or none."""
         name = self.lark.reserve("rows")
         joint = self._write_joint()
-        text = self.lark.add_text_without([*map(pattern, self._list_markers())], "FREE") + "?"
+        text = self.lark.add_text_without([*map(marker_to_regex, self._list_markers())], "FREE") + "?"
         heads = join_alternatives(
             [*self._write_headers("text", False), *self._write_headers("reasoning", False)]
         )
@@ -147,8 +147,8 @@ class MessageWriter:
             if kind == "call"
         ]
         bare = [text.removeprefix(self._header.open[0]) for text in heads]
-        begun = "|".join(map(beginnings, bare))
-        known = "|".join(map(escaped, bare))
+        begun = "|".join(map(prefixes_to_regex, bare))
+        known = "|".join(map(escape_regex, bare))
         other = f"/(?s:.+)/ & ~/{begun}/ & ~/(?:{known})(?s:.*)/{unbegun(self._banned_markers)}"
         differs = lark.add_shortest_match(lark.add_terminal(other, "OTHER"))
         return [lark.add_terminal(f"/{begun}/ & ~/{known}/", "BEGUN")] + [

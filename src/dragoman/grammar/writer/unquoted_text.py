@@ -17,7 +17,7 @@ from typing import TypeAlias
 from dragoman.grammar.client.grammar_text import Worded, written
 from dragoman.grammar.client.text_syntax import Between
 from dragoman.grammar.lark_builder import ANY, LarkBuilder, join_alternatives, quote_literal
-from dragoman.grammar.regex.escape import escaped, pattern
+from dragoman.grammar.regex.escape import escape_regex, marker_to_regex
 from dragoman.grammar.regex.exclude_markers import avoiding
 from dragoman.grammar.regex.full_match import searchable, searched
 from dragoman.grammar.schema.nodes import (
@@ -158,7 +158,7 @@ def write_text_until(
     found = []
     if letters:
         inner = lark.add_terminal(body, "TEXT")
-        found.append(lark.add_text_up_to(f"/(?:{'|'.join(map(pattern, letters))})/", inner))
+        found.append(lark.add_text_up_to(f"/(?:{'|'.join(map(marker_to_regex, letters))})/", inner))
     if tokens:
         body += "" if counted else avoiding(letters, counted=False)
         inner = lark.add_terminal(f"{body} & /(?s:.+)/", "TEXT")
@@ -253,7 +253,7 @@ class TaggedValueWriter:
     ) -> str:
         """What sees to it that a text is not read as something else."""
         taken = node.excluded_types if isinstance(node, UnambiguousText) else ANY_KIND
-        firsts = dict.fromkeys(escaped(one[0]) for one in closes if self._lark.is_plain_text(one))
+        firsts = dict.fromkeys(escape_regex(one[0]) for one in closes if self._lark.is_plain_text(one))
         return exclude_types(
             list_restricted_types(others) | taken, "".join(firsts) if closes else None
         )

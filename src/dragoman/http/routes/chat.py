@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, NotFound
-from dragoman.http.asgi import Exchange
+from dragoman.http.asgi import RequestContext
 from dragoman.http.paging import paging
 from dragoman.http.respond import warnings
 from dragoman.http.router import Route
@@ -37,7 +37,7 @@ class Chats:
     async def _store(self) -> Store:
         return await self._app.state.store()
 
-    async def complete(self, exchange: Exchange) -> None:
+    async def complete(self, exchange: RequestContext) -> None:
         body = await self._app.body(exchange)
         said = await self._app.decoded(body, decode.decode)
         request = replace(said, owner=exchange.owner, response_id=new_name("chatcmpl"))
@@ -49,10 +49,10 @@ class Chats:
                 answer.keep = lambda whole: self._keep(exchange, body, whole, store)
             return answer
 
-        await self._app.answering.answer(exchange, prepare)
+        await self._app.answering.respond(exchange, prepare)
 
     @staticmethod
-    async def _keep(exchange: Exchange, body: bytes, whole: bytes, store: Store) -> None:
+    async def _keep(exchange: RequestContext, body: bytes, whole: bytes, store: Store) -> None:
         """An answer is told even if it cannot be kept; a whole one says so."""
         messages, metadata = stored.asked(body)
         kept = stored.noted(whole, metadata)
@@ -69,16 +69,16 @@ class Chats:
             log.error("chat completion %s could not be kept: %s", row.id, error.message)
             exchange.headers += warnings(["`store`: the answer could not be kept."])
 
-    async def _found(self, exchange: Exchange) -> StoredCompletion:
+    async def _found(self, exchange: RequestContext) -> StoredCompletion:
         row = await (await self._store()).get_completion(exchange.owner, exchange.params["id"])
         if row is None:
             raise _nothing(exchange)
         return row
 
-    async def get(self, exchange: Exchange) -> None:
+    async def get(self, exchange: RequestContext) -> None:
         await exchange.answer(200, (await self._found(exchange)).body)
 
-    async def change(self, exchange: Exchange) -> None:
+    async def change(self, exchange: RequestContext) -> None:
         body = await self._app.body(exchange)
         metadata = stored.decode_change(body, self._app.settings.strict_params)
         row = await self._found(exchange)
@@ -87,21 +87,21 @@ class Chats:
             raise _nothing(exchange)
         await exchange.answer(200, changed)
 
-    async def delete(self, exchange: Exchange) -> None:
+    async def delete(self, exchange: RequestContext) -> None:
         owner, name = exchange.owner, exchange.params["id"]
         gone = (await self._store()).delete_completion
         if not await self._app.desk.forget(owner, [name], lambda: gone(owner, name)):
             raise _nothing(exchange)
         await exchange.answer(200, stored.deleted(name))
 
-    async def messages(self, exchange: Exchange) -> None:
+    async def messages(self, exchange: RequestContext) -> None:
         limit, newest = paging(exchange, "asc")
         row = await self._found(exchange)
         after = exchange.query.get("after")
         page = stored.messages(row.id, row.messages, after, limit, newest)
         await exchange.answer(200, page)
 
-    async def every(self, exchange: Exchange) -> None:
+    async def every(self, exchange: RequestContext) -> None:
         limit, newest = paging(exchange, "asc")
         model, after = exchange.query.get("model"), exchange.query.get("after")
         wanted = {
@@ -153,6 +153,6 @@ class Chats:
         ]
 
 
-def _nothing(exchange: Exchange) -> NotFound:
+def _nothing(exchange: RequestContext) -> NotFound:
     name = exchange.params["id"][:80]
     return NotFound(f"There is no chat completion `{name}` that was kept.", param="completion_id")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dragoman.errors import BadRequest, DragomanError, NotFound
-from dragoman.http.asgi import WEBSOCKET, Exchange
+from dragoman.http.asgi import WEBSOCKET, RequestContext
 from dragoman.http.paging import number, paging
 from dragoman.http.respond import unbroken, warnings
 from dragoman.http.router import Handler, Route
-from dragoman.http.websocket import Socket
+from dragoman.http.websocket import WebSocketSession
 from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols import responses
 from dragoman.protocols.conversations import conversations
@@ -47,29 +47,29 @@ class Stateful:
 
     # responses
 
-    async def respond(self, exchange: Exchange) -> None:
+    async def respond(self, exchange: RequestContext) -> None:
         asked = await self._app.read(exchange, responses.decode)
-        await self._app.answering.answer(exchange, lambda: self._desk.begin(asked, exchange.owner))
+        await self._app.answering.respond(exchange, lambda: self._desk.begin(asked, exchange.owner))
 
-    async def get(self, exchange: Exchange) -> None:
+    async def get(self, exchange: RequestContext) -> None:
         name, owner = exchange.params["id"], exchange.owner
         if exchange.query.get("stream", "").lower() in ("true", "1"):
             after = max(-1, number(exchange, "starting_after", -1))
-            await self._app.answering.answer(
+            await self._app.answering.respond(
                 exchange, lambda: self._desk.listen(owner, name, after)
             )
         else:
             await exchange.answer(200, await self._desk.get(owner, name))
 
-    async def delete(self, exchange: Exchange) -> None:
+    async def delete(self, exchange: RequestContext) -> None:
         name = exchange.params["id"]
         await self._desk.delete(exchange.owner, name)
         await exchange.answer(200, encode({"id": name, "object": "response", "deleted": True}))
 
-    async def cancel(self, exchange: Exchange) -> None:
+    async def cancel(self, exchange: RequestContext) -> None:
         await exchange.answer(200, await self._desk.cancel(exchange.owner, exchange.params["id"]))
 
-    async def input_items(self, exchange: Exchange) -> None:
+    async def input_items(self, exchange: RequestContext) -> None:
         items = await self._desk.input_items(exchange.owner, exchange.params["id"])
         limit, newest = paging(exchange)
         if newest:
@@ -80,7 +80,7 @@ class Stateful:
         page = items[:limit]
         await exchange.answer(200, conversations.listed(page, more=len(items) > limit))
 
-    async def compact(self, exchange: Exchange) -> None:
+    async def compact(self, exchange: RequestContext) -> None:
         asked = await self._app.read(exchange, responses.decode_compact)
 
         async def work() -> bytes:
@@ -91,7 +91,7 @@ class Stateful:
 
         await self._watched(exchange, work)
 
-    async def count(self, exchange: Exchange) -> None:
+    async def count(self, exchange: RequestContext) -> None:
         asked = await self._app.read(exchange, responses.decode_count)
 
         async def work() -> bytes:
@@ -100,7 +100,9 @@ class Stateful:
 
         await self._watched(exchange, work)
 
-    async def _watched(self, exchange: Exchange, work: Callable[[], Awaitable[bytes]]) -> None:
+    async def _watched(
+        self, exchange: RequestContext, work: Callable[[], Awaitable[bytes]]
+    ) -> None:
         """Answer with what a work that takes its time gives."""
         async with self._app.answering.watching(exchange.gone):
             body = await work()
@@ -108,7 +110,7 @@ class Stateful:
 
     # a response for each text that comes over a socket
 
-    async def converse(self, exchange: Exchange) -> None:
+    async def converse(self, exchange: RequestContext) -> None:
         async with self._app.sockets.of(exchange) as socket:
             await socket.accept()
             local: Local = {}
@@ -118,7 +120,7 @@ class Stateful:
                     await self._converse(exchange, socket, text, local)
 
     async def _converse(
-        self, exchange: Exchange, socket: Socket, text: bytes, local: Local
+        self, exchange: RequestContext, socket: WebSocketSession, text: bytes, local: Local
     ) -> None:
         """One response; whatever becomes of it, the socket stays open."""
         stream = responses.stream_of(text)
@@ -157,7 +159,7 @@ class Stateful:
 
     # conversations
 
-    async def create(self, exchange: Exchange) -> None:
+    async def create(self, exchange: RequestContext) -> None:
         said = await self._app.read(exchange, conversations.decode_new)
         row = StoredConversation(
             id=f"conv_{uuid.uuid4().hex}",
@@ -168,21 +170,21 @@ class Stateful:
         await (await self._store()).add_conversation(row, _entries(said.items))
         await self._show(exchange, row)
 
-    async def find(self, exchange: Exchange) -> None:
+    async def find(self, exchange: RequestContext) -> None:
         row = await (await self._store()).get_conversation(exchange.owner, exchange.params["id"])
         await self._show(exchange, row)
 
-    async def change(self, exchange: Exchange) -> None:
+    async def change(self, exchange: RequestContext) -> None:
         metadata = encode(await self._app.read(exchange, conversations.decode_change))
         store, name = await self._store(), exchange.params["id"]
         await self._show(exchange, await store.update_conversation(exchange.owner, name, metadata))
 
-    async def _show(self, exchange: Exchange, row: StoredConversation | None) -> None:
+    async def _show(self, exchange: RequestContext, row: StoredConversation | None) -> None:
         if row is None:
             raise _no_conversation(exchange)
         await exchange.answer(200, conversations.shown(row.id, row.created, row.metadata))
 
-    async def forget(self, exchange: Exchange) -> None:
+    async def forget(self, exchange: RequestContext) -> None:
         owner, name, store = exchange.owner, exchange.params["id"], await self._store()
         said = await store.responses_of(owner, name)
         gone = store.delete_conversation
@@ -190,7 +192,7 @@ class Stateful:
             raise _no_conversation(exchange)
         await exchange.answer(200, conversations.deleted(name))
 
-    async def items(self, exchange: Exchange) -> None:
+    async def items(self, exchange: RequestContext) -> None:
         limit, newest = paging(exchange)
         found = await (await self._store()).items(
             exchange.owner,
@@ -204,7 +206,7 @@ class Stateful:
         items = [msgspec.json.decode(entry.body) for entry in found[:limit]]
         await exchange.answer(200, conversations.listed(items, more=len(found) > limit))
 
-    async def add_items(self, exchange: Exchange) -> None:
+    async def add_items(self, exchange: RequestContext) -> None:
         items = await self._app.read(exchange, conversations.decode_items)
         store, name = await self._store(), exchange.params["id"]
         entries = _entries(items)
@@ -216,14 +218,14 @@ class Stateful:
             raise _no_conversation(exchange)
         await exchange.answer(200, conversations.listed(items, more=False))
 
-    async def item(self, exchange: Exchange) -> None:
+    async def item(self, exchange: RequestContext) -> None:
         where = exchange.params["id"], exchange.params["item"]
         found = await (await self._store()).item(exchange.owner, *where)
         if found is None:
             raise NotFound("There is no such item in this conversation.", param="item_id")
         await exchange.answer(200, found.body)
 
-    async def delete_item(self, exchange: Exchange) -> None:
+    async def delete_item(self, exchange: RequestContext) -> None:
         store, where = await self._store(), (exchange.params["id"], exchange.params["item"])
         if not await store.delete_item(exchange.owner, *where):
             raise NotFound("There is no such item in this conversation.", param="item_id")
@@ -273,7 +275,7 @@ def _entries(items: list[Item]) -> list[StoredItem]:
     return [StoredItem(item["id"], encode(item)) for item in items]
 
 
-def _no_conversation(exchange: Exchange) -> NotFound:
+def _no_conversation(exchange: RequestContext) -> NotFound:
     name = exchange.params["id"][:80]
     return NotFound(f"There is no conversation `{name}`.", code="conversation_not_found")
 

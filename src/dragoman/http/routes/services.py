@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.http import openapi
-from dragoman.http.asgi import Exchange
+from dragoman.http.asgi import RequestContext
 from dragoman.http.metrics import CONTENT_TYPE
 from dragoman.models.registry import Model, ModelEntry
 from dragoman.pipeline.embed import embed
@@ -42,15 +42,15 @@ class Services:
         self._app = app
         self._models = app.models
 
-    async def message(self, exchange: Exchange) -> None:
+    async def message(self, exchange: RequestContext) -> None:
         dialect = await self._speaking(exchange)
         said = await self._app.read(exchange, dialect.decode)
         request = replace(said, owner=exchange.owner)
-        await self._app.answering.answer(
+        await self._app.answering.respond(
             exchange, lambda: CompletionRun.prepare(dialect, request, self._models)
         )
 
-    async def count_tokens(self, exchange: Exchange) -> None:
+    async def count_tokens(self, exchange: RequestContext) -> None:
         dialect = await self._speaking(exchange)
         said = await self._app.read(exchange, dialect.to_count)
         counted = Count(
@@ -58,14 +58,14 @@ class Services:
         )
         await exchange.answer(200, openai.encode(counted))
 
-    async def _speaking(self, exchange: Exchange) -> Messages:
+    async def _speaking(self, exchange: RequestContext) -> Messages:
         """The Messages dialect for one client, told by the errors and the pings as well."""
         seal = await self._app.state.signer()
         dialect = Messages(seal.for_owner(exchange.owner), exchange.request_id)
         exchange.ping = dialect.ping
         return dialect
 
-    async def embed(self, exchange: Exchange) -> None:
+    async def embed(self, exchange: RequestContext) -> None:
         request = await self._app.read(exchange, embeddings.decode)
         async with self._app.answering.watching(exchange.gone):
             model, vectors, spent = await embed(request.model, request.inputs, self._models)
@@ -73,7 +73,7 @@ class Services:
         body = embeddings.whole(request, model, vectors, spent.prompt)
         await exchange.answer(200, body)
 
-    async def tokenize(self, exchange: Exchange) -> None:
+    async def tokenize(self, exchange: RequestContext) -> None:
         said, prompt = await self._app.read(exchange, tokens.decode)
         with await self._models.acquire(said.model or self._models.default_name) as model:
             vocabulary = vocabulary_of(model)
@@ -89,7 +89,7 @@ class Services:
                 ]
         await exchange.answer(200, await asyncio.to_thread(openai.encode, answer))
 
-    async def detokenize(self, exchange: Exchange) -> None:
+    async def detokenize(self, exchange: RequestContext) -> None:
         said = await self._app.read(exchange, tokens.decode_ids)
         with await self._models.acquire(said.model or self._models.default_name) as model:
             vocabulary = vocabulary_of(model)
@@ -98,7 +98,7 @@ class Services:
             text = await asyncio.to_thread(vocabulary.decode, said.tokens)
         await exchange.answer(200, openai.encode(tokens.DetokenizeAnswer(text)))
 
-    async def tokenizer_info(self, exchange: Exchange) -> None:
+    async def tokenizer_info(self, exchange: RequestContext) -> None:
         with await self._models.acquire(self._models.default_name) as model:
             vocabulary = vocabulary_of(model)
             answer = tokens.TokenizerInfo(
@@ -110,47 +110,47 @@ class Services:
             )
         await exchange.answer(200, openai.encode(answer))
 
-    async def list_models(self, exchange: Exchange) -> None:
+    async def list_models(self, exchange: RequestContext) -> None:
         cards = [card(entry) for entry in self._models.list_models()]
         if exchange.messages:
             await exchange.answer(200, model_list.page(cards, exchange.query))
         else:
             await exchange.answer(200, models.whole(cards))
 
-    async def one_model(self, exchange: Exchange) -> None:
+    async def one_model(self, exchange: RequestContext) -> None:
         found = card(self._models.get(exchange.params["model"]))
         await exchange.answer(200, (model_list if exchange.messages else models).one(found))
 
-    async def load(self, exchange: Exchange) -> None:
+    async def load(self, exchange: RequestContext) -> None:
         said = read(await self._app.body(exchange), models.ModelName)
         await self._models.load(said.model)
         await exchange.answer(200, openai.encode(card(self._models.get(said.model))))
 
-    async def unload(self, exchange: Exchange) -> None:
+    async def unload(self, exchange: RequestContext) -> None:
         said = read(await self._app.body(exchange), models.ModelName)
         await self._models.unload(said.model)
         await exchange.answer(200, openai.encode(card(self._models.get(said.model))))
 
-    async def live(self, exchange: Exchange) -> None:
+    async def live(self, exchange: RequestContext) -> None:
         await exchange.answer(200, b'{"status":"live"}')
 
-    async def ready(self, exchange: Exchange) -> None:
+    async def ready(self, exchange: RequestContext) -> None:
         waiting = self._app.not_ready()
         if waiting is None:
             await exchange.answer(200, b'{"status":"ready"}')
         else:
             raise waiting
 
-    async def hello(self, exchange: Exchange) -> None:
+    async def hello(self, exchange: RequestContext) -> None:
         await exchange.answer(200, b'{"object":"dragoman","docs":"/docs"}')
 
-    async def metrics(self, exchange: Exchange) -> None:
+    async def metrics(self, exchange: RequestContext) -> None:
         await exchange.answer(200, self._app.metrics.page(), CONTENT_TYPE)
 
-    async def openapi(self, exchange: Exchange) -> None:
+    async def openapi(self, exchange: RequestContext) -> None:
         await exchange.answer(200, openapi.document(self._app.routes.all))
 
-    async def docs(self, exchange: Exchange) -> None:
+    async def docs(self, exchange: RequestContext) -> None:
         await exchange.answer(200, PAGE.read_bytes(), HTML)
 
 

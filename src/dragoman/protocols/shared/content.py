@@ -20,7 +20,6 @@ from dragoman.types import (
     FilePart,
     ImagePart,
     Json,
-    MediaPart,
     TextPart,
 )
 
@@ -80,7 +79,7 @@ def _require_text(part: ContentPartFields, at: str) -> str:
     return text
 
 
-def decode_media(part: ContentPartFields, at: str) -> MediaPart:
+def decode_media(part: ContentPartFields, at: str) -> ImagePart | AudioPart | FilePart:
     """Decode a part that is not text. Fields of the wrong type are ignored, not rejected."""
     if part.type in IMAGE_TYPES:
         return _decode_image(part, at)
