@@ -41,7 +41,9 @@ def talk(dice: random.Random, turns: int) -> list[Message]:
             words[at] += dice.choice(".,;:") + dice.choice(
                 ["", "", "\n\n", f" {dice.random():.3f}"]
             )
-        made.append(Message(role="assistant" if turn % 2 else "user", content=text_content(" ".join(words))))
+        made.append(
+            Message(role="assistant" if turn % 2 else "user", content=text_content(" ".join(words)))
+        )
     return made
 
 

@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.engines.step_queue import MERGE_THRESHOLD, StepQueue, merge_steps
-from dragoman.engines.subprocess import messages as wire
-from dragoman.engines.subprocess.child import MAX_BUFFERED_BYTES, StepSender
-from dragoman.errors import EngineFailed, SerializedError
+from dragoman.errors import EngineFailed
 from dragoman.types import Logprob, Step
 
 marks = st.builds(Logprob, st.integers(0, 9), st.floats(-9, 0))
@@ -144,87 +142,3 @@ def test_a_waiting_reader_is_woken() -> None:
         assert "".join(step.text or "" for step in await waiting) == "ab"
 
     asyncio.run(go())
-
-
-# frames
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
-def test_frames_are_found_however_they_are_cut(size: int) -> None:
-    turn = wire.StepBatch([(1, [Step(text="é" * 40)])])
-    messages: list[wire.ToParent] = [wire.Pong(), turn, wire.CallResult(3, [1.5])]
-    data = b"".join(map(wire.encode_message, messages))
-    frames, found = wire.Frames(), []
-    for at in range(0, len(data), size):
-        found += frames.feed(data[at : at + size])
-    assert [wire.parent_decoder.decode(body) for body in found] == messages
-
-
-def test_a_frame_that_is_too_long_is_refused_unread() -> None:
-    with pytest.raises(wire.BadFrame):
-        wire.Frames(limit=100).feed((101).to_bytes(4, "big"))
-
-
-class Stuck:
-    """A writer whose reader may have stopped reading."""
-
-    def __init__(self) -> None:
-        self.waiting = 0
-        self.sent: list[wire.ToParent] = []
-        self.drained = asyncio.Event()
-        self.transport = self
-
-    def get_write_buffer_size(self) -> int:
-        return self.waiting
-
-    def write(self, data: bytes) -> None:
-        self.sent.append(wire.parent_decoder.decode(data[4:]))
-
-    async def drain(self) -> None:
-        await self.drained.wait()
-
-
-def test_all_that_moved_in_one_turn_is_one_frame() -> None:
-    async def go() -> None:
-        writer: Any = Stuck()
-        outbox = StepSender(writer)
-        for job in range(3):
-            for choice in range(2):
-                outbox.add(job, Step(choice, text="x"))
-        outbox.end(2, None)
-        await asyncio.sleep(0)
-        (turn,) = writer.sent
-        assert [(number, len(steps)) for number, steps in turn.moved] == [(0, 2), (1, 2), (2, 2)]
-        assert turn.ended == [(2, None)]
-
-    asyncio.run(go())
-
-
-def test_d2_steps_are_merged_while_the_parent_does_not_read() -> None:
-    async def go() -> None:
-        writer: Any = Stuck()
-        writer.waiting = MAX_BUFFERED_BYTES + 1
-        outbox = StepSender(writer)
-        for at in range(3000):
-            outbox.add(1, Step(0, None, [at], 1))
-            if at % 100 == 0:
-                await asyncio.sleep(0)
-        assert writer.sent == []
-        writer.waiting = 0
-        writer.drained.set()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        ((number, steps),) = writer.sent[0].moved
-        assert number == 1
-        assert len(steps) <= MERGE_THRESHOLD
-        assert folded(steps)[0][1] == list(range(3000))
-
-    asyncio.run(go())
-
-
-def test_errors_cross_as_data() -> None:
-    note = SerializedError(
-        "ContextOverflow", "too long", "messages", "context_length_exceeded", None
-    )
-    turn = wire.StepBatch([], [(1, note)])
-    assert wire.parent_decoder.decode(wire.encode_message(turn)[4:]) == turn

@@ -31,7 +31,7 @@ def shape(grammar: str) -> Constraint:
 
 
 def rewritten(grammar: str, spelling: Quotes | Between, before: str, after: str) -> str:
-    [(_, node)] = build_arguments(shape(grammar)).members
+    [(_, node)] = build_arguments(shape(grammar)).properties
     assert isinstance(node, Worded)
     lark = LarkBuilder()
     return lark.build(

@@ -20,26 +20,26 @@ from dragoman.grammar.schema.nodes import (
     NULL,
     Anything,
     Array,
-    Checked,
-    Either,
-    Exactly,
-    Foreign,
-    Keys,
-    Named,
+    ParsedSchema,
+    AnyOf,
+    Literals,
+    LlguidanceSchema,
+    KeyPattern,
+    SchemaReference,
     Node,
     Nothing,
     Number,
     Object,
-    Text,
+    String,
 )
-from dragoman.grammar.schema.schema_parser import read
+from dragoman.grammar.schema.schema_parser import parse_schema
 
 AT = "response_format.json_schema.schema"
 NO = Nothing()
 
 
-def reading(schema: Any, *, strict: bool = True, tool: bool = False) -> Checked:
-    return read(schema, at=AT, strict=strict, tool=tool)
+def reading(schema: Any, *, strict: bool = True, tool: bool = False) -> ParsedSchema:
+    return parse_schema(schema, param=AT, strict=strict, for_tool=tool)
 
 
 def refused(schema: Any, *, strict: bool = True, tool: bool = False) -> BadRequest:
@@ -50,7 +50,7 @@ def refused(schema: Any, *, strict: bool = True, tool: bool = False) -> BadReque
     return caught.value
 
 
-def outcome(schema: Any, *, strict: bool = False, tool: bool = False) -> Checked | BadRequest:
+def outcome(schema: Any, *, strict: bool = False, tool: bool = False) -> ParsedSchema | BadRequest:
     try:
         return reading(schema, strict=strict, tool=tool)
     except BadRequest as error:
@@ -61,8 +61,8 @@ def closed(*required: str, **members: Node) -> Object:
     return Object(tuple(members.items()), frozenset(required), NO)
 
 
-def values(*every: Any) -> Exactly:
-    return Exactly(tuple(map(json.dumps, every)))
+def values(*every: Any) -> Literals:
+    return Literals(tuple(map(json.dumps, every)))
 
 
 def an_object(**words: Any) -> dict[str, Any]:
@@ -84,45 +84,45 @@ NODES: dict[str, tuple[Any, Node]] = {
         Anything(),
     ),
     # types
-    "string": ({"type": "string"}, Text()),
+    "string": ({"type": "string"}, String()),
     "number": ({"type": "number"}, Number()),
     "integer": ({"type": "integer"}, INTEGER),
     "boolean": ({"type": "boolean"}, BOOLEAN),
     "null": ({"type": "null"}, NULL),
     "array": ({"type": "array"}, Array()),
     "object": ({"type": "object"}, Object()),
-    "types": ({"type": ["string", "null"]}, Either((Text(), NULL))),
+    "types": ({"type": ["string", "null"]}, AnyOf((String(), NULL))),
     "integers are numbers": ({"type": ["integer", "number"]}, Number()),
     "each type has its words": (
         {"type": ["string", "integer", "null"], "minLength": 2, "minimum": 3, "minItems": 4},
-        Either((Text(2), Number(True, "3"), NULL)),
+        AnyOf((String(2), Number(True, "3"), NULL)),
     ),
     # words without a type
-    "a text is meant": ({"maxLength": 3}, Text(most=3)),
-    "a text by its format": ({"format": "date"}, Text(format="date")),
+    "a text is meant": ({"maxLength": 3}, String(max_length=3)),
+    "a text by its format": ({"format": "date"}, String(format="date")),
     "a number is meant": ({"minimum": 3}, Number(minimum="3")),
-    "a list is meant": ({"items": A}, Array((), Text())),
+    "a list is meant": ({"items": A}, Array((), String())),
     "an object is meant": ({"required": ["a"]}, Object((("a", Anything()),), frozenset("a"))),
-    "two kinds are meant": ({"minLength": 1, "minItems": 1}, Either((Text(1), Array(least=1)))),
+    "two kinds are meant": ({"minLength": 1, "minItems": 1}, AnyOf((String(1), Array(min_items=1)))),
     "what is meant gives way to what is said": (
         {"type": ["object", "null"], "anyOf": [{"required": ["a"]}]},
-        Either((Object((("a", Anything()),), frozenset("a")), NULL)),
+        AnyOf((Object((("a", Anything()),), frozenset("a")), NULL)),
     ),
     "what is meant gives way to another part": (
         {"allOf": [{"type": "string"}, {"minimum": 5}]},
-        Text(),
+        String(),
     ),
     # texts
-    "lengths": ({"type": "string", "minLength": 2, "maxLength": 5.0}, Text(2, 5)),
-    "a length without end": ({"type": "string", "maxLength": 10**9}, Text(0, limits.LENGTH)),
-    "a pattern": ({"type": "string", "pattern": "^a+$"}, Text(pattern="^a+$")),
+    "lengths": ({"type": "string", "minLength": 2, "maxLength": 5.0}, String(2, 5)),
+    "a length without end": ({"type": "string", "maxLength": 10**9}, String(0, limits.MAX_STRING_LENGTH)),
+    "a pattern": ({"type": "string", "pattern": "^a+$"}, String(pattern="^a+$")),
     "a class as ECMAScript has it": (
         {"type": "string", "pattern": r"^[[a&&b~]\[[^\]&]$"},
-        Text(pattern=r"^[\[a\&\&b\~]\[[^\]\&]$"),
+        String(pattern=r"^[\[a\&\&b\~]\[[^\]\&]$"),
     ),
     "a pattern with lengths": (
         {"type": "string", "pattern": "^a", "maxLength": 9},
-        Text(most=9, pattern="^a"),
+        String(max_length=9, pattern="^a"),
     ),
     "formats are of texts": ({"type": "integer", "format": "int64"}, INTEGER),
     # numbers
@@ -130,14 +130,14 @@ NODES: dict[str, tuple[Any, Node]] = {
     "bounds as they were written": ({"type": "integer", "minimum": 1.5}, Number(True, "1.5")),
     "exclusive bounds": (
         {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e3},
-        Number(above="0", below="1000.0"),
+        Number(exclusive_minimum="0", exclusive_maximum="1000.0"),
     ),
     "exclusive bounds of draft 4": (
         {"type": "number", "minimum": 0, "exclusiveMinimum": True, "maximum": 5}
         | {"exclusiveMaximum": False},
-        Number(above="0", maximum="5"),
+        Number(exclusive_minimum="0", maximum="5"),
     ),
-    "multiples": ({"type": "number", "multipleOf": 0.1}, Number(multiple="0.1")),
+    "multiples": ({"type": "number", "multipleOf": 0.1}, Number(multiple_of="0.1")),
     "bounds that nothing reaches": (
         {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
         Number(True, str(-(10**17)), str(10**17)),
@@ -147,36 +147,36 @@ NODES: dict[str, tuple[Any, Node]] = {
         Number(True, str(2**53 + 2), str(2**53 + 6)),
     ),
     # lists
-    "items": ({"type": "array", "items": A, "minItems": 1, "maxItems": 3}, Array((), Text(), 1, 3)),
+    "items": ({"type": "array", "items": A, "minItems": 1, "maxItems": 3}, Array((), String(), 1, 3)),
     "first items": (
         {"type": "array", "prefixItems": [A, {"type": "null"}], "items": {"type": "integer"}},
-        Array((Text(), NULL), INTEGER),
+        Array((String(), NULL), INTEGER),
     ),
     "first items of draft 4": (
         {"type": "array", "items": [A], "additionalItems": {"type": "null"}},
-        Array((Text(),), NULL),
+        Array((String(),), NULL),
     ),
     "no more items": (
         {"type": "array", "prefixItems": [A], "items": False},
-        Array((Text(),), NO, 0, 1),
+        Array((String(),), NO, 0, 1),
     ),
     "an item that cannot be": (
         {"type": "array", "prefixItems": [A, False, A]},
-        Array((Text(),), NO, 0, 1),
+        Array((String(),), NO, 0, 1),
     ),
     "no items": ({"type": "array", "maxItems": 0}, Array((), NO, 0, 0)),
     # objects
     "members in order": (
         an_object(properties={"b": A, "a": {"type": "null"}}, required=["a"]),
-        Object((("b", Text()), ("a", NULL)), frozenset("a")),
+        Object((("b", String()), ("a", NULL)), frozenset("a")),
     ),
-    "no others": (an_object(properties={"a": A}, additionalProperties=False), closed(a=Text())),
-    "others": (an_object(additionalProperties=A), Object(others=Text())),
+    "no others": (an_object(properties={"a": A}, additionalProperties=False), closed(a=String())),
+    "others": (an_object(additionalProperties=A), Object(additional=String())),
     "others, said otherwise": (an_object(unevaluatedProperties=False), closed()),
     "others, said otherwise and of no type": ({"unevaluatedProperties": False}, closed()),
     "a required member that is not declared": (
         an_object(required=["a"], additionalProperties=A),
-        Object((("a", Text()),), frozenset("a"), Text()),
+        Object((("a", String()),), frozenset("a"), String()),
     ),
     "a member that may not be": (
         an_object(properties={"a": False}),
@@ -184,30 +184,30 @@ NODES: dict[str, tuple[Any, Node]] = {
     ),
     "a member that may not be, nor any other": (
         an_object(properties={"a": False, "b": A}, additionalProperties=False),
-        closed(b=Text()),
+        closed(b=String()),
     ),
     "names by list": (
         an_object(propertyNames={"enum": ["a", "b"]}, additionalProperties=A),
-        closed(a=Text(), b=Text()),
+        closed(a=String(), b=String()),
     ),
     "names that are any": (an_object(propertyNames={"type": "string"}), Object()),
     "as many members as are required": (
         an_object(properties={"a": A, "b": A}, required=["b"], maxProperties=1),
-        closed("b", b=Text()),
+        closed("b", b=String()),
     ),
     "no members": (an_object(properties={"a": A}, maxProperties=0), closed()),
     "all members there are": (
         an_object(properties={"a": A, "b": A}, additionalProperties=False, minProperties=2),
-        closed("a", "b", a=Text(), b=Text()),
+        closed("a", "b", a=String(), b=String()),
     ),
     "one of the members": (
         an_object(properties={"a": A, "b": A}, additionalProperties=False, minProperties=1),
-        Either((closed("a", a=Text(), b=Text()), closed("b", a=Text(), b=Text()))),
+        AnyOf((closed("a", a=String(), b=String()), closed("b", a=String(), b=String()))),
     ),
     "counts that say nothing": (
         an_object(properties={"a": A}, required=["a"], minProperties=1)
         | {"additionalProperties": False, "maxProperties": 3, "patternProperties": {}},
-        closed("a", a=Text()),
+        closed("a", a=String()),
     ),
     # values
     "enum": ({"enum": ["a", 1, None]}, values("a", 1, None)),
@@ -225,33 +225,33 @@ NODES: dict[str, tuple[Any, Node]] = {
     ),
     "both kinds of values": ({"enum": [1, 2, 3], "const": 2.0}, values(2)),
     # choices
-    "anyOf": ({"anyOf": [A, {"type": "null"}]}, Either((Text(), NULL))),
-    "one choice": ({"anyOf": [A]}, Text()),
-    "choices that are the same": ({"anyOf": [A, A]}, Text()),
+    "anyOf": ({"anyOf": [A, {"type": "null"}]}, AnyOf((String(), NULL))),
+    "one choice": ({"anyOf": [A]}, String()),
+    "choices that are the same": ({"anyOf": [A, A]}, String()),
     "choices of values": (
         {"anyOf": [{"const": 1}, A, {"const": 2}]},
-        Either((values(1, 2), Text())),
+        AnyOf((values(1, 2), String())),
     ),
     "a choice of anything": ({"anyOf": [A, {}]}, Anything()),
-    "a choice that cannot be": ({"anyOf": [False, A]}, Text()),
+    "a choice that cannot be": ({"anyOf": [False, A]}, String()),
     "choices in choices": (
         {"anyOf": [{"anyOf": [A, {"type": "null"}]}, {"type": "integer"}]},
-        Either((Text(), NULL, INTEGER)),
+        AnyOf((String(), NULL, INTEGER)),
     ),
     "choices beside a type": (
         {"type": "string", "anyOf": [{"minLength": 2}, {"type": "null"}]},
-        Text(2),
+        String(2),
     ),
     "choices of what is required": (
         an_object(properties={"a": A}, anyOf=[{"required": ["a"]}, {"required": ["b"]}]),
-        Either(
+        AnyOf(
             (
-                Object((("a", Text()),), frozenset("a")),
-                Object((("a", Text()), ("b", Anything())), frozenset("b")),
+                Object((("a", String()),), frozenset("a")),
+                Object((("a", String()), ("b", Anything())), frozenset("b")),
             )
         ),
     ),
-    "oneOf types": ({"oneOf": [A, {"type": "null"}]}, Either((Text(), NULL))),
+    "oneOf types": ({"oneOf": [A, {"type": "null"}]}, AnyOf((String(), NULL))),
     "oneOf values": ({"oneOf": [{"const": 1}, {"enum": [2, 3]}]}, values(1, 2, 3)),
     "oneOf by a member": (
         {
@@ -260,24 +260,24 @@ NODES: dict[str, tuple[Any, Node]] = {
                 for kind in "xy"
             ]
         },
-        Either(
-            tuple(Object((("k", values(kind)), ("a", Text())), frozenset("ak")) for kind in "xy")
+        AnyOf(
+            tuple(Object((("k", values(kind)), ("a", String())), frozenset("ak")) for kind in "xy")
         ),
     ),
     "oneOf by a member that only one has": (
         {"oneOf": [an_object(required=["a"]), an_object(properties={"a": False})]},
-        Either((Object((("a", Anything()),), frozenset("a")), Object((("a", NO),)))),
+        AnyOf((Object((("a", Anything()),), frozenset("a")), Object((("a", NO),)))),
     ),
     "oneOf ranges": (
         {"type": "integer", "oneOf": [{"maximum": 2}, {"minimum": 5}]},
-        Either((Number(True, maximum="2"), Number(True, minimum="5"))),
+        AnyOf((Number(True, maximum="2"), Number(True, minimum="5"))),
     ),
     "oneOf what is required": (
         an_object(properties={"a": A, "b": A}, oneOf=[{"required": ["a"]}, {"required": ["b"]}]),
-        Either(
+        AnyOf(
             (
-                Object((("a", Text()), ("b", NO)), frozenset("a")),
-                Object((("a", NO), ("b", Text())), frozenset("b")),
+                Object((("a", String()), ("b", NO)), frozenset("a")),
+                Object((("a", NO), ("b", String())), frozenset("b")),
             )
         ),
     ),
@@ -285,11 +285,11 @@ NODES: dict[str, tuple[Any, Node]] = {
     "bounds of several": (
         {"allOf": [{"type": "number", "minimum": 1, "multipleOf": 4}]}
         | {"minimum": 0.5, "maximum": 90, "multipleOf": 6},
-        Number(False, "1", "90", multiple="12"),
+        Number(False, "1", "90", multiple_of="12"),
     ),
     "lengths of several": (
         {"allOf": [{"type": "string", "minLength": 2}, {"maxLength": 8, "minLength": 1}]},
-        Text(2, 8),
+        String(2, 8),
     ),
     "members of several": (
         an_object(
@@ -297,55 +297,55 @@ NODES: dict[str, tuple[Any, Node]] = {
             allOf=[an_object(properties={"b": A, "a": A}, required=["b"])],
             required=["a"],
         ),
-        Object((("a", Text()), ("b", Text())), frozenset("ab")),
+        Object((("a", String()), ("b", String())), frozenset("ab")),
     ),
     "others of several": (
         {"allOf": [an_object(properties={"a": A, "b": A}, additionalProperties=False)]}
         | an_object(properties={"a": {}}, additionalProperties={"type": ["string", "null"]}),
-        closed(a=Text(), b=Text()),
+        closed(a=String(), b=String()),
     ),
     "items of several": (
         {"type": "array", "prefixItems": [A], "maxItems": 4}
         | {"allOf": [{"items": {"type": ["string", "null"]}, "minItems": 1}]},
-        Array((Text(),), Either((Text(), NULL)), 1, 4),
+        Array((String(),), AnyOf((String(), NULL)), 1, 4),
     ),
     "choices of several": (
         {"allOf": [{"type": ["string", "null"]}, {"type": ["null", "integer"]}]},
         NULL,
     ),
     # references
-    "a reference": ({"$ref": "#/$defs/a", "$defs": {"a": A}}, Text()),
+    "a reference": ({"$ref": "#/$defs/a", "$defs": {"a": A}}, String()),
     "a reference with an annotation": (
         an_object(
             properties={"x": {"$ref": "#/definitions/a", "description": "x"}}, definitions={"a": A}
         ),
-        Object((("x", Text()),)),
+        Object((("x", String()),)),
     ),
     "a reference to any place": (
         an_object(properties={"x": {"$ref": "#/properties/y/items"}, "y": {"items": A}}),
-        Object((("x", Text()), ("y", Array((), Text())))),
+        Object((("x", String()), ("y", Array((), String())))),
     ),
     "a reference into a list": (
         {"anyOf": [A, {"type": "array", "items": {"$ref": "#/anyOf/0"}}]},
-        Either((Text(), Array((), Text()))),
+        AnyOf((String(), Array((), String()))),
     ),
     "a reference with escapes": (
         {"$ref": "#/$defs/a~1b~0c%20d%25", "$defs": {"a/b~c d%": A}},
-        Text(),
+        String(),
     ),
     "a reference with something beside it": (
         {"$ref": "#/$defs/a", "minLength": 2, "$defs": {"a": {"type": "string", "maxLength": 5}}},
-        Text(2, 5),
+        String(2, 5),
     ),
     "a reference in allOf": (
         {"allOf": [{"$ref": "#/$defs/a"}], "required": ["x"]}
         | {"$defs": {"a": an_object(properties={"x": A})}},
-        Object((("x", Text()),), frozenset("x")),
+        Object((("x", String()),), frozenset("x")),
     ),
     "a choice that leads nowhere": (
         {"anyOf": [A, {"$ref": "#/$defs/a"}]}
         | {"$defs": {"a": an_object(properties={"a": {"$ref": "#/$defs/a"}}, required=["a"])}},
-        Text(),
+        String(),
     ),
     # ways to say nothing
     "words that say nothing": (
@@ -360,7 +360,7 @@ NODES: dict[str, tuple[Any, Node]] = {
 def test_what_a_schema_comes_to(name: str) -> None:
     schema, node = NODES[name]
     found = reading(schema)
-    assert found == Checked(node)
+    assert found == ParsedSchema(node)
 
 
 INNER = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -486,7 +486,7 @@ def test_what_is_no_schema_is_refused(name: str, strict: bool) -> None:
 
 
 LOOSE: dict[str, tuple[Any, str, Node]] = {
-    "not": ({"type": "string", "not": {"const": "a"}}, "/not", Text()),
+    "not": ({"type": "string", "not": {"const": "a"}}, "/not", String()),
     "if": (an_object(**{"if": {"required": ["a"]}, "then": {"required": ["b"]}}), "/if", Object()),
     "uniqueItems": ({"type": "array", "uniqueItems": True}, "/uniqueItems", Array()),
     "contains": ({"type": "array", "contains": A}, "/contains", Array()),
@@ -506,34 +506,34 @@ LOOSE: dict[str, tuple[Any, str, Node]] = {
     "unevaluatedProperties": (
         an_object(allOf=[INNER], unevaluatedProperties=False),
         "/unevaluatedProperties",
-        Object((("a", Text()),)),
+        Object((("a", String()),)),
     ),
-    "$dynamicRef": ({"$dynamicRef": "#a", "type": "string"}, "/$dynamicRef", Text()),
-    "$recursiveRef": ({"$recursiveRef": "#", "type": "string"}, "/$recursiveRef", Text()),
+    "$dynamicRef": ({"$dynamicRef": "#a", "type": "string"}, "/$dynamicRef", String()),
+    "$recursiveRef": ({"$recursiveRef": "#", "type": "string"}, "/$recursiveRef", String()),
     "$id inside": ({"items": {"$id": "https://a.b/c"}}, "/items/$id", Array()),
-    "format": ({"type": "string", "format": "iri"}, "/format", Text()),
+    "format": ({"type": "string", "format": "iri"}, "/format", String()),
     "format of no type": ({"format": "iri"}, "/format", Anything()),
-    "lookahead": ({"type": "string", "pattern": "^(?=a)"}, "/pattern", Text()),
-    "backreference": ({"type": "string", "pattern": r"^(a)\1$"}, "/pattern", Text()),
-    "no pattern at all": ({"type": "string", "pattern": "("}, "/pattern", Text()),
-    "a class of two meanings": ({"type": "string", "pattern": "[+--]"}, "/pattern", Text()),
-    "an empty class": ({"type": "string", "pattern": "[]a]"}, "/pattern", Text()),
+    "lookahead": ({"type": "string", "pattern": "^(?=a)"}, "/pattern", String()),
+    "backreference": ({"type": "string", "pattern": r"^(a)\1$"}, "/pattern", String()),
+    "no pattern at all": ({"type": "string", "pattern": "("}, "/pattern", String()),
+    "a class of two meanings": ({"type": "string", "pattern": "[+--]"}, "/pattern", String()),
+    "an empty class": ({"type": "string", "pattern": "[]a]"}, "/pattern", String()),
     "a pattern too hard for a length": (
         {"type": "string", "pattern": "^(.*a.{500}){3}$", "maxLength": 5000},
         "/maxLength",
-        Text(pattern="^(.*a.{500}){3}$"),
+        String(pattern="^(.*a.{500}){3}$"),
     ),
     "a bound too far": ({"type": "integer", "minimum": 10**30}, "/minimum", INTEGER),
     "a multiple too fine": ({"type": "number", "multipleOf": 1e-300}, "/multipleOf", Number()),
     "choices that are not exclusive": (
         {"oneOf": [{"type": "string", "minLength": 2}, {"type": "string", "maxLength": 5}]},
         "/oneOf",
-        Either((Text(2), Text(most=5))),
+        AnyOf((String(2), String(max_length=5))),
     ),
     "choices that are exclusive by our reading only": (
         {"oneOf": [{"minLength": 3}, {"type": "number"}]},
         "/oneOf",
-        Either((Text(3), Number())),
+        AnyOf((String(3), Number())),
     ),
     "the same deeper inside": (
         {
@@ -543,9 +543,9 @@ LOOSE: dict[str, tuple[Any, str, Node]] = {
             ]
         },
         "/oneOf",
-        Either(
+        AnyOf(
             (
-                Object((("a", Text(3)),), frozenset("a")),
+                Object((("a", String(3)),), frozenset("a")),
                 Object((("a", Number()),), frozenset("a")),
             )
         ),
@@ -553,22 +553,22 @@ LOOSE: dict[str, tuple[Any, str, Node]] = {
     "integers are numbers": (
         {"oneOf": [{"type": "integer"}, {"type": "number"}]},
         "/oneOf",
-        Either((INTEGER, Number())),
+        AnyOf((INTEGER, Number())),
     ),
     "formats do not exclude each other": (
         {"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "time"}]},
         "/oneOf",
-        Either((Text(format="date"), Text(format="time"))),
+        AnyOf((String(format="date"), String(format="time"))),
     ),
     "names that overlap in too many ways": (
         an_object(patternProperties=dict.fromkeys("abcde", A), additionalProperties=False),
         "/patternProperties",
-        Object(others=Text()),
+        Object(additional=String()),
     ),
     "names by a pattern that cannot be read": (
         an_object(patternProperties={"a(?=b)": A}, additionalProperties=False),
         "/patternProperties",
-        Object(others=Text()),
+        Object(additional=String()),
     ),
     "many members of any name": (an_object(minProperties=3), "/minProperties", Object()),
     "one more than must be there, which an escape could disguise": (
@@ -579,14 +579,14 @@ LOOSE: dict[str, tuple[Any, str, Node]] = {
     "a member that an escape could disguise": (
         an_object(properties={"a": A}, required=["a"], maxProperties=2),
         "/maxProperties",
-        Object((("a", Text()),), frozenset("a")),
+        Object((("a", String()),), frozenset("a")),
     ),
     "patterns of names that would have to be merged": (
         {"allOf": [an_object(patternProperties={one: A}) for one in ("^a", "^b")]},
         "/allOf/1",
-        Foreign(
+        LlguidanceSchema(
             json.dumps({"type": ["object"]}),
-            Object(patterns=("^a",), keyed=((Keys(("^a",)), Text()),)),
+            Object(patterns=("^a",), pattern_properties=((KeyPattern(("^a",)), String()),)),
         ),
     ),
     "a circle through a merge": (
@@ -611,7 +611,7 @@ def test_what_cannot_be_enforced_is_refused_where_that_is_strict_and_told_elsewh
     assert (error.code, f"`{pointer}`" in error.message) == ("unsupported_keyword", True)
     found = reading(schema, strict=False)
     assert found.root == node
-    assert found.loose == (f"`{AT}`: `{pointer}` is not enforced.",)
+    assert found.warnings == (f"`{AT}`: `{pointer}` is not enforced.",)
 
 
 @pytest.mark.parametrize(
@@ -619,7 +619,7 @@ def test_what_cannot_be_enforced_is_refused_where_that_is_strict_and_told_elsewh
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"],
 )
 def test_formats(name: str) -> None:
-    assert reading({"type": "string", "format": name}) == Checked(Text(format=name))
+    assert reading({"type": "string", "format": name}) == ParsedSchema(String(format=name))
 
 
 FOREIGN: dict[str, Any] = {
@@ -653,8 +653,8 @@ FOREIGN: dict[str, Any] = {
 @pytest.mark.parametrize("name", FOREIGN)
 def test_what_only_the_engine_can_put_together(name: str) -> None:
     found = reading(FOREIGN[name] | {"title": "x", "x-guidance": {"lenient": True}})
-    assert isinstance(found.root, Foreign)
-    assert (found.definitions, found.loose) == ((), ())
+    assert isinstance(found.root, LlguidanceSchema)
+    assert (found.definitions, found.warnings) == ((), ())
     schema = json.loads(found.root.schema)
     assert not {"title", "x-guidance"} & schema.keys()
     assert set(re.findall(r"#/\$defs/(\w+)", found.root.schema)) == set(schema.get("$defs", ()))
@@ -664,19 +664,19 @@ def test_what_only_the_engine_can_put_together(name: str) -> None:
 def test_what_is_left_out_is_left_out_for_the_engine_too() -> None:
     inner = {"type": "string", "not": A, "uniqueItems": True}
     found = reading(an_object(additionalProperties=inner, maxProperties=2), strict=False)
-    assert isinstance(found.root, Foreign)
+    assert isinstance(found.root, LlguidanceSchema)
     assert "not" not in found.root.schema
-    assert found.loose == (f"`{AT}`: `/additionalProperties/not` is not enforced.",)
+    assert found.warnings == (f"`{AT}`: `/additionalProperties/not` is not enforced.",)
 
 
 def test_bounds_are_drawn_inwards_for_the_engine_too() -> None:
     far = {"type": "integer", "minimum": 2**53 + 1, "maximum": 10**20}
     long = {"type": "array", "items": far, "maxItems": 10**9}
     found = reading(an_object(additionalProperties=long, maxProperties=2))
-    assert isinstance(found.root, Foreign)
+    assert isinstance(found.root, LlguidanceSchema)
     drawn = json.loads(found.root.schema)["additionalProperties"]
-    assert drawn["maxItems"] == limits.ITEMS
-    bounds = {"minimum": 2**53 + 2, "maximum": keywords.FAR}
+    assert drawn["maxItems"] == limits.MAX_ITEMS
+    bounds = {"minimum": 2**53 + 2, "maximum": keywords.MAX_BOUND}
     assert drawn["items"] == {"type": ["integer"]} | bounds
 
 
@@ -685,11 +685,11 @@ def test_bounds_are_drawn_inwards_for_the_engine_too() -> None:
 PATTERNED: dict[str, tuple[Any, Object]] = {
     "no others": (
         an_object(patternProperties={"^x": A}, additionalProperties=False),
-        Object(others=NO, patterns=("^x",), keyed=((Keys(("^x",)), Text()),)),
+        Object(additional=NO, patterns=("^x",), pattern_properties=((KeyPattern(("^x",)), String()),)),
     ),
     "no type": (
         {"patternProperties": {"^x": A}},
-        Object(patterns=("^x",), keyed=((Keys(("^x",)), Text()),)),
+        Object(patterns=("^x",), pattern_properties=((KeyPattern(("^x",)), String()),)),
     ),
     "one that no member may match": (
         an_object(patternProperties={"^x": False}),
@@ -699,17 +699,17 @@ PATTERNED: dict[str, tuple[Any, Object]] = {
         an_object(patternProperties={"^x": A, "^y": {"type": "null"}}),
         Object(
             patterns=("^x", "^y"),
-            keyed=((Keys(("^x",), ("^y",)), Text()), (Keys(("^y",), ("^x",)), NULL)),
+            pattern_properties=((KeyPattern(("^x",), ("^y",)), String()), (KeyPattern(("^y",), ("^x",)), NULL)),
         ),
     ),
     "patterns that do not": (
         an_object(patternProperties={"x": {"type": ["string", "null"]}, "y": A}),
         Object(
             patterns=("x", "y"),
-            keyed=(
-                (Keys(("x",), ("y",)), Either((Text(), NULL))),
-                (Keys(("y",), ("x",)), Text()),
-                (Keys(("x", "y")), Text()),
+            pattern_properties=(
+                (KeyPattern(("x",), ("y",)), AnyOf((String(), NULL))),
+                (KeyPattern(("y",), ("x",)), String()),
+                (KeyPattern(("x", "y")), String()),
             ),
         ),
     ),
@@ -721,11 +721,11 @@ PATTERNED: dict[str, tuple[Any, Object]] = {
             required=["x2", "y"],
         ),
         Object(
-            (("x1", Text(least=2)), ("z", Text()), ("x2", Text()), ("y", NULL)),
+            (("x1", String(min_length=2)), ("z", String()), ("x2", String()), ("y", NULL)),
             frozenset({"x2", "y"}),
             NULL,
             ("^x",),
-            ((Keys(("^x",)), Text()),),
+            ((KeyPattern(("^x",)), String()),),
         ),
     ),
 }
@@ -735,22 +735,22 @@ PATTERNED: dict[str, tuple[Any, Object]] = {
 def test_names_by_patterns(name: str) -> None:
     schema, node = PATTERNED[name]
     found = reading(schema)
-    assert found == Checked(Foreign(json.dumps({"type": ["object"]}), node))
+    assert found == ParsedSchema(LlguidanceSchema(json.dumps({"type": ["object"]}), node))
 
 
 def test_circles_through_names_by_patterns() -> None:
     node = an_object(patternProperties={"^x": {"$ref": "#"}}, additionalProperties=False)
     found = reading(node).root
-    assert isinstance(found, Foreign)
-    assert found.own is not None
-    assert found.own.keyed == ((Keys(("^x",)), Named("")),)
+    assert isinstance(found, LlguidanceSchema)
+    assert found.object_node is not None
+    assert found.object_node.pattern_properties == ((KeyPattern(("^x",)), SchemaReference("")),)
 
 
 def test_the_engine_takes_a_part_and_the_rest_stays_plain() -> None:
     found = reading(an_object(properties={"a": A, "b": an_object(maxProperties=2)}))
     assert isinstance(found.root, Object)
-    assert found.root.members[0] == ("a", Text())
-    assert isinstance(dict(found.root.members)["b"], Foreign)
+    assert found.root.properties[0] == ("a", String())
+    assert isinstance(dict(found.root.properties)["b"], LlguidanceSchema)
 
 
 # references
@@ -762,8 +762,8 @@ def test_circles_have_names() -> None:
     found = reading({"$ref": "#/$defs/node", "$defs": {"node": node}})
     (name, defined), *rest = found.definitions
     assert not rest
-    both = Either((Named(name), NULL))
-    assert defined == Object((("v", Text()), ("next", both)), frozenset({"v", "next"}))
+    both = AnyOf((SchemaReference(name), NULL))
+    assert defined == Object((("v", String()), ("next", both)), frozenset({"v", "next"}))
     assert found.root == defined
 
 
@@ -771,12 +771,12 @@ def test_the_root_can_be_gone_back_to() -> None:
     schema = an_object(properties={"all": {"type": "array", "items": {"$ref": "#"}}})
     found = reading(schema)
     (name, defined), *_ = found.definitions
-    assert defined == found.root == Object((("all", Array((), Named(name))),))
+    assert defined == found.root == Object((("all", Array((), SchemaReference(name))),))
 
 
 def test_a_type_beside_a_circle_says_nothing_new() -> None:
     found = reading(an_object(properties={"a": {"type": "object", "$ref": "#"}}))
-    assert found.root == Object((("a", Named(found.definitions[0][0])),))
+    assert found.root == Object((("a", SchemaReference(found.definitions[0][0])),))
 
 
 def test_choices_in_a_circle_are_told_apart() -> None:
@@ -798,7 +798,7 @@ def test_what_is_used_more_than_once_has_a_name_unless_it_is_small() -> None:
     found = reading(schema)
     assert [name for name, _ in found.definitions] == ["/$defs/large"]
     assert isinstance(found.root, Object)
-    assert dict(found.root.members)["p"] == Text(3)
+    assert dict(found.root.properties)["p"] == String(3)
 
 
 def test_definitions_in_a_long_row() -> None:
@@ -815,30 +815,30 @@ def test_definitions_in_a_long_row() -> None:
 
 @pytest.mark.parametrize("schema", [None, {}])
 def test_a_tool_without_parameters(schema: Any) -> None:
-    assert reading(schema, tool=True) == Checked(closed())
+    assert reading(schema, tool=True) == ParsedSchema(closed())
 
 
 SLOPPY: list[tuple[Any, Node]] = [
-    ({"type": "dict", "properties": {"a": {"type": "str"}}}, Object((("a", Text()),))),
+    ({"type": "dict", "properties": {"a": {"type": "str"}}}, Object((("a", String()),))),
     (
         an_object(properties={"a": {"type": "list", "items": {"type": "int"}}}),
         Object((("a", Array((), INTEGER)),)),
     ),
     (
         an_object(properties={"a": {"type": ["float", "bool"]}}),
-        Object((("a", Either((Number(), BOOLEAN))),)),
+        Object((("a", AnyOf((Number(), BOOLEAN))),)),
     ),
     ({"type": ["object", "null"]}, Object()),
-    ({"anyOf": [{"type": "null"}, INNER]}, Object((("a", Text()),))),
+    ({"anyOf": [{"type": "null"}, INNER]}, Object((("a", String()),))),
     ({"description": "anything"}, Object()),
     (True, Object()),
-    ({"$ref": "#/$defs/a", "$defs": {"a": INNER}}, Object((("a", Text()),))),
+    ({"$ref": "#/$defs/a", "$defs": {"a": INNER}}, Object((("a", String()),))),
 ]
 
 
 @pytest.mark.parametrize(("schema", "node"), SLOPPY)
 def test_the_parameters_of_a_tool(schema: Any, node: Node) -> None:
-    assert reading(schema, tool=True) == Checked(node)
+    assert reading(schema, tool=True) == ParsedSchema(node)
 
 
 @pytest.mark.parametrize("schema", [A, {"type": ["array", "null"]}, {"const": 3}])
@@ -874,18 +874,18 @@ def in_property(schema: Any) -> Any:
 
 
 LIMITS: dict[str, Any] = {
-    "bytes": {"description": "x" * limits.SIZE},
-    "levels": nested(limits.DEEPEST, in_property),
+    "bytes": {"description": "x" * limits.MAX_SIZE},
+    "levels": nested(limits.MAX_DEPTH, in_property),
     "levels of anything": {"default": nested(10_000, lambda inner: [inner])},
-    "schemas": {"anyOf": [{}] * (limits.NODES + 1)},
-    "properties": {"properties": {str(at): True for at in range(limits.PROPERTIES + 1)}},
-    "values": {"enum": list(range(limits.VALUES + 1))},
+    "schemas": {"anyOf": [{}] * (limits.MAX_NODES + 1)},
+    "properties": {"properties": {str(at): True for at in range(limits.MAX_PROPERTIES + 1)}},
+    "values": {"enum": list(range(limits.MAX_ENUM_VALUES + 1))},
     "text of values": {"enum": ["x" * 1000 + str(at) for at in range(140)]},
-    "length": {"minLength": limits.LENGTH + 1},
-    "items": {"minItems": limits.ITEMS + 1},
-    "members": {"minProperties": limits.ITEMS + 1},
-    "pattern": {"pattern": "a" * (limits.PATTERN + 1)},
-    "references in a row": chain(limits.DEEPEST + 1, lambda one: one),
+    "length": {"minLength": limits.MAX_STRING_LENGTH + 1},
+    "items": {"minItems": limits.MAX_ITEMS + 1},
+    "members": {"minProperties": limits.MAX_ITEMS + 1},
+    "pattern": {"pattern": "a" * (limits.MAX_PATTERN_LENGTH + 1)},
+    "references in a row": chain(limits.MAX_DEPTH + 1, lambda one: one),
     "choices": nested(
         30,
         lambda one: an_object(
@@ -903,18 +903,18 @@ def test_limits(name: str) -> None:
 
 
 def test_as_deep_as_may_be() -> None:
-    assert reading(nested(limits.DEEPEST - 1, in_property)).loose == ()
+    assert reading(nested(limits.MAX_DEPTH - 1, in_property)).warnings == ()
 
 
 def test_there_are_only_so_many_sentences() -> None:
     found = reading({"prefixItems": [{"not": A}] * 500}, strict=False)
-    assert len(found.loose) == limits.LOOSE + 1
-    assert found.loose[-1] == f"`{AT}`: {500 - limits.LOOSE} more are not enforced."
+    assert len(found.warnings) == limits.MAX_WARNINGS + 1
+    assert found.warnings[-1] == f"`{AT}`: {500 - limits.MAX_WARNINGS} more are not enforced."
 
 
 def test_pointers_are_shown_without_control_characters() -> None:
     found = reading({"properties": {"a\r\nb": {"not": A}}}, strict=False)
-    assert found.loose == (rf"`{AT}`: `/properties/a\r\nb/not` is not enforced.",)
+    assert found.warnings == (rf"`{AT}`: `/properties/a\r\nb/not` is not enforced.",)
 
 
 WIDE = [an_object(properties={f"k{at}": A}, required=[f"k{at}"]) for at in range(30)]
@@ -1131,7 +1131,7 @@ class NoValue(Exception):
 class Builder:
     """Builds values of nodes, and tells whether a node allows one."""
 
-    def __init__(self, checked: Checked, random: Random) -> None:
+    def __init__(self, checked: ParsedSchema, random: Random) -> None:
         self._defined = dict(checked.definitions)
         self._random = random
 
@@ -1141,15 +1141,15 @@ class Builder:
         match node:
             case Anything():
                 return self._random.choice([None, True, 1, 0.5, "", "a", [], [1], {}, {"a": 1}])
-            case Exactly():
+            case Literals():
                 return json.loads(self._random.choice(node.values))
-            case Text():
+            case String():
                 return self._text(node)
             case Number():
                 return self._number(node)
-            case Either():
+            case AnyOf():
                 return self.build(self._random.choice(node.options), depth - 1)
-            case Named():
+            case SchemaReference():
                 return self.build(self._defined[node.name], depth - 1)
             case Array():
                 return self._array(node, depth)
@@ -1157,7 +1157,7 @@ class Builder:
                 return self._object(node, depth)
         raise NoValue
 
-    def _text(self, node: Text) -> Any:
+    def _text(self, node: String) -> Any:
         pool = ["", "a", "b", "ab", "ba", "aaa", "aab", "abcd", "bbbb", "xyzzy"]
         return self._chosen([one for one in pool if fits(one, node)])
 
@@ -1171,28 +1171,28 @@ class Builder:
         return self._random.choice(pool)
 
     def _array(self, node: Array, depth: int) -> list[Any]:
-        most = node.least + 3 if node.most is None else node.most
-        count = self._random.randint(node.least, min(most, node.least + 3))
+        most = node.min_items + 3 if node.max_items is None else node.max_items
+        count = self._random.randint(node.min_items, min(most, node.min_items + 3))
         found = []
         for at in range(count):
-            inner = node.first[at] if at < len(node.first) else node.rest
+            inner = node.prefix_items[at] if at < len(node.prefix_items) else node.items
             try:
                 found.append(self.build(inner, depth - 1))
             except NoValue:
-                if at < node.least:
+                if at < node.min_items:
                     raise
                 break
         return found
 
     def _object(self, node: Object, depth: int) -> dict[str, Any]:
-        members = dict(node.members)
+        members = dict(node.properties)
         assert node.required <= members.keys()
         found = {}
         for name in [*members, *(name for name in [*NAMES, "ab", "zz"] if name not in members)]:
             if name not in node.required and self._random.random() < 0.5:
                 continue
             try:
-                found[name] = self.build(members.get(name, node.others), depth - 1)
+                found[name] = self.build(members.get(name, node.additional), depth - 1)
             except NoValue:
                 if name in node.required:
                     raise
@@ -1202,28 +1202,28 @@ class Builder:
         match node:
             case Anything():
                 return True
-            case Exactly():
+            case Literals():
                 return any(same(json.loads(text), value) for text in node.values)
-            case Text() | Number():
+            case String() | Number():
                 return fits(value, node)
-            case Either():
+            case AnyOf():
                 return any(self.allows(option, value) for option in node.options)
-            case Named():
+            case SchemaReference():
                 return self.allows(self._defined[node.name], value)
             case Array():
-                items = [*node.first, *[node.rest] * 9]
+                items = [*node.prefix_items, *[node.items] * 9]
                 return (
                     isinstance(value, list)
-                    and node.least <= len(value) <= (9 if node.most is None else node.most)
+                    and node.min_items <= len(value) <= (9 if node.max_items is None else node.max_items)
                     and all(map(self.allows, items, value))
                 )
             case Object():
-                members = dict(node.members)
+                members = dict(node.properties)
                 return (
                     isinstance(value, dict)
                     and node.required <= value.keys()
                     and all(
-                        self.allows(members.get(name, node.others), one)
+                        self.allows(members.get(name, node.additional), one)
                         for name, one in value.items()
                     )
                 )
@@ -1234,15 +1234,15 @@ def same(one: Any, other: Any) -> bool:
     return Draft202012Validator({"const": one}).is_valid(other)
 
 
-def fits(value: Any, node: Text | Number) -> bool:
-    if isinstance(node, Text):
+def fits(value: Any, node: String | Number) -> bool:
+    if isinstance(node, String):
         return (
             isinstance(value, str)
-            and node.least <= len(value) <= (99 if node.most is None else node.most)
+            and node.min_length <= len(value) <= (99 if node.max_length is None else node.max_length)
             and (node.pattern is None or re.search(node.pattern, value) is not None)
         )
-    words = {"minimum": node.minimum, "maximum": node.maximum, "exclusiveMinimum": node.above}
-    words |= {"exclusiveMaximum": node.below, "multipleOf": node.multiple}
+    words = {"minimum": node.minimum, "maximum": node.maximum, "exclusiveMinimum": node.exclusive_minimum}
+    words |= {"exclusiveMaximum": node.exclusive_maximum, "multipleOf": node.multiple_of}
     schema = {word: json.loads(text) for word, text in words.items() if text is not None}
     schema["type"] = "integer" if node.integer else "number"
     return Draft202012Validator(schema).is_valid(value)
@@ -1250,18 +1250,18 @@ def fits(value: Any, node: Text | Number) -> bool:
 
 def holds_foreign(node: Node) -> bool:
     match node:
-        case Foreign():
+        case LlguidanceSchema():
             return True
-        case Either():
+        case AnyOf():
             return any(map(holds_foreign, node.options))
         case Array():
-            return any(map(holds_foreign, (*node.first, node.rest)))
+            return any(map(holds_foreign, (*node.prefix_items, node.items)))
         case Object():
-            return any(holds_foreign(one) for _, one in node.members) or holds_foreign(node.others)
+            return any(holds_foreign(one) for _, one in node.properties) or holds_foreign(node.additional)
     return False
 
 
-def exact(schema: Any) -> Checked | None:
+def exact(schema: Any) -> ParsedSchema | None:
     """A reading that neither leaves anything out nor leaves anything to the engine."""
     found = outcome(schema, strict=True)
     if isinstance(found, BadRequest):
@@ -1322,9 +1322,9 @@ def test_what_is_left_to_the_engine_the_schema_allows(
 ) -> None:
     whole = words if isinstance(schema, bool) else schema | words
     found = outcome(whole, strict=True)
-    if isinstance(found, BadRequest) or not isinstance(found.root, Foreign):
+    if isinstance(found, BadRequest) or not isinstance(found.root, LlguidanceSchema):
         return
-    if found.root.own is not None:
+    if found.root.object_node is not None:
         return
     random = Random(seed)
     for _ in range(3):
@@ -1351,7 +1351,7 @@ def test_a_strict_reading_is_the_same_or_none(schema: Any) -> None:
     if isinstance(found, BadRequest):
         assert refused(schema).code in (found.code, "unsupported_keyword")
         return
-    if found.loose:
+    if found.warnings:
         assert refused(schema).code == "unsupported_keyword"
     else:
         assert reading(schema) == found
@@ -1363,7 +1363,7 @@ def test_a_strict_reading_is_the_same_or_none(schema: Any) -> None:
         st.one_of(scalars(), st.floats(), st.text(max_size=3)),
         lambda inner: st.one_of(
             st.lists(inner, max_size=4),
-            st.dictionaries(st.sampled_from(sorted(keywords.ASSERTING)), inner, max_size=5),
+            st.dictionaries(st.sampled_from(sorted(keywords.ASSERTIONS)), inner, max_size=5),
         ),
         max_leaves=20,
     )

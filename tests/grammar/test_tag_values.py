@@ -15,7 +15,7 @@ from dragoman.errors import BadRequest
 from dragoman.formats import find_tools
 from dragoman.grammar.compiler.compile import compile_grammar
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
-from dragoman.grammar.regex.full_match import searchable, searched
+from dragoman.grammar.regex.full_match import is_supported_pattern, to_full_match
 from dragoman.output.library import OutputParser
 from dragoman.testing.format_checks import fold, read
 from dragoman.testing.grammars import accepted
@@ -256,8 +256,8 @@ def test_a_pattern_means_the_same_in_every_format(pattern: str) -> None:
     bare = made("gemma4", one(schema)).grammar
     assert quoted is not None
     assert bare is not None
-    assert searchable(pattern)
-    whole = f"start: /{searched(pattern)}/"
+    assert is_supported_pattern(pattern)
+    whole = f"start: /{to_full_match(pattern)}/"
     for text in TEXTS:
         fits = accepted(quoted, json.dumps(text, ensure_ascii=False))[0]
         assert accepted(whole, text)[0] is fits, text

@@ -12,13 +12,19 @@ import pytest
 from dragoman.errors import TemplateRejected
 from dragoman.output.library import parse_tool_call_complete
 from dragoman.prompt import generic_tools
-from dragoman.prompt.conversation import parse_arguments, prepare_messages, prepare_tools
+from dragoman.prompt.conversation import (
+    flatten_content,
+    parse_arguments,
+    prepare_messages,
+    prepare_tools,
+)
 from dragoman.prompt.template.capabilities import (
     CapabilityProbe,
     TemplateCapabilities,
     probe_capabilities,
 )
 from dragoman.prompt.template.template import ChatTemplate, compile_template
+from dragoman.prompt.turn import Turn
 from dragoman.types import Message, Role, Tool, ToolCall, text_content
 from tests.support.paths import TESTS
 
@@ -146,14 +152,14 @@ def test_abilities_of_odd_templates(text: str, wanted: dict[str, Any]) -> None:
 def test_a_template_cannot_spoil_what_others_are_tried_with() -> None:
     spoil = "{% if tools %}{% set _ = tools[0].function.pop('name') %}{% endif %}"
     assert not probe_capabilities(spoil + "{{ messages[0].content }}").tools_rendered
-    assert CapabilityProbe(ChatTemplate(source("agent"))).everything().tools_rendered
+    assert CapabilityProbe(ChatTemplate(source("agent"))).probe_all().tools_rendered
 
 
 def test_trying_is_cheap_and_done_once() -> None:
     for name in FOUND:
         template = ChatTemplate(source(name))
         started = time.thread_time()
-        CapabilityProbe(template).everything()
+        CapabilityProbe(template).probe_all()
         assert time.thread_time() - started < 0.05
     assert probe_capabilities(source("agent")) is probe_capabilities(source("agent"))
 
@@ -372,8 +378,8 @@ def test_the_generic_form_is_the_format_that_answers_are_read_in() -> None:
     """What the model sees of its earlier calls is what the parser would make calls of."""
     arguments = ['{"city": "Zürich", "n": [1, null]}', "", " {} "]
     said = tuple(call(at, text) for at, text in enumerate(arguments))
-    turn = generic_tools.write_calls(say("assistant", "Let me see.", tool_calls=said))
-    read = parse_tool_call_complete(turn.content or "", generic_tools.FORMAT)
+    turn = generic_tools.write_calls(Turn(role="assistant", text="Let me see.", tool_calls=said))
+    read = parse_tool_call_complete(turn.text, generic_tools.FORMAT)
     assert read["normal_text"].strip() == "Let me see."
     assert [one["name"] for one in read["tool_calls"]] == [one.name for one in said]
     made = [json.loads(one["arguments"]) for one in read["tool_calls"]]
@@ -407,13 +413,15 @@ HARD: list[list[Message]] = [
 def marked(messages: list[Message]) -> list[Message]:
     """With words that no template writes by itself."""
     return [
-        turn if turn.tool_calls or turn.role == "tool" else say(turn.role, f"zq{turn.content}{at}")
+        turn
+        if turn.tool_calls or turn.role == "tool"
+        else say(turn.role, f"zq{flatten_content(turn.content)}{at}")
         for at, turn in enumerate(messages)
     ]
 
 
 def words_of(messages: list[Message]) -> list[str]:
-    said = [turn.content or "" for turn in messages if not turn.tool_calls]
+    said = [flatten_content(turn.content) for turn in messages if not turn.tool_calls]
     for one in (one for turn in messages for one in turn.tool_calls):
         said += [one.name, f"argument{one.id[-1]}"]
     return said
@@ -442,10 +450,10 @@ PARTS = """{%- for m in messages -%}[{{ m.role }}]
 
 def test_thoughts_go_into_a_part_where_the_template_takes_them_so() -> None:
     able_to = probe_capabilities(PARTS)
-    assert able_to.thought_parts
+    assert able_to.reasoning_parts
     turns = prepare_messages([say("user", "q"), say("assistant", "a", reasoning="hm")], able_to)
     text = compile_template(PARTS).render({"messages": turns})
     assert text == "[user]q[assistant]<t>hm</t>a"
     assert not probe_capabilities(
         "{% for m in messages %}{{ m.content }}{% endfor %}"
-    ).thought_parts
+    ).reasoning_parts

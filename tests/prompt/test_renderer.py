@@ -13,7 +13,6 @@ import pytest
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
 from dragoman.formats import find_reasoning
-from dragoman.models.output_format import OutputFormat
 from dragoman.prompt import renderer as prompt
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.prompt.token_cache import TokenCache

@@ -66,7 +66,12 @@ def story(**said: str) -> Chat:
         messages=(
             Message(role="system", content=text_content(get("system"))),
             Message(role="user", content=text_content(get("user")), name=get("name")),
-            Message(role="assistant", content=text_content(answer), reasoning=reasoning, tool_calls=(call,)),
+            Message(
+                role="assistant",
+                content=text_content(answer),
+                reasoning=reasoning,
+                tool_calls=(call,),
+            ),
             Message(role="tool", content=text_content(get("result")), tool_call_id=get("id")),
         ),
         tools=(Tool(name=get("tool"), description=get("about"), parameters=schema),),

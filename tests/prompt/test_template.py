@@ -191,7 +191,7 @@ def test_d39_malformed_template_fails_when_it_is_loaded(source: str, said: str) 
 def test_d39_template_that_raises_is_the_requests_fault(source: str, said: str) -> None:
     template = ChatTemplate(source)
     with pytest.raises(TemplateRejected) as caught:
-        template.render({"messages": TURNS}, RenderBudget(known={id(TURNS): 10}))
+        template.render({"messages": TURNS}, RenderBudget(known_sizes={id(TURNS): 10}))
     error = caught.value
     assert error.status == 400
     assert said in error.message
@@ -209,8 +209,8 @@ def test_compiled_once() -> None:
 def test_reads_what_comes_from_outside() -> None:
     source = "{% set x = 1 %}{% for m in messages %}{{ m.a + x }}{% endfor %}{{ enable_thinking }}"
     facts = compile_template(source).facts
-    assert facts.reads == {"messages", "enable_thinking"}
-    assert facts.inputs == ("enable_thinking",)
+    assert facts.variables == {"messages", "enable_thinking"}
+    assert facts.client_variables == ("enable_thinking",)
 
 
 def test_kwargs_that_the_template_reads_are_allowed() -> None:
@@ -335,9 +335,9 @@ def test_cve_2026_115911_bombs_are_stopped_in_a_second_and_256_megabytes() -> No
     [
         (RenderLimits(steps=1000), "{% for i in range(9999) %}{% endfor %}", "too many steps"),
         (RenderLimits(seconds=0), "{% for i in range(9999) %}{% endfor %}", "too long"),
-        (RenderLimits(least=10), "{{ 'a' * 11 }}", "text that is too long"),
-        (RenderLimits(least=10), "aaaaaaaaaaa", "prompt that is too long"),
-        (RenderLimits(room=500), "{% for i in range(99) %}{% set x = [i] %}{% endfor %}", "memory"),
+        (RenderLimits(min_text=10), "{{ 'a' * 11 }}", "text that is too long"),
+        (RenderLimits(min_text=10), "aaaaaaaaaaa", "prompt that is too long"),
+        (RenderLimits(memory=500), "{% for i in range(99) %}{% set x = [i] %}{% endfor %}", "memory"),
     ],
 )
 def test_each_limit_holds(limits: RenderLimits, source: str, said: str) -> None:

@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest, DragomanError, Unsupported
+from dragoman.prompt.conversation import flatten_content
 from dragoman.protocols import responses
 from dragoman.protocols.chat import decode as chat
 from dragoman.protocols.completions import completions
 from dragoman.protocols.embeddings import embeddings
 from dragoman.protocols.tokenize import tokenize
-from dragoman.types import Adapter, Chat, Prompt, Request, Sampling
+from dragoman.types import Adapter, Chat, Prompt, Request, Sampling, text_content
+from tests.support.text_model import check_media
 
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -171,10 +173,11 @@ def test_what_a_tool_gave_back_and_is_no_text_is_named_in_its_place() -> None:
     found = ask(messages=turns)
     (asked,) = found.prompts
     assert isinstance(asked, Chat)
-    assert asked.messages[-1].content == "a[image_url: cannot be shown, only text can]"
-    assert [said for said in found.warnings if "`image_url`" in said]
+    text = flatten_content(asked.messages[-1].content)
+    assert text == "a[image_url: not shown, only text is supported]"
+    assert [said for said in check_media(found) if "`image_url`" in said]
     with pytest.raises(Unsupported):
-        ask(messages=[{"role": "user", "content": [seen]}])
+        check_media(ask(messages=[{"role": "user", "content": [seen]}]))
 
 
 @pytest.mark.parametrize("fields", [{"verbosity": "low"}, {"moderation": {"model": "x"}}])
@@ -279,8 +282,9 @@ def test_d27_what_cannot_be_honoured_is_refused_by_name(fields: dict[str, Any], 
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
 def test_d43_images_for_a_text_model_are_refused(kind: str) -> None:
+    request = ask(messages=[{"role": "user", "content": [{"type": kind}]}])
     with pytest.raises(Unsupported) as refusal:
-        ask(messages=[{"role": "user", "content": [{"type": kind}]}])
+        check_media(request)
     assert refusal.value.param == "messages[0].content[0]"
 
 
@@ -290,7 +294,7 @@ def test_fact36_content_may_be_parts_for_every_role() -> None:
     said = ask(messages=[{"role": role, "content": parts, "tool_call_id": "1"} for role in roles])
     conversation = said.prompts[0]
     assert isinstance(conversation, Chat)
-    assert [message.content for message in conversation.messages] == ["ab"] * 5
+    assert [message.content for message in conversation.messages] == [text_content("ab")] * 5
 
 
 def test_s2_40_a_past_call_with_null_content_arrives() -> None:
@@ -362,7 +366,7 @@ def test_what_is_text_may_be_large() -> None:
     messages = [{"role": "user", "content": text}]
     [read] = ask(messages=messages, unknown="b" * 2_000_000).prompts
     assert isinstance(read, Chat)
-    assert read.messages[0].content == text
+    assert read.messages[0].content == text_content(text)
     assert completions.decode(prompt(prompt=[text])).prompts[0] == Prompt(content=text)
 
 

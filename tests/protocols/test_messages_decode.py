@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest, Unsupported
+from dragoman.prompt.conversation import flatten_content
 from dragoman.protocols.messages import Messages, reasoning
 from dragoman.signing import Signer
-from dragoman.types import Chat, Message, Request, ToolCall, text_content
+from dragoman.types import Chat, ImagePart, Message, Request, ToolCall, text_content
+from tests.support.text_model import check_media
 
 SEAL = Signer(b"k" * 32)
 MINE, THEIRS = SEAL.for_owner("me"), SEAL.for_owner("somebody else")
@@ -66,7 +68,7 @@ def thought(said: str, signature: str) -> dict[str, Any]:
 
 
 def signed(said: str, left_out: bool = False) -> str:
-    return reasoning.signature(said, MINE, left_out=left_out)
+    return reasoning.sign_reasoning(said, MINE, omitted=left_out)
 
 
 def told(content: Any) -> Message:
@@ -150,17 +152,21 @@ def test_results_of_tools_have_many_forms(content: Any, expected: str) -> None:
 )
 def test_a_tool_that_failed_says_so(content: str, expected: str) -> None:
     [turn] = turns(user(result(content, is_error=True)))
-    assert turn.content == expected
+    assert turn.content == text_content(expected)
 
 
 def test_a_picture_among_results_is_told_of_not_refused() -> None:
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
     request = read(messages=[user(result([text("a"), picture]))])
-    [warning] = request.warnings
-    assert "messages[0].content[0].content[1]" in warning
+    [warning] = check_media(request)
+    assert "`image`" in warning
     [found] = request.prompts
     assert isinstance(found, Chat)
-    assert "image" in (found.messages[0].content or "")
+    _, part = found.messages[0].content
+    assert isinstance(part, ImagePart)
+    assert (part.param, part.media_type) == ("messages[0].content[0].content[1]", "image/png")
+    text_of_it = flatten_content(found.messages[0].content)
+    assert text_of_it == "a\n\n[image: not shown, only text is supported]"
 
 
 @pytest.mark.parametrize(
@@ -173,15 +179,16 @@ def test_a_picture_among_results_is_told_of_not_refused() -> None:
     ],
 )
 def test_what_is_no_text_is_refused_by_name(block: Any) -> None:
+    request = read(messages=[USER, assistant(text("a")), user(block)])
     with pytest.raises(Unsupported) as caught:
-        read(messages=[USER, assistant(text("a")), user(block)])
+        check_media(request)
     assert caught.value.param == "messages[2].content[0]"
 
 
 def test_documents_of_text_are_read() -> None:
     inner = {"type": "content", "content": [text("a"), text("b")]}
     [turn] = turns(user({"type": "document", "source": inner}, text("What is it?")))
-    assert turn.content == "a\n\nb\n\nWhat is it?"
+    assert turn.content == text_content("a\n\nb\n\nWhat is it?")
 
 
 @pytest.mark.parametrize(
@@ -198,7 +205,7 @@ def test_blocks_of_the_vendors_servers_are_left_out(block: Any) -> None:
         request = read(messages=messages)
         [found] = request.prompts
         assert isinstance(found, Chat)
-        assert found.messages[0].content == "so"
+        assert found.messages[0].content == text_content("so")
         [warning] = request.warnings
         assert "messages[0].content[0]" in warning
 
@@ -213,8 +220,8 @@ def test_blocks_of_the_vendors_servers_are_left_out(block: Any) -> None:
         (thought("", signed("hm", left_out=True)), "hm"),
         (thought("雨", signed("雨")), "雨"),
         (thought("hm!", signed("hm")), None),
-        (thought("hm", reasoning.signature("hm", THEIRS, left_out=False)), None),
-        (thought("", reasoning.signature("hm", THEIRS, left_out=True)), None),
+        (thought("hm", reasoning.sign_reasoning("hm", THEIRS, omitted=False)), None),
+        (thought("", reasoning.sign_reasoning("hm", THEIRS, omitted=True)), None),
         (thought("hm", signed("hm", left_out=True)), None),
         (thought("", signed("")), None),
         (thought("hm", ""), None),
@@ -227,7 +234,10 @@ def test_only_our_own_thoughts_are_shown_to_the_model(block: Any, expected: str 
     request = read(messages=[USER, assistant(block, text("So."), USE), user(result("x"))])
     [found] = request.prompts
     assert isinstance(found, Chat)
-    assert (found.messages[1].reasoning, found.messages[1].content) == (expected, "So.")
+    assert (found.messages[1].reasoning, found.messages[1].content) == (
+        expected,
+        text_content("So."),
+    )
     assert len(request.warnings) == (expected is None)
 
 
@@ -378,7 +388,11 @@ def test_which_tools_may_be_called(
     said: Any, mode: str, callable_: tuple[str, ...] | None, parallel: bool
 ) -> None:
     made = chat(tools=[TOOL, SEARCH], tool_choice=said)
-    assert (made.tool_choice, made.allowed_tools, made.parallel_tool_calls) == (mode, callable_, parallel)
+    assert (made.tool_choice, made.allowed_tools, made.parallel_tool_calls) == (
+        mode,
+        callable_,
+        parallel,
+    )
 
 
 def test_a_choice_among_tools_that_are_all_left_out() -> None:

@@ -40,7 +40,7 @@ from dragoman.events import Completion, Delta, Usage
 from dragoman.protocols import messages
 from dragoman.protocols.messages import Messages, partial_json, reasoning
 from dragoman.signing import Signer
-from dragoman.types import Chat, Request
+from dragoman.types import Chat, Request, text_content
 from dragoman.types import Message as Turn
 
 SIGNING = Signer(b"k" * 32).for_owner("me")
@@ -148,7 +148,7 @@ def text(said: str) -> dict[str, Any]:
 
 
 def thought(said: str) -> dict[str, Any]:
-    signature = reasoning.signature(said, SIGNING, left_out=False)
+    signature = reasoning.sign_reasoning(said, SIGNING, omitted=False)
     return {"type": "thinking", "thinking": said, "signature": signature}
 
 
@@ -214,7 +214,7 @@ def test_answers(name: str) -> None:
 def test_thoughts_that_are_left_out_come_back_in_their_signature() -> None:
     [block, _] = blocks([say("hm", "reasoning"), say("So."), finish()], encrypt_reasoning=True)
     assert block["thinking"] == ""
-    assert reasoning.recalled("", block["signature"], SIGNING) == "hm"
+    assert reasoning.verify_reasoning("", block["signature"], SIGNING) == "hm"
     events = frames([say("hm", "reasoning"), finish()], encrypt_reasoning=True)
     deltas = [data["delta"]["type"] for name, data in events if name == "content_block_delta"]
     assert deltas == ["signature_delta"]
@@ -222,7 +222,7 @@ def test_thoughts_that_are_left_out_come_back_in_their_signature() -> None:
 
 def test_a_signature_is_good_on_return() -> None:
     [block] = blocks([say("hm 雨", "reasoning"), finish()])
-    assert reasoning.recalled(block["thinking"], block["signature"], SIGNING) == "hm 雨"
+    assert reasoning.verify_reasoning(block["thinking"], block["signature"], SIGNING) == "hm 雨"
 
 
 @pytest.mark.parametrize(

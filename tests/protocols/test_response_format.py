@@ -48,7 +48,9 @@ def refused(**fields: Any) -> BadRequest:
 
 def schema(value: Any, param: str, strict: bool | None = None) -> Constraint:
     beside = param.startswith("response_format")
-    return Constraint(kind="json", value=value, param=param, strict=strict, allows_tool_calls=beside)
+    return Constraint(
+        kind="json", value=value, param=param, strict=strict, allows_tool_calls=beside
+    )
 
 
 def formatted(**json_schema: Any) -> dict[str, Any]:
@@ -152,7 +154,10 @@ EXPLICIT: list[tuple[dict[str, Any], Constraint]] = [
         nested(regex=DIGITS, json=None, whitespace_pattern=None, disable_any_whitespace=False),
         Constraint(kind="regex", value=DIGITS, param="structured_outputs.regex"),
     ),
-    (nested(choice=["a"]), Constraint(kind="choice", value=["a"], param="structured_outputs.choice")),
+    (
+        nested(choice=["a"]),
+        Constraint(kind="choice", value=["a"], param="structured_outputs.choice"),
+    ),
     (nested(grammar=GBNF, backend=None), grammar(GBNF, "structured_outputs.grammar")),
     ({"guided_json": SCHEMA}, schema(SCHEMA, "guided_json")),
     ({"guided_json": TEXT, "guided_decoding_backend": None}, schema(SCHEMA, "guided_json")),

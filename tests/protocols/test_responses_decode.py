@@ -15,10 +15,12 @@ from pydantic import TypeAdapter
 
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.events import Delta, Usage
+from dragoman.prompt.conversation import flatten_content
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked, Known
 from dragoman.protocols.responses.types import Item
 from dragoman.types import Adapter, Chat, Constraint, Message, Request, Tool, ToolCall, text_content
+from tests.support.text_model import check_media
 
 
 class Paper:
@@ -75,7 +77,9 @@ def user(text: str) -> Message:
 
 
 def says(text: str | None = None, *calls: ToolCall, reasoning: str | None = None) -> Message:
-    return Message(role="assistant", content=text_content(text), tool_calls=calls, reasoning=reasoning)
+    return Message(
+        role="assistant", content=text_content(text), tool_calls=calls, reasoning=reasoning
+    )
 
 
 def result(call: str | None, text: str) -> Message:
@@ -339,8 +343,10 @@ def test_a_wrong_item_is_named(said: Any, param: str) -> None:
 @pytest.mark.parametrize("kind", ["input_image", "input_file", "input_audio"])
 def test_what_is_no_text_is_refused_by_name(kind: str) -> None:
     seen = {"type": kind, "image_url": "data:", "file_id": "f", "input_audio": {}}
-    refusal = refused(input=[message("user", "a"), message("user", [part("a"), seen])])
-    assert isinstance(refusal, Unsupported)
+    request = ask(asked(input=[message("user", "a"), message("user", [part("a"), seen])]))
+    with pytest.raises(Unsupported) as caught:
+        check_media(request)
+    refusal = caught.value
     assert (refusal.param, f"`{kind}`" in refusal.message) == ("input[1].content[1]", True)
 
 
@@ -351,8 +357,9 @@ def test_what_a_tool_gave_back_and_is_no_text_is_named_in_its_place(kind: str) -
     asking = ask(asked(input=[message("user", "a"), call(1), output(1, [part("It is "), seen])]))
     chat = asking.prompts[0]
     assert isinstance(chat, Chat)
-    assert chat.messages[-1] == result("c1", f"It is [{kind}: cannot be shown, only text can]")
-    assert [said for said in asking.warnings if f"`{kind}`" in said]
+    text = flatten_content(chat.messages[-1].content)
+    assert text == f"It is [{kind}: not shown, only text is supported]"
+    assert [said for said in check_media(asking) if f"`{kind}`" in said]
 
 
 UNKEPT: list[tuple[dict[str, Any], str]] = [

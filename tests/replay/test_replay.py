@@ -19,6 +19,7 @@ from dragoman.errors import TemplateRejected
 from dragoman.events import Completion
 from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
+from dragoman.prompt.conversation import flatten_content
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.prompt.special_tokens import POSITION
 from dragoman.replay import ReplayScope, ReplayService
@@ -38,7 +39,9 @@ from dragoman.types import (
     Request,
     Sampling,
     Tool,
-    ToolCall, text_content)
+    ToolCall,
+    text_content,
+)
 from tests.support.paths import TESTS
 from tests.support.serving import chat as asking
 from tests.support.serving import serving
@@ -287,7 +290,9 @@ def test_a_turn_is_put_back_if_the_client_tells_what_it_was_told(name: str) -> N
         made.messages[-1] = turn
         after = user("So?")
         if turn.tool_calls:
-            after = Message(role="tool", content=text_content("sunny"), tool_call_id=turn.tool_calls[0].id)
+            after = Message(
+                role="tool", content=text_content("sunny"), tool_call_id=turn.tool_calls[0].id
+            )
         await made.say(after)
         assert made.reuse.recalled == same
         assert (made.prompt[: len(before)] == before) == same
@@ -368,7 +373,7 @@ def test_each_choice_is_remembered() -> None:
         for answer in answers:
             made.messages = [QUESTION, answer, user("So?")]
             await made.answers()
-            [text] = [text for text in texts if text.endswith(answer.content or "")]
+            [text] = [text for text in texts if text.endswith(flatten_content(answer.content))]
             before = [*asked, *said_by(TAGGED, text)]
             assert made.prompt[: len(before)] == before
 
@@ -564,7 +569,9 @@ def outcome(prompter: PromptRenderer, turn: Message, after: Message) -> str:
         assert made.ids == plain.ids
         assert made.skipped
         return "as it was told"
-    assert made.text.count(after.content or "") == plain.text.count(after.content or "")
+    assert made.text.count(flatten_content(after.content)) == plain.text.count(
+        flatten_content(after.content)
+    )
     assert "It is." not in made.text
     if (made.ids or [])[: len(first.ids) + len(ids)] == [*first.ids, *ids]:
         return "goes on"
@@ -599,7 +606,10 @@ def test_a_long_conversation_goes_on_in_real_templates() -> None:
     steps: list[tuple[Message, ...]] = [
         call,
         (Message(role="assistant", content=text_content("It is.")), user("Now?")),
-        (Message(role="assistant", content=text_content("See."), tool_calls=call[0].tool_calls), call[1]),
+        (
+            Message(role="assistant", content=text_content("See."), tool_calls=call[0].tool_calls),
+            call[1],
+        ),
         (Message(role="assistant", content=text_content("Yes.")), user("So?")),
     ]
     found: Counter[str] = Counter()
@@ -621,7 +631,7 @@ def test_a_long_conversation_goes_on_in_real_templates() -> None:
                 break
             for message in messages:
                 if message.role != "assistant":
-                    assert (message.content or "") in made.text
+                    assert flatten_content(message.content) in made.text
             went += (made.ids or [])[: len(first.ids) + len(ids)] == [*first.ids, *ids]
         found["all of it" if went == len(steps) else f"{went} steps"] += 1
     print(dict(found))
@@ -665,7 +675,7 @@ class Stories:
 
 
 def words_of(message: Message) -> list[str]:
-    texts = [message.content or "", message.reasoning or ""]
+    texts = [flatten_content(message.content), message.reasoning or ""]
     texts += [call.arguments for call in message.tool_calls]
     return re.findall(r"w\d+q", " ".join(texts))
 

@@ -92,7 +92,7 @@ class Chooser:
         return any_stands(reasoning.open, text) or closed
 
     def _cuts(self, reasoning: ReasoningFormat) -> bool:
-        return any(mark in self.stage.facts.cuts for mark in reasoning.close)
+        return any(mark in self.stage.facts.separators for mark in reasoning.close)
 
     def _both(self, reasoning: ReasoningFormat) -> bool:
         """Opened and closed by what the template itself can write, and by no header."""

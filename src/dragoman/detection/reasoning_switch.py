@@ -166,7 +166,7 @@ def _telling(tried: Sequence[Position]) -> bool:
 
 
 def _names(stage: Stage) -> list[str]:
-    names = [name for name in stage.facts.reads - RESERVED_VARIABLES if ABOUT.search(name)]
+    names = [name for name in stage.facts.variables - RESERVED_VARIABLES if ABOUT.search(name)]
     names.sort(key=lambda name: (USUAL.index(name) if name in USUAL else 99, name))
     return names[:NAMES]
 

@@ -28,12 +28,12 @@ from dragoman.errors import TemplateRejected
 from dragoman.prompt.special_tokens import MarkedText
 from dragoman.prompt.template.budget import RenderBudget, RenderLimits
 from dragoman.prompt.template.capabilities import (
-    ARGUMENTS,
-    CONTENTS,
+    ARGUMENTS_FORMS,
+    CONTENT_FORMS,
     NO_GUARD,
     PROBE_TOKENS,
-    Arguments,
-    Content,
+    ArgumentsForm,
+    ContentForm,
     make_tools_variable,
     probe_capabilities,
 )
@@ -53,7 +53,7 @@ LONGEST = 16_000  # letters of a turn that is looked at
 PIECES = 40
 TAIL = 400  # letters behind a turn
 # for all renderings of a template together; `least` is the most that one may write
-TRYING = RenderLimits(seconds=1.0, steps=400_000, least=1 << 18)
+TRYING = RenderLimits(seconds=1.0, steps=400_000, min_text=1 << 18)
 PATIENCE = 4.0  # seconds for all that is found out about a template; an honest one takes 0.3
 TYPED = re.compile(r"""["']type["']\s*:\s*["']thinking""")  # a list that is written as it is
 PIECE = re.compile(r"<[^<>\s][^<>\n]*>|\[[^\[\]\s]*\]|\s+|[^<\[\s]+|.")
@@ -105,8 +105,8 @@ class Written:
 class Manner:
     """How a turn is put so that the template writes all of it."""
 
-    arguments: Arguments = "dict"
-    content: Content = "empty"  # of a turn of calls only
+    arguments: ArgumentsForm = "dict"
+    content: ContentForm = "empty"  # of a turn of calls only
     ids: Ids = "long"
     tools: bool = False
     later: Later = "nothing"
@@ -170,7 +170,7 @@ class Stage:
         started = time.thread_time()
         try:
             return self.template.render(
-                variables, RenderBudget(self._limits, known=given.known_sizes)
+                variables, RenderBudget(self._limits, known_sizes=given.known_sizes)
             )
         except TemplateRejected:
             return None
@@ -226,13 +226,13 @@ class Stage:
     # Turns
 
     def _say(self, role: str, word: str, **more: Any) -> dict[str, Any]:
-        content: Any = [{"type": "text", "text": word}] if role in self.able.parts else word
+        content: Any = [{"type": "text", "text": word}] if role in self.able.part_roles else word
         return {"role": role, "content": content, **more}
 
     def _turn(self, said: Said, manner: Manner) -> dict[str, Any]:
         turn = self._say("assistant", said.text)
         if said.thoughts and manner.carrier == "fields":
-            turn |= dict.fromkeys(self.able.thoughts, said.thoughts)
+            turn |= dict.fromkeys(self.able.reasoning_fields, said.thoughts)
         elif said.thoughts:
             thought = {"type": "thinking", "thinking": said.thoughts}
             turn["content"] = [thought, {"type": "text", "text": said.text}]
@@ -261,7 +261,7 @@ class Stage:
 
     def _manners(self) -> list[Manner]:
         able = self.able
-        shapes: list[tuple[Arguments, Content]] = list(product(ARGUMENTS, CONTENTS))
+        shapes: list[tuple[ArgumentsForm, ContentForm]] = list(product(ARGUMENTS_FORMS, CONTENT_FORMS))
         ids: list[Ids] = ["long", "named", "short"]
         if able.tool_calls_rendered:
             shapes = [(able.arguments, able.call_content)]

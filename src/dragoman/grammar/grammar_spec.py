@@ -1,7 +1,7 @@
-"""What a grammar is ordered by, and what comes of it.
+"""The input and the output of the grammar compiler.
 
-An `Order` holds all that decides a grammar and nothing else, so its bytes are the key of a cache,
-and it crosses to the process that compiles as it is.
+A `GrammarSpec` holds everything that decides a grammar and nothing else, so its encoded bytes are
+the key of the cache, and it is sent to the worker process as it is.
 """
 
 from __future__ import annotations
@@ -14,32 +14,34 @@ from dragoman.types import Constraint, Tool
 
 
 class GrammarSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An answer's rules: `reasoning? (content | calls)` in the formats of one model."""
+    """What an answer must look like: `reasoning? (content | calls)` in the formats of one model."""
 
-    constraint: Constraint | None = None  # of the content; None is free text
-    tools: tuple[Tool, ...] = ()  # those that may be called
+    constraint: Constraint | None = None  # on the content; None: free text
+    tools: tuple[Tool, ...] = ()  # the tools that may be called
     tool_choice: Literal["auto", "required"] = "auto"
-    parallel_calls: bool = True  # more than one call
-    tool_format: str | None = None  # how calls are written; None where none may be made
+    parallel_calls: bool = True  # whether more than one call is allowed
+    tool_format: str | None = None  # how calls are written; None: no calls
     reasoning_format: str | None = None
-    starts_in_reasoning: bool | None = (
-        None  # the answer begins in thoughts; None where no template says
-    )
-    header_start: str | None = None  # what the template wrote, where the answer begins in a header
-    without_reasoning: bool = (
-        False  # there are no thoughts in the answer: the time for them is over
-    )
-    special_tokens: dict[str, int] = {}  # marks that are control tokens, which letters cannot spell
+    starts_in_reasoning: bool | None = None  # None: the template does not decide it
+    header_start: str | None = None  # the end of the prompt, if it opens a message header
+    without_reasoning: bool = False  # no reasoning is allowed: its budget is spent
+    special_tokens: dict[str, int] = {}  # markers that are special tokens, by their text
+
+    @property
+    def param(self) -> str | None:
+        """The request field to name in an error."""
+        if self.constraint is not None:
+            return self.constraint.param or None
+        if len(self.tools) == 1:
+            [tool] = self.tools
+            return tool.param if tool.input is None else tool.input.param
+        return "tools"
 
 
 class CompiledGrammar(Struct, frozen=True):
-    """A grammar, and what of the order it does not enforce."""
+    """A verified grammar, and warnings about what it does not enforce."""
 
     grammar: str | None  # None: everything is allowed
     warnings: tuple[str, ...] = ()
-    decides_end: bool = (
-        False  # the grammar says where the answer ends: stop strings would only cut it
-    )
-    constrains_content: bool = (
-        False  # content is the shape and nothing else: white space before it is none
-    )
+    decides_end: bool = False  # the grammar decides where the answer ends; ignore stop strings
+    constrains_content: bool = False  # white space before the content is not part of it

@@ -1,13 +1,13 @@
-"""Reads what a model says: as a library, for text from anywhere.
+"""The parser as a library, for model output from any source.
 
     parser = OutputParser("hermes_json", "think", tools=tools, prompt=prompt)
     for piece in pieces:
         spans = parser.feed(piece)
     spans = parser.close()
 
-A parser takes the text in any pieces and gives spans on four channels: `text`, `reasoning`,
-`tool_name` and `tool_args`. How the text was cut never changes what comes out. It raises on no text
-at all: what cannot be a call is text. `docs/formats.md` has the policies.
+A parser takes the text in pieces of any size and returns spans on four channels: `text`,
+`reasoning`, `tool_name` and `tool_args`. The cuts between pieces never change the result. No text
+makes it raise: what is not a call is text. `docs/formats.md` describes the policies.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ __all__ = [
     "parse_tool_call_complete",
 ]
 
-MAX_CONTINUED_REASONING = 2000  # characters; thoughts that a client wants continued may be as long
+MAX_CONTINUED_REASONING = 2000  # characters of reasoning that a client wants to be continued
 TAG = re.compile(r"<[^\s<>]{1,30}>|\[/?[A-Z_]{1,30}\]")
-# fields of a format that hold no markers
+# fields of a format that contain no markers
 FIELDS_WITHOUT_MARKERS = {"name", "name_pattern", "key_pattern", "models", "example", "aliases"}
 FIELDS_WITHOUT_MARKERS |= {"template_hints", "default_reasoning", "answer_separator", "trim"}
 FIELDS_WITHOUT_MARKERS |= {"untyped", "item", "id", "arguments", "routes"}
@@ -68,7 +68,7 @@ def _combine_by_name(tools: str | None, reasoning: str | None) -> FormatRules:
 def combine_formats(
     tools: str | ToolFormat | None, reasoning: str | ReasoningFormat | None
 ) -> FormatRules:
-    """Two formats put together; by name they are put together once."""
+    """Combine two formats; a pair of names is combined once and cached."""
     if isinstance(tools, ToolFormat) or isinstance(reasoning, ReasoningFormat):
         return FormatRules(
             find_tools(tools) if isinstance(tools, str) else tools,
@@ -78,7 +78,7 @@ def combine_formats(
 
 
 class OutputParser(Parser):
-    """Reads one answer of one model."""
+    """Parses item answer of item model."""
 
     def __init__(
         self,
@@ -90,30 +90,30 @@ class OutputParser(Parser):
         inside: bool | None = None,
         policy: ParserPolicy = DEFAULT_POLICY,
     ) -> None:
-        """`tools` None accepts every name; `prompt` or `inside` say where the answer begins."""
-        both = combine_formats(format, reasoning)
+        """`tools=None` accepts every name; `prompt` or `inside` say how the answer starts."""
+        rules = combine_formats(format, reasoning)
         if inside is None and prompt is not None:
-            inside = opens_inside(both.reasoning, prompt)
-        header = both.header
-        within = header is not None and prompt is not None and prompt.endswith(header.open)
+            inside = opens_inside(rules.reasoning, prompt)
+        header = rules.header
+        in_header = header is not None and prompt is not None and prompt.endswith(header.open)
         declared = None if tools is None else dict(map(_read_declaration, tools))
         toolbox = DeclaredTools(declared, accept=policy.undeclared == "accept")
-        super().__init__(both, toolbox, inside, policy, header=within)
+        super().__init__(rules, toolbox, inside, policy, header=in_header)
 
 
 def _read_declaration(tool: Tool | Mapping[str, Any]) -> tuple[str, Any]:
     if isinstance(tool, Tool):
         return tool.name, tool.parameters
-    said = tool.get("function", tool)
-    if not isinstance(said, Mapping):
+    declaration = tool.get("function", tool)
+    if not isinstance(declaration, Mapping):
         raise ValueError("a tool is declared with a name and parameters")
-    return str(said.get("name", "")), said.get("parameters")
+    return str(declaration.get("name", "")), declaration.get("parameters")
 
 
 def opens_inside(reasoning: ReasoningFormat, prompt: str) -> bool:
-    """Whether a prompt ends inside thoughts.
+    """Whether a prompt ends inside reasoning.
 
-    A marker that somebody only mentioned is followed by other markers, or by a lot of text.
+    A marker that is only mentioned is followed by other markers, or by a lot of text.
     """
     header = reasoning.header
     if header is not None and header.routes:
@@ -127,7 +127,7 @@ def opens_inside(reasoning: ReasoningFormat, prompt: str) -> bool:
 
 
 def _find_route(header: MessageHeader, prompt: str) -> str | None:
-    """Where a message goes whose header a prompt ends with; None if it does not end in one."""
+    """Return the route of the header that a prompt ends with; None if it ends with none."""
     start, end = find_last_marker(prompt, header.open)[0], find_last_marker(prompt, header.end)[0]
     if not start < end or find_last_marker(prompt, header.close)[0] > start:
         return None
@@ -136,22 +136,22 @@ def _find_route(header: MessageHeader, prompt: str) -> str | None:
 
 
 def collect_markers(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> frozenset[str]:
-    """The markers that two formats look for, around a call and inside it."""
-    found = {
-        marker.replace(GAP, "") for one in (tools, reasoning) for marker in _iterate_texts(one)
+    """Return the markers of two formats, around a call and inside it."""
+    markers = {
+        marker.replace(GAP, "") for item in (tools, reasoning) for marker in _iterate_texts(item)
     }
-    return frozenset(found - {""})
+    return frozenset(markers - {""})
 
 
 def is_marker_token(
     tools: ToolFormat | None, reasoning: ReasoningFormat | None, token: str
 ) -> bool:
-    """Whether a token is one of the markers, or a part of one, or of a pattern that is looked for."""
+    """Whether a token is a marker, part of a marker, or part of a name pattern."""
     bodies = () if tools is None else tools.bodies
     patterns = [
-        one.name_pattern
-        for one in bodies
-        if isinstance(one, NamedObject | TaggedArguments | NestedElements)
+        item.name_pattern
+        for item in bodies
+        if isinstance(item, NamedObject | TaggedArguments | NestedElements)
     ]
     escaped = re.escape(token)
     return any(token in marker for marker in collect_markers(tools, reasoning)) or any(
@@ -159,20 +159,20 @@ def is_marker_token(
     )
 
 
-def _iterate_texts(data: object) -> Iterator[str]:
-    if isinstance(data, str):
-        yield data
-    elif isinstance(data, tuple):
-        for one in data:
-            yield from _iterate_texts(one)
-    elif is_dataclass(data):
-        for part in fields(data):
+def _iterate_texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _iterate_texts(item)
+    elif is_dataclass(value):
+        for part in fields(value):
             if part.name not in FIELDS_WITHOUT_MARKERS:
-                yield from _iterate_texts(getattr(data, part.name))
+                yield from _iterate_texts(getattr(value, part.name))
 
 
 def parse_tool_call_complete(text: str, parser: str) -> dict[str, Any]:
-    """The text and the calls of a whole answer."""
+    """Parse a whole answer into text and calls."""
     spans = _parse_whole(OutputParser(parser), text)
     calls: list[dict[str, str]] = []
     for span in spans:
@@ -184,7 +184,7 @@ def parse_tool_call_complete(text: str, parser: str) -> dict[str, Any]:
 
 
 def parse_reasoning_complete(text: str, parser: str) -> dict[str, str]:
-    """The text and the thoughts of a whole answer."""
+    """Parse a whole answer into text and reasoning."""
     spans = _parse_whole(OutputParser(reasoning=parser), text)
     return {
         "normal_text": _join_channel(spans, "text"),
@@ -201,5 +201,5 @@ def _join_channel(spans: list[Span], channel: str) -> str:
 
 
 def list_formats() -> dict[str, list[str]]:
-    """The names of all formats, by kind."""
+    """Return the names of all formats, by kind."""
     return {"tools": list(tool_formats()), "reasoning": [NO_REASONING.name, *reasoning_formats()]}

@@ -1,18 +1,18 @@
-"""The parser: text in pieces in, spans on channels out."""
+"""The parser's interface: text in pieces in, spans on channels out."""
 
 from __future__ import annotations
 
 from dragoman.output.span import Span
 from dragoman.output.state_machine import ParserMachine
 
-MAX_PIECE = 4096  # characters that are read at once, so that looking ahead never costs more
+MAX_PIECE = 4096  # characters that are read at once, which bounds the cost of looking ahead
 
 
 class Parser(ParserMachine):
-    """Reads one answer."""
+    """Parses one answer."""
 
     def feed(self, text: str) -> list[Span]:
-        """What is certain now."""
+        """Take a piece of text and return what is certain now."""
         if self._filter is not None:
             text = self._filter.feed(text)
         if len(text) <= MAX_PIECE:
@@ -36,7 +36,7 @@ class Parser(ParserMachine):
         return spans
 
     def close(self, cut: bool = False) -> list[Span]:
-        """All that was held back. `cut` says that the answer was not ended by the model."""
+        """Return all that was held back. `cut`: the model did not end the answer itself."""
         if self._closed:
             return []
         rest = [] if self._filter is None else self._feed(self._filter.close())
@@ -52,7 +52,7 @@ class Parser(ParserMachine):
         return rest + self._spans
 
     def _repeat_as_text(self, last: list[Span]) -> list[Span]:
-        """Thoughts that were never closed, as text, if there was nothing else."""
+        """Return unclosed reasoning as text, if the answer has nothing else."""
         self._emitted += last
         if not self.in_reasoning or any(span.channel != "reasoning" for span in self._emitted):
             return []
@@ -60,15 +60,15 @@ class Parser(ParserMachine):
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether it is among thoughts, by all that is certain."""
+        """Whether the position is inside reasoning, as far as that is certain."""
         return self._state.channel == "reasoning"
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a tail is held back that may become a marker, or a call that is not certain."""
+        """Whether a possible marker or an uncertain call is held back."""
         return self._buffer.has_more or self._buffer.is_holding
 
     @property
     def is_in_call(self) -> bool:
-        """Whether it is in the middle of a call that was handed out."""
+        """Whether a call was emitted in part."""
         return self._calls.is_emitting

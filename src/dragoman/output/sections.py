@@ -1,6 +1,6 @@
-"""Reads the calls that stand between markers: sections, calls in them, and what closes both.
+"""Reads calls between markers: sections, the calls in them, and the markers that close both.
 
-Models leave out wrappers and closing markers, so everything but the body of a call may be missing.
+Models omit wrappers and closing markers, so everything but the body of a call may be missing.
 """
 
 from __future__ import annotations
@@ -47,35 +47,35 @@ class SectionReader:
         calls.end_markers = _find_end_markers(tools)
 
     def read_section(self) -> ReadSteps[None]:
-        """The calls of a section whose opening marker was read."""
+        """Read the calls of a section whose opening marker was read."""
         tools, buffer, calls = self._tools, self._src, self._calls
-        fresh = True
+        is_first = True
         while True:
             yield from skip_space(buffer)
             if (yield from read_closing_marker(buffer, marker_set(*tools.section.close))):
                 calls.commit()
                 return
-            if not fresh:
-                fresh = (yield from read_marker(buffer, marker_set(*tools.section.open))) >= 0
-                if fresh:
+            if not is_first:
+                is_first = (yield from read_marker(buffer, marker_set(*tools.section.open))) >= 0
+                if is_first:
                     continue
             calls.start_next_call()
-            marked = (yield from read_marker(buffer, marker_set(*tools.call.open))) >= 0
-            if not marked and not (yield from self._is_at_unmarked_call(not fresh)):
-                if not fresh:
+            has_marker = (yield from read_marker(buffer, marker_set(*tools.call.open))) >= 0
+            if not has_marker and not (yield from self._is_at_unmarked_call(not is_first)):
+                if not is_first:
                     return
                 raise Mismatch
             yield from self._read_body_and_close()
-            fresh = False
+            is_first = False
 
     def read_call(self) -> ReadSteps[None]:
-        """One call without a section; several, if nothing but a comma or semicolon is between."""
+        """Read a call without a section; several, if only a comma or semicolon separates them."""
         yield from self._read_body_and_close()
         while self._tools.unmarked_starts and (yield from self._has_joined_call()):
             yield from self._read_body_and_close()
 
     def read_addressed_call(self, name: str) -> ReadSteps[None]:
-        """The call of a message that was addressed to a tool."""
+        """Read the call of a message that is addressed to a tool."""
         tools, buffer, calls = self._tools, self._src, self._calls
         body = tools.bodies[0]
         yield from skip_space(buffer)
@@ -90,7 +90,7 @@ class SectionReader:
         yield from self._read_call_close()
 
     def read_section_or_call(self) -> ReadSteps[None]:
-        """What follows, whichever of its opening markers is there."""
+        """Read a section or a call, whichever opening marker is here."""
         yield from skip_space(self._src)
         if (yield from read_marker(self._src, marker_set(*self._tools.section.open))) >= 0:
             yield from self.read_section()
@@ -100,7 +100,7 @@ class SectionReader:
             raise Mismatch
 
     def has_more_calls(self) -> ReadSteps[bool]:
-        """Whether more calls follow, in a section of their own or without one."""
+        """Whether more calls follow, with or without a section of their own."""
         tools = self._tools
         yield from skip_space(self._src)
         if tools.section_optional and (
@@ -118,21 +118,21 @@ class SectionReader:
         yield from skip_space(self._src)
         return (yield from is_at_marker(self._src, marker_set(*self._tools.unmarked_starts)))
 
-    def _is_at_unmarked_call(self, found: bool) -> ReadSteps[bool]:
-        """Whether a call without a marker of its own stands here."""
+    def _is_at_unmarked_call(self, markers: bool) -> ReadSteps[bool]:
+        """Whether a call without its own marker is here."""
         buffer, tools = self._src, self._tools
         if tools.call.open and len(tools.bodies) == 1:
             return False
         char = yield from peek_char(buffer)
-        if found and char in (",", ";"):
+        if markers and char in (",", ";"):
             buffer.pos += 1
             char = yield from next_char(buffer)
-        if tools.call.open or found:
+        if tools.call.open or markers:
             return char in ("{", "[")
         return True
 
     def _read_body_and_close(self) -> ReadSteps[None]:
-        """A call from its body to its closing marker."""
+        """Read a call from its body to its closing marker."""
         bodies = self._tools.bodies
         char = yield from next_char(self._src)
         for body in bodies:
@@ -146,7 +146,7 @@ class SectionReader:
         yield from self._read_call_close()
 
     def _read_call_close(self) -> ReadSteps[None]:
-        """What closes a call, if it is there."""
+        """Read the closing marker of a call, if it is here."""
         closes = self._tools.call.close
         if not closes:
             return
@@ -171,16 +171,16 @@ class SectionReader:
 
 
 def _find_end_markers(tools: ToolFormat) -> MarkerSet | None:
-    """Marks that end a call, whatever of it is missing."""
+    """Return the markers that end a call, whatever part of the call is missing."""
     if not all(isinstance(body, NamedObject | JsonObjects) for body in tools.bodies):
         return None
-    found = (*tools.call.close, *tools.section.close, *tools.call.open, *tools.section.open)
-    found = tuple(marker for marker in found if len(marker) > 3)
-    return marker_set(*found) if found else None
+    markers = (*tools.call.close, *tools.section.close, *tools.call.open, *tools.section.open)
+    markers = tuple(marker for marker in markers if len(marker) > 3)
+    return marker_set(*markers) if markers else None
 
 
 def _can_begin(body: CallBody, char: str) -> bool:
-    """Whether a body can begin with this char."""
+    """Whether a body can start with this character."""
     match body:
         case JsonObjects():
             return char in ("{", "[")

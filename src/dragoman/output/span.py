@@ -1,4 +1,4 @@
-"""What the parser hands out."""
+"""The parser's result type."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dragoman.events import Channel
 class Span(NamedTuple):
     """A piece of one channel.
 
-    `start` is where in the model's output the piece begins; text and reasoning are always pieces
-    of that output as they are, so `start` and the length say which of its characters they cover.
+    `start` is the offset of the piece in the model's output. Text and reasoning are always
+    unchanged pieces of that output, so `start` and the length give the characters they cover.
     """
 
     channel: Channel
     text: str
     start: int = 0
     call: int = 0  # which tool call, on the tool_* channels
-    id: str = ""  # the id that the model itself gave the call, with its name
+    id: str = ""  # the id that the model gave the call, sent with its name

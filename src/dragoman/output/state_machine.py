@@ -1,12 +1,12 @@
-"""What the parser does with its text; `parser` is how it is used.
+"""The parser's state machine; `parser` has its interface.
 
-It is always in one of two places, text or thoughts, and looks only for the markers that mean
-something there. What comes before a marker is handed out at once; a tail that may still become a marker
-is held back until it is one or not. A marker that may begin a call starts an attempt: what is read is
-kept until it is certain that it is a call, and given back as text when it is not.
+The machine is in one of a few states, each on the text or the reasoning channel, and looks only for
+markers that have a meaning there. Text before a marker is emitted at once; a tail that may still
+become a marker is held back until that is decided. A marker that may start a call starts an
+attempt: what is read is held until it certainly is a call, and emitted as text if it is not.
 
-A call inside thoughts is a draft while more follows: models quote calls while they think. It counts
-only if the thoughts were never closed and nothing comes after it.
+A call inside reasoning is a draft while more text follows, because models quote calls while they
+reason. It counts only if the reasoning is never closed and nothing follows the call.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from dragoman.output.text_buffer import (
 )
 
 WORD = re.compile(r"[\w.\-]*")
-HEADER_WORDS = re.compile(r"[\w.\-\s]{0,128}")  # what a header may hold that is not read
-MAX_SKIPPED = 64  # characters of what is left out between markers
+HEADER_WORDS = re.compile(r"[\w.\-\s]{0,128}")  # header text that has no meaning to the parser
+MAX_SKIPPED = 64  # characters between the markers of a skipped pair
 
 
 class ParserMachine:
-    """Where the reading of one answer stands, and how it goes on."""
+    """The state of reading one answer, and the transitions."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ParserMachine:
         *,
         header: bool = False,
     ) -> None:
-        """`inside` says that the answer begins in thoughts, `header` that it begins in a header."""
+        """`inside`: the answer starts in reasoning. `header`: it starts inside a header."""
         self._rules = rules
         self._policy = policy
         self._starts_in_header = header
@@ -71,21 +71,21 @@ class ParserMachine:
         self._state = self._reasoning_state() if self._starts_in_reasoning else rules.in_text
         self._leading_space: list[
             Span
-        ] = []  # white space that is only worth telling if text follows
+        ] = []  # white space to emit only if text follows
         self._is_leading = (
-            True  # whether nothing was said yet since the last thing that was not text
+            True  # whether nothing was emitted since the last item that was not text
         )
-        self._only_text = True  # whether nothing but text was seen
-        self._no_text = True  # whether no text was
+        self._only_text = True  # whether only text was seen so far
+        self._no_text = True  # whether no text was seen so far
         self._in_wrapper = False
         self._filter = MarkerFilter(policy.hidden) if policy.hidden else None
-        self._emitted: list[Span] = []  # all there was, where it may be wanted again
+        self._emitted: list[Span] = []  # all spans, if the policy may repeat them
         self._truncated = False
         self._closed = False
         self._loop = self._run()
         next(self._loop)
 
-    # places
+    # states
 
     def _reasoning_state(self) -> ParserState:
         rules = self._rules
@@ -102,7 +102,7 @@ class ParserMachine:
         self._leading_space.clear()
 
     def _emit(self, text: str, start: int) -> None:
-        """Hand out text or thoughts. White space at the beginning waits for what follows it."""
+        """Emit text or reasoning. Leading white space waits for meaning follows it."""
         if not text:
             return
         if self._state.channel == "reasoning":
@@ -126,7 +126,7 @@ class ParserMachine:
         text, start = self._buffer.take_held()
         self._emit(text, start)
 
-    # the loop
+    # the main loop
 
     def _run(self) -> ReadSteps[None]:
         buffer = self._buffer
@@ -151,13 +151,13 @@ class ParserMachine:
                 yield
 
     def _emit_opening_marker(self) -> ReadSteps[None]:
-        """Thoughts that stay in the answer get the marker back that the prompt opened them with."""
+        """Re-add the marker the prompt opened reasoning with, in formats that keep markers."""
         reasoning = self._rules.reasoning
         if not (yield from is_at_marker(self._buffer, marker_set(*reasoning.open))):
             self._spans.append(Span("text", reasoning.open[0], -len(reasoning.open[0])))
 
     def _read_start(self) -> ReadSteps[None]:
-        """Formats in which the beginning of an answer is a header or a call without a marker."""
+        """Handle formats in which an answer may start with a header or a call without a marker."""
         buffer, header = self._buffer, self._rules.header
         while not buffer.text and not buffer.ended:
             yield
@@ -181,7 +181,7 @@ class ParserMachine:
             yield from self._read_unmarked_call()
 
     def _read_unmarked_call(self) -> ReadSteps[None]:
-        """A call that nothing markers: where an answer begins, or after thoughts it began with."""
+        """Read a call without a marker, at the start of an answer or after leading reasoning."""
         buffer, tools = self._buffer, self._rules.tools
         if tools is None or not tools.unmarked_at_start or not self._no_text:
             return
@@ -193,7 +193,7 @@ class ParserMachine:
             yield from self._attempt(SectionReader.read_call, buffer.pos)
 
     def _starts_inside_header(self, header: MessageHeader) -> ReadSteps[bool]:
-        """Whether an answer begins in the middle of a header."""
+        """Whether the answer starts in the middle of a header."""
         buffer = self._buffer
         if any(header.answer_starts):
             yield from skip_space(buffer)
@@ -201,16 +201,16 @@ class ParserMachine:
         yield from skip_space(buffer, WORD)
         return (yield from is_at_marker(buffer, marker_set(*header.end)))
 
-    def _handle_marker(self, what: MarkerMeaning, marker: str, end: int) -> ReadSteps[None]:
-        """Do what a marker means here."""
+    def _handle_marker(self, meaning: MarkerMeaning, marker: str, end: int) -> ReadSteps[None]:
+        """Act on a marker according to its meaning in the current state."""
         buffer = self._buffer
-        match what:
+        match meaning:
             case "section":
-                refused = yield from self._attempt(SectionReader.read_section, end)
-                if refused and self._state is self._rules.in_text:
+                rejected = yield from self._attempt(SectionReader.read_section, end)
+                if rejected and self._state is self._rules.in_text:
                     self._state = (
                         self._rules.after_rejected_section
-                    )  # its next call may be a good one
+                    )  # a later call of this section may be well-formed
             case "call":
                 yield from self._attempt(SectionReader.read_call, end)
             case "first":
@@ -226,44 +226,44 @@ class ParserMachine:
                 self._emit(buffer.text[buffer.pos : end], buffer.base + buffer.pos)
                 buffer.pos = end
             case "wrap" | "unwrap":
-                self._handle_wrapper(what == "wrap", end)
+                self._handle_wrapper(meaning == "wrap", end)
             case "drop":
                 buffer.drop_held()
                 buffer.pos = end
             case _:
                 buffer.drop_held()
-                yield from self._switch_channel(what, end)
+                yield from self._switch_channel(meaning, end)
 
     def _handle_wrapper(self, opening: bool, end: int) -> None:
-        """A marker around the answer: it counts only as the first and the last thing of it."""
+        """Handle a marker around the answer: it counts only as its first and last item."""
         buffer = self._buffer
-        open_now = self._in_wrapper or not (
+        is_open = self._in_wrapper or not (
             self._rules.reasoning.answer_wrapper.open or self._only_text
         )
-        if self._is_leading and not self._in_wrapper if opening else open_now:
+        if self._is_leading and not self._in_wrapper if opening else is_open:
             self._in_wrapper = opening
         else:
             self._emit(buffer.text[buffer.pos : end], buffer.base + buffer.pos)
         buffer.pos = end
 
-    def _switch_channel(self, what: MarkerMeaning, end: int) -> ReadSteps[None]:
-        """Go from text to thoughts or back, unless the marker is only a word here."""
+    def _switch_channel(self, meaning: MarkerMeaning, end: int) -> ReadSteps[None]:
+        """Switch between text and reasoning, unless the marker is a plain word here."""
         buffer, reasoning = self._buffer, self._rules.reasoning
-        thinking = self._state.channel == "reasoning"
-        stray = not self._is_leading and (what == "open" if thinking else what == "close")
-        stray = (
-            stray
+        in_reasoning = self._state.channel == "reasoning"
+        is_plain_text = not self._is_leading and (meaning == "open" if in_reasoning else meaning == "close")
+        is_plain_text = (
+            is_plain_text
             and not reasoning.special_token_markers
-            and (thinking or self._only_text or reasoning.plain_word_markers)
+            and (in_reasoning or self._only_text or reasoning.plain_word_markers)
         )
-        stray = stray or (reasoning.plain_word_markers and what == "open" and not self._only_text)
-        if stray or reasoning.keeps_markers:
+        is_plain_text = is_plain_text or (reasoning.plain_word_markers and meaning == "open" and not self._only_text)
+        if is_plain_text or reasoning.keeps_markers:
             self._emit(buffer.text[buffer.pos : end], buffer.base + buffer.pos)
         buffer.pos = end
-        if stray:
+        if is_plain_text:
             return
         self._only_text = False
-        if what == "open":
+        if meaning == "open":
             self._enter(self._reasoning_state())
             if reasoning.label:
                 yield from read_marker(buffer, marker_set(*reasoning.label))
@@ -274,24 +274,24 @@ class ParserMachine:
                 yield from read_marker(buffer, marker_set("\n"))
             case "space":
                 yield from skip_space(buffer)
-        if thinking:
+        if in_reasoning:
             yield from self._read_unmarked_call()
 
     def _skip_pair(self, marker: str, end: int) -> ReadSteps[None]:
-        """Leave out markers inside text, with what stands between them."""
+        """Skip a pair of markers inside text, with meaning they enclose."""
         buffer = self._buffer
         close = next(pair.close for pair in self._rules.skipped if marker in pair.open)
         buffer.hold()
         buffer.pos = end
         if close:
-            every = marker_set(*close, *self._state.meanings)
+            all_markers = marker_set(*close, *self._state.meanings)
             try:
-                text, marker, end = yield from read_until(buffer, every, MAX_SKIPPED)
-                words = marker not in close or any(map(str.isalpha, text))
+                text, marker, end = yield from read_until(buffer, all_markers, MAX_SKIPPED)
+                is_text = marker not in close or any(map(str.isalpha, text))
                 buffer.pos = end if marker in close else buffer.pos
             except (UnexpectedEnd, Mismatch):
-                words = True
-            if words:
+                is_text = True
+            if is_text:
                 self._emit_held()
                 return
         buffer.drop_held()
@@ -299,7 +299,7 @@ class ParserMachine:
     # headers
 
     def _read_header(self) -> ReadSteps[None]:
-        """Read a header and go where it says. One that never ends is text."""
+        """Read a header and follow its route. A header without an end is text."""
         buffer, header = self._buffer, self._rules.header
         assert header is not None  # noqa: S101
         text, marker, end = "", "", 0
@@ -318,45 +318,45 @@ class ParserMachine:
             return
         self._only_text = False
         if header.routes:
-            whole, buffer.pos = buffer.held_text(), end
-            yield from self._route(header, whole)
+            header_text, buffer.pos = buffer.held_text(), end
+            yield from self._route(header, header_text)
         elif HEADER_WORDS.fullmatch(text) is None:
             self._emit_held()
-        else:  # the marker itself says where to go
-            what = self._state.meanings.get(marker)
-            if what is None:
+        else:  # the marker itself decides
+            meaning = self._state.meanings.get(marker)
+            if meaning is None:
                 buffer.drop_held()
             else:
-                yield from self._handle_marker(what, marker, end)
+                yield from self._handle_marker(meaning, marker, end)
 
     def _route(self, header: MessageHeader, text: str) -> ReadSteps[None]:
-        """Go where a header says; one that says nothing is text."""
-        for pattern, where in header.routes:
-            found = re.search(pattern, text)
-            if found is None:
+        """Follow the route of a header; a header without a route is text."""
+        for pattern, channel in header.routes:
+            match = re.search(pattern, text)
+            if match is None:
                 continue
             self._enter(
-                self._reasoning_state() if where == "reasoning" else self._rules.in_routed_text
+                self._reasoning_state() if channel == "reasoning" else self._rules.in_routed_text
             )
-            if where != "call" or self._sections is None:
+            if channel != "call" or self._sections is None:
                 self._buffer.drop_held()
                 return
-            reading = partial(SectionReader.read_addressed_call, name=found["name"])
-            yield from self._attempt(reading, self._buffer.pos)
+            read = partial(SectionReader.read_addressed_call, name=match["name"])
+            yield from self._attempt(read, self._buffer.pos)
             return
         self._emit_held()
 
     # calls
 
     def _attempt(
-        self, reading: Callable[[SectionReader], ReadSteps[None]], end: int
+        self, read: Callable[[SectionReader], ReadSteps[None]], end: int
     ) -> ReadSteps[bool]:
-        """Read what may be calls, from `end` on; give it back as text if it is none.
+        """Read possible calls from `end` on; emit the text if there are none.
 
-        Whether it was refused, in the middle or at once.
+        Return whether the text was rejected, at once or part way.
         """
-        buffer, calls, frames = self._buffer, self._calls, self._sections
-        assert frames is not None  # noqa: S101
+        buffer, calls, sections = self._buffer, self._calls, self._sections
+        assert sections is not None  # noqa: S101
         draft = self._state.channel == "reasoning" and self._policy.in_reasoning == "auto"
         calls.start_attempt(draft=draft)
         if not buffer.is_holding:
@@ -364,14 +364,14 @@ class ParserMachine:
         buffer.pos = end
         if draft and not buffer.is_stopped:
             buffer.stop_before(self._rules.reasoning_closers)
-        refused, left = False, None
+        rejected, rest = False, None
         try:
-            yield from reading(frames)
-            while draft and (yield from frames.has_more_calls()):
-                yield from frames.read_section_or_call()
+            yield from read(sections)
+            while draft and (yield from sections.has_more_calls()):
+                yield from sections.read_section_or_call()
         except Mismatch:
-            refused = True
-            left = buffer.take_held() if calls.is_emitting and not draft else None
+            rejected = True
+            rest = buffer.take_held() if calls.is_emitting and not draft else None
             self._complete_call()
         except UnexpectedEnd:
             self._handle_end_inside_call()
@@ -381,25 +381,25 @@ class ParserMachine:
         elif calls.has_call:
             self._only_text = False
             self._enter(self._rules.after_call)
-        if left is not None:
-            self._emit(*left)
+        if rest is not None:
+            self._emit(*rest)
         self._emit_held()
         calls.end_attempt()
-        return refused and not calls.has_call
+        return rejected and not calls.has_call
 
     def _resolve_draft(self) -> ReadSteps[None]:
-        """A call among thoughts counts if nothing follows it."""
+        """Accept a call inside reasoning if nothing follows it."""
         buffer, calls = self._buffer, self._calls
         if not buffer.is_stopped:
             yield from skip_space(buffer)
             while (yield from read_marker(buffer, self._rules.ignorable)) >= 0:
                 yield from skip_space(buffer)
-        meant = (
+        is_call = (
             calls.has_call and not calls.has_rejected_call and buffer.ended and not buffer.has_more
         )
-        meant = meant and not buffer.is_stopped
-        calls.resolve_draft(meant)
-        if meant:
+        is_call = is_call and not buffer.is_stopped
+        calls.resolve_draft(is_call)
+        if is_call:
             buffer.drop_held()
         if not buffer.is_stopped:
             buffer.resume()
@@ -410,7 +410,7 @@ class ParserMachine:
             self._calls.close_call()
 
     def _handle_end_inside_call(self) -> None:
-        """The answer ended inside a call, or what looked like one."""
+        """Handle an answer that ends inside a call or meaning looked like one."""
         calls = self._calls
         if not self._truncated:
             self._complete_call()

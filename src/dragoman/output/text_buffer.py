@@ -1,11 +1,12 @@
-"""The text of an answer as it comes in, and how to wait for more of it.
+"""The text of an answer as it arrives, and how to wait for more of it.
 
-Every part of the parser is a generator that reads from one `Source` and yields when it has used up
-what is there. It is then resumed with more text, or with `ended` set. So a reader is written as if
-the whole text were there, and there is no second way to read a stream.
+Every part of the parser is a generator that reads from one `TextBuffer` and yields when it has
+consumed what is there. It is resumed with more text, or with `ended` set. A reader is therefore
+written as if the whole text were available, and streaming needs no second implementation.
 
-What was read can be kept until it is clear what it is: `keep` markers a place, `kept` is the text
-from there on. Pushing more text costs the length of that text and of the tail not yet read.
+Text that was read can be held until its meaning is known: `hold` sets the start, `take_held`
+returns the text from there on. Pushing a piece costs the length of that piece and of the unread
+tail.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ T = TypeVar("T")
 ReadSteps = Generator[None, None, T]
 
 SPACE = re.compile(r"\s*")
-MAX_NESTED_PREFIX = 100  # characters of a marker, as deep as a pattern may nest
-MAX_NAME = 256  # characters; nothing longer is a name, a key or a header
+MAX_NESTED_PREFIX = 100  # characters; longer markers do not nest one group per character
+MAX_NAME = 256  # characters; anything longer is not a name, a key or a header
 
 
 class UnexpectedEnd(Exception):
@@ -29,11 +30,11 @@ class UnexpectedEnd(Exception):
 
 
 class Mismatch(Exception):
-    """What was read is not what it seemed to be."""
+    """The text is not what it seemed to be when reading began."""
 
 
 class TextBuffer:
-    """A text that comes in pieces."""
+    """A text that arrives in pieces."""
 
     __slots__ = (
         "_after_stop",
@@ -50,8 +51,8 @@ class TextBuffer:
 
     def __init__(self) -> None:
         self.text = ""
-        self.pos = 0  # what comes next
-        self.base = 0  # where `text` begins in the whole
+        self.pos = 0  # of the next unread character
+        self.base = 0  # offset of `text` in the whole output
         self.ended = False
         self._held: list[str] | None = None
         self._held_from = 0
@@ -59,11 +60,11 @@ class TextBuffer:
         self._stop_markers: MarkerSet | None = None
         self._after_stop = ""
         self.is_stopped = (
-            False  # whether the text ends for now because a marker of the fence follows
+            False  # whether the text ends here for now because a stop marker follows
         )
 
     def push(self, piece: str) -> None:
-        """More text."""
+        """Append text."""
         if self._stop_markers is not None:
             if self.is_stopped:
                 self._after_stop += piece
@@ -80,7 +81,7 @@ class TextBuffer:
             self._apply_stop()
 
     def stop_before(self, markers: MarkerSet) -> None:
-        """Nothing past one of the markers is to be read until `lift`: it is as if the text ended."""
+        """Treat the text as ended before the first of the markers, until `resume`."""
         self._stop_markers = markers
         self._apply_stop()
 
@@ -92,24 +93,24 @@ class TextBuffer:
         self.ended = self.ended or self.is_stopped
 
     def resume(self) -> None:
-        """Read on past the fence."""
+        """Read on past the stop marker."""
         self.ended = self.ended and not self.is_stopped
         self.text += self._after_stop
         self._stop_markers, self._after_stop, self.is_stopped = None, "", False
 
     def finish(self) -> None:
-        """No more text comes."""
+        """Declare that no more text arrives."""
         self.ended = True
         if self._stop_markers is not None and not self.is_stopped:
             self.text += self._after_stop
             self._after_stop = ""
 
     def hold(self) -> None:
-        """Keep what is read from here on."""
+        """Hold what is read from here on."""
         self._held, self._held_from, self._held_start = [], self.pos, self.base + self.pos
 
     def take_held(self) -> tuple[str, int]:
-        """What was read since `keep`, and where it began. Nothing is kept any longer."""
+        """Return what was read since `hold` and where it starts, and stop holding."""
         if self._held is None:
             return "", self.base + self.pos
         text = "".join([*self._held, self.text[self._held_from : self.pos]])
@@ -117,7 +118,7 @@ class TextBuffer:
         return text, self._held_start
 
     def held_text(self) -> str:
-        """What was read since `keep`; it is kept on."""
+        """Return what was read since `hold`, and go on holding."""
         return "".join([*(self._held or ()), self.text[self._held_from : self.pos]])
 
     def drop_held(self) -> None:
@@ -129,12 +130,12 @@ class TextBuffer:
 
     @property
     def has_more(self) -> bool:
-        """Whether there is text to read now."""
+        """Whether there is unread text."""
         return self.pos < len(self.text)
 
 
 class MarkerSet:
-    """Finds the first of several markers, or a tail that may still become one."""
+    """Finds the first of several markers, or a tail that may still become a marker."""
 
     def __init__(self, markers: Sequence[str]) -> None:
         self.markers = tuple(dict.fromkeys(marker for marker in markers if marker))
@@ -153,7 +154,7 @@ class MarkerSet:
         ordered = sorted(self.markers, key=len, reverse=True)
         whole = [_pattern(marker) for marker in ordered]
         parts = [part for marker in ordered if (part := _partial_pattern(marker))]
-        # a tail that may become a longer marker comes before a shorter marker that is there already
+        # a tail that may grow into a longer marker wins over a shorter marker that is complete
         growing = {self.markers[at] for at in self._prefixes}
         sure = [_pattern(marker) for marker in ordered if marker not in growing]
         live = re.compile("|".join(sure + parts + whole) or r"(?!)")
@@ -162,13 +163,13 @@ class MarkerSet:
         self._match = {False: live.match, True: last.match}
 
     def search(self, buffer: TextBuffer) -> tuple[int, int, int]:
-        """Start, end and number of the next marker; -1 for a tail, or none at the text's end."""
+        """Return start, end and index of the next marker; index -1 for a tail or no marker."""
         return self._describe_match(
             self._search[buffer.ended](buffer.text, buffer.pos), len(buffer.text), buffer
         )
 
     def match(self, buffer: TextBuffer) -> tuple[int, int, int]:
-        """The same for a marker that stands right here; a start of -1 says that none does."""
+        """Like `search`, for a marker at the current position; start -1 means there is none."""
         if buffer.pos >= len(buffer.text):
             return buffer.pos, buffer.pos, -1
         return self._describe_match(self._match[buffer.ended](buffer.text, buffer.pos), -1, buffer)
@@ -178,15 +179,15 @@ class MarkerSet:
     ) -> tuple[int, int, int]:
         if found is None:
             return missing, missing, -1
-        said = found.group()
+        matched = found.group()
         start, end = found.span()
-        number = self._find_with_gaps(said) if self._has_gaps else self._index.get(said, -1)
+        number = self._find_with_gaps(matched) if self._has_gaps else self._index.get(matched, -1)
         if number in self._prefixes and end == len(buffer.text) and not buffer.ended:
-            return start, end, -1  # it may become a longer one
+            return start, end, -1  # it may grow into a longer marker
         return start, end, number
 
-    def _find_with_gaps(self, said: str) -> int:
-        return next((at for at, one in enumerate(self._patterns) if one.fullmatch(said)), -1)
+    def _find_with_gaps(self, matched: str) -> int:
+        return next((at for at, one in enumerate(self._patterns) if one.fullmatch(matched)), -1)
 
 
 def _atoms(marker: str) -> list[str]:
@@ -198,7 +199,7 @@ def _pattern(marker: str) -> str:
 
 
 def _partial_pattern(marker: str) -> str:
-    """A pattern for a beginning of the marker that stands at the end of the text."""
+    """Return a pattern for a prefix of the marker at the end of the text."""
     *atoms, _ = _atoms(marker)
     if len(atoms) > MAX_NESTED_PREFIX:
         return "(?:" + "|".join("".join(atoms[:at]) for at in range(len(atoms), 0, -1)) + r")\Z"
@@ -209,7 +210,7 @@ def _partial_pattern(marker: str) -> str:
 
 
 def find_last_marker(text: str, markers: Sequence[str]) -> tuple[int, int]:
-    """Where the last of the markers in a text begins and ends, or -1."""
+    """Return start and end of the last of the markers in a text, or (-1, -1)."""
     spans = [(at, at + len(marker)) for marker in markers if (at := text.rfind(marker)) >= 0]
     for marker in markers:
         if GAP in marker:
@@ -218,7 +219,7 @@ def find_last_marker(text: str, markers: Sequence[str]) -> tuple[int, int]:
 
 
 class MarkerFilter:
-    """Leaves markers out of a text."""
+    """Removes markers from a streamed text."""
 
     def __init__(self, markers: Sequence[str]) -> None:
         self._marks = MarkerSet(markers)
@@ -243,7 +244,7 @@ class MarkerFilter:
 
 
 def skip_space(buffer: TextBuffer, pattern: re.Pattern[str] = SPACE) -> ReadSteps[None]:
-    """Read over white space, or what else the pattern says, to the next thing there is."""
+    """Skip white space, or what the pattern matches, up to the next other character."""
     while True:
         found = pattern.match(buffer.text, buffer.pos)
         if found is not None:
@@ -254,7 +255,7 @@ def skip_space(buffer: TextBuffer, pattern: re.Pattern[str] = SPACE) -> ReadStep
 
 
 def peek_char(buffer: TextBuffer) -> ReadSteps[str]:
-    """The next character, not read yet; empty at the end."""
+    """Return the next character without reading it; empty at the end."""
     while buffer.pos >= len(buffer.text):
         if buffer.ended:
             return ""
@@ -263,7 +264,7 @@ def peek_char(buffer: TextBuffer) -> ReadSteps[str]:
 
 
 def read_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[int]:
-    """Read the marker that stands here: its number, or -1 if none does."""
+    """Read the marker at the current position and return its index, or -1 if there is none."""
     while True:
         start, end, number = markers.match(buffer)
         if number >= 0:
@@ -274,10 +275,10 @@ def read_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[int]:
         yield
 
 
-def is_at_marker(buffer: TextBuffer, which: MarkerSet) -> ReadSteps[bool]:
-    """Whether one of the markers stands here; it is not read."""
+def is_at_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[bool]:
+    """Whether one of the markers is here; it is not read."""
     while True:
-        start, _, number = which.match(buffer)
+        start, _, number = markers.match(buffer)
         if number >= 0:
             return True
         if start < 0 or buffer.ended:
@@ -286,7 +287,7 @@ def is_at_marker(buffer: TextBuffer, which: MarkerSet) -> ReadSteps[bool]:
 
 
 def read_closing_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[bool]:
-    """Read the marker that closes something, if it is here; at the end a part of it will do."""
+    """Read a closing marker if it is here; at the end of the text a part of it is enough."""
     while True:
         start, end, number = markers.match(buffer)
         if number >= 0:
@@ -305,19 +306,19 @@ def read_closing_marker(buffer: TextBuffer, markers: MarkerSet) -> ReadSteps[boo
 
 
 def read_until(
-    buffer: TextBuffer, markers: MarkerSet, longest: int = MAX_NAME
+    buffer: TextBuffer, markers: MarkerSet, max_length: int = MAX_NAME
 ) -> ReadSteps[tuple[str, str, int]]:
-    """Read a short text up to a marker: the text, the marker, and where the marker ends.
+    """Read a short text up to a marker; return the text, the marker and the marker's end.
 
-    The marker itself is not read. Refuses what is too long; may be cut.
+    The marker itself is not read. Raises `Mismatch` if the text is too long.
     """
     parts: list[str] = []
     size = 0
     while True:
         start, end, number = markers.search(buffer)
-        room = longest - size
-        if start - buffer.pos > room:  # the same place wherever the text was cut
-            buffer.pos += room
+        remaining = max_length - size
+        if start - buffer.pos > remaining:  # the same position however the text was cut
+            buffer.pos += remaining
             raise Mismatch
         parts.append(buffer.text[buffer.pos : start])
         size += start - buffer.pos
@@ -332,7 +333,7 @@ def read_until(
 def stream_until(
     buffer: TextBuffer, markers: MarkerSet, out: Callable[[str], object]
 ) -> ReadSteps[tuple[str, int]]:
-    """Hand out all text up to a marker; the marker, which is not read, and where it ends."""
+    """Pass all text before a marker to `out`; return the marker, still unread, and its end."""
     while True:
         start, end, number = markers.search(buffer)
         piece, buffer.pos = buffer.text[buffer.pos : start], start

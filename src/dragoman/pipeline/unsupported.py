@@ -17,7 +17,7 @@ from dragoman.types import Chat, MediaPart, Message, TextPart
 
 def drop_unsupported(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
     """The chat with those of its wishes that can be honoured, and a sentence for each other one."""
-    unkept = _warn_about_tool_media(chat, model)
+    unkept = warn_about_tool_media(chat, model)
     if "reasoning_effort" in chat.optional_fields:
         try:
             model.renderer.check_reasoning_effort(chat)
@@ -48,7 +48,7 @@ def find_unsupported_media(chat: Chat, model: Model) -> Iterator[tuple[Message, 
                 yield message, part
 
 
-def _warn_about_tool_media(chat: Chat, model: Model) -> list[str]:
+def warn_about_tool_media(chat: Chat, model: Model) -> list[str]:
     """Return a warning for each type of media in tool results that the model does not see."""
     parts = (
         part for message, part in find_unsupported_media(chat, model) if message.role == "tool"

@@ -60,7 +60,7 @@ def arrange_messages(
     turns = list(_written_out(turns, abilities))
     if offer:
         turns = generic_tools.add_tool_prompt(turns, [_tool(tool, abilities) for tool in offer])
-    if not abilities.thoughts_with_both:
+    if not abilities.reasoning_with_both:
         turns = [_thought_aloud(turn) for turn in turns]
     if not abilities.content_with_calls:
         turns = list(_apart(turns))
@@ -126,7 +126,7 @@ def _known_role(turn: Turn, abilities: TemplateCapabilities) -> Turn:
 
 def _without_thoughts(turn: Turn, abilities: TemplateCapabilities) -> Turn:
     """Cut the reasoning off a content where the template would: it cannot see a broken tag."""
-    end = abilities.think_end
+    end = abilities.reasoning_end
     if end is None or turn.role != "assistant" or end not in turn.text:
         return turn
     thoughts, _, rest = turn.text.rpartition(end)
@@ -302,7 +302,7 @@ def to_template_message(turn: Turn, abilities: TemplateCapabilities) -> dict[str
     if turn.name is not None:
         made["name"] = turn.name
     if turn.reasoning is not None:
-        made |= dict.fromkeys(abilities.thoughts, turn.reasoning)
+        made |= dict.fromkeys(abilities.reasoning_fields, turn.reasoning)
     if turn.tool_calls:
         made["tool_calls"] = [_call(call, abilities) for call in turn.tool_calls]
     if turn.tool_call_id is not None:
@@ -312,13 +312,13 @@ def to_template_message(turn: Turn, abilities: TemplateCapabilities) -> dict[str
 
 def _content(turn: Turn, abilities: TemplateCapabilities) -> Any:
     """Text, or a list with one part of text; UNSET for none at all."""
-    thinks = bool(turn.reasoning) and abilities.thought_parts
+    thinks = bool(turn.reasoning) and abilities.reasoning_parts
     if turn.tool_calls and not turn.text and abilities.call_content != "empty" and not thinks:
         return None if abilities.call_content == "null" else msgspec.UNSET
     if thinks:
         thought = {"type": "thinking", "thinking": turn.reasoning}
         return [thought, {"type": "text", "text": turn.text}]
-    if turn.role in abilities.parts:
+    if turn.role in abilities.part_roles:
         return [{"type": "text", "text": turn.text}]
     return turn.text
 

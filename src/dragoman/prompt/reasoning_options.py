@@ -34,7 +34,7 @@ def reasoning_variables(
 ) -> dict[str, Any]:
     """What to set for this chat, besides what its client set."""
     made: dict[str, Any] = {}
-    known = knobs.effort in facts.reads
+    known = knobs.effort in facts.variables
     if chat.reasoning_effort is not None and (known or not is_already_off(chat, knobs)):
         made |= _effort(chat, known, facts, knobs)
     if chat.thinking_budget is not None and knobs.budget is not None:

@@ -122,7 +122,7 @@ class PromptRenderer:
         if self._template is None:
             return SpecialTokenGuard(specials)
         facts = self._template.facts
-        return SpecialTokenGuard(specials, facts.literals, facts.cuts, facts.folds)
+        return SpecialTokenGuard(specials, facts.literals, facts.separators, facts.changes_case)
 
     async def render(self, chat: Chat, *, opened: bool = False) -> RenderedPrompt:
         """The prompt of a chat. Refuses what cannot be rendered, with the reason."""
@@ -269,7 +269,7 @@ class PromptRenderer:
         def split(marked: MarkedText) -> list[str]:
             made = self._variables(chat, given, marked)
             for at, number in signed:
-                insert_markers(made["messages"][at], number, self.capabilities.thoughts)
+                insert_markers(made["messages"][at], number, self.capabilities.reasoning_fields)
             return self._split(chat, made, marked, limits)
 
         try:
@@ -294,9 +294,9 @@ class PromptRenderer:
         facts = self._template.facts
         self._template.check_variables(chat.template_kwargs)
         given = chat.template_kwargs | reasoning_variables(chat, facts, self._knobs)
-        if "tool_choice" in facts.reads:
+        if "tool_choice" in facts.variables:
             given["tool_choice"] = chat.tool_choice
-        if "response_format" in facts.reads and chat.response_format is not None:
+        if "response_format" in facts.variables and chat.response_format is not None:
             given.setdefault("response_format", chat.response_format)
         given["tools"] = prepare_tools(tools, self.capabilities)
         given["messages"] = [to_template_message(turn, self.capabilities) for turn in turns]
@@ -311,7 +311,7 @@ class PromptRenderer:
         if chat.continue_final_message:
             _leave_open(made["messages"][-1])
         made["add_generation_prompt"] = chat.add_generation_prompt
-        if "datetime" in facts.reads:
+        if "datetime" in facts.variables:
             now = datetime.datetime.now(datetime.UTC)
             made.setdefault("datetime", now.strftime("%Y-%m-%d %H:%M:%S GMT"))
         tokens = {"bos_token": "", "eos_token": ""}

@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable
 
 from dragoman.errors import BadRequest
-from dragoman.grammar.compiler.verify import is_too_complex_error
+from dragoman.grammar.complexity import is_limit_message, make_too_complex_error
 from dragoman.grammar.lark_builder import LarkBuilder, quote_literal
-from dragoman.grammar.regex.full_match import searched
+from dragoman.grammar.regex.full_match import to_full_match
 from dragoman.grammar.schema import schema_parser
 from dragoman.grammar.writer.json_writer import JsonWriter
 from dragoman.types import Constraint
@@ -61,12 +61,10 @@ def matched(shape: Constraint) -> str:
     """A pattern that matches all of the content; anchors say what is so anyhow."""
     said: str = shape.value
     if len(said) > LONGEST_PATTERN:
-        raise BadRequest(
-            f"`{shape.param}` is longer than {LONGEST_PATTERN} characters.",
-            param=shape.param,
-            code="constraint_too_complex",
+        raise make_too_complex_error(
+            shape.param, f"is longer than {LONGEST_PATTERN} characters"
         )
-    found = searched(said, whole=True)
+    found = to_full_match(said, whole=True)
     _check(f"start: /{found}/", shape)
     return found
 
@@ -99,8 +97,8 @@ def included(lark: LarkBuilder, shape: Constraint, warnings: list[str]) -> str:
             said = json.loads(text)
         except ValueError:
             raise _invalid(shape, "A schema in the grammar is not valid JSON.") from None
-        checked = schema_parser.read(said, at=shape.param, strict=False)
-        warnings.extend(checked.loose)
+        checked = schema_parser.parse_schema(said, param=shape.param, strict=False)
+        warnings.extend(checked.warnings)
         return JsonWriter(lark, dict(checked.definitions), ordered=True).write_value(checked.root)
 
     lark.include(_renamed(readable(shape), shape, read))
@@ -126,10 +124,8 @@ def _check(said: str, shape: Constraint) -> None:
     from llguidance import LLMatcher
 
     wrong = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(said))
-    if wrong and is_too_complex_error(wrong):
-        raise BadRequest(
-            f"`{shape.param}` is too complex.", param=shape.param, code="constraint_too_complex"
-        )
+    if wrong and is_limit_message(wrong):
+        raise make_too_complex_error(shape.param)
     if wrong:
         raise _invalid(shape, f"`{shape.param}` cannot be read: {_reason(wrong)}")
 

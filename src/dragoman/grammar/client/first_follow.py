@@ -40,7 +40,7 @@ class Follow:
     def machine(self, leaf: Leaf) -> Automaton:
         if leaf.said not in self._machines:
             patterns = self._grammar.patterns
-            self._machines[leaf.said] = patterns.machine(self._grammar.number(leaf))
+            self._machines[leaf.said] = patterns.get_automaton(self._grammar.number(leaf))
         return self._machines[leaf.said]
 
     def empty(self, rule: str) -> bool:
@@ -55,7 +55,7 @@ class Follow:
         match part:
             case Leaf():
                 said = part.said
-                return not said if isinstance(said, str) else self._grammar.patterns.empty(said)
+                return not said if isinstance(said, str) else self._grammar.patterns.is_nullable(said)
             case Called():
                 return part.name in self._empty
             case Row():
@@ -141,13 +141,13 @@ class Follow:
             for one in after:
                 machine, state = self.machine(one), 0
                 for at, letter in enumerate(left, 1):
-                    to = machine.after(state, letter)
+                    to = machine.advance(state, letter)
                     if to is None:
                         break
                     if at == len(left):
                         return True
                     state, step = to, (one, left[at:])
-                    if machine.ends[to] and step not in seen:
+                    if machine.accepting[to] and step not in seen:
                         seen.add(step)
                         queue.append(step)
         return False
@@ -155,7 +155,7 @@ class Follow:
     def begins_with(self, letter: str) -> bool:
         """Whether a text can begin with a letter."""
         return any(
-            self.machine(leaf).after(0, letter) is not None for leaf in self._firsts["start"]
+            self.machine(leaf).advance(0, letter) is not None for leaf in self._firsts["start"]
         )
 
     def ends_with(self, letter: str) -> bool:
@@ -163,7 +163,7 @@ class Follow:
         for leaf, after in self._followers.items():
             machine = self.machine(leaf)
             if END in after and any(
-                machine.ends[to] and contains(letters, letter)
+                machine.accepting[to] and contains(letters, letter)
                 for leads in machine.transitions
                 for letters, to in leads
             ):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dragoman.errors import BadRequest, Unsupported
+from dragoman.errors import Unsupported
 from dragoman.grammar.client.first_follow import Follow
 from dragoman.grammar.client.lark_parser import Grammar
 from dragoman.grammar.client.rule_writer import Rewriting
 from dragoman.grammar.client.text_syntax import Between, Quotes
 from dragoman.grammar.client.unpadded_text import Ending
+from dragoman.grammar.complexity import make_too_complex_error
 from dragoman.grammar.lark_builder import LarkBuilder, join_alternatives, quote_literal
 from dragoman.grammar.regex.automaton import TooComplex
 
@@ -32,7 +33,7 @@ def written(lark: LarkBuilder, node: Worded, spelling: Quotes | Between) -> str:
         try:
             node.done[key] = _written(lark, node, spelling)
         except (TooComplex, RecursionError):
-            raise too_complex(node.at) from None
+            raise make_too_complex_error(node.at) from None
     return node.done[key]
 
 
@@ -50,9 +51,3 @@ def _written(lark: LarkBuilder, node: Worded, spelling: Quotes | Between) -> str
     before = mark if node.follow.begins_with(spelling.breaks) else f"{mark}?"
     whole = Ending(rewriting).text()
     return f"{before} {join_alternatives([f'{found} {mark}', *([] if whole is None else [whole])])}"
-
-
-def too_complex(at: str) -> BadRequest:
-    return BadRequest(
-        f"`{at}` is too complex for the text of a tool.", param=at, code="constraint_too_complex"
-    )

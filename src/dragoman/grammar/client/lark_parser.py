@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dragoman.grammar.regex.automaton import Patterns
+from dragoman.grammar.regex.automaton import RegexBuilder
 from dragoman.grammar.regex.char_sets import fold_case
-from dragoman.grammar.regex.regex_parser import Expression, NotRewritten
+from dragoman.grammar.regex.regex_parser import RegexParser, UnsupportedSyntax
 
 _TOKEN = re.compile(
     r"""(?P<text>"(?:[^"\\\n]|\\.)*"i?)
@@ -98,7 +98,7 @@ class Grammar:
     """Rules by their names; `ignored` may stand between two leaves."""
 
     def __init__(self, said: str) -> None:
-        self.patterns = Patterns()
+        self.patterns = RegexBuilder()
         self.rules: dict[str, Expr] = {}
         self.ignored: tuple[Leaf, ...] = ()
         self._terminals: dict[str, Tokens | Leaf] = {}
@@ -118,9 +118,9 @@ class Grammar:
                 case [("name", name), ("sign", ":"), *rest]:
                     (self._terminals if _is_terminal(name) else rules)[name] = rest
                 case [("name", _), ("sign", "["), *_]:
-                    raise NotRewritten("an option of a rule")
+                    raise UnsupportedSyntax("an option of a rule")
                 case [("name", _), (_, what), *_] | [(_, what), *_]:
-                    raise NotRewritten(f"`{what}`")
+                    raise UnsupportedSyntax(f"`{what}`")
         for name, body in rules.items():
             self.rules[name] = _Body(self, body).rule()
         self.ignored = tuple(map(self._terminal, ignored))
@@ -128,7 +128,7 @@ class Grammar:
     def _import(self, line: Tokens) -> None:
         names = [text for kind, text in line if kind == "name"]
         if not names or names[0] != "common":
-            raise NotRewritten("an import of anything but `common`")
+            raise UnsupportedSyntax("an import of anything but `common`")
         said = names[1:]
         new = said[-1:] if ("sign", "->") in line else said
         for name, known in zip(new, said[: len(new)], strict=True):
@@ -144,7 +144,7 @@ class Grammar:
         return _Body(self, body).terminal()
 
     def regex(self, said: str, flags: str = "") -> Leaf:
-        return Leaf(Expression(self.patterns, said, flags).read())
+        return Leaf(RegexParser(self.patterns, said, flags).parse())
 
     def text(self, token: str) -> Leaf:
         """A text in quotes; one whose case does not matter is an expression."""
@@ -152,8 +152,8 @@ class Grammar:
         letters = json.loads(said)
         if not token.endswith("i"):
             return Leaf(letters)
-        one = self.patterns.one
-        return Leaf(self.patterns.row(one(fold_case(((ord(each),) * 2,))) for each in letters))
+        one = self.patterns.char
+        return Leaf(self.patterns.concat(one(fold_case(((ord(each),) * 2,))) for each in letters))
 
     def placed(self, leaf: Leaf) -> Leaf:
         """The same leaf in a place of its own."""
@@ -162,7 +162,7 @@ class Grammar:
 
     def number(self, leaf: Leaf) -> int:
         """A leaf as an expression."""
-        return self.patterns.text(leaf.said) if isinstance(leaf.said, str) else leaf.said
+        return self.patterns.literal(leaf.said) if isinstance(leaf.said, str) else leaf.said
 
 
 def _is_terminal(name: str) -> bool:
@@ -205,11 +205,11 @@ class _Body:
         self._done()
         if isinstance(found, Leaf):
             return found
-        raise NotRewritten("a rule in a terminal")
+        raise UnsupportedSyntax("a rule in a terminal")
 
     def _done(self) -> None:
         if self._at < len(self._tokens):
-            raise NotRewritten(f"`{self._tokens[self._at][1]}`")
+            raise UnsupportedSyntax(f"`{self._tokens[self._at][1]}`")
 
     def _sign(self, *signs: str) -> bool:
         """Whether one of some signs comes next, which is then read."""
@@ -297,14 +297,14 @@ class _Body:
                 if self._sign(".."):
                     last = self._grammar.text(self._peek()[1])
                     self._at += 1
-                    return Leaf(self._grammar.patterns.one(((_code(first), _code(last)),)))
+                    return Leaf(self._grammar.patterns.char(((_code(first), _code(last)),)))
                 return first
             case "regex":
                 said, _, flags = text[1:].rpartition("/")
                 return self._grammar.regex(said, flags)
             case "name":
                 return self._grammar.terminal(text)
-        raise NotRewritten(f"`{text}`")
+        raise UnsupportedSyntax(f"`{text}`")
 
     # terminals
 
@@ -314,7 +314,7 @@ class _Body:
             found.append(self._met())
         if len(found) == 1:
             return found[0]
-        return Leaf(self._grammar.patterns.any(map(self._grammar.number, found)))
+        return Leaf(self._grammar.patterns.union(map(self._grammar.number, found)))
 
     def _met(self) -> Leaf:
         found = [self._letters()]
@@ -322,7 +322,7 @@ class _Body:
             found.append(self._letters())
         if len(found) == 1:
             return found[0]
-        return Leaf(self._grammar.patterns.both(map(self._grammar.number, found)))
+        return Leaf(self._grammar.patterns.intersect(map(self._grammar.number, found)))
 
     def _letters(self) -> Leaf:
         found: list[Leaf] = []
@@ -333,16 +333,16 @@ class _Body:
             return found[0]
         if all(isinstance(one.said, str) for one in found):
             return Leaf("".join(str(one.said) for one in found))
-        return Leaf(self._grammar.patterns.row(map(self._grammar.number, found)))
+        return Leaf(self._grammar.patterns.concat(map(self._grammar.number, found)))
 
     def _counted(self) -> Leaf:
         patterns = self._grammar.patterns
         if self._sign("~"):
-            found = Leaf(patterns.other(self._grammar.number(self._atom())))
+            found = Leaf(patterns.complement(self._grammar.number(self._atom())))
         else:
             found = self._atom()
         while (counts := self._counts()) is not None:
-            found = Leaf(patterns.times(self._grammar.number(found), *counts))
+            found = Leaf(patterns.repeat(self._grammar.number(found), *counts))
         return found
 
     def _atom(self) -> Leaf:
@@ -352,7 +352,7 @@ class _Body:
         found = self._meets()
         self._at += 1
         if optional:
-            return Leaf(self._grammar.patterns.times(self._grammar.number(found), 0, 1))
+            return Leaf(self._grammar.patterns.repeat(self._grammar.number(found), 0, 1))
         return found
 
 

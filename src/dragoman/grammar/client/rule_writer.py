@@ -57,7 +57,7 @@ class Rewriting:
         ):
             return None
         patterns = self.grammar.patterns
-        letters = patterns.letters(leaf.said)
+        letters = patterns.collect_chars(leaf.said)
         if not letters:
             return None
 
@@ -66,7 +66,7 @@ class Rewriting:
             ways = [to_regex_class(plain)] if plain else []
             return f"(?:{'|'.join([*ways, *spelling.escapes(intersect(some, spelling.special))])})"
 
-        return self.lark.add_terminal(f"/{patterns.written(leaf.said, one)}/", "TEXT")
+        return self.lark.add_terminal(f"/{patterns.to_regex(leaf.said, one)}/", "TEXT")
 
     # rules
 

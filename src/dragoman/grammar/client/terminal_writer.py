@@ -96,7 +96,7 @@ class Leaves:
         if isinstance(leaf.said, str):
             pending = spelling.pending(leaf.said)
             return (pending,) if pending else ()
-        letters = self._grammar.patterns.letters(leaf.said)
+        letters = self._grammar.patterns.collect_chars(leaf.said)
         return () if letters is not None and not intersect(letters, spelling.firsts) else spelling.begun
 
     def _text(self, said: str, endings: frozenset[str]) -> Ways:
@@ -126,7 +126,7 @@ class Leaves:
         return Ways(self._lark.add_rule(" ".join(found), "text"))
 
     def _run(self, leaf: Leaf, number: int, endings: frozenset[str]) -> Ways:
-        letters = self._grammar.patterns.letters(number)
+        letters = self._grammar.patterns.collect_chars(number)
         if letters == ():
             return Ways()
         if letters is not None and not intersect(letters, self._spelling.special):
@@ -142,9 +142,9 @@ class Leaves:
     def _lexeme(self, number: int) -> str:
         """An expression as it is, but for no letters at all."""
         patterns = self._grammar.patterns
-        body = f"/{patterns.written(number)}/"
+        body = f"/{patterns.to_regex(number)}/"
         return self._lark.add_terminal(
-            body + (" & /(?s:.+)/" if patterns.empty(number) else ""), "LEAF"
+            body + (" & /(?s:.+)/" if patterns.is_nullable(number) else ""), "LEAF"
         )
 
     def _escaped(self, number: int, quotes: Quotes) -> str:
@@ -154,22 +154,22 @@ class Leaves:
         names: dict[int, str] = {}
         found, queue = [], [(number, "")]
         for state, before in queue:
-            last = patterns.within(state, quotes.plain)
-            if last not in (patterns.nothing, patterns.blank):
+            last = patterns.restrict_to(state, quotes.plain)
+            if last not in (patterns.empty_language, patterns.empty_string):
                 found.append(f"{before} {self._lexeme(last)}")
-            if before and patterns.empty(state):
+            if before and patterns.is_nullable(state):
                 found.append(before)
-            for cut in patterns.cut(state, quotes.special, quotes.plain):
-                if patterns.nothing in (cut.before, cut.after):
+            for cut in patterns.split_at_first(state, quotes.special, quotes.plain):
+                if patterns.empty_language in (cut.before, cut.after):
                     continue
                 if cut.after not in names:
                     names[cut.after] = self._lark.reserve("state")
                     queue.append((cut.after, names[cut.after]))
                 escape = self._lark.add_terminal(
-                    f"/{'|'.join(quotes.escapes(cut.letters))}/", "PIECE"
+                    f"/{'|'.join(quotes.escapes(cut.chars))}/", "PIECE"
                 )
-                run = "" if cut.before == patterns.blank else self._lexeme(cut.before)
-                run = f"({run})?" if run and patterns.empty(cut.before) else run
+                run = "" if cut.before == patterns.empty_string else self._lexeme(cut.before)
+                run = f"({run})?" if run and patterns.is_nullable(cut.before) else run
                 leading.setdefault(cut.after, []).append(f"{before} {run} {escape}")
                 self._count()
         for state, name in names.items():
@@ -231,14 +231,14 @@ class Leaves:
         if isinstance(spelling, Quotes):
             return
         for letter in spelling.breaks:
-            after = machine.after(state.at, letter)
+            after = machine.advance(state.at, letter)
             if after is not None:
                 yield _at(machine, after), escape_regex(letter)
         for begun, more in spelling.begun.items():
-            after = machine.after(state.at, begun)
+            after = machine.advance(state.at, begun)
             if after is None:
                 continue
-            ends = machine.ends[after] and begun in endings
+            ends = machine.accepting[after] and begun in endings
             yield State(after, pending=True, ends=ends), escape_regex(begun)
             for letters, to in machine.transitions[after]:
                 if other := subtract(intersect(letters, spelling.plain), more):
@@ -255,7 +255,7 @@ class Leaves:
 
 
 def _at(machine: Automaton, state: int) -> State:
-    return State(state, ends=machine.ends[state])
+    return State(state, ends=machine.accepting[state])
 
 
 def _leading_to(ends: list[State], steps: dict[State, dict[State, list[str]]]) -> set[State]:

@@ -60,8 +60,8 @@ def _parse_tool(tool: Tool, written: str | None, warnings: list[str]) -> ParsedT
         at = tool.param if tool.input is None else tool.input.param
         return ParsedTool(tool.name, build_arguments(tool.input), {}, at, tool.input is not None)
     strict = bool(tool.strict)
-    checked = schema_parser.read(tool.parameters, at=tool.param, strict=strict, tool=True)
-    warnings += checked.loose
+    checked = schema_parser.parse_schema(tool.parameters, param=tool.param, strict=strict, for_tool=True)
+    warnings += checked.warnings
     offer = ParsedTool(tool.name, checked.root, dict(checked.definitions), tool.param, strict)
     if written is None:
         return offer
@@ -86,8 +86,8 @@ def _write_content(
     ]
     if shape.value is None:
         return JsonWriter(lark, {}, banned=banned, at=shape.param).write_value(Object())
-    checked = schema_parser.read(shape.value, at=shape.param, strict=bool(shape.strict))
-    warnings += checked.loose
+    checked = schema_parser.parse_schema(shape.value, param=shape.param, strict=bool(shape.strict))
+    warnings += checked.warnings
     definitions = dict(checked.definitions)
     writer = JsonWriter(lark, definitions, ordered=True, banned=banned, at=shape.param)
     return writer.write_value(checked.root)

@@ -1,9 +1,12 @@
-"""Whether engines can be trusted with a grammar: it is read and followed a little, here first.
+"""Tries a grammar out before an engine gets it.
 
-An engine's own reader has the limits of its makers, and some of what it does has none. What is
-given to it has been through the same in this process, which may fail, with half of those limits and
-a fraction of the stack: so what comes through leaves an engine room to spare. The grammar is
-followed over single bytes, from its beginning and at random, always the same way.
+llguidance inside an engine has the limits that the engine's authors chose, and some of its work has
+no limit at all. So a worker process, which may die, first compiles the grammar with half of those
+limits and a fraction of the stack, and follows it for a few steps over single bytes, choosing at
+random but always the same way. A grammar that passes leaves an engine room to spare.
+
+This is the only time the server parses a whole grammar. An engine compiles it once more because it
+needs the matcher for its own vocabulary; it relies on the verification done here.
 """
 
 from __future__ import annotations
@@ -14,100 +17,99 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+
+from dragoman.grammar.complexity import is_limit_message
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 T = TypeVar("T")
-Verdict: TypeAlias = Literal["fine", "wrong", "nowhere", "costly"]
+# `empty`: the grammar allows no answer at all
+Verdict: TypeAlias = Literal["ok", "invalid", "empty", "too_complex"]
 
-STACK = 2 << 20  # bytes; threads mostly have four times that
+STACK_BYTES = 2 << 20  # threads mostly have four times that
 STEPS = 48
-CONTROL, END = 256, 257  # tokens after those that are bytes
-# half of what engines have, but for rows: as many items as tools that may be called, ten times over
-ROW, ITEMS, FUEL, FIRST_FUEL = 2_000, 25_000, 100_000, 500_000
-SIZE, STATES = 250_000, 125_000
-_TOKEN = re.compile(r"<\[[0-9]+\]>")
-_COSTLY = re.compile("(?i)too (?:big|many|complex)|fuel|limit|max is")
+SPECIAL_TOKEN, END_TOKEN = 256, 257  # after the tokens that are bytes
+# half of an engine's limits; but the items of one row are ten times the tools that may be called
+ROW_ITEMS, STEP_ITEMS, STEP_FUEL, INITIAL_FUEL = 2_000, 25_000, 100_000, 500_000
+GRAMMAR_SIZE, LEXER_STATES = 250_000, 125_000
+_TOKEN_ID = re.compile(r"<\[[0-9]+\]>")
 
 
 def verify(grammar: str) -> Verdict:
-    """What is to be said of a grammar; `nowhere` is one that allows nothing at all."""
+    """Compile a grammar and follow it for a few steps."""
     return _run_with_small_stack(lambda: _verify(grammar))
 
 
 def _verify(grammar: str) -> Verdict:
     from llguidance import LLMatcher
 
-    said = str(
-        LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar), limits=_build_limits())
-    )
-    if said:
-        return "costly" if is_too_complex_error(said) else "wrong"
-    # control tokens have other numbers here; which of them it is costs the same
-    plain = _TOKEN.sub(f"<[{CONTROL}]>", grammar)
-    matcher = LLMatcher(_byte_tokenizer(), plain, log_level=0, limits=_build_limits())
-    if matcher.is_error():
-        said = matcher.get_error().partition("\n")[0]
-        if is_too_complex_error(said):
-            return "costly"
-        return "fine" if "token" in said.lower() else "wrong"  # it may name those of a model
-    return _walk(matcher)
+    # the byte tokenizer has one special token; any of the model's costs as much to follow
+    grammar = _TOKEN_ID.sub(f"<[{SPECIAL_TOKEN}]>", grammar)
+    matcher = LLMatcher(_byte_tokenizer(), grammar, log_level=0, limits=_build_limits())
+    if not matcher.is_error():
+        return _walk(matcher)
+    message = matcher.get_error().partition("\n")[0]
+    if "token" in message.lower():
+        # it may name a special token that only the model has: check all the rest without tokens
+        lark = LLMatcher.grammar_from_lark(grammar)
+        message = LLMatcher.validate_grammar(lark, limits=_build_limits())
+    if not message:
+        return "ok"
+    return "too_complex" if is_limit_message(message) else "invalid"
 
 
-def _walk(matcher: Any) -> Verdict:
+def _walk(matcher: LLMatcher) -> Verdict:
     chance = random.Random(0)
     for step in range(STEPS):
         mask = matcher.compute_bitmask()
-        allowed = [token for token in range(END) if mask[token >> 3] >> (token & 7) & 1]
+        allowed = [token for token in range(END_TOKEN) if mask[token >> 3] >> (token & 7) & 1]
         if allowed and not matcher.is_error():
             matcher.consume_token(chance.choice(allowed))
         if matcher.is_error():
-            if is_too_complex_error(matcher.get_error()):
-                return "costly"
-            return "fine" if step else "nowhere"  # chance may lead to where no model would go
+            if is_limit_message(matcher.get_error()):
+                return "too_complex"
+            return "ok" if step else "empty"  # a random path may end where no model would go
         if not allowed:
             break
-    return "fine"
+    return "ok"
 
 
-def is_too_complex_error(said: str) -> bool:
-    """Whether a reader of grammars says that one is too much for it."""
-    return _COSTLY.search(said.partition("\n")[0]) is not None
-
-
-def _build_limits() -> Any:
+def _build_limits() -> LLParserLimits:
     from llguidance import LLParserLimits
 
     return LLParserLimits(
-        max_items_in_row=ROW,
-        initial_lexer_fuel=FIRST_FUEL,
-        step_lexer_fuel=FUEL,
-        step_max_items=ITEMS,
-        max_lexer_states=STATES,
-        max_grammar_size=SIZE,
+        max_items_in_row=ROW_ITEMS,
+        initial_lexer_fuel=INITIAL_FUEL,
+        step_lexer_fuel=STEP_FUEL,
+        step_max_items=STEP_ITEMS,
+        max_lexer_states=LEXER_STATES,
+        max_grammar_size=GRAMMAR_SIZE,
     )
 
 
 class _ByteTokens:
-    """What `TokenizerWrapper` reads from a tokenizer: a token for each byte, control and end."""
+    """The tokenizer that `TokenizerWrapper` reads: a token for each byte, a special one, an end."""
 
-    eos_token_id = END
+    eos_token_id = END_TOKEN
     bos_token_id = None
     tokens = (*(bytes([byte]) for byte in range(256)), b"<|control|>", b"<|end|>")
-    special_token_ids = (CONTROL, END)
+    special_token_ids = (SPECIAL_TOKEN, END_TOKEN)
 
     def __call__(self, text: bytes) -> list[int]:
         return list(text)
 
 
 @lru_cache(maxsize=1)
-def _byte_tokenizer() -> Any:
+def _byte_tokenizer() -> LLTokenizer:
     from llguidance import LLTokenizer, TokenizerWrapper
 
     return LLTokenizer(TokenizerWrapper(_ByteTokens()))
 
 
 def _run_with_small_stack(work: Callable[[], T]) -> T:
-    """Do something with little stack: what needs more ends the process."""
+    """Run in a thread with a small stack; work that needs more ends the process."""
     done: Future[T] = Future()
 
     def run() -> None:
@@ -116,7 +118,7 @@ def _run_with_small_stack(work: Callable[[], T]) -> T:
         except BaseException as error:  # a panic of a native library is no Exception
             done.set_exception(error)
 
-    before = threading.stack_size(STACK)
+    before = threading.stack_size(STACK_BYTES)
     try:
         threading.Thread(target=run).start()
     finally:

@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from dragoman.grammar.regex.char_sets import ALL_CHARS, NO_CHARS, CharSet, to_regex_class, union_ranges, intersect, complement
 
-MOST = 20_000  # expressions
-MOST_STATES = 1_000
-MOST_COUNTED = 8  # repetitions that are told apart
-MOST_RANGES = 200_000  # that are compared
-MOST_STEPS = 100_000  # from one expression to another
+MAX_EXPRESSIONS = 20_000  # expressions
+MAX_STATES = 1_000
+MAX_UNROLLED = 8  # repetitions that are told apart
+MAX_COMPARED_RANGES = 200_000  # that are compared
+MAX_DERIVATIVES = 100_000  # from one expression to another
 
 Kind: TypeAlias = Literal["one", "row", "any", "both", "other", "times"]
 
@@ -26,14 +26,14 @@ class TooComplex(Exception):
     """More than we are willing to work out."""
 
 
-class Key(NamedTuple):
+class RegexNode(NamedTuple):
     """What an expression is."""
 
     kind: Kind
     parts: tuple[int, ...] = ()
-    letters: CharSet = NO_CHARS
-    least: int = 0
-    most: int | None = None
+    chars: CharSet = NO_CHARS
+    min_count: int = 0
+    max_count: int | None = None
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Automaton:
     """
 
     transitions: tuple[tuple[tuple[CharSet, int], ...], ...]
-    ends: tuple[bool, ...]
+    accepting: tuple[bool, ...]
 
-    def after(self, state: int | None, text: str) -> int | None:
+    def advance(self, state: int | None, text: str) -> int | None:
         """The state after a text; None where it cannot come."""
         for letter in text:
             code, leads = ord(letter), () if state is None else self.transitions[state]
@@ -56,290 +56,290 @@ class Automaton:
         return state
 
 
-class Cut(NamedTuple):
+class CharSplit(NamedTuple):
     """A way to a letter: what stands before it, which it may be, and what follows it."""
 
     before: int
-    letters: CharSet
+    chars: CharSet
     after: int
 
 
-class Patterns:
+class RegexBuilder:
     """Expressions of one grammar."""
 
     def __init__(self) -> None:
-        self._keys: list[Key] = []
-        self._known: dict[Key, int] = {}
-        self._empty: list[bool] = []  # whether it matches nothing at all, too
-        self._splits: dict[int, tuple[CharSet, ...]] = {}
-        self._compared = 0
-        self._steps: dict[tuple[int, int], int] = {}
-        self._machines: dict[int, Automaton] = {}
-        self.nothing = self.one(NO_CHARS)
-        self.blank = self._number(Key("row"), empty=True)
-        self.everything = self.times(self.one(ALL_CHARS), 0, None)
+        self._nodes: list[RegexNode] = []
+        self._ids: dict[RegexNode, int] = {}
+        self._nullable: list[bool] = []  # whether it matches nothing at all, too
+        self._char_classes: dict[int, tuple[CharSet, ...]] = {}
+        self._compared_ranges = 0
+        self._derivatives: dict[tuple[int, int], int] = {}
+        self._automata: dict[int, Automaton] = {}
+        self.empty_language = self.char(NO_CHARS)
+        self.empty_string = self._intern(RegexNode("row"), empty=True)
+        self.any_string = self.repeat(self.char(ALL_CHARS), 0, None)
 
     # making them
 
-    def one(self, letters: CharSet) -> int:
+    def char(self, letters: CharSet) -> int:
         """One letter."""
-        return self._number(Key("one", letters=letters), empty=False)
+        return self._intern(RegexNode("one", chars=letters), empty=False)
 
-    def text(self, said: str) -> int:
-        return self.row(self.one(((ord(letter), ord(letter)),)) for letter in said)
+    def literal(self, said: str) -> int:
+        return self.concat(self.char(((ord(letter), ord(letter)),)) for letter in said)
 
-    def row(self, parts: Iterable[int]) -> int:
+    def concat(self, parts: Iterable[int]) -> int:
         """One after the other."""
-        found = self.blank
+        found = self.empty_string
         for part in reversed(list(parts)):
-            found = self._before(part, found)
+            found = self._concat_pair(part, found)
         return found
 
-    def _before(self, first: int, rest: int) -> int:
-        if self.nothing in (first, rest):
-            return self.nothing
-        if self.blank in (first, rest):
-            return rest if first == self.blank else first
-        key = self._keys[first]
+    def _concat_pair(self, first: int, rest: int) -> int:
+        if self.empty_language in (first, rest):
+            return self.empty_language
+        if self.empty_string in (first, rest):
+            return rest if first == self.empty_string else first
+        key = self._nodes[first]
         if key.kind == "row":  # the first part of a row is never one itself
-            return self._before(key.parts[0], self._before(key.parts[1], rest))
-        empty = self._empty[first] and self._empty[rest]
-        return self._number(Key("row", (first, rest)), empty=empty)
+            return self._concat_pair(key.parts[0], self._concat_pair(key.parts[1], rest))
+        empty = self._nullable[first] and self._nullable[rest]
+        return self._intern(RegexNode("row", (first, rest)), empty=empty)
 
-    def any(self, options: Iterable[int]) -> int:
+    def union(self, options: Iterable[int]) -> int:
         found: set[int] = set()
         letters: list[tuple[int, int]] = []
         for option in options:
-            for one in self._options(option):
-                key = self._keys[one]
+            for one in self._alternatives(option):
+                key = self._nodes[one]
                 if key.kind == "one":
-                    letters += key.letters
+                    letters += key.chars
                 else:
                     found.add(one)
-        if self.everything in found:
-            return self.everything
+        if self.any_string in found:
+            return self.any_string
         if letters:
-            found.add(self.one(union_ranges(letters)))
-        found.discard(self.nothing)
+            found.add(self.char(union_ranges(letters)))
+        found.discard(self.empty_language)
         if len(found) < 2:
-            return next(iter(found), self.nothing)
-        empty = any(self._empty[one] for one in found)
-        return self._number(Key("any", tuple(sorted(found))), empty=empty)
+            return next(iter(found), self.empty_language)
+        empty = any(self._nullable[one] for one in found)
+        return self._intern(RegexNode("any", tuple(sorted(found))), empty=empty)
 
-    def _options(self, option: int) -> Iterable[int]:
-        key = self._keys[option]
+    def _alternatives(self, option: int) -> Iterable[int]:
+        key = self._nodes[option]
         return key.parts if key.kind == "any" else (option,)
 
-    def both(self, parts: Iterable[int]) -> int:
+    def intersect(self, parts: Iterable[int]) -> int:
         found: set[int] = set()
         for part in parts:
-            key = self._keys[part]
+            key = self._nodes[part]
             found.update(key.parts if key.kind == "both" else (part,))
-        found.discard(self.everything)
-        if self.nothing in found:
-            return self.nothing
+        found.discard(self.any_string)
+        if self.empty_language in found:
+            return self.empty_language
         if len(found) < 2:
-            return next(iter(found), self.everything)
-        empty = all(self._empty[one] for one in found)
-        return self._number(Key("both", tuple(sorted(found))), empty=empty)
+            return next(iter(found), self.any_string)
+        empty = all(self._nullable[one] for one in found)
+        return self._intern(RegexNode("both", tuple(sorted(found))), empty=empty)
 
-    def other(self, part: int) -> int:
+    def complement(self, part: int) -> int:
         """All that the part does not match."""
-        key = self._keys[part]
+        key = self._nodes[part]
         if key.kind == "other":
             return key.parts[0]
-        if part == self.nothing:
-            return self.everything
-        if part == self.everything:
-            return self.nothing
-        return self._number(Key("other", (part,)), empty=not self._empty[part])
+        if part == self.empty_language:
+            return self.any_string
+        if part == self.any_string:
+            return self.empty_language
+        return self._intern(RegexNode("other", (part,)), empty=not self._nullable[part])
 
-    def times(self, part: int, least: int, most: int | None) -> int:
-        if most == 0 or part == self.blank:
-            return self.blank
-        if part == self.nothing:
-            return self.blank if least == 0 else part
+    def repeat(self, part: int, least: int, most: int | None) -> int:
+        if most == 0 or part == self.empty_string:
+            return self.empty_string
+        if part == self.empty_language:
+            return self.empty_string if least == 0 else part
         if (least, most) == (1, 1):
             return part
-        if self._empty[part]:
+        if self._nullable[part]:
             least = 0
-        return self._number(Key("times", (part,), NO_CHARS, least, most), empty=least == 0)
+        return self._intern(RegexNode("times", (part,), NO_CHARS, least, most), empty=least == 0)
 
-    def _number(self, key: Key, empty: bool) -> int:
-        if key not in self._known:
-            if len(self._keys) >= MOST:
+    def _intern(self, key: RegexNode, empty: bool) -> int:
+        if key not in self._ids:
+            if len(self._nodes) >= MAX_EXPRESSIONS:
                 raise TooComplex
-            self._known[key] = len(self._keys)
-            self._keys.append(key)
-            self._empty.append(empty)
-        return self._known[key]
+            self._ids[key] = len(self._nodes)
+            self._nodes.append(key)
+            self._nullable.append(empty)
+        return self._ids[key]
 
     # looking at them
 
-    def letters(self, part: int) -> CharSet | None:
+    def collect_chars(self, part: int) -> CharSet | None:
         """All letters that are in what it matches; None where that takes a machine to tell."""
         found: list[tuple[int, int]] = []
         queue, seen = [part], {part}
         while queue:
-            key = self._keys[queue.pop()]
+            key = self._nodes[queue.pop()]
             if key.kind in ("both", "other"):
                 return None
-            found += key.letters
+            found += key.chars
             inner = {one for one in key.parts if one not in seen}
             seen |= inner
             queue += inner
         return union_ranges(found)
 
-    def written(self, part: int, one: Callable[[CharSet], str] = to_regex_class) -> str:
+    def to_regex(self, part: int, one: Callable[[CharSet], str] = to_regex_class) -> str:
         """A regular expression, of one without `&` and `~`; `one` writes one letter of it."""
-        key = self._keys[part]
-        inner = [self.written(each, one) for each in key.parts]
+        key = self._nodes[part]
+        inner = [self.to_regex(each, one) for each in key.parts]
         match key.kind:
             case "one":
-                return one(key.letters)
+                return one(key.chars)
             case "row":
                 return "".join(inner)
             case "any":
                 return f"(?:{'|'.join(inner)})"
-        most = "" if key.most is None else key.most
-        return f"(?:{inner[0]}){{{key.least},{most}}}"
+        most = "" if key.max_count is None else key.max_count
+        return f"(?:{inner[0]}){{{key.min_count},{most}}}"
 
-    def empty(self, part: int) -> bool:
+    def is_nullable(self, part: int) -> bool:
         """Whether it matches no letter at all, too."""
-        return self._empty[part]
+        return self._nullable[part]
 
-    def within(self, part: int, letters: CharSet) -> int:
+    def restrict_to(self, part: int, letters: CharSet) -> int:
         """What it matches that has only these letters; it must be one without `&` and `~`."""
-        key = self._keys[part]
-        inner = [self.within(one, letters) for one in key.parts]
+        key = self._nodes[part]
+        inner = [self.restrict_to(one, letters) for one in key.parts]
         match key.kind:
             case "one":
-                return self.one(intersect(key.letters, letters))
+                return self.char(intersect(key.chars, letters))
             case "row":
-                return self.row(inner)
+                return self.concat(inner)
             case "any":
-                return self.any(inner)
-        return self.times(inner[0], key.least, key.most)
+                return self.union(inner)
+        return self.repeat(inner[0], key.min_count, key.max_count)
 
-    def cut(self, part: int, letters: CharSet, plain: CharSet) -> list[Cut]:
+    def split_at_first(self, part: int, letters: CharSet, plain: CharSet) -> list[CharSplit]:
         """All ways to the first of some letters, with plain ones before it.
 
         It must be one without `&` and `~`; `TooComplex` where ways would have to be counted.
         """
-        key = self._keys[part]
+        key = self._nodes[part]
         match key.kind:
             case "one":
-                some = intersect(key.letters, letters)
-                return [Cut(self.blank, some, self.blank)] if some else []
+                some = intersect(key.chars, letters)
+                return [CharSplit(self.empty_string, some, self.empty_string)] if some else []
             case "any":
-                return [cut for one in key.parts for cut in self.cut(one, letters, plain)]
+                return [cut for one in key.parts for cut in self.split_at_first(one, letters, plain)]
             case "row":
-                found, before = [], self.blank
+                found, before = [], self.empty_string
                 for at, one in enumerate(key.parts):
-                    cuts = self.cut(one, letters, plain)
-                    found += self._around(before, cuts, self.row(key.parts[at + 1 :]))
-                    before = self._before(before, self.within(one, plain))
+                    cuts = self.split_at_first(one, letters, plain)
+                    found += self._wrap_splits(before, cuts, self.concat(key.parts[at + 1 :]))
+                    before = self._concat_pair(before, self.restrict_to(one, plain))
                 return found
         [inner] = key.parts
-        cuts, same = self.cut(inner, letters, plain), self.within(inner, plain)
-        if cuts and max(key.least, key.most or 0) > MOST_COUNTED:
+        cuts, same = self.split_at_first(inner, letters, plain), self.restrict_to(inner, plain)
+        if cuts and max(key.min_count, key.max_count or 0) > MAX_UNROLLED:
             raise TooComplex
         found = []
-        for count in range(max(1, key.least) if key.most is None else key.most):
-            most = None if key.most is None else key.most - count - 1
-            rest = self.times(inner, max(0, key.least - count - 1), most)
-            endless = most is None and count >= key.least - 1  # this way stands for all others
-            found += self._around(self.times(same, count, None if endless else count), cuts, rest)
+        for count in range(max(1, key.min_count) if key.max_count is None else key.max_count):
+            most = None if key.max_count is None else key.max_count - count - 1
+            rest = self.repeat(inner, max(0, key.min_count - count - 1), most)
+            endless = most is None and count >= key.min_count - 1  # this way stands for all others
+            found += self._wrap_splits(self.repeat(same, count, None if endless else count), cuts, rest)
         return found
 
-    def _around(self, before: int, cuts: Iterable[Cut], after: int) -> list[Cut]:
+    def _wrap_splits(self, before: int, cuts: Iterable[CharSplit], after: int) -> list[CharSplit]:
         return [
-            Cut(self._before(before, cut.before), cut.letters, self._before(cut.after, after))
+            CharSplit(self._concat_pair(before, cut.before), cut.chars, self._concat_pair(cut.after, after))
             for cut in cuts
         ]
 
-    def machine(self, part: int) -> Automaton:
-        if part not in self._machines:
-            self._machines[part] = self._machine(part)
-        return self._machines[part]
+    def get_automaton(self, part: int) -> Automaton:
+        if part not in self._automata:
+            self._automata[part] = self._build_automaton(part)
+        return self._automata[part]
 
-    def _machine(self, part: int) -> Automaton:
+    def _build_automaton(self, part: int) -> Automaton:
         states = {part: 0}
         queue, leads = [part], []
         for state in queue:
             found: dict[int, list[tuple[int, int]]] = {}
-            for letters in self._split(state):
-                to = self._after(state, letters[0][0])
-                if to != self.nothing:
+            for letters in self._get_char_classes(state):
+                to = self._derive(state, letters[0][0])
+                if to != self.empty_language:
                     found.setdefault(to, []).extend(letters)
             for to in found:
                 if to not in states:
                     states[to] = len(states)
                     queue.append(to)
-            if len(states) > MOST_STATES:
+            if len(states) > MAX_STATES:
                 raise TooComplex
             leads.append({states[to]: union_ranges(some) for to, some in found.items()})
-        return _trimmed(leads, [self._empty[state] for state in queue])
+        return trim_automaton(leads, [self._nullable[state] for state in queue])
 
-    def _after(self, part: int, code: int) -> int:
+    def _derive(self, part: int, code: int) -> int:
         """What may follow a letter."""
         step = part, code
-        if step not in self._steps:
-            if len(self._steps) > MOST_STEPS:
+        if step not in self._derivatives:
+            if len(self._derivatives) > MAX_DERIVATIVES:
                 raise TooComplex
-            self._steps[step] = self._worked_out(part, code)
-        return self._steps[step]
+            self._derivatives[step] = self._compute_derivative(part, code)
+        return self._derivatives[step]
 
-    def _worked_out(self, part: int, code: int) -> int:
-        key = self._keys[part]
+    def _compute_derivative(self, part: int, code: int) -> int:
+        key = self._nodes[part]
         match key.kind:
             case "one":
-                hit = any(low <= code <= high for low, high in key.letters)
-                return self.blank if hit else self.nothing
+                hit = any(low <= code <= high for low, high in key.chars)
+                return self.empty_string if hit else self.empty_language
             case "row":
                 if not key.parts:
-                    return self.nothing
+                    return self.empty_language
                 first, rest = key.parts
-                found = self._before(self._after(first, code), rest)
-                return self.any((found, self._after(rest, code))) if self._empty[first] else found
+                found = self._concat_pair(self._derive(first, code), rest)
+                return self.union((found, self._derive(rest, code))) if self._nullable[first] else found
             case "any":
-                return self.any(self._after(one, code) for one in key.parts)
+                return self.union(self._derive(one, code) for one in key.parts)
             case "both":
-                return self.both(self._after(one, code) for one in key.parts)
+                return self.intersect(self._derive(one, code) for one in key.parts)
             case "other":
-                return self.other(self._after(key.parts[0], code))
+                return self.complement(self._derive(key.parts[0], code))
             case "times":
-                most = None if key.most is None else key.most - 1
-                left = self.times(key.parts[0], max(0, key.least - 1), most)
-                return self._before(self._after(key.parts[0], code), left)
+                most = None if key.max_count is None else key.max_count - 1
+                left = self.repeat(key.parts[0], max(0, key.min_count - 1), most)
+                return self._concat_pair(self._derive(key.parts[0], code), left)
 
-    def _split(self, part: int) -> tuple[CharSet, ...]:
+    def _get_char_classes(self, part: int) -> tuple[CharSet, ...]:
         """Letters in groups: what may follow is the same after all letters of one."""
-        if part not in self._splits:
-            self._splits[part] = self._groups(part)
-        return self._splits[part]
+        if part not in self._char_classes:
+            self._char_classes[part] = self._compute_char_classes(part)
+        return self._char_classes[part]
 
-    def _groups(self, part: int) -> tuple[CharSet, ...]:
-        key = self._keys[part]
+    def _compute_char_classes(self, part: int) -> tuple[CharSet, ...]:
+        key = self._nodes[part]
         if key.kind == "one":
-            return tuple(some for some in (key.letters, complement(key.letters)) if some)
-        if key.kind == "row" and key.parts and not self._empty[key.parts[0]]:
-            return self._split(key.parts[0])
-        return self._crossed(key.parts)
+            return tuple(some for some in (key.chars, complement(key.chars)) if some)
+        if key.kind == "row" and key.parts and not self._nullable[key.parts[0]]:
+            return self._get_char_classes(key.parts[0])
+        return self._refine_char_classes(key.parts)
 
-    def _crossed(self, parts: Iterable[int]) -> tuple[CharSet, ...]:
+    def _refine_char_classes(self, parts: Iterable[int]) -> tuple[CharSet, ...]:
         found: list[CharSet] = [ALL_CHARS]
         for part in parts:
-            groups = self._split(part)
-            self._compared += len(found) * len(groups)
-            self._compared += sum(map(len, found)) + sum(map(len, groups))
-            if self._compared > MOST_RANGES:
+            groups = self._get_char_classes(part)
+            self._compared_ranges += len(found) * len(groups)
+            self._compared_ranges += sum(map(len, found)) + sum(map(len, groups))
+            if self._compared_ranges > MAX_COMPARED_RANGES:
                 raise TooComplex
             found = [some for left in found for right in groups if (some := intersect(left, right))]
         return tuple(found)
 
 
-def _trimmed(leads: list[dict[int, CharSet]], ends: list[bool]) -> Automaton:
+def trim_automaton(leads: list[dict[int, CharSet]], ends: list[bool]) -> Automaton:
     """The machine without what leads nowhere, its first state apart from all others."""
     backwards: dict[int, list[int]] = {}
     for state, to in enumerate(leads):

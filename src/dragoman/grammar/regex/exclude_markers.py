@@ -15,64 +15,64 @@ from typing import TypeAlias
 from dragoman.grammar.regex.escape import prefixes_to_regex, escape_regex, marker_to_regex
 from dragoman.output.spec import GAP
 
-Tree: TypeAlias = "dict[str, Tree]"  # what may follow; `END` where a mark is complete
-END = ""
-ENOUGH, WORDS = 8, 24  # letters of a mark, and of one that is made of words
+MarkerTrie: TypeAlias = "dict[str, MarkerTrie]"  # what may follow; `END` where a mark is complete
+MARKER_END = ""
+MAX_MARKER_CHARS, MAX_WORD_MARKER_CHARS = 8, 24  # letters of a mark, and of one that is made of words
 
 
-def avoiding(marks: Iterable[str], *, counted: bool) -> str:
+def exclude_markers(marks: Iterable[str], *, length_bounded: bool) -> str:
     """What to add to a regular expression so that none of these marks is in what it matches."""
     said = dict.fromkeys(marks)
     every = [one for one in said if not any(mark in one for mark in said if mark != one)]
     if not every:
         return ""
-    if not counted:
-        return _complement(every)
-    return "".join(f" & /{one}/" for one in outright(every))
+    if not length_bounded:
+        return _complement_of(every)
+    return "".join(f" & /{one}/" for one in marker_free_regexes(every))
 
 
-def unbegun(marks: Iterable[str]) -> str:
+def exclude_partial_markers(marks: Iterable[str]) -> str:
     """The same where what follows could finish a mark that has begun: none may have."""
     every = [mark.split(GAP)[0] for mark in marks]
     if not every:
         return ""
     begun = "|".join(prefixes_to_regex(mark[:-1]) for mark in every if mark[1:])
-    return _complement(every) + (f" & ~/(?s:.*)(?:{begun})/" if begun else "")
+    return _complement_of(every) + (f" & ~/(?s:.*)(?:{begun})/" if begun else "")
 
 
-def _complement(marks: Sequence[str]) -> str:
+def _complement_of(marks: Sequence[str]) -> str:
     return rf" & /(?s:.*)/ & ~/(?s:.*)(?:{'|'.join(map(marker_to_regex, marks))})(?s:.*)/"
 
 
-def outright(marks: Iterable[str]) -> list[str]:
+def marker_free_regexes(marks: Iterable[str]) -> list[str]:
     """Regular expressions; a text that matches all of them holds none of these marks."""
-    trees: dict[str, Tree] = {}
+    trees: dict[str, MarkerTrie] = {}
     for mark in marks:
-        first, enough = mark[0], WORDS if mark[0].isalpha() else ENOUGH
+        first, enough = mark[0], MAX_WORD_MARKER_CHARS if mark[0].isalpha() else MAX_MARKER_CHARS
         rest = mark.split(GAP)[0][1:enough].split(first)[0]
         tree = trees.setdefault(first, {})
         for letter in rest:
             tree = tree.setdefault(letter, {})
-        tree[END] = {}
-    return [_pieces(first, tree) for first, tree in trees.items()]
+        tree[MARKER_END] = {}
+    return [_segments_regex(first, tree) for first, tree in trees.items()]
 
 
-def _pieces(first: str, tree: Tree) -> str:
-    free = f"[^{_in_class(first)}]*"
-    return free if END in tree else f"{free}(?:{escape_regex(first)}{_leaving(first, tree)})*"
+def _segments_regex(first: str, tree: MarkerTrie) -> str:
+    free = f"[^{_escape_in_class(first)}]*"
+    return free if MARKER_END in tree else f"{free}(?:{escape_regex(first)}{_rest_of_segment(first, tree)})*"
 
 
-def _leaving(first: str, tree: Tree) -> str:
+def _rest_of_segment(first: str, tree: MarkerTrie) -> str:
     """The rest of a piece: it leaves the way of the marks, or the next piece begins already."""
-    letters = "".join(map(_in_class, (first, *tree)))
-    ways = [f"[^{letters}][^{_in_class(first)}]*"]
+    letters = "".join(map(_escape_in_class, (first, *tree)))
+    ways = [f"[^{letters}][^{_escape_in_class(first)}]*"]
     ways += [
-        f"{escape_regex(letter)}{_leaving(first, rest)}"
+        f"{escape_regex(letter)}{_rest_of_segment(first, rest)}"
         for letter, rest in tree.items()
-        if END not in rest
+        if MARKER_END not in rest
     ]
     return f"(?:{'|'.join(ways)})?"
 
 
-def _in_class(letter: str) -> str:
+def _escape_in_class(letter: str) -> str:
     return r"\^" if letter == "^" else escape_regex(letter)

@@ -13,25 +13,25 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from dragoman.grammar.schema import limits, simplify
-from dragoman.grammar.schema.llguidance_schema import Judge
+from dragoman.grammar.schema.llguidance_schema import LlguidanceChecker
 from dragoman.grammar.schema.nodes import (
     Anything,
     Array,
-    Either,
-    Exactly,
-    Foreign,
-    Named,
+    AnyOf,
+    Literals,
+    LlguidanceSchema,
+    SchemaReference,
     Node,
     Nothing,
     Number,
     Object,
-    Text,
+    String,
 )
-from dragoman.grammar.schema.simplify import NOTHING, Implied, either, item, several, size
+from dragoman.grammar.schema.simplify import NOTHING, ImpliedTypes, union_nodes, item_node, list_options, count_nodes
 from dragoman.types import Json
 
 
-class Merger:
+class NodeIntersector:
     """Merges the nodes of one schema.
 
     `known` gives what a name stands for, None where that is still being read; `outline` gives no
@@ -42,296 +42,296 @@ class Merger:
         self,
         known: Callable[[str], Node | None],
         outline: Callable[[str], Node],
-        judge: Judge,
-        budget: limits.Budget,
+        judge: LlguidanceChecker,
+        budget: limits.SchemaBudget,
     ) -> None:
-        self._known, self._outline, self._judge, self._budget = known, outline, judge, budget
-        self._active: set[str] = set()
-        self._values: dict[Exactly, set[str]] = {}
-        self._level = 0
+        self._definition, self._overapproximation, self._checker, self._budget = known, outline, judge, budget
+        self._open_references: set[str] = set()
+        self._literal_values: dict[Literals, set[str]] = {}
+        self._depth = 0
 
-    def meet(self, one: Node, other: Node) -> Node | None:
+    def intersect(self, one: Node, other: Node) -> Node | None:
         """What both allow; None where that cannot be said."""
-        self._budget.step()
+        self._budget.count_steps()
         for left, right in ((one, other), (other, one)):
             if isinstance(left, Anything):
                 return right
             if isinstance(left, Nothing):
                 return left
-        if self._level >= limits.DEEPEST:
+        if self._depth >= limits.MAX_DEPTH:
             return None
-        self._level += 1
+        self._depth += 1
         try:
-            return self._met(one, other)
+            return self._intersect(one, other)
         finally:
-            self._level -= 1
+            self._depth -= 1
 
-    def _met(self, one: Node, other: Node) -> Node | None:
-        if isinstance(one, Named):
-            return self._named(one, other)
-        if isinstance(other, Named):
-            return self._named(other, one)
-        if isinstance(one, Foreign) or isinstance(other, Foreign):
-            return _foreign(one, other)
-        if isinstance(one, Either) or isinstance(other, Either):
-            return self._options(one, other)
-        if isinstance(one, Exactly):
-            return self._filtered(one, other)
-        if isinstance(other, Exactly):
-            return self._filtered(other, one)
+    def _intersect(self, one: Node, other: Node) -> Node | None:
+        if isinstance(one, SchemaReference):
+            return self._intersect_reference(one, other)
+        if isinstance(other, SchemaReference):
+            return self._intersect_reference(other, one)
+        if isinstance(one, LlguidanceSchema) or isinstance(other, LlguidanceSchema):
+            return _intersect_llguidance(one, other)
+        if isinstance(one, AnyOf) or isinstance(other, AnyOf):
+            return self._intersect_options(one, other)
+        if isinstance(one, Literals):
+            return self._filter_literals(one, other)
+        if isinstance(other, Literals):
+            return self._filter_literals(other, one)
         match one, other:
-            case Text(), Text():
-                return self._texts(one, other)
+            case String(), String():
+                return self._intersect_strings(one, other)
             case Number(), Number():
-                return self._numbers(one, other)
+                return self._intersect_numbers(one, other)
             case Array(), Array():
-                return self._arrays(one, other)
+                return self._intersect_arrays(one, other)
             case Object(), Object():
-                return self._objects(one, other)
+                return self._intersect_objects(one, other)
         return NOTHING
 
-    def _named(self, one: Named, other: Node) -> Node | None:
+    def _intersect_reference(self, one: SchemaReference, other: Node) -> Node | None:
         if one == other:
             return one
-        if simplify.covers(other, self._outline(one.name)):
+        if simplify.covers_types_of(other, self._overapproximation(one.name)):
             return one
-        found = None if one.name in self._active else self._known(one.name)
+        found = None if one.name in self._open_references else self._definition(one.name)
         if found is None:
             return None
-        self._budget.step(size(found))
-        self._active.add(one.name)
+        self._budget.count_steps(count_nodes(found))
+        self._open_references.add(one.name)
         try:
-            return self.meet(found, other)
+            return self.intersect(found, other)
         finally:
-            self._active.discard(one.name)
+            self._open_references.discard(one.name)
 
-    def _options(self, one: Node, other: Node) -> Node | None:
-        left = one.options if isinstance(one, Either) else (one,)
-        right = other.options if isinstance(other, Either) else (other,)
-        self._budget.step(size(one) * len(right) + size(other) * len(left))
+    def _intersect_options(self, one: Node, other: Node) -> Node | None:
+        left = one.options if isinstance(one, AnyOf) else (one,)
+        right = other.options if isinstance(other, AnyOf) else (other,)
+        self._budget.count_steps(count_nodes(one) * len(right) + count_nodes(other) * len(left))
         meant = rest = 0  # of both: how many come first
-        if isinstance(one, Implied) and isinstance(other, Implied):
-            meant, rest = one.meant, other.meant
+        if isinstance(one, ImpliedTypes) and isinstance(other, ImpliedTypes):
+            meant, rest = one.intended_count, other.intended_count
         kept: list[Node] = []
         spare: list[Node] = []
         for at, mine in enumerate(left):
             for where, theirs in enumerate(right):
-                met = self.meet(mine, theirs)
+                met = self.intersect(mine, theirs)
                 if met is None:
                     return None
                 soft = meant and at >= meant and where >= rest
                 (spare if soft else kept).append(met)
-        found, more = several(either(kept)), several(either(spare))
-        if len(found) > max(limits.OPTIONS, len(left), len(right)):
+        found, more = list_options(union_nodes(kept)), list_options(union_nodes(spare))
+        if len(found) > max(limits.MAX_OPTIONS, len(left), len(right)):
             return None
         if found and more:
-            return Implied((*found, *more), len(found))
-        return either((*found, *more))
+            return ImpliedTypes((*found, *more), len(found))
+        return union_nodes((*found, *more))
 
-    def _filtered(self, one: Exactly, other: Node) -> Node | None:
+    def _filter_literals(self, one: Literals, other: Node) -> Node | None:
         kept = []
         for text in one.values:
-            fit = self.fits(json.loads(text), other)
+            fit = self.accepts(json.loads(text), other)
             if fit is None:
                 return None
             kept += [text] if fit else []
-        return Exactly(tuple(kept)) if kept else NOTHING
+        return Literals(tuple(kept)) if kept else NOTHING
 
-    def _texts(self, one: Text, other: Text) -> Node | None:
+    def _intersect_strings(self, one: String, other: String) -> Node | None:
         patterns = {one.pattern, other.pattern} - {None}
         formats = {one.format, other.format} - {None}
         if len(patterns) > 1 or len(formats) > 1:
             return None
-        met = Text(
-            max(one.least, other.least),
-            simplify.least(one.most, other.most),
+        met = String(
+            max(one.min_length, other.min_length),
+            simplify.smaller_limit(one.max_length, other.max_length),
             one.pattern or other.pattern,
             one.format or other.format,
         )
-        return self._judged(met)
+        return self._check_node(met)
 
-    def _numbers(self, one: Number, other: Number) -> Node | None:
-        multiple = simplify.common(one.multiple, other.multiple)
+    def _intersect_numbers(self, one: Number, other: Number) -> Node | None:
+        multiple = simplify.common_multiple(one.multiple_of, other.multiple_of)
         if multiple == "":
             return None
         met = Number(
             one.integer or other.integer,
-            simplify.tighter(one.minimum, other.minimum, max),
-            simplify.tighter(one.maximum, other.maximum, min),
-            simplify.tighter(one.above, other.above, max),
-            simplify.tighter(one.below, other.below, min),
+            simplify.tighter_bound(one.minimum, other.minimum, max),
+            simplify.tighter_bound(one.maximum, other.maximum, min),
+            simplify.tighter_bound(one.exclusive_minimum, other.exclusive_minimum, max),
+            simplify.tighter_bound(one.exclusive_maximum, other.exclusive_maximum, min),
             multiple,
         )
-        return self._judged(met)
+        return self._check_node(met)
 
-    def _judged(self, node: Text | Number) -> Node | None:
-        if simplify.impossible(node):
+    def _check_node(self, node: String | Number) -> Node | None:
+        if simplify.has_empty_range(node):
             return NOTHING
-        said = self._judge.of(node)
+        said = self._checker.check_node(node)
         return NOTHING if said == "empty" else None if said == "refused" else node
 
-    def _arrays(self, one: Array, other: Array) -> Node | None:
+    def _intersect_arrays(self, one: Array, other: Array) -> Node | None:
         first = []
-        for index in range(max(len(one.first), len(other.first))):
-            met = self.meet(item(one, index), item(other, index))
+        for index in range(max(len(one.prefix_items), len(other.prefix_items))):
+            met = self.intersect(item_node(one, index), item_node(other, index))
             if met is None:
                 return None
             first.append(met)
-        rest = self.meet(one.rest, other.rest)
+        rest = self.intersect(one.items, other.items)
         if rest is None:
             return None
-        least, most = max(one.least, other.least), simplify.least(one.most, other.most)
-        return simplify.array(Array(tuple(first), rest, least, most))
+        least, most = max(one.min_items, other.min_items), simplify.smaller_limit(one.max_items, other.max_items)
+        return simplify.simplify_array(Array(tuple(first), rest, least, most))
 
-    def _objects(self, one: Object, other: Object) -> Node | None:
-        mine, theirs = dict(one.members), dict(other.members)
+    def _intersect_objects(self, one: Object, other: Object) -> Node | None:
+        mine, theirs = dict(one.properties), dict(other.properties)
         members = []
         for name in dict.fromkeys((*mine, *theirs)):
-            met = self.meet(mine.get(name, one.others), theirs.get(name, other.others))
+            met = self.intersect(mine.get(name, one.additional), theirs.get(name, other.additional))
             if met is None:
                 return None
             members.append((name, met))
-        others = self.meet(one.others, other.others)
+        others = self.intersect(one.additional, other.additional)
         if others is None:
             return None
-        return simplify.object_(Object(tuple(members), one.required | other.required, others))
+        return simplify.simplify_object(Object(tuple(members), one.required | other.required, others))
 
     # values
 
-    def fits(self, value: Json, node: Node) -> bool | None:
+    def accepts(self, value: Json, node: Node) -> bool | None:
         """Whether a node allows a value; None where one cannot tell. Formats count for nothing."""
-        self._budget.step()
-        if self._level >= limits.DEEPEST:
+        self._budget.count_steps()
+        if self._depth >= limits.MAX_DEPTH:
             return None
-        self._level += 1
+        self._depth += 1
         try:
-            return self._fit(value, node)
+            return self._accepts(value, node)
         finally:
-            self._level -= 1
+            self._depth -= 1
 
-    def _fit(self, value: Json, node: Node) -> bool | None:
+    def _accepts(self, value: Json, node: Node) -> bool | None:
         match node:
             case Anything():
                 return True
             case Nothing():
                 return False
-            case Exactly():
-                return self._listed(value, node)
-            case Text():
-                return isinstance(value, str) and self._text_fits(value, node)
+            case Literals():
+                return self._accepts_literal(value, node)
+            case String():
+                return isinstance(value, str) and self._accepts_string(value, node)
             case Number():
-                return simplify.number_fits(value, node)
-            case Either():
-                return _any(self.fits(value, option) for option in node.options)
-            case Named():
-                found = self._known(node.name)
-                return None if found is None else self.fits(value, found)
+                return simplify.number_matches(value, node)
+            case AnyOf():
+                return _any(self.accepts(value, option) for option in node.options)
+            case SchemaReference():
+                found = self._definition(node.name)
+                return None if found is None else self.accepts(value, found)
             case Array():
-                return isinstance(value, list) and self._array_fits(value, node)
+                return isinstance(value, list) and self._accepts_array(value, node)
             case Object():
-                return isinstance(value, dict) and self._object_fits(value, node)
+                return isinstance(value, dict) and self._accepts_object(value, node)
         return None
 
-    def _listed(self, value: Json, node: Exactly) -> bool:
-        if node not in self._values:
-            self._budget.step(len(node.values))
-            self._values[node] = {simplify.same(json.loads(text)) for text in node.values}
-        return simplify.same(value) in self._values[node]
+    def _accepts_literal(self, value: Json, node: Literals) -> bool:
+        if node not in self._literal_values:
+            self._budget.count_steps(len(node.values))
+            self._literal_values[node] = {simplify.canonical_json(json.loads(text)) for text in node.values}
+        return simplify.canonical_json(value) in self._literal_values[node]
 
-    def _text_fits(self, value: str, node: Text) -> bool | None:
-        if len(value) < node.least or (node.most is not None and len(value) > node.most):
+    def _accepts_string(self, value: str, node: String) -> bool | None:
+        if len(value) < node.min_length or (node.max_length is not None and len(value) > node.max_length):
             return False
-        return True if node.pattern is None else self._judge.matches(value, node.pattern)
+        return True if node.pattern is None else self._checker.pattern_matches(value, node.pattern)
 
-    def _array_fits(self, value: list[Json], node: Array) -> bool | None:
-        if len(value) < node.least or (node.most is not None and len(value) > node.most):
+    def _accepts_array(self, value: list[Json], node: Array) -> bool | None:
+        if len(value) < node.min_items or (node.max_items is not None and len(value) > node.max_items):
             return False
-        return _all(self.fits(one, item(node, index)) for index, one in enumerate(value))
+        return _all(self.accepts(one, item_node(node, index)) for index, one in enumerate(value))
 
-    def _object_fits(self, value: dict[str, Json], node: Object) -> bool | None:
+    def _accepts_object(self, value: dict[str, Json], node: Object) -> bool | None:
         if not node.required <= value.keys():
             return False
-        members = dict(node.members)
-        return _all(self.fits(one, members.get(name, node.others)) for name, one in value.items())
+        members = dict(node.properties)
+        return _all(self.accepts(one, members.get(name, node.additional)) for name, one in value.items())
 
     # choices
 
-    def apart(self, one: Node, other: Node) -> bool:
+    def are_disjoint(self, one: Node, other: Node) -> bool:
         """Whether nothing that is kept of the one is what the other says."""
-        self._budget.step()
-        if self._level >= limits.DEEPEST:
+        self._budget.count_steps()
+        if self._depth >= limits.MAX_DEPTH:
             return False
-        one = self._outline(one.name) if isinstance(one, Named) else one
-        other = self._outline(other.name) if isinstance(other, Named) else other
-        self._level += 1
+        one = self._overapproximation(one.name) if isinstance(one, SchemaReference) else one
+        other = self._overapproximation(other.name) if isinstance(other, SchemaReference) else other
+        self._depth += 1
         try:
-            return self._apart(one.kept if isinstance(one, Implied) else one, other)
+            return self._are_disjoint(one.intended if isinstance(one, ImpliedTypes) else one, other)
         finally:
-            self._level -= 1
+            self._depth -= 1
 
-    def exclusive(self, options: Sequence[Node]) -> bool:
+    def are_mutually_exclusive(self, options: Sequence[Node]) -> bool:
         """Whether no value is one of two options."""
-        if self._tagged(options):
+        if self._have_discriminator(options):
             return True
         pairs = itertools.permutations(options, 2)
-        return all(self.apart(one, other) for one, other in pairs)
+        return all(self.are_disjoint(one, other) for one, other in pairs)
 
-    def _tagged(self, options: Sequence[Node]) -> bool:
+    def _have_discriminator(self, options: Sequence[Node]) -> bool:
         """Whether every option must have some member, with values that are its own."""
-        seen = [self._outline(one.name) if isinstance(one, Named) else one for one in options]
+        seen = [self._overapproximation(one.name) if isinstance(one, SchemaReference) else one for one in options]
         objects = [one for one in seen if isinstance(one, Object)]
         if len(objects) < len(options):
             return False
-        tables = [dict(one.members) for one in objects]
+        tables = [dict(one.properties) for one in objects]
         for name in frozenset.intersection(*(one.required for one in objects)):
-            tags = [tag for table in tables if isinstance(tag := table.get(name), Exactly)]
+            tags = [tag for table in tables if isinstance(tag := table.get(name), Literals)]
             if len(tags) == len(tables):
-                self._budget.step(sum(len(tag.values) for tag in tags))
-                every = [simplify.same(json.loads(text)) for tag in tags for text in tag.values]
+                self._budget.count_steps(sum(len(tag.values) for tag in tags))
+                every = [simplify.canonical_json(json.loads(text)) for tag in tags for text in tag.values]
                 if len(set(every)) == len(every):
                     return True
         return False
 
-    def _apart(self, one: Node, other: Node) -> bool:
+    def _are_disjoint(self, one: Node, other: Node) -> bool:
         if isinstance(one, Nothing) or isinstance(other, Nothing):
             return True
-        if isinstance(one, Either):
-            return all(self.apart(option, other) for option in one.options)
-        if isinstance(other, Either):
-            return all(self.apart(one, option) for option in other.options)
-        if isinstance(one, Exactly):
-            return all(self.fits(json.loads(text), other) is False for text in one.values)
-        if isinstance(other, Exactly):
-            return all(self.fits(json.loads(text), one) is False for text in other.values)
-        if isinstance(one, Named) or isinstance(other, Named):
-            return self.apart(one, other)
-        unclear = Anything | Foreign
+        if isinstance(one, AnyOf):
+            return all(self.are_disjoint(option, other) for option in one.options)
+        if isinstance(other, AnyOf):
+            return all(self.are_disjoint(one, option) for option in other.options)
+        if isinstance(one, Literals):
+            return all(self.accepts(json.loads(text), other) is False for text in one.values)
+        if isinstance(other, Literals):
+            return all(self.accepts(json.loads(text), one) is False for text in other.values)
+        if isinstance(one, SchemaReference) or isinstance(other, SchemaReference):
+            return self.are_disjoint(one, other)
+        unclear = Anything | LlguidanceSchema
         if isinstance(one, unclear) or isinstance(other, unclear):
             return False
         match one, other:
             case Object(), Object():
-                return self._objects_apart(one, other)
-            case Text(), Text():
+                return self._are_disjoint_objects(one, other)
+            case String(), String():
                 # a format is enforced here, but does not count for JSON schema
                 bare = replace(one, format=None), replace(other, format=None)
-                return isinstance(self.meet(*bare), Nothing)
+                return isinstance(self.intersect(*bare), Nothing)
             case Number(), Number():
-                return isinstance(self.meet(simplify.near(one), simplify.near(other)), Nothing)
+                return isinstance(self.intersect(simplify.drop_rounded_bounds(one), simplify.drop_rounded_bounds(other)), Nothing)
         return type(one) is not type(other)
 
-    def _objects_apart(self, one: Object, other: Object) -> bool:
-        mine, theirs = dict(one.members), dict(other.members)
+    def _are_disjoint_objects(self, one: Object, other: Object) -> bool:
+        mine, theirs = dict(one.properties), dict(other.properties)
         names = sorted(one.required | other.required)
         # those that tell options apart are mostly of few values
-        names.sort(key=lambda name: not isinstance(mine.get(name), Exactly))
+        names.sort(key=lambda name: not isinstance(mine.get(name), Literals))
         return any(
-            self.apart(mine.get(name, one.others), theirs.get(name, other.others)) for name in names
+            self.are_disjoint(mine.get(name, one.additional), theirs.get(name, other.additional)) for name in names
         )
 
 
-def _foreign(one: Node, other: Node) -> Node | None:
+def _intersect_llguidance(one: Node, other: Node) -> Node | None:
     for left, right in ((one, other), (other, one)):
-        if isinstance(left, Foreign) and (left == right or (left.own and right == Object())):
+        if isinstance(left, LlguidanceSchema) and (left == right or (left.object_node and right == Object())):
             return left
     return None
 

@@ -16,9 +16,9 @@ from dragoman.types import Json
 FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname"})
 FORMATS |= {"ipv4", "ipv6", "uuid", "uri"}
 
-KINDS = ("string", "number", "integer", "boolean", "null", "array", "object")
+TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 # words that no grammar here enforces, and the kind they are about
-UNENFORCED: dict[str, str | None] = {
+UNENFORCED_KEYWORDS: dict[str, str | None] = {
     "not": None,
     "if": None,
     "$dynamicRef": None,
@@ -34,73 +34,73 @@ UNENFORCED: dict[str, str | None] = {
     "unevaluatedProperties": "object",
 }
 APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "not"})
-ASSERTING = frozenset({"type", "enum", "const"}) | APPLICATORS | UNENFORCED.keys()
-ASSERTING |= frozenset().union(*KEYWORDS_BY_TYPE.values())
-COUNTED = frozenset({"minProperties", "maxProperties", "propertyNames"})  # about all members
-FAR = 10**17  # where bounds stop
+ASSERTIONS = frozenset({"type", "enum", "const"}) | APPLICATORS | UNENFORCED_KEYWORDS.keys()
+ASSERTIONS |= frozenset().union(*KEYWORDS_BY_TYPE.values())
+PROPERTY_NAME_KEYWORDS = frozenset({"minProperties", "maxProperties", "propertyNames"})  # about all members
+MAX_BOUND = 10**17  # where bounds stop
 
 
-def _schema(value: Json) -> bool:
+def _is_schema(value: Json) -> bool:
     return isinstance(value, dict | bool)
 
 
-def _table(value: Json) -> bool:
+def _is_object(value: Json) -> bool:
     return isinstance(value, dict)
 
 
-def _names(value: Json) -> bool:
+def _is_list_of_names(value: Json) -> bool:
     return isinstance(value, list) and all(isinstance(name, str) for name in value)
 
 
-def _list(value: Json) -> bool:
+def _is_nonempty_list(value: Json) -> bool:
     return isinstance(value, list) and bool(value)
 
 
-def _number(value: Json) -> bool:
+def _is_number(value: Json) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _count(value: Json) -> bool:
-    return _number(value) and value >= 0 and value == math.floor(value)
+def _is_count(value: Json) -> bool:
+    return _is_number(value) and value >= 0 and value == math.floor(value)
 
 
-def _is(*kinds: type) -> Callable[[Json], bool]:
+def _is_instance(*kinds: type) -> Callable[[Json], bool]:
     return lambda value: isinstance(value, kinds)
 
 
-_SHAPES: dict[str, tuple[Callable[[Json], bool], str]] = {}
+_VALUE_CHECKS: dict[str, tuple[Callable[[Json], bool], str]] = {}
 for _words, _right, _must in (
-    ("properties patternProperties $defs definitions", _table, "an object"),
-    ("dependencies dependentRequired dependentSchemas", _table, "an object"),
-    ("required", _names, "a list of names"),
-    ("enum allOf anyOf oneOf prefixItems", _list, "a list that is not empty"),
-    ("items", _is(dict, bool, list), "a schema"),
-    ("additionalItems additionalProperties propertyNames contains", _schema, "a schema"),
-    ("not if then else unevaluatedItems unevaluatedProperties", _schema, "a schema"),
-    ("minLength maxLength minItems maxItems", _count, "a whole number that is not negative"),
-    ("minProperties maxProperties", _count, "a whole number that is not negative"),
-    ("minContains maxContains", _count, "a whole number that is not negative"),
-    ("minimum maximum", _number, "a number"),
-    ("exclusiveMinimum exclusiveMaximum", _is(int, float), "a number"),
-    ("multipleOf", lambda value: _number(value) and value > 0, "a number above 0"),
-    ("pattern format $ref", _is(str), "a string"),
-    ("uniqueItems", _is(bool), "`true` or `false`"),
+    ("properties patternProperties $defs definitions", _is_object, "an object"),
+    ("dependencies dependentRequired dependentSchemas", _is_object, "an object"),
+    ("required", _is_list_of_names, "a list of names"),
+    ("enum allOf anyOf oneOf prefixItems", _is_nonempty_list, "a list that is not empty"),
+    ("items", _is_instance(dict, bool, list), "a schema"),
+    ("additionalItems additionalProperties propertyNames contains", _is_schema, "a schema"),
+    ("not if then else unevaluatedItems unevaluatedProperties", _is_schema, "a schema"),
+    ("minLength maxLength minItems maxItems", _is_count, "a whole number that is not negative"),
+    ("minProperties maxProperties", _is_count, "a whole number that is not negative"),
+    ("minContains maxContains", _is_count, "a whole number that is not negative"),
+    ("minimum maximum", _is_number, "a number"),
+    ("exclusiveMinimum exclusiveMaximum", _is_instance(int, float), "a number"),
+    ("multipleOf", lambda value: _is_number(value) and value > 0, "a number above 0"),
+    ("pattern format $ref", _is_instance(str), "a string"),
+    ("uniqueItems", _is_instance(bool), "`true` or `false`"),
 ):
-    _SHAPES |= dict.fromkeys(_words.split(), (_right, _must))
+    _VALUE_CHECKS |= dict.fromkeys(_words.split(), (_right, _must))
 
 
-def fault(schema: Mapping[str, Json], synonyms: Mapping[str, str]) -> tuple[str, str] | None:
+def find_invalid_keyword(schema: Mapping[str, Json], synonyms: Mapping[str, str]) -> tuple[str, str] | None:
     """The first word that is not what it must be, and what that is."""
     for word, value in schema.items():
-        if word == "type" and types(schema, synonyms) == ():
-            return word, f"must be one of {', '.join(KINDS)}, or a list of them"
-        right, must = _SHAPES.get(word, (None, ""))
+        if word == "type" and declared_types(schema, synonyms) == ():
+            return word, f"must be one of {', '.join(TYPES)}, or a list of them"
+        right, must = _VALUE_CHECKS.get(word, (None, ""))
         if right is not None and not right(value):
             return word, f"must be {must}"
     return None
 
 
-def types(schema: Mapping[str, Json], synonyms: Mapping[str, str]) -> tuple[str, ...] | None:
+def declared_types(schema: Mapping[str, Json], synonyms: Mapping[str, str]) -> tuple[str, ...] | None:
     """The kinds that a schema names; None where it names none, nothing where it makes no sense."""
     if "type" not in schema:
         return None
@@ -108,39 +108,39 @@ def types(schema: Mapping[str, Json], synonyms: Mapping[str, str]) -> tuple[str,
     if not all(isinstance(one, str) for one in said):
         return ()
     found = dict.fromkeys(synonyms.get(one, one) for one in said)
-    if not found.keys() <= set(KINDS):
+    if not found.keys() <= set(TYPES):
         return ()
     return tuple(one for one in found if one != "integer" or "number" not in found)
 
 
-def implied(schema: Mapping[str, Json]) -> list[str]:
+def implied_types(schema: Mapping[str, Json]) -> list[str]:
     """The kinds that the words of a schema are about."""
     found = [kind for kind, words in KEYWORDS_BY_TYPE.items() if words & schema.keys()]
-    if "object" not in found and others(schema) is not None:
+    if "object" not in found and additional_keyword(schema) is not None:
         found.append("object")
     if "string" not in found and schema.get("format") in FORMATS:
         found.append("string")
     return found
 
 
-def choices(options: list[Json]) -> list[frozenset[str]] | None:
+def required_only_options(options: list[Json]) -> list[frozenset[str]] | None:
     """The members that each option asks for, where options ask for members and nothing else."""
     found = []
     for one in options:
         if not isinstance(one, dict) or one.get("type", "object") != "object":
             return None
-        if ASSERTING & one.keys() - {"type"} != {"required"} or not _names(one["required"]):
+        if ASSERTIONS & one.keys() - {"type"} != {"required"} or not _is_list_of_names(one["required"]):
             return None
         found.append(frozenset(one["required"]))
     return found
 
 
-def never(schema: Mapping[str, Json]) -> bool:
+def is_false_schema(schema: Mapping[str, Json]) -> bool:
     """Whether a schema is one of the ways to say `false`."""
     return "not" in schema and (schema["not"] is True or schema["not"] == {})
 
 
-def idle(word: str, schema: Mapping[str, Json]) -> bool:
+def _has_no_effect(word: str, schema: Mapping[str, Json]) -> bool:
     """Whether a word that cannot be enforced has no say here."""
     value = schema[word]
     void: bool = value == {}
@@ -159,7 +159,7 @@ def idle(word: str, schema: Mapping[str, Json]) -> bool:
         case "unevaluatedItems":
             return empty or isinstance(schema.get("items"), dict | bool)
         case "unevaluatedProperties":
-            return empty or others(schema) is not None
+            return empty or additional_keyword(schema) is not None
         case "dependencies" | "dependentRequired" | "dependentSchemas":
             return void
         case "$id":
@@ -167,14 +167,14 @@ def idle(word: str, schema: Mapping[str, Json]) -> bool:
     return False
 
 
-def matters(word: str, schema: Mapping[str, Json], synonyms: Mapping[str, str]) -> bool:
+def is_unenforced(word: str, schema: Mapping[str, Json], synonyms: Mapping[str, str]) -> bool:
     """Whether a word that cannot be enforced leaves something out of what a schema allows."""
-    kind, kinds = UNENFORCED[word], types(schema, synonyms)
+    kind, kinds = UNENFORCED_KEYWORDS[word], declared_types(schema, synonyms)
     about = kind is None or kinds is None or kind in kinds
-    return word in schema and about and not idle(word, schema)
+    return word in schema and about and not _has_no_effect(word, schema)
 
 
-def others(schema: Mapping[str, Json]) -> str | None:
+def additional_keyword(schema: Mapping[str, Json]) -> str | None:
     """The word that says what other members may be: without parts to merge, both say the same."""
     if "additionalProperties" in schema:
         return "additionalProperties"
@@ -182,14 +182,14 @@ def others(schema: Mapping[str, Json]) -> str | None:
     return "unevaluatedProperties" if alone else None
 
 
-def items(schema: Mapping[str, Json]) -> tuple[str, str | None]:
+def item_keywords(schema: Mapping[str, Json]) -> tuple[str, str | None]:
     """The words of the first items, and of those that follow."""
     if isinstance(schema.get("items"), list) and "prefixItems" not in schema:
         return "items", "additionalItems" if "additionalItems" in schema else None
     return "prefixItems", "items" if "items" in schema else None
 
 
-def bounds(schema: Mapping[str, Json]) -> dict[str, tuple[str, Any]]:
+def numeric_bounds(schema: Mapping[str, Json]) -> dict[str, tuple[str, Any]]:
     """The bounds of a number by what they are, each with the word that a client wrote it by."""
     found: dict[str, tuple[str, Any]] = {}
     for word, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
@@ -203,7 +203,7 @@ def bounds(schema: Mapping[str, Json]) -> dict[str, tuple[str, Any]]:
     return found
 
 
-def drawn(what: str, value: Any) -> Any:
+def round_bound_inwards(what: str, value: Any) -> Any:
     """A bound that the grammar engine can keep, and that leaves no more than the client's.
 
     It counts in floating point, and only so far.
@@ -218,10 +218,10 @@ def drawn(what: str, value: Any) -> Any:
         elif not lower and near > value:
             near = math.nextafter(near, -math.inf)
         value = int(near)
-    return max(value, -FAR) if lower else min(value, FAR)
+    return max(value, -MAX_BOUND) if lower else min(value, MAX_BOUND)
 
 
-def spelled(pattern: str) -> str | None:
+def escape_for_llguidance(pattern: str) -> str | None:
     """A pattern for the grammar engine: the same, but for what means another thing there.
 
     In a class, it takes `[`, `&&`, `--` and `~~` for operators, and a `]` at its beginning for a

@@ -13,63 +13,63 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any, Literal, TypeAlias
 
 from dragoman.grammar.schema import keywords, limits
-from dragoman.grammar.schema.nodes import Number, Text
+from dragoman.grammar.schema.nodes import Number, String
 from dragoman.output.arguments.json_pointer import escape_token
 from dragoman.types import Json
 
-Verdict: TypeAlias = Literal["fine", "empty", "refused"]
+SchemaVerdict: TypeAlias = Literal["fine", "empty", "refused"]
 
-COPY = 8  # steps that a copy of a schema counts for
-_WORDS = {"least": "minLength", "most": "maxLength", "pattern": "pattern", "format": "format"}
-_BOUNDS = {"minimum": "minimum", "maximum": "maximum", "above": "exclusiveMinimum"}
-_BOUNDS |= {"below": "exclusiveMaximum", "multiple": "multipleOf"}
-_TABLES = frozenset({"properties", "patternProperties"})
-_LISTS = frozenset({"allOf", "anyOf", "oneOf"})
-_SAME = frozenset({"enum", "const", "required", "minLength", "maxLength", "format"})
-_SAME |= {"minItems", "maxItems", "minProperties", "maxProperties", "propertyNames"}
-_SAME |= keywords.UNENFORCED.keys() - {"$id"}
+STEPS_PER_COPY = 8  # steps that a copy of a schema counts for
+_STRING_KEYWORDS = {"least": "minLength", "most": "maxLength", "pattern": "pattern", "format": "format"}
+_NUMBER_KEYWORDS = {"minimum": "minimum", "maximum": "maximum", "above": "exclusiveMinimum"}
+_NUMBER_KEYWORDS |= {"below": "exclusiveMaximum", "multiple": "multipleOf"}
+_SCHEMA_MAPS = frozenset({"properties", "patternProperties"})
+_SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf"})
+_COPIED_KEYWORDS = frozenset({"enum", "const", "required", "minLength", "maxLength", "format"})
+_COPIED_KEYWORDS |= {"minItems", "maxItems", "minProperties", "maxProperties", "propertyNames"}
+_COPIED_KEYWORDS |= keywords.UNENFORCED_KEYWORDS.keys() - {"$id"}
 
 
-def written(node: Text | Number) -> dict[str, Json]:
+def node_to_schema(node: String | Number) -> dict[str, Json]:
     """A node as a schema."""
-    if isinstance(node, Text):
-        said: dict[str, Json] = {word: getattr(node, name) for name, word in _WORDS.items()}
+    if isinstance(node, String):
+        said: dict[str, Json] = {word: getattr(node, name) for name, word in _STRING_KEYWORDS.items()}
         return {"type": "string"} | {word: one for word, one in said.items() if one is not None}
-    said = {word: getattr(node, name) for name, word in _BOUNDS.items()}
+    said = {word: getattr(node, name) for name, word in _NUMBER_KEYWORDS.items()}
     found = {word: json.loads(one) for word, one in said.items() if one is not None}
     return {"type": "integer" if node.integer else "number"} | found
 
 
-class Judge:
+class LlguidanceChecker:
     """Asks the engine's reader, each question once."""
 
-    def __init__(self, budget: limits.Budget) -> None:
+    def __init__(self, budget: limits.SchemaBudget) -> None:
         self._budget = budget
-        self._known: dict[str, Verdict] = {}
+        self._verdicts: dict[str, SchemaVerdict] = {}
 
-    def verdict(self, schema: Json) -> Verdict:
+    def check(self, schema: Json) -> SchemaVerdict:
         text = json.dumps(schema)
-        if text not in self._known:
-            self._budget.check()
-            self._known[text] = _asked(text)
-        return self._known[text]
+        if text not in self._verdicts:
+            self._budget.count_check()
+            self._verdicts[text] = _check_json_text(text)
+        return self._verdicts[text]
 
-    def of(self, node: Text | Number) -> Verdict:
-        plain = node in (Text(), Number(), Number(integer=True))
-        return "fine" if plain else self.verdict(written(node))
+    def check_node(self, node: String | Number) -> SchemaVerdict:
+        plain = node in (String(), Number(), Number(integer=True))
+        return "fine" if plain else self.check(node_to_schema(node))
 
-    def matches(self, text: str, pattern: str) -> bool | None:
+    def pattern_matches(self, text: str, pattern: str) -> bool | None:
         """Whether a pattern is found in a text."""
-        said = self.verdict({"const": text, "pattern": pattern})
+        said = self.check({"const": text, "pattern": pattern})
         return None if said == "refused" else said == "fine"
 
 
-def asked(schema: Json) -> Verdict:
+def check_schema(schema: Json) -> SchemaVerdict:
     """A question without a budget: of what has been through one."""
-    return _asked(json.dumps(schema))
+    return _check_json_text(json.dumps(schema))
 
 
-def _asked(text: str) -> Verdict:
+def _check_json_text(text: str) -> SchemaVerdict:
     from llguidance import LLMatcher
 
     try:
@@ -81,11 +81,11 @@ def _asked(text: str) -> Verdict:
     return "empty" if said.startswith("Unsatisfiable") else "refused"
 
 
-class TooLarge(Exception):
+class NotExportable(Exception):
     """More than the engine's reader should be asked to read, or nothing that it could."""
 
 
-class Whole:
+class SchemaExporter:
     """Writes a part of a schema with all that it refers to.
 
     `find` gives the pointer and the schema that a reference in some place leads to, and has read
@@ -97,153 +97,153 @@ class Whole:
         find: Callable[[str, str], tuple[str, Json]],
         loose: Container[str],
         synonyms: Mapping[str, str],
-        budget: limits.Budget,
+        budget: limits.SchemaBudget,
     ) -> None:
-        self._find, self._loose, self._synonyms = find, loose, synonyms
+        self._resolve, self._unenforced, self._synonyms = find, loose, synonyms
         self._budget = budget
         self._targets: dict[str, Json] = {}  # by pointer
-        self._deep = 0
-        self._deepest = 0
+        self._total_depth = 0
+        self._max_depth = 0
 
-    def of(self, schema: Mapping[str, Json], where: str) -> dict[str, Json] | None:
+    def export(self, schema: Mapping[str, Json], where: str) -> dict[str, Json] | None:
         """The schema; None where it is too much for the engine's reader."""
         try:
-            found = self._rooted(schema, where)
+            found = self._copy_root(schema, where)
             defined: dict[str, Json] = {}
             while len(defined) < len(self._targets):
                 pointer = list(self._targets)[len(defined)]
                 target = self._targets[pointer]
-                defined[self._name(pointer)] = self._rooted(target, pointer)
-            _weigh(found, defined)
-        except TooLarge:
+                defined[self._definition_name(pointer)] = self._copy_root(target, pointer)
+            _check_weight(found, defined)
+        except NotExportable:
             return None
         if not isinstance(found, dict):
             return {"anyOf": [found]}
         return found | {"$defs": defined} if defined else found
 
-    def _rooted(self, schema: Json, where: str) -> Json:
-        self._deepest = 0
+    def _copy_root(self, schema: Json, where: str) -> Json:
+        self._max_depth = 0
         found = self._copy(schema, where)
-        self._deep += self._deepest
-        if self._deep > limits.WHOLE_DEPTH:
-            raise TooLarge
+        self._total_depth += self._max_depth
+        if self._total_depth > limits.MAX_EXPORT_DEPTH:
+            raise NotExportable
         return found
 
-    def _name(self, pointer: str) -> str:
+    def _definition_name(self, pointer: str) -> str:
         return f"d{list(self._targets).index(pointer)}"
 
     def _copy(self, schema: Json, where: str, depth: int = 1) -> Json:
-        self._budget.step(COPY)
-        self._deepest = max(self._deepest, depth)
+        self._budget.count_steps(STEPS_PER_COPY)
+        self._max_depth = max(self._max_depth, depth)
         if isinstance(schema, bool):
             return schema
-        if not isinstance(schema, dict) or keywords.fault(schema, self._synonyms):
-            raise TooLarge
-        if keywords.never(schema):
+        if not isinstance(schema, dict) or keywords.find_invalid_keyword(schema, self._synonyms):
+            raise NotExportable
+        if keywords.is_false_schema(schema):
             return False
-        schema = limits.drawn_in(schema)
+        schema = limits.clamp_upper_bounds(schema)
         found: dict[str, Json] = {}
         for word, value in schema.items():
-            found |= self._word(schema, word, value, where, depth)
-        ends = keywords.bounds(schema).items()
-        found |= {word: keywords.drawn(word, value) for word, (_, value) in ends}
-        for place in [word for word in found if f"{where}/{word}" in self._loose]:
+            found |= self._copy_keyword(schema, word, value, where, depth)
+        ends = keywords.numeric_bounds(schema).items()
+        found |= {word: keywords.round_bound_inwards(word, value) for word, (_, value) in ends}
+        for place in [word for word in found if f"{where}/{word}" in self._unenforced]:
             del found[place]
         return found
 
-    def _word(
+    def _copy_keyword(
         self, schema: dict[str, Json], word: str, value: Json, where: str, depth: int
     ) -> dict[str, Json]:
         here = f"{where}/{word}"
-        loose = here in self._loose
-        first, rest = keywords.items(schema)
+        loose = here in self._unenforced
+        first, rest = keywords.item_keywords(schema)
         if word == "oneOf" and loose:
-            return {"anyOf": self._listed(value, here, depth)}
-        if word == "additionalProperties" or keywords.others(schema) == word:
+            return {"anyOf": self._copy_list(value, here, depth)}
+        if word == "additionalProperties" or keywords.additional_keyword(schema) == word:
             return {"additionalProperties": self._copy(value, here, depth + 1)}
-        unenforced = word in keywords.UNENFORCED
-        if loose or (unenforced and not keywords.matters(word, schema, self._synonyms)):
+        unenforced = word in keywords.UNENFORCED_KEYWORDS
+        if loose or (unenforced and not keywords.is_unenforced(word, schema, self._synonyms)):
             return {word: value} if word == "format" and value in keywords.FORMATS else {}
         if word == "propertyNames" and value in (True, {}, {"type": "string"}):
             return {}
         if word == "type":
-            return {"type": list(keywords.types(schema, self._synonyms) or ())}
+            return {"type": list(keywords.declared_types(schema, self._synonyms) or ())}
         if word == "$ref":
-            return {"$ref": f"#/$defs/{self._reference(value, here)}"}
+            return {"$ref": f"#/$defs/{self._copy_reference(value, here)}"}
         if word == "pattern":
-            return {"pattern": keywords.spelled(value) or value}
+            return {"pattern": keywords.escape_for_llguidance(value) or value}
         if word == first:
-            return {"prefixItems": self._listed(value, here, depth)} if value else {}
+            return {"prefixItems": self._copy_list(value, here, depth)} if value else {}
         if word == rest:
             return {"items": self._copy(value, here, depth + 1)}
-        if word in _LISTS:
-            return {word: self._listed(value, here, depth)}
-        if word in _TABLES:
+        if word in _SCHEMA_LISTS:
+            return {word: self._copy_list(value, here, depth)}
+        if word in _SCHEMA_MAPS:
             table = {
                 name: self._copy(inner, f"{here}/{escape_token(name)}", depth + 1)
                 for name, inner in value.items()
             }
             return {word: table}
-        return {word: value} if word in _SAME else {}
+        return {word: value} if word in _COPIED_KEYWORDS else {}
 
-    def _listed(self, every: list[Json], where: str, depth: int) -> list[Json]:
+    def _copy_list(self, every: list[Json], where: str, depth: int) -> list[Json]:
         return [
             self._copy(one, f"{where}/{index}", depth + 1)
             for index, one in enumerate(every)
-            if f"{where}/{index}" not in self._loose
+            if f"{where}/{index}" not in self._unenforced
         ]
 
-    def _reference(self, reference: str, where: str) -> str:
-        pointer, target = self._find(reference, where)
+    def _copy_reference(self, reference: str, where: str) -> str:
+        pointer, target = self._resolve(reference, where)
         self._targets.setdefault(pointer, target)
-        return self._name(pointer)
+        return self._definition_name(pointer)
 
 
-def disguised(schema: dict[str, Json]) -> bool:
+def allows_escaped_names(schema: dict[str, Json]) -> bool:
     """Whether an object may have a member it knows under another name.
 
     The engine's reader takes a name with escapes for one that it does not know.
     """
-    return _Names(schema.get("$defs", {})).disguised(schema)
+    return _EscapedNameSearch(schema.get("$defs", {})).search(schema)
 
 
-class _Names:
+class _EscapedNameSearch:
     """Looks for objects that know some names and allow others. `defined` is what is referred to."""
 
     def __init__(self, defined: Mapping[str, Json]) -> None:
-        self._defined = defined
+        self._definitions = defined
 
-    def disguised(self, schema: Json) -> bool:
-        waiting: list[Json] = [schema, *self._defined.values()]
+    def search(self, schema: Json) -> bool:
+        waiting: list[Json] = [schema, *self._definitions.values()]
         while waiting:
             one = waiting.pop()
             if isinstance(one, dict):
-                if self._known(one, set()) and not self._closed(one, set()):
+                if self._has_specific_properties(one, set()) and not self._is_closed(one, set()):
                     return True
-                waiting += _within(one)
+                waiting += _subschemas(one)
         return False
 
-    def _here(self, schema: Mapping[str, Json], seen: set[str]) -> dict[str, list[Json]]:
+    def _in_place_schemas(self, schema: Mapping[str, Json], seen: set[str]) -> dict[str, list[Json]]:
         """The schemas that are about the same value, by the word that says so."""
-        found = {word: schema[word] for word in _LISTS if word in schema}
+        found = {word: schema[word] for word in _SCHEMA_LISTS if word in schema}
         name = schema.get("$ref", "").removeprefix("#/$defs/")
         if name and name not in seen:
             seen.add(name)
-            found["$ref"] = [self._defined.get(name, True)]
+            found["$ref"] = [self._definitions.get(name, True)]
         return found
 
-    def _known(self, schema: Json, seen: set[str]) -> bool:
+    def _has_specific_properties(self, schema: Json, seen: set[str]) -> bool:
         """Whether some names of members mean more than others."""
         if not isinstance(schema, dict):
             return False
         others = schema.get("additionalProperties", True)
-        told = [one for word in _TABLES for one in schema.get(word, {}).values()]
+        told = [one for word in _SCHEMA_MAPS for one in schema.get(word, {}).values()]
         plain = (others, {}) if others is True else (others,)
         return any(one not in plain for one in told) or any(
-            self._known(one, seen) for some in self._here(schema, seen).values() for one in some
+            self._has_specific_properties(one, seen) for some in self._in_place_schemas(schema, seen).values() for one in some
         )
 
-    def _closed(self, schema: Json, seen: set[str]) -> bool:
+    def _is_closed(self, schema: Json, seen: set[str]) -> bool:
         """Whether it allows no objects with names that it does not know."""
         if not isinstance(schema, dict):
             return schema is False
@@ -252,19 +252,19 @@ class _Names:
         if schema.get("additionalProperties") is False:
             return True
         return any(
-            (all if word in ("anyOf", "oneOf") else any)(self._closed(one, seen) for one in some)
-            for word, some in self._here(schema, seen).items()
+            (all if word in ("anyOf", "oneOf") else any)(self._is_closed(one, seen) for one in some)
+            for word, some in self._in_place_schemas(schema, seen).items()
         )
 
 
-def _within(schema: dict[str, Json]) -> list[Json]:
+def _subschemas(schema: dict[str, Json]) -> list[Json]:
     """The schemas right below one."""
-    found = [one for word in _TABLES for one in schema.get(word, {}).values()]
-    found += [one for word in (*_LISTS, "prefixItems") for one in schema.get(word, ())]
+    found = [one for word in _SCHEMA_MAPS for one in schema.get(word, {}).values()]
+    found += [one for word in (*_SCHEMA_LISTS, "prefixItems") for one in schema.get(word, ())]
     return [*found, schema.get("items"), schema.get("additionalProperties")]
 
 
-def _weigh(schema: Json, defined: Mapping[str, Json]) -> None:
+def _check_weight(schema: Json, defined: Mapping[str, Json]) -> None:
     """Refuses what is too much once every reference is replaced by what it leads to."""
     known: dict[str, int] = {}
 
@@ -285,11 +285,11 @@ def _weigh(schema: Json, defined: Mapping[str, Json]) -> None:
                 total += weight(inner)
         return total
 
-    if weight(schema) > limits.WHOLE_WEIGHT or _patterns(schema, defined) > limits.WHOLE_PATTERNS:
-        raise TooLarge
+    if weight(schema) > limits.MAX_EXPORT_WEIGHT or _count_patterns(schema, defined) > limits.MAX_EXPORT_PATTERNS:
+        raise NotExportable
 
 
-def _patterns(schema: Json, defined: Mapping[str, Json]) -> int:
+def _count_patterns(schema: Json, defined: Mapping[str, Json]) -> int:
     """How many patterns one text may have to match at once, or more.
 
     What engines do to find that out grows with the product of all of them.

@@ -24,18 +24,18 @@ class Nothing:
 
 
 @dataclass(frozen=True)
-class Exactly:
+class Literals:
     """One of these values; each is the JSON text of one, as `json.dumps` writes it."""
 
     values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Text:
+class String:
     """A string."""
 
-    least: int = 0  # characters
-    most: int | None = None
+    min_length: int = 0  # characters
+    max_length: int | None = None
     pattern: str | None = None  # found anywhere in it, as JSON schema has it
     format: str | None = None  # one of those that are enforced
 
@@ -47,32 +47,32 @@ class Number:
     integer: bool = False
     minimum: str | None = None
     maximum: str | None = None
-    above: str | None = None  # exclusiveMinimum
-    below: str | None = None
-    multiple: str | None = None
+    exclusive_minimum: str | None = None  # exclusiveMinimum
+    exclusive_maximum: str | None = None
+    multiple_of: str | None = None
 
 
 @dataclass(frozen=True)
 class Array:
     """A list: nodes for its first items, one for all that follow."""
 
-    first: tuple[Node, ...] = ()
-    rest: Node = Anything()
-    least: int = 0
-    most: int | None = None
+    prefix_items: tuple[Node, ...] = ()
+    items: Node = Anything()
+    min_items: int = 0
+    max_items: int | None = None
 
 
 @dataclass(frozen=True)
-class Keys:
+class KeyPattern:
     """Names of members by patterns that are found in them, and others that are not."""
 
-    has: tuple[str, ...]
-    lacks: tuple[str, ...] = ()
+    matches: tuple[str, ...]
+    excludes: tuple[str, ...] = ()
 
     @property
-    def count(self) -> str:
+    def length_quantifier(self) -> str:
         """How many letters: engines cannot both count them and look for patterns."""
-        return "+" if self.has or self.lacks else "{1,64}"
+        return "+" if self.matches or self.excludes else "{1,64}"
 
 
 @dataclass(frozen=True)
@@ -82,33 +82,33 @@ class Object:
     Names that one of `patterns` is found in are no others: what those may be is in `keyed`.
     """
 
-    members: tuple[tuple[str, Node], ...] = ()
+    properties: tuple[tuple[str, Node], ...] = ()
     required: frozenset[str] = frozenset()
-    others: Node = Anything()  # `Nothing` where no others may be
+    additional: Node = Anything()  # `Nothing` where no others may be
     patterns: tuple[str, ...] = ()  # none but in what a `Foreign` holds
-    keyed: tuple[tuple[Keys, Node], ...] = ()
+    pattern_properties: tuple[tuple[KeyPattern, Node], ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(name for name, _ in self.members)
+        return tuple(name for name, _ in self.properties)
 
 
 @dataclass(frozen=True)
-class Either:
+class AnyOf:
     """What one of several nodes allows."""
 
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
-class Named:
+class SchemaReference:
     """What a definition allows; the only way to go round in circles."""
 
     name: str  # of an entry of `Checked.definitions`
 
 
 @dataclass(frozen=True)
-class Foreign:
+class LlguidanceSchema:
     """A schema that only the grammar engine's own reader can put together, as JSON text.
 
     It is whole: what it refers to is in it. `own` is what we write as JSON ourselves: an object
@@ -116,31 +116,31 @@ class Foreign:
     """
 
     schema: str
-    own: Object | None = None
+    object_node: Object | None = None
 
 
 Node: TypeAlias = (
     Anything
     | Nothing
-    | Exactly
-    | Text
+    | Literals
+    | String
     | Worded
     | Number
     | Array
     | Object
-    | Either
-    | Named
-    | Foreign
+    | AnyOf
+    | SchemaReference
+    | LlguidanceSchema
 )
 
-TRUE, FALSE, NULL = Exactly(("true",)), Exactly(("false",)), Exactly(("null",))
-BOOLEAN = Exactly(("true", "false"))
+TRUE, FALSE, NULL = Literals(("true",)), Literals(("false",)), Literals(("null",))
+BOOLEAN = Literals(("true", "false"))
 
 
 @dataclass(frozen=True)
-class Checked:
+class ParsedSchema:
     """A schema that was read: its root, what it defines, and what will not be enforced."""
 
     root: Node
     definitions: tuple[tuple[str, Node], ...] = ()
-    loose: tuple[str, ...] = ()  # a sentence each, with a JSON pointer
+    warnings: tuple[str, ...] = ()  # a sentence each, with a JSON pointer

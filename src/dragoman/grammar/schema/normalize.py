@@ -11,23 +11,23 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from dragoman.grammar.schema.nodes import Array, Either, Foreign, Named, Node, Nothing, Object
+from dragoman.grammar.schema.nodes import Array, AnyOf, LlguidanceSchema, SchemaReference, Node, Nothing, Object
 from dragoman.grammar.schema.simplify import (
     NOTHING,
-    Implied,
-    array,
-    either,
-    inside,
-    item,
-    object_,
-    size,
+    ImpliedTypes,
+    simplify_array,
+    union_nodes,
+    child_nodes,
+    item_node,
+    simplify_object,
+    count_nodes,
 )
 
-SMALL, DEEP = 8, 16  # nodes of a definition that has no name of its own, and levels of them
-ROUNDS = 64  # of finding out which definitions allow a value
+MAX_INLINED_NODES, MAX_INLINED_DEPTH = 8, 16  # nodes of a definition that has no name of its own, and levels of them
+MAX_ROUNDS = 64  # of finding out which definitions allow a value
 
 
-class Endless(Exception):
+class CircularReference(Exception):
     """A definition that refers only to itself."""
 
     def __init__(self, name: str) -> None:
@@ -35,71 +35,71 @@ class Endless(Exception):
         self.name = name
 
 
-class Knotted(Exception):
+class TooManyReferences(Exception):
     """Definitions that refer to each other in too many ways."""
 
 
-def settled(root: Node, known: Mapping[str, Node]) -> tuple[Node, tuple[tuple[str, Node], ...]]:
+def normalize_definitions(root: Node, known: Mapping[str, Node]) -> tuple[Node, tuple[tuple[str, Node], ...]]:
     """The root and the definitions that it needs."""
-    order = _order(root, known)
-    _refuse_circles(order, known)
-    alive = _alive(order, known)
-    uses = Counter(_names([root, *(known[name] for name in order)]))
-    tidy = _Tidy({name for name in order if name not in alive})
+    order = _order_dependencies_first(root, known)
+    _reject_circular_references(order, known)
+    alive = _find_satisfiable(order, known)
+    uses = Counter(_referenced_names([root, *(known[name] for name in order)]))
+    tidy = _DefinitionRewriter({name for name in order if name not in alive})
     for name in order:
-        node = tidy.done[name] = tidy.of(known[name])
-        if name in alive and not any(True for _ in _names([node])):
-            small = size(node, SMALL) <= SMALL
-            if small or (uses[name] == 1 and _shallow(node)):
+        node = tidy.rewritten[name] = tidy.rewrite(known[name])
+        if name in alive and not any(True for _ in _referenced_names([node])):
+            small = count_nodes(node, MAX_INLINED_NODES) <= MAX_INLINED_NODES
+            if small or (uses[name] == 1 and _is_shallow(node)):
                 tidy.inlined[name] = node
-    found = tidy.of(root)
-    while isinstance(found, Named):
-        found = tidy.done[found.name]
-    needed = _order(found, tidy.done)
-    return found, tuple((name, tidy.done[name]) for name in reversed(needed))
+    found = tidy.rewrite(root)
+    while isinstance(found, SchemaReference):
+        found = tidy.rewritten[found.name]
+    needed = _order_dependencies_first(found, tidy.rewritten)
+    return found, tuple((name, tidy.rewritten[name]) for name in reversed(needed))
 
 
-def _names(nodes: list[Node]) -> Iterator[str]:
+def _referenced_names(nodes: list[Node]) -> Iterator[str]:
     """The names in some nodes, as often as they are there."""
     waiting = nodes[::-1]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, Named):
+        if isinstance(node, SchemaReference):
             yield node.name
-        waiting += reversed(inside(node))
+        waiting += reversed(child_nodes(node))
 
 
-def _order(root: Node, known: Mapping[str, Node]) -> list[str]:
+def _order_dependencies_first(root: Node, known: Mapping[str, Node]) -> list[str]:
     """The names that are needed, those first that the others are made of."""
     found: dict[str, None] = {}
     seen: set[str] = set()
-    path = [("", _names([root]))]
+    path = [("", _referenced_names([root]))]
     while path:
         name = next(path[-1][1], None)
         if name is None:
             found[path.pop()[0]] = None
         elif name not in seen:
             seen.add(name)
-            path.append((f"#{name}", _names([known[name]])))
+            path.append((f"#{name}", _referenced_names([known[name]])))
     return [name[1:] for name in found if name]
 
 
-def _bare(node: Node) -> list[str]:
+def _unguarded_references(node: Node) -> list[str]:
     """The names that a node may stand for, with no value around them."""
     found, waiting = [], [node]
     while waiting:
         one = waiting.pop()
-        if isinstance(one, Named):
+        if isinstance(one, SchemaReference):
             found.append(one.name)
-        elif isinstance(one, Either):
-            waiting += inside(one)
+        elif isinstance(one, AnyOf):
+            waiting += child_nodes(one)
     return found
 
 
-def _refuse_circles(order: list[str], known: Mapping[str, Node]) -> None:
+def _reject_circular_references(order: list[str], known: Mapping[str, Node]) -> None:
     done: set[str] = set()
     for start in order:
-        path = {} if start in done else {start: iter(_bare(known[start]))}
+        path = {} if start in done else {start: iter(_unguarded_references(known[start]))}
         while path:
             last = next(reversed(path))
             name = next(path[last], None)
@@ -107,82 +107,82 @@ def _refuse_circles(order: list[str], known: Mapping[str, Node]) -> None:
                 done.add(last)
                 del path[last]
             elif name in path:
-                raise Endless(name)
+                raise CircularReference(name)
             elif name not in done:
-                path[name] = iter(_bare(known[name]))
+                path[name] = iter(_unguarded_references(known[name]))
 
 
-def _alive(order: list[str], known: Mapping[str, Node]) -> set[str]:
+def _find_satisfiable(order: list[str], known: Mapping[str, Node]) -> set[str]:
     """The names of definitions that some value fits."""
     found: set[str] = set()
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         before = len(found)
         for name in order:
-            if name not in found and _lives(known[name], found):
+            if name not in found and _is_satisfiable(known[name], found):
                 found.add(name)
         if len(found) == before:
             return found
-    raise Knotted
+    raise TooManyReferences
 
 
-def _lives(node: Node, alive: set[str]) -> bool:
+def _is_satisfiable(node: Node, alive: set[str]) -> bool:
     match node:
         case Nothing():
             return False
-        case Named():
+        case SchemaReference():
             return node.name in alive
-        case Either():
-            return any(_lives(option, alive) for option in inside(node))
+        case AnyOf():
+            return any(_is_satisfiable(option, alive) for option in child_nodes(node))
         case Array():
-            needed = min(node.least, len(node.first) + 1)
-            return all(_lives(item(node, index), alive) for index in range(needed))
+            needed = min(node.min_items, len(node.prefix_items) + 1)
+            return all(_is_satisfiable(item_node(node, index), alive) for index in range(needed))
         case Object():
-            members = dict(node.members)
-            return all(_lives(members.get(name, node.others), alive) for name in node.required)
-        case Foreign() if node.own is not None:
-            return _lives(node.own, alive)
+            members = dict(node.properties)
+            return all(_is_satisfiable(members.get(name, node.additional), alive) for name in node.required)
+        case LlguidanceSchema() if node.object_node is not None:
+            return _is_satisfiable(node.object_node, alive)
     return True
 
 
-def _shallow(node: Node) -> bool:
+def _is_shallow(node: Node) -> bool:
     level = [node]
-    for _ in range(DEEP):
-        level = [inner for one in level for inner in inside(one)]
+    for _ in range(MAX_INLINED_DEPTH):
+        level = [inner for one in level for inner in child_nodes(one)]
         if not level:
             return True
     return False
 
 
 @dataclass
-class _Tidy:
+class _DefinitionRewriter:
     """Rebuilds nodes. `dead` are the names that stand for nothing."""
 
-    dead: set[str]
+    unsatisfiable: set[str]
     inlined: dict[str, Node] = field(default_factory=dict)
-    done: dict[str, Node] = field(default_factory=dict)
+    rewritten: dict[str, Node] = field(default_factory=dict)
 
-    def of(self, node: Node) -> Node:
+    def rewrite(self, node: Node) -> Node:
         match node:
-            case Named():
-                return NOTHING if node.name in self.dead else self.inlined.get(node.name, node)
-            case Implied():
-                return self.of(node.kept)
-            case Either():
-                return either([self.of(option) for option in node.options])
+            case SchemaReference():
+                return NOTHING if node.name in self.unsatisfiable else self.inlined.get(node.name, node)
+            case ImpliedTypes():
+                return self.rewrite(node.intended)
+            case AnyOf():
+                return union_nodes([self.rewrite(option) for option in node.options])
             case Array():
-                first = tuple([self.of(one) for one in node.first])
-                return array(replace(node, first=first, rest=self.of(node.rest)))
+                first = tuple([self.rewrite(one) for one in node.prefix_items])
+                return simplify_array(replace(node, first=first, rest=self.rewrite(node.items)))
             case Object():
-                return self._object(node)
-            case Foreign() if node.own is not None:
-                own = self._object(node.own)
+                return self._rewrite_object(node)
+            case LlguidanceSchema() if node.object_node is not None:
+                own = self._rewrite_object(node.object_node)
                 return replace(node, own=own) if isinstance(own, Object) else own
         return node
 
-    def _object(self, node: Object) -> Node:
-        others = self.of(node.others)
-        members = [(name, self.of(inner)) for name, inner in node.members]
+    def _rewrite_object(self, node: Object) -> Node:
+        others = self.rewrite(node.additional)
+        members = [(name, self.rewrite(inner)) for name, inner in node.properties]
         members += [(name, others) for name in sorted(node.required - set(node.names))]
-        keyed = [(keys, self.of(inner)) for keys, inner in node.keyed]
+        keyed = [(keys, self.rewrite(inner)) for keys, inner in node.pattern_properties]
         found = replace(node, members=tuple(members), others=others, keyed=tuple(keyed))
-        return object_(found)
+        return simplify_object(found)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from dragoman.grammar.schema.nodes import Exactly, Node, Object
-from dragoman.grammar.schema.simplify import ANYTHING, EVERY, NOTHING, either
+from dragoman.grammar.schema.nodes import Literals, Node, Object
+from dragoman.grammar.schema.simplify import ANYTHING, ALL_TYPES, NOTHING, union_nodes
 from dragoman.types import Json
 
 
-def glimpse(schema: Json, *, deep: bool = True) -> Node:
+def overapproximate_schema(schema: Json, *, deep: bool = True) -> Node:
     """No less than a schema allows, by the words that options are told apart with.
 
     It is for a schema that is still being read, and was not checked.
@@ -17,18 +17,18 @@ def glimpse(schema: Json, *, deep: bool = True) -> Node:
     if not isinstance(schema, dict):
         return NOTHING if schema is False else ANYTHING
     if isinstance(schema.get("enum"), list):
-        return Exactly(tuple(map(json.dumps, schema["enum"])))
+        return Literals(tuple(map(json.dumps, schema["enum"])))
     if "const" in schema:
-        return Exactly((json.dumps(schema["const"]),))
+        return Literals((json.dumps(schema["const"]),))
     kind = schema.get("type")
     if kind == "object" and deep:
         members, required = schema.get("properties"), schema.get("required")
         table = members if isinstance(members, dict) else {}
         names = required if isinstance(required, list) else []
         return Object(
-            tuple((name, glimpse(inner, deep=False)) for name, inner in table.items()),
+            tuple((name, overapproximate_schema(inner, deep=False)) for name, inner in table.items()),
             frozenset(name for name in names if isinstance(name, str)),
         )
     kinds = kind if isinstance(kind, list) else [kind]
-    known = [EVERY.get(one, ANYTHING) if isinstance(one, str) else ANYTHING for one in kinds]
-    return either(known)
+    known = [ALL_TYPES.get(one, ANYTHING) if isinstance(one, str) else ANYTHING for one in kinds]
+    return union_nodes(known)

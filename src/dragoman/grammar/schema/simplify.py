@@ -19,60 +19,60 @@ from dragoman.grammar.schema.nodes import (
     NULL,
     Anything,
     Array,
-    Either,
-    Exactly,
-    Foreign,
-    Named,
+    AnyOf,
+    Literals,
+    LlguidanceSchema,
+    SchemaReference,
     Node,
     Nothing,
     Number,
     Object,
-    Text,
+    String,
 )
 from dragoman.types import Json
 
 ANYTHING, NOTHING = Anything(), Nothing()
 # every kind of value there is, as it is where nothing is said about it
-EVERY: dict[str, Node] = {"string": Text(), "number": Number(), "boolean": BOOLEAN}
-EVERY |= {"null": NULL, "array": Array(), "object": Object()}
-_KINDS: dict[type, str] = {str: "string", int: "number", float: "number", bool: "boolean"}
-_KINDS |= {type(None): "null", list: "array", dict: "object"}
-EXACT = 2**53  # whole numbers below are told apart in floating point
-DIGITS = 32  # behind the point, of a multiple
+ALL_TYPES: dict[str, Node] = {"string": String(), "number": Number(), "boolean": BOOLEAN}
+ALL_TYPES |= {"null": NULL, "array": Array(), "object": Object()}
+_TYPE_NAMES: dict[type, str] = {str: "string", int: "number", float: "number", bool: "boolean"}
+_TYPE_NAMES |= {type(None): "null", list: "array", dict: "object"}
+MAX_EXACT_INTEGER = 2**53  # whole numbers below are told apart in floating point
+MAX_DECIMALS = 32  # behind the point, of a multiple
 
 
 @dataclass(frozen=True)
-class Implied(Either):
+class ImpliedTypes(AnyOf):
     """What a schema without a `type` allows; the first options are those that were meant."""
 
-    meant: int = 0
+    intended_count: int = 0
 
     @property
-    def kept(self) -> Node:
-        return either(self.options[: self.meant])
+    def intended(self) -> Node:
+        return union_nodes(self.options[: self.intended_count])
 
 
-def either(options: Iterable[Node]) -> Node:
+def union_nodes(options: Iterable[Node]) -> Node:
     """What one of these allows, in as few options as one can see."""
     found: dict[Node, None] = {}
     values: dict[str, None] = {}
-    listed = Exactly(())  # stands for all values, in the place of the first
+    listed = Literals(())  # stands for all values, in the place of the first
     for option in options:
-        for one in option.options if type(option) is Either else (option,):
+        for one in option.options if type(option) is AnyOf else (option,):
             if isinstance(one, Anything):
                 return one
-            if isinstance(one, Exactly):
+            if isinstance(one, Literals):
                 values |= dict.fromkeys(one.values)
                 found[listed] = None
             elif not isinstance(one, Nothing):
                 found[one] = None
-    every = [Exactly(tuple(values)) if one == listed else one for one in found]
+    every = [Literals(tuple(values)) if one == listed else one for one in found]
     if len(every) > 1:
-        return Either(tuple(every))
+        return AnyOf(tuple(every))
     return every[0] if every else NOTHING
 
 
-def leaves(node: Node, definitions: Mapping[str, Node]) -> list[Node]:
+def expand_options(node: Node, definitions: Mapping[str, Node]) -> list[Node]:
     """What a value may be, each once: choices and names are followed, what is empty is left out."""
     found: dict[Node, None] = {}
     queue, seen = [node], set[Node]()
@@ -82,9 +82,9 @@ def leaves(node: Node, definitions: Mapping[str, Node]) -> list[Node]:
             continue
         seen.add(one)
         match one:
-            case Named():
+            case SchemaReference():
                 queue.append(definitions[one.name])
-            case Either():
+            case AnyOf():
                 queue += one.options
             case Nothing():
                 pass
@@ -93,53 +93,53 @@ def leaves(node: Node, definitions: Mapping[str, Node]) -> list[Node]:
     return list(found)
 
 
-def implied(options: Iterable[Node], meant: Collection[str]) -> Node:
+def imply_types(options: Iterable[Node], meant: Collection[str]) -> Node:
     """What words about some kinds of values say: of other kinds, they say nothing."""
     if not meant:
         return ANYTHING
-    kept = several(either(options))
-    rest = [node for kind, node in EVERY.items() if kind not in meant]
-    return Implied((*kept, *rest), len(kept)) if kept else either(rest)
+    kept = list_options(union_nodes(options))
+    rest = [node for kind, node in ALL_TYPES.items() if kind not in meant]
+    return ImpliedTypes((*kept, *rest), len(kept)) if kept else union_nodes(rest)
 
 
-def several(node: Node) -> tuple[Node, ...]:
+def list_options(node: Node) -> tuple[Node, ...]:
     """The options of a node; none where it allows nothing."""
     if isinstance(node, Nothing):
         return ()
-    return node.options if type(node) is Either else (node,)
+    return node.options if type(node) is AnyOf else (node,)
 
 
-def inside(node: Node) -> tuple[Node, ...]:
+def child_nodes(node: Node) -> tuple[Node, ...]:
     """The nodes right below one, those that are kept."""
     match node:
-        case Implied():
-            return node.options[: node.meant]
-        case Either():
+        case ImpliedTypes():
+            return node.options[: node.intended_count]
+        case AnyOf():
             return node.options
         case Array():
-            return (*node.first, node.rest)
+            return (*node.prefix_items, node.items)
         case Object():
-            return (*(inner for _, inner in (*node.members, *node.keyed)), node.others)
-        case Foreign() if node.own is not None:
-            return (node.own,)
+            return (*(inner for _, inner in (*node.properties, *node.pattern_properties)), node.additional)
+        case LlguidanceSchema() if node.object_node is not None:
+            return (node.object_node,)
     return ()
 
 
-def size(node: Node, most: int = limits.NODES) -> int:
+def count_nodes(node: Node, most: int = limits.MAX_NODES) -> int:
     """How many nodes there are, or a number above the limit."""
     count, waiting = 0, [node]
     while waiting and count <= most:
         count += 1
-        waiting += inside(waiting.pop())
+        waiting += child_nodes(waiting.pop())
     return count
 
 
-def kinds(node: Node) -> list[str] | None:
+def node_types(node: Node) -> list[str] | None:
     """The kinds of the values that a node allows, where it is plain to see."""
     found: dict[str, None] = {}
-    for one in several(node):
+    for one in list_options(node):
         match one:
-            case Text():
+            case String():
                 found["string"] = None
             case Number():
                 found["number"] = None
@@ -147,55 +147,55 @@ def kinds(node: Node) -> list[str] | None:
                 found["array"] = None
             case Object():
                 found["object"] = None
-            case Exactly():
-                found |= dict.fromkeys(_KINDS[type(json.loads(text))] for text in one.values)
+            case Literals():
+                found |= dict.fromkeys(_TYPE_NAMES[type(json.loads(text))] for text in one.values)
             case _:
                 return None
     return list(found)
 
 
-def covers(one: Node, other: Node) -> bool:
+def covers_types_of(one: Node, other: Node) -> bool:
     """Whether the one names kinds and nothing else, and the other is of these."""
-    bare = {type(option) for option in several(one) if option in EVERY.values()}
-    bare.discard(Exactly)
-    return bool(bare) and all(type(option) in bare for option in several(other))
+    bare = {type(option) for option in list_options(one) if option in ALL_TYPES.values()}
+    bare.discard(Literals)
+    return bool(bare) and all(type(option) in bare for option in list_options(other))
 
 
-def item(node: Array, index: int) -> Node:
-    return node.first[index] if index < len(node.first) else node.rest
+def item_node(node: Array, index: int) -> Node:
+    return node.prefix_items[index] if index < len(node.prefix_items) else node.items
 
 
-def array(node: Array) -> Node:
+def simplify_array(node: Array) -> Node:
     """A list that is no longer than it can be."""
-    ends = [index for index, one in enumerate(node.first) if isinstance(one, Nothing)]
-    ends += [len(node.first)] if isinstance(node.rest, Nothing) else []
-    ends += [node.most] if node.most is not None else []
+    ends = [index for index, one in enumerate(node.prefix_items) if isinstance(one, Nothing)]
+    ends += [len(node.prefix_items)] if isinstance(node.items, Nothing) else []
+    ends += [node.max_items] if node.max_items is not None else []
     most = min(ends, default=None)
-    if most is not None and node.least > most:
+    if most is not None and node.min_items > most:
         return NOTHING
-    if most is None or most > len(node.first):
+    if most is None or most > len(node.prefix_items):
         return node
-    return Array(node.first[:most], NOTHING, node.least, most)
+    return Array(node.prefix_items[:most], NOTHING, node.min_items, most)
 
 
-def object_(node: Object) -> Node:
+def simplify_object(node: Object) -> Node:
     """An object without members that it cannot have."""
-    closed = isinstance(node.others, Nothing)
-    barred = {name for name, inner in node.members if isinstance(inner, Nothing)}
+    closed = isinstance(node.additional, Nothing)
+    barred = {name for name, inner in node.properties if isinstance(inner, Nothing)}
     if node.required & barred or (closed and node.required - set(node.names)):
         return NOTHING
     if not closed or not barred or node.patterns:
         return node
-    kept = tuple((name, inner) for name, inner in node.members if name not in barred)
+    kept = tuple((name, inner) for name, inner in node.properties if name not in barred)
     return replace(node, members=kept)
 
 
-def impossible(node: Text | Number) -> bool:
+def has_empty_range(node: String | Number) -> bool:
     """Whether bounds leave nothing between them."""
-    if isinstance(node, Text):
-        return node.most is not None and node.least > node.most
-    low = [(value, strict) for value, strict in _ends(node.minimum, node.above)]
-    high = [(value, strict) for value, strict in _ends(node.maximum, node.below)]
+    if isinstance(node, String):
+        return node.max_length is not None and node.min_length > node.max_length
+    low = [(value, strict) for value, strict in _list_bounds(node.minimum, node.exclusive_minimum)]
+    high = [(value, strict) for value, strict in _list_bounds(node.maximum, node.exclusive_maximum)]
     if node.integer:
         low = [(floor(value) + 1 if strict else ceil(value), False) for value, strict in low]
         high = [(ceil(value) - 1 if strict else floor(value), False) for value, strict in high]
@@ -206,30 +206,30 @@ def impossible(node: Text | Number) -> bool:
     )
 
 
-def _ends(inner: str | None, outer: str | None) -> list[tuple[float, bool]]:
+def _list_bounds(inner: str | None, outer: str | None) -> list[tuple[float, bool]]:
     pairs = ((inner, False), (outer, True))
     return [(json.loads(text), strict) for text, strict in pairs if text is not None]
 
 
-def near(node: Number) -> Number:
+def drop_rounded_bounds(node: Number) -> Number:
     """A number without the bounds that may have been drawn nearer."""
     names = ("minimum", "maximum", "above", "below")
     said = {name: text for name in names if (text := getattr(node, name)) is not None}
-    kept = {name: text for name, text in said.items() if abs(json.loads(text)) < EXACT}
-    return Number(node.integer, multiple=node.multiple, **kept)
+    kept = {name: text for name, text in said.items() if abs(json.loads(text)) < MAX_EXACT_INTEGER}
+    return Number(node.integer, multiple_of=node.multiple_of, **kept)
 
 
-def tighter(one: str | None, other: str | None, choose: Callable[..., str]) -> str | None:
+def tighter_bound(one: str | None, other: str | None, choose: Callable[..., str]) -> str | None:
     """The bound that leaves less; `choose` is `min` or `max`."""
     said = [text for text in (one, other) if text is not None]
     return choose(said, key=json.loads) if said else None
 
 
-def least(one: int | None, other: int | None) -> int | None:
+def smaller_limit(one: int | None, other: int | None) -> int | None:
     return min((one_ for one_ in (one, other) if one_ is not None), default=None)
 
 
-def common(one: str | None, other: str | None) -> str | None:
+def common_multiple(one: str | None, other: str | None) -> str | None:
     """What is a multiple of both; empty where that has no short text."""
     if one is None or other is None or one == other:
         return one or other
@@ -237,38 +237,38 @@ def common(one: str | None, other: str | None) -> str | None:
     both = Fraction(lcm(left.numerator, right.numerator), gcd(left.denominator, right.denominator))
     if both.denominator == 1:
         return str(both.numerator)
-    for digits in range(1, DIGITS):
+    for digits in range(1, MAX_DECIMALS):
         if (both * 10**digits).denominator == 1:
             return f"{(both * 10**digits).numerator}e-{digits}"
     return ""
 
 
-def number_fits(value: Json, node: Number) -> bool:
+def number_matches(value: Json, node: Number) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if node.integer and value != floor(value):
         return False
-    low, high = _ends(node.minimum, node.above), _ends(node.maximum, node.below)
+    low, high = _list_bounds(node.minimum, node.exclusive_minimum), _list_bounds(node.maximum, node.exclusive_maximum)
     if any(value < end or (strict and value == end) for end, strict in low):
         return False
     if any(value > end or (strict and value == end) for end, strict in high):
         return False
-    if node.multiple is None:
+    if node.multiple_of is None:
         return True
-    return (Fraction(json.dumps(value)) / Fraction(node.multiple)).denominator == 1
+    return (Fraction(json.dumps(value)) / Fraction(node.multiple_of)).denominator == 1
 
 
-def same(value: Json) -> str:
+def canonical_json(value: Json) -> str:
     """A text that is the same for values that JSON schema takes for equal."""
-    return json.dumps(_plain(value), sort_keys=True)
+    return json.dumps(_normalize_numbers(value), sort_keys=True)
 
 
-def _plain(value: Json) -> Json:
+def _normalize_numbers(value: Json) -> Json:
     match value:
         case float() if value == floor(value):
             return int(value)
         case list():
-            return [_plain(one) for one in value]
+            return [_normalize_numbers(one) for one in value]
         case dict():
-            return {name: _plain(one) for name, one in value.items()}
+            return {name: _normalize_numbers(one) for name, one in value.items()}
     return value

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from dragoman.grammar.lark_builder import ANY, UP_TO_THREE, LarkBuilder, join_alternatives
 from dragoman.grammar.regex.escape import prefixes_to_regex, escape_regex, marker_to_regex
-from dragoman.grammar.regex.exclude_markers import avoiding, unbegun
+from dragoman.grammar.regex.exclude_markers import exclude_markers, exclude_partial_markers
 from dragoman.grammar.writer.call_writer import CallWriter, UnmarkedCallStart
 from dragoman.grammar.writer.unquoted_text import write_text_until
 from dragoman.output.rules import FormatRules
@@ -117,7 +117,7 @@ class AnswerWriter:
         begin = lark.add_terminal(f"/{gap}(?:{begun})?/ & /(?s:.+)/", "BEGUN")
         known = f"{gap}(?:{every}){gap}{weak.name_end_regex}"
         other = (
-            f"/(?s:.+)/ & ~/{gap}(?:{begun})?/ & ~/{known}(?s:.*)/{unbegun(self._banned_openers)}"
+            f"/(?s:.+)/ & ~/{gap}(?:{begun})?/ & ~/{known}(?s:.*)/{exclude_partial_markers(self._banned_openers)}"
         )
         differs = lark.add_shortest_match(lark.add_terminal(other, "OTHER"))
         names = []
@@ -247,8 +247,8 @@ class AnswerWriter:
         """The regular expression of text before a mark."""
         body = f"/[^{''.join(banned)}]*/" if banned else ANY
         body += "".join(rf" & ~/\s*{marker_to_regex(mark)}(?s:.*)/" for mark in self._banned_beginnings)
-        return body + avoiding(
-            (*(self._list_special_markers() if spelt else ()), *self._banned_openers), counted=False
+        return body + exclude_markers(
+            (*(self._list_special_markers() if spelt else ()), *self._banned_openers), length_bounded=False
         )
 
     def _starts_with_special_token(self, mark: str) -> bool:

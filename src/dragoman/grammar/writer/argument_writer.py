@@ -12,12 +12,12 @@ from dragoman.grammar.regex.escape import escape_regex
 from dragoman.grammar.schema.nodes import (
     Anything,
     Array,
-    Exactly,
+    Literals,
     Node,
     Nothing,
     Number,
     Object,
-    Text,
+    String,
 )
 from dragoman.grammar.writer.json_writer import JsonWriter, is_possible
 from dragoman.grammar.writer.sequences import write_items, write_sequence
@@ -60,13 +60,13 @@ def write_tagged_arguments(
                 reject_key(key, offer)
         parts = {
             key: _write_parameter(tags, body, quote_literal(_spell_key(body, key)), one, writer)
-            for key, one in node.members
+            for key, one in node.properties
             if is_possible(one)
         }
         other = None
-        if is_possible(node.others):
+        if is_possible(node.additional):
             other = _write_parameter(
-                tags, body, write_other_key(writer, node, ANY_KEY), node.others, writer
+                tags, body, write_other_key(writer, node, ANY_KEY), node.additional, writer
             )
         inner = write_sequence(writer.lark, parts, node.required, other, space)
         found.append(f"{space} {inner}" if node.required else f"({space} {inner})?")
@@ -126,7 +126,7 @@ def list_type_names(node: Node) -> tuple[str, ...]:
             return ("object",)
         case Array():
             return ("array",)
-        case Exactly():
+        case Literals():
             return tuple(
                 dict.fromkeys(word for one in node.values for word in _list_value_type_names(one))
             )
@@ -186,7 +186,7 @@ class _ElementWriter:
             match one:
                 case Object():
                     found.append(f"{self._write_object(one)} {self._lark.write_marker(close)}")
-                    if not isinstance(one.others, Anything | Nothing):
+                    if not isinstance(one.additional, Anything | Nothing):
                         found.append(self._tags.write_json([one], (close,)))
                 case Array():
                     found.append(f"{self._write_items(one)} {self._lark.write_marker(close)}")
@@ -205,7 +205,7 @@ class _ElementWriter:
         if not inner:
             return '"[]"'  # no elements at all would be a text
         some = f"{space} {inner} {space}"
-        return some if node.least else f'("[]" | {some})'
+        return some if node.min_items else f'("[]" | {some})'
 
     def _write_object(self, node: Object) -> str:
         if node.required:
@@ -235,12 +235,12 @@ class _ElementWriter:
     def write_members(self, node: Object, *, some: bool = False) -> str:
         """The members of an object; `some`: at least one."""
         space = self._lark.add_optional_space()
-        parts = {key: self.write_element(key, one) for key, one in node.members if is_possible(one)}
+        parts = {key: self.write_element(key, one) for key, one in node.properties if is_possible(one)}
         # a closing tag with another name would hide what follows it, and that may be required
-        free = node.others in (Anything(), Text()) and not node.required
+        free = node.additional in (Anything(), String()) and not node.required
         if not parts and not free:
             return '"{}"' if some else space
-        other = self._write_any_element(text=node.others == Text()) if free else None
+        other = self._write_any_element(text=node.additional == String()) if free else None
         inner = write_sequence(self._lark, parts, node.required, other, space)
         surely = some or node.required
         return f"{space} {inner} {space}" if surely else f"({space} {inner})? {space}"
@@ -273,13 +273,13 @@ def write_keyword_arguments(writer: JsonWriter, offer: ParsedTool) -> str:
                 reject_key(key, offer)
         parts = {
             key: f"{quote_literal(key)} {equals} {writer.write_value(one)}"
-            for key, one in node.members
+            for key, one in node.properties
             if is_possible(one)
         }
         other = None
-        if is_possible(node.others):
+        if is_possible(node.additional):
             key = write_other_key(writer, node, ANY_IDENTIFIER)
-            other = f"{key} {equals} {writer.write_value(node.others)}"
+            other = f"{key} {equals} {writer.write_value(node.additional)}"
         inner = write_sequence(lark, parts, node.required, other, lark.add_punctuation(","))
         found.append(inner if node.required or inner == EMPTY else f"({inner})?")
     return join_alternatives(found)

@@ -11,12 +11,13 @@ import json
 from dragoman.errors import BadRequest
 from dragoman.grammar.client.constraint import matched, readable
 from dragoman.grammar.client.first_follow import Follow
-from dragoman.grammar.client.grammar_text import Worded, too_complex
+from dragoman.grammar.client.grammar_text import Worded
 from dragoman.grammar.client.lark_parser import Grammar
+from dragoman.grammar.complexity import make_too_complex_error
 from dragoman.grammar.regex.automaton import TooComplex
-from dragoman.grammar.regex.full_match import UNICODE, respelt, searchable
-from dragoman.grammar.regex.regex_parser import NotRewritten
-from dragoman.grammar.schema.nodes import Exactly, Node, Nothing, Object, Text
+from dragoman.grammar.regex.full_match import UNICODE_CLASSES, expand_classes, is_supported_pattern
+from dragoman.grammar.regex.regex_parser import UnsupportedSyntax
+from dragoman.grammar.schema.nodes import Literals, Node, Nothing, Object, String
 from dragoman.types import Constraint
 
 ARGUMENT_NAME = "input"
@@ -24,9 +25,9 @@ ARGUMENT_NAME = "input"
 
 def build_arguments(shape: Constraint | None) -> Object:
     """What a call of a tool has that takes free text."""
-    text = Text() if shape is None else _build_text(shape)
+    text = String() if shape is None else _build_text(shape)
     return Object(
-        members=((ARGUMENT_NAME, text),), required=frozenset({ARGUMENT_NAME}), others=Nothing()
+        properties=((ARGUMENT_NAME, text),), required=frozenset({ARGUMENT_NAME}), additional=Nothing()
     )
 
 
@@ -35,32 +36,32 @@ def _build_text(shape: Constraint) -> Node:
         case "regex":
             return _build_pattern_text(shape)
         case "choice":
-            return Exactly(tuple(json.dumps(one) for one in shape.value))
+            return Literals(tuple(json.dumps(one) for one in shape.value))
         case "grammar":
             try:
                 return _build_grammar_text(readable(shape), shape)
-            except NotRewritten as error:
+            except UnsupportedSyntax as error:
                 raise BadRequest(
-                    f"`{shape.param}` cannot be enforced: {error.what} cannot be used in the "
+                    f"`{shape.param}` cannot be enforced: {error.construct} cannot be used in the "
                     f"grammar of a tool's text.",
                     param=shape.param,
                     code="invalid_grammar",
                 ) from None
             except (TooComplex, RecursionError):
-                raise too_complex(shape.param) from None
+                raise make_too_complex_error(shape.param) from None
     raise BadRequest(f"`{shape.param}` must be a grammar or a pattern.", param=shape.param)
 
 
 def _build_pattern_text(shape: Constraint) -> Node:
     """A pattern; what is too much for us may still be none for the reader of schemas."""
     found = matched(shape)
-    pattern = f"^(?:{respelt(found, UNICODE)})$"
-    if not searchable(pattern):
-        raise too_complex(shape.param)
+    pattern = f"^(?:{expand_classes(found, UNICODE_CLASSES)})$"
+    if not is_supported_pattern(pattern):
+        raise make_too_complex_error(shape.param)
     try:
         return _build_grammar_text(f"start: /{found}/", shape, pattern)
-    except (NotRewritten, TooComplex, RecursionError):
-        return Text(pattern=pattern)
+    except (UnsupportedSyntax, TooComplex, RecursionError):
+        return String(pattern=pattern)
 
 
 def _build_grammar_text(said: str, shape: Constraint, pattern: str | None = None) -> Worded:

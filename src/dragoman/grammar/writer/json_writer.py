@@ -22,21 +22,21 @@ from dragoman.grammar.lark_builder import (
     quote_literal,
 )
 from dragoman.grammar.regex.escape import escape_regex
-from dragoman.grammar.regex.exclude_markers import avoiding
-from dragoman.grammar.regex.full_match import searched
+from dragoman.grammar.regex.exclude_markers import exclude_markers
+from dragoman.grammar.regex.full_match import to_full_match
 from dragoman.grammar.schema.nodes import (
     Anything,
     Array,
-    Either,
-    Exactly,
-    Foreign,
-    Keys,
-    Named,
+    AnyOf,
+    Literals,
+    LlguidanceSchema,
+    KeyPattern,
+    SchemaReference,
     Node,
     Nothing,
     Number,
     Object,
-    Text,
+    String,
 )
 from dragoman.grammar.writer.marker_free_json import (
     build_pattern_terminal,
@@ -52,7 +52,7 @@ ESCAPE = (
 )
 CHARACTER = rf"(?:[^\"\\\x00-\x1f]|{ESCAPE})"
 INTEGER = r"/-?(?:0|[1-9][0-9]{0,29})/"
-ANY_KEYS = Keys(())
+ANY_KEYS = KeyPattern(())
 NUMBER = r"/-?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,2})?/"
 
 
@@ -61,19 +61,19 @@ def build_number_schema(node: Number) -> dict[str, Any]:
     said = {
         "minimum": node.minimum,
         "maximum": node.maximum,
-        "exclusiveMinimum": node.above,
-        "exclusiveMaximum": node.below,
-        "multipleOf": node.multiple,
+        "exclusiveMinimum": node.exclusive_minimum,
+        "exclusiveMaximum": node.exclusive_maximum,
+        "multipleOf": node.multiple_of,
     }
     bounds = {word: json.loads(value) for word, value in said.items() if value is not None}
     return {"type": "integer" if node.integer else "number"} | bounds
 
 
-def build_text_schema(node: Text) -> dict[str, Any]:
+def build_text_schema(node: String) -> dict[str, Any]:
     """The schema of a text that has a pattern or a format."""
     said = {
-        "minLength": node.least or None,
-        "maxLength": node.most,
+        "minLength": node.min_length or None,
+        "maxLength": node.max_length,
         "pattern": node.pattern,
         "format": node.format,
     }
@@ -115,16 +115,16 @@ class JsonWriter:
     def resolve(self, node: Node) -> Node:
         """The node itself, or what it is a name of."""
         for _ in range(len(self._definitions) + 1):
-            if not isinstance(node, Named):
+            if not isinstance(node, SchemaReference):
                 break
             node = self._definitions[node.name]
         return node
 
     def _write(self, node: Node) -> str:
         match node:
-            case Exactly():
+            case Literals():
                 return self.write_literals(node.values)
-            case Text():
+            case String():
                 return self.write_text(node)
             case Worded():
                 return self.write_grammar_text(node)
@@ -134,13 +134,13 @@ class JsonWriter:
                 return self.write_array(node)
             case Object():
                 return self.write_object(node)
-            case Either():
+            case AnyOf():
                 return join_alternatives(
                     self.write_value(one) for one in node.options if is_possible(one)
                 )
-            case Named():
+            case SchemaReference():
                 return self._write_reference(node.name)
-            case Foreign():
+            case LlguidanceSchema():
                 return self.write_delegated(node)
             case Anything():
                 return self.write_anything()
@@ -178,13 +178,13 @@ class JsonWriter:
             param=self._param,
         )
 
-    def write_text(self, node: Text) -> str:
+    def write_text(self, node: String) -> str:
         if node.pattern is not None or node.format is not None:
             return self._write_pattern_text(node)
-        body = rf"/\"{CHARACTER}{format_repeat(node.least, node.most)}\"/"
-        return self._add_string_terminal(body, "STRING", counted=node != Text())
+        body = rf"/\"{CHARACTER}{format_repeat(node.min_length, node.max_length)}\"/"
+        return self._add_string_terminal(body, "STRING", counted=node != String())
 
-    def _write_pattern_text(self, node: Text) -> str:
+    def _write_pattern_text(self, node: String) -> str:
         schema = build_text_schema(node)
         if not may_contain_marker(schema, self._banned_markers):
             return self.lark.add_json_schema(schema)
@@ -204,7 +204,7 @@ class JsonWriter:
 
     def _add_string_terminal(self, body: str, hint: str, *, counted: bool) -> str:
         """A terminal for texts that hold no mark."""
-        return self.lark.add_terminal(body + avoiding(self._banned_markers, counted=counted), hint)
+        return self.lark.add_terminal(body + exclude_markers(self._banned_markers, length_bounded=counted), hint)
 
     def write_grammar_text(self, node: Worded) -> str:
         """A text that keeps to a grammar."""
@@ -219,16 +219,16 @@ class JsonWriter:
             return self.lark.add_terminal(INTEGER if node.integer else NUMBER, "NUMBER")
         return self.lark.add_json_schema(build_number_schema(node))
 
-    def write_delegated(self, node: Foreign) -> str:
-        if node.own is not None:
-            return self.write_value(node.own)
+    def write_delegated(self, node: LlguidanceSchema) -> str:
+        if node.object_node is not None:
+            return self.write_value(node.object_node)
         return self._write_delegated_schema(json.loads(node.schema))
 
     def write_constants(self) -> str:
         return self.write_literals(("true", "false", "null"))
 
     def write_anything(self) -> str:
-        simple = [self.write_text(Text()), self.write_number(Number()), self.write_constants()]
+        simple = [self.write_text(String()), self.write_number(Number()), self.write_constants()]
         return join_alternatives([*simple, self.write_value(Object()), self.write_value(Array())])
 
     # lists and objects
@@ -236,7 +236,7 @@ class JsonWriter:
     def write_array(self, node: Array) -> str:
         inner = write_items(node, self.write_value, self.comma)
         if inner:
-            inner = inner if node.least else f"({inner})?"
+            inner = inner if node.min_items else f"({inner})?"
         return f"{self.lark.add_opening_bracket('[')} {inner} {self.lark.add_closing_bracket(']')}"
 
     def write_object(self, node: Object) -> str:
@@ -249,9 +249,9 @@ class JsonWriter:
     def write_members(self, node: Object) -> str:
         """All that stands between the braces."""
         parts = {
-            name: self.write_member(name, one) for name, one in node.members if is_possible(one)
+            name: self.write_member(name, one) for name, one in node.properties if is_possible(one)
         }
-        others = [(Keys((), node.patterns), node.others), *node.keyed]
+        others = [(KeyPattern((), node.patterns), node.additional), *node.pattern_properties]
         free = [
             self.write_key_value(self.write_other_key(node.names, keys), one)
             for keys, one in others
@@ -272,19 +272,19 @@ class JsonWriter:
         written = (json.dumps(name), json.dumps(name, ensure_ascii=False))
         return join_alternatives(map(quote_literal, self._escape_markers(written)))
 
-    def write_other_key(self, names: Sequence[str], keys: Keys = ANY_KEYS) -> str:
+    def write_other_key(self, names: Sequence[str], keys: KeyPattern = ANY_KEYS) -> str:
         """A key that is none of these. It has no escapes, so it cannot be one in disguise."""
-        count = keys.count
+        count = keys.length_quantifier
         body = rf"/\"[^\"\\\x00-\x1f]{count}\"/" + restrict_keys(names, keys, r"\"")
         return self._add_string_terminal(body, "KEY", counted=count != "+")
 
 
-def restrict_keys(names: Sequence[str], keys: Keys, quote: str) -> str:
+def restrict_keys(names: Sequence[str], keys: KeyPattern, quote: str) -> str:
     """What to add to the expression of a key so that it is none of these, and of these kinds."""
     taken = "|".join(map(escape_regex, names))
     found = rf" & ~/{quote}(?:{taken}){quote}/" if taken else ""
-    found += "".join(rf" & /{quote}(?:{searched(one)}){quote}/" for one in keys.has)
-    return found + "".join(rf" & ~/{quote}(?:{searched(one)}){quote}/" for one in keys.lacks)
+    found += "".join(rf" & /{quote}(?:{to_full_match(one)}){quote}/" for one in keys.matches)
+    return found + "".join(rf" & ~/{quote}(?:{to_full_match(one)}){quote}/" for one in keys.excludes)
 
 
 def is_possible(node: Node) -> bool:

@@ -13,14 +13,14 @@ from typing import Any
 
 from dragoman.grammar.client.text_syntax import CONTROL, Quotes
 from dragoman.grammar.lark_builder import format_repeat
-from dragoman.grammar.regex.automaton import Patterns, TooComplex
+from dragoman.grammar.regex.automaton import RegexBuilder, TooComplex
 from dragoman.grammar.regex.char_sets import CharSet, to_regex_class, union_ranges, intersect, complement, chars_of
 from dragoman.grammar.regex.escape import marker_to_regex
-from dragoman.grammar.regex.exclude_markers import avoiding
-from dragoman.grammar.regex.full_match import searched
-from dragoman.grammar.regex.regex_parser import Expression, NotRewritten
-from dragoman.grammar.schema.llguidance_schema import asked
-from dragoman.grammar.schema.nodes import Text
+from dragoman.grammar.regex.exclude_markers import exclude_markers
+from dragoman.grammar.regex.full_match import to_full_match
+from dragoman.grammar.regex.regex_parser import RegexParser, UnsupportedSyntax
+from dragoman.grammar.schema.llguidance_schema import check_schema
+from dragoman.grammar.schema.nodes import String
 from dragoman.output.arguments.cast import load_value
 
 MAX_REGEX_LENGTH = 20_000  # characters of a pattern once it is rewritten
@@ -53,10 +53,10 @@ def may_contain_marker(schema: dict[str, Any], marks: Sequence[str]) -> bool:
     if "pattern" not in schema and all(BRACKET.search(mark) for mark in marks):
         return False
     mark = "|".join(map(marker_to_regex, marks))
-    return bool(marks) and asked(schema | {"allOf": [{"pattern": mark}]}) != "empty"
+    return bool(marks) and check_schema(schema | {"allOf": [{"pattern": mark}]}) != "empty"
 
 
-def build_pattern_terminal(node: Text, marks: Sequence[str], character: str) -> str | None:
+def build_pattern_terminal(node: String, marks: Sequence[str], character: str) -> str | None:
     """A terminal for texts in quotes that hold no mark; None where that is too much for us.
 
     `character` is the regular expression of one in quotes.
@@ -72,20 +72,20 @@ def build_pattern_terminal(node: Text, marks: Sequence[str], character: str) -> 
         ways += [rf"\\u{code:04x}" for code in begins]
         return f"(?:{'|'.join(dict.fromkeys(ways))})"
 
-    said = [searched(node.pattern)] if node.pattern is not None else []
+    said = [to_full_match(node.pattern)] if node.pattern is not None else []
     said += [FORMATS[node.format]] if node.format is not None else []
     bodies = [body for body in (_rewrite_regex(whole, one) for whole in said) if body is not None]
     if len(bodies) < len(said):
         return None
-    bodies += [f"{character}{format_repeat(node.least, node.most)}"]
-    return " & ".join(rf"/\"(?:{body})\"/" for body in bodies) + avoiding(marks, counted=True)
+    bodies += [f"{character}{format_repeat(node.min_length, node.max_length)}"]
+    return " & ".join(rf"/\"(?:{body})\"/" for body in bodies) + exclude_markers(marks, length_bounded=True)
 
 
 def _rewrite_regex(whole: str, one: Callable[[CharSet], str]) -> str | None:
     """An expression with each letter written by `one`; None where it is too much."""
-    patterns = Patterns()
+    patterns = RegexBuilder()
     try:
-        found = patterns.written(Expression(patterns, whole).read(), one)
-    except (NotRewritten, TooComplex, RecursionError):
+        found = patterns.to_regex(RegexParser(patterns, whole).parse(), one)
+    except (UnsupportedSyntax, TooComplex, RecursionError):
         return None
     return found if len(found) <= MAX_REGEX_LENGTH else None

@@ -10,8 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from dragoman.grammar.regex.exclude_markers import outright
-from dragoman.grammar.schema.llguidance_schema import asked
+from dragoman.grammar.regex.exclude_markers import marker_free_regexes
+from dragoman.grammar.schema.llguidance_schema import check_schema
 from dragoman.grammar.writer.marker_free_json import find_marker, may_contain_marker
 from dragoman.types import Json
 
@@ -34,13 +34,13 @@ def guarded(schema: dict[str, Json], marks: Sequence[str]) -> dict[str, Json] | 
             found.setdefault("$defs", {})["any"] = guard.anything()
     except _Marked:
         return None
-    return found if asked(found) == "fine" else None
+    return found if check_schema(found) == "fine" else None
 
 
 class _Guard:
     def __init__(self, marks: Sequence[str]) -> None:
         self._marks = marks
-        self._bans = [{"pattern": f"^(?:{one})$"} for one in outright(marks)]
+        self._bans = [{"pattern": f"^(?:{one})$"} for one in marker_free_regexes(marks)]
         self._key = self._bans[0]["pattern"] if len(self._bans) == 1 else None
         self.any = False  # whether something allows all values
 

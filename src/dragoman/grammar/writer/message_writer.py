@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from dragoman.grammar.lark_builder import ANY, UP_TO_THREE, LarkBuilder, join_alternatives
 from dragoman.grammar.regex.escape import prefixes_to_regex, escape_regex, marker_to_regex
-from dragoman.grammar.regex.exclude_markers import unbegun
+from dragoman.grammar.regex.exclude_markers import exclude_partial_markers
 from dragoman.grammar.writer.call_writer import CallWriter
 from dragoman.grammar.writer.tool_names import ParsedTool
 from dragoman.grammar.writer.unquoted_text import write_text_until
@@ -149,7 +149,7 @@ class MessageWriter:
         bare = [text.removeprefix(self._header.open[0]) for text in heads]
         begun = "|".join(map(prefixes_to_regex, bare))
         known = "|".join(map(escape_regex, bare))
-        other = f"/(?s:.+)/ & ~/{begun}/ & ~/(?:{known})(?s:.*)/{unbegun(self._banned_markers)}"
+        other = f"/(?s:.+)/ & ~/{begun}/ & ~/(?:{known})(?s:.*)/{exclude_partial_markers(self._banned_markers)}"
         differs = lark.add_shortest_match(lark.add_terminal(other, "OTHER"))
         return [lark.add_terminal(f"/{begun}/ & ~/{known}/", "BEGUN")] + [
             f"{differs} {one}" for one in after

@@ -14,7 +14,7 @@ from dragoman.grammar.lark_builder import (
     join_alternatives,
     quote_literal,
 )
-from dragoman.grammar.schema.nodes import Foreign, Keys, Node, Text
+from dragoman.grammar.schema.nodes import LlguidanceSchema, KeyPattern, Node, String
 from dragoman.grammar.writer.json_writer import ANY_KEYS, CHARACTER, JsonWriter, restrict_keys
 from dragoman.grammar.writer.marker_free_json import find_marker
 from dragoman.grammar.writer.unquoted_text import (
@@ -38,12 +38,12 @@ class PythonWriter(JsonWriter):
         r"(?:[^'\\\x00-\x08\x0b\x0c\x0e-\x1f]|\\(?:['\"\\\/bfnrt]|u[0-9a-cA-CefEF][0-9a-fA-F]{3}))"
     )
 
-    def write_text(self, node: Text) -> str:
+    def write_text(self, node: String) -> str:
         if node.pattern is not None or node.format is not None:
             return super().write_text(node)
-        count = format_repeat(node.least, node.most)
+        count = format_repeat(node.min_length, node.max_length)
         body = rf"/\"{self.DOUBLE_QUOTED}{count}\"|'{self.SINGLE_QUOTED}{count}'/"
-        return self._add_string_terminal(body, "STRING", counted=node != Text())
+        return self._add_string_terminal(body, "STRING", counted=node != String())
 
     def write_grammar_text(self, node: Worded) -> str:
         return join_alternatives(self._write_quoted_text(node, quotes) for quotes in PYTHON_QUOTES)
@@ -56,8 +56,8 @@ class PythonWriter(JsonWriter):
             map(quote_literal, self._escape_markers(list_spellings(json.dumps(name))))
         )
 
-    def write_other_key(self, names: Sequence[str], keys: Keys = ANY_KEYS) -> str:
-        count = keys.count
+    def write_other_key(self, names: Sequence[str], keys: KeyPattern = ANY_KEYS) -> str:
+        count = keys.length_quantifier
         body = rf"/\"[^\"\\\x00-\x1f]{count}\"|'[^'\\\x00-\x1f]{count}'/"
         return self._add_string_terminal(
             body + restrict_keys(names, keys, r"[\"']"), "KEY", counted=count != "+"
@@ -83,10 +83,10 @@ class BareKeyWriter(JsonWriter):
         super().__init__(lark, definitions, banned=quotes, at=at)
         self._quotes = quotes
 
-    def write_text(self, node: Text) -> str:
+    def write_text(self, node: String) -> str:
         return join_alternatives(self._write_between(mark, node) for mark in self._quotes)
 
-    def _write_between(self, mark: str, node: Text) -> str:
+    def _write_between(self, mark: str, node: String) -> str:
         inner = write_text_until(
             self.lark, build_text_regex(node), (mark,), some=cannot_be_empty(node)
         )
@@ -94,7 +94,7 @@ class BareKeyWriter(JsonWriter):
 
     def write_grammar_text(self, node: Worded) -> str:
         if node.pattern is not None:
-            return self.write_text(Text(pattern=node.pattern))
+            return self.write_text(String(pattern=node.pattern))
         found = []
         for mark in self._quotes:
             letters = (mark,) if self.lark.is_plain_text(mark) else ()
@@ -117,8 +117,8 @@ class BareKeyWriter(JsonWriter):
     def write_key(self, name: str) -> str:
         return quote_literal(name) if BARE_KEY.fullmatch(name) else super().write_key(name)
 
-    def write_other_key(self, names: Sequence[str], keys: Keys = ANY_KEYS) -> str:
+    def write_other_key(self, names: Sequence[str], keys: KeyPattern = ANY_KEYS) -> str:
         return self.lark.add_terminal(rf"/{ANY_BARE_KEY}/" + restrict_keys(names, keys, ""), "KEY")
 
-    def write_delegated(self, node: Foreign) -> str:
+    def write_delegated(self, node: LlguidanceSchema) -> str:
         return self.write_anything()

@@ -81,23 +81,23 @@ def _write_in_any_order(
 
 def write_items(node: Array, write: Callable[[Node], str], lead: str) -> str:
     """The items of a list that has one at least, `lead` between two; empty if it can have none."""
-    most = node.most
-    if most is None and isinstance(node.rest, Nothing):
-        most = len(node.first)
-    first = node.first if most is None else node.first[:most]
+    most = node.max_items
+    if most is None and isinstance(node.items, Nothing):
+        most = len(node.prefix_items)
+    first = node.prefix_items if most is None else node.prefix_items[:most]
     if most == 0:
         return ""
     if not first:
         more = None if most is None else most - 1
-        following = f"({lead} {write(node.rest)}){format_repeat(max(1, node.least) - 1, more)}"
-        return write(node.rest) if more == 0 else f"{write(node.rest)} {following}"
+        following = f"({lead} {write(node.items)}){format_repeat(max(1, node.min_items) - 1, more)}"
+        return write(node.items) if more == 0 else f"{write(node.items)} {following}"
     left = None if most is None else most - len(first)
     tail = ""
-    if left != 0 and not isinstance(node.rest, Nothing):
-        least = max(0, node.least - len(first))
-        tail = f"({lead} {write(node.rest)}){format_repeat(least, left)}"
+    if left != 0 and not isinstance(node.items, Nothing):
+        least = max(0, node.min_items - len(first))
+        tail = f"({lead} {write(node.items)}){format_repeat(least, left)}"
     for at in range(len(first) - 1, 0, -1):
         tail = f"{lead} {write(first[at])} {tail}"
-        if at >= max(1, node.least):
+        if at >= max(1, node.min_items):
             tail = f"({tail})?"
     return f"{write(first[0])} {tail}"

@@ -15,20 +15,20 @@ from dataclasses import replace
 
 from dragoman.errors import Unsupported
 from dragoman.grammar.client.grammar_text import Worded
-from dragoman.grammar.regex.full_match import searchable
+from dragoman.grammar.regex.full_match import is_supported_pattern
 from dragoman.grammar.schema import keywords
 from dragoman.grammar.schema.nodes import (
     Anything,
     Array,
-    Exactly,
-    Foreign,
-    Named,
+    Literals,
+    LlguidanceSchema,
+    SchemaReference,
     Node,
     Nothing,
     Object,
-    Text,
+    String,
 )
-from dragoman.grammar.schema.simplify import either, inside, leaves, object_, same
+from dragoman.grammar.schema.simplify import union_nodes, child_nodes, expand_options, simplify_object, canonical_json
 from dragoman.grammar.writer.tool_names import ParsedTool
 from dragoman.grammar.writer.unquoted_text import (
     ALL_TYPES,
@@ -97,7 +97,7 @@ class _ToolAdapter:
         one_by_one = isinstance(body, spec.TaggedArguments | spec.NestedElements | spec.PythonCalls)
         if not bare and not one_by_one:
             return
-        if any(isinstance(one, Foreign) for one in self._tool.argument_nodes):
+        if any(isinstance(one, LlguidanceSchema) for one in self._tool.argument_nodes):
             yield ""
         if isinstance(body, spec.PythonCalls):
             return
@@ -105,20 +105,20 @@ class _ToolAdapter:
             for one in (
                 self._iter_descendants(node) if bare or self._deep else self._list_leaves(node)
             ):
-                if isinstance(one, Foreign) and (bare or "string" in list_types(one)):
+                if isinstance(one, LlguidanceSchema) and (bare or "string" in list_types(one)):
                     yield _find_pointer(self._parameters, key)
-                elif isinstance(one, Text) and one.pattern and not searchable(one.pattern):
+                elif isinstance(one, String) and one.pattern and not is_supported_pattern(one.pattern):
                     yield _find_pattern_pointer(self._parameters, one.pattern)
 
     def _iter_members(self) -> Iterator[tuple[str | None, Node]]:
         """The members of all options; what others may be has no name."""
         for node in self._tool.argument_nodes:
             if isinstance(node, Object):
-                yield from node.members
-                yield None, node.others
+                yield from node.properties
+                yield None, node.additional
 
     def _list_leaves(self, node: Node) -> list[Node]:
-        return leaves(node, self._tool.definitions)
+        return expand_options(node, self._tool.definitions)
 
     def _iter_descendants(self, node: Node) -> Iterator[Node]:
         """A node and all that is in it."""
@@ -128,8 +128,8 @@ class _ToolAdapter:
             if one not in seen:
                 seen.add(one)
                 yield one
-                queue += [self._tool.definitions[one.name]] if isinstance(one, Named) else []
-                queue += inside(one)
+                queue += [self._tool.definitions[one.name]] if isinstance(one, SchemaReference) else []
+                queue += child_nodes(one)
 
     # what is read otherwise than it was meant
 
@@ -152,14 +152,14 @@ class _ToolAdapter:
             )
         if self._deep:
             known = {name: self._adapt_node(node, None) for name, node in offer.definitions.items()}
-            return replace(offer, root=either(kept), definitions=known)
-        return offer if tuple(made) == offer.argument_nodes else replace(offer, root=either(kept))
+            return replace(offer, root=union_nodes(kept), definitions=known)
+        return offer if tuple(made) == offer.argument_nodes else replace(offer, root=union_nodes(kept))
 
     def _adapt_option(self, node: Object) -> Node:
-        members = tuple((key, self._adapt_argument(key, one, (key,))) for key, one in node.members)
+        members = tuple((key, self._adapt_argument(key, one, (key,))) for key, one in node.properties)
         strange = [name for name, _ in self._iter_members() if name and name not in node.names]
-        others = self._adapt_argument(None, node.others, (*strange, UNKNOWN))
-        return object_(replace(node, members=members, others=others))
+        others = self._adapt_argument(None, node.additional, (*strange, UNKNOWN))
+        return simplify_object(replace(node, members=members, others=others))
 
     def _adapt_argument(self, key: str | None, node: Node, names: Sequence[str]) -> Node:
         """A node of the root, which the reader reads by what it knows of these names."""
@@ -204,38 +204,38 @@ class _ToolAdapter:
         if self._marks_text:
             taken = frozenset()
         made = [self._adapt_leaf(one, taken, kept) for one in kept]
-        return node if made == leaves else either(made)
+        return node if made == leaves else union_nodes(made)
 
     def _drop_unreadable_values(self, node: Node, read: Types) -> Node:
         """A node without the values that do not come back."""
-        if not isinstance(node, Exactly):
+        if not isinstance(node, Literals):
             return node
-        return Exactly(tuple(one for one in node.values if self._is_read_back(one, read)))
+        return Literals(tuple(one for one in node.values if self._is_read_back(one, read)))
 
     def _adapt_leaf(self, node: Node, taken: Types, leaves: Sequence[Node]) -> Node:
         match node:
-            case Exactly(()):
+            case Literals(()):
                 return Nothing()
-            case Text() if taken:
-                return UnambiguousText(node.least, node.most, node.pattern, node.format, taken)
+            case String() if taken:
+                return UnambiguousText(node.min_length, node.max_length, node.pattern, node.format, taken)
             case Object() if self._deep:
                 return self._adapt_object(node, [one for one in leaves if isinstance(one, Object)])
             case Array() if self._deep:
-                first = tuple(self._adapt_node(one, None) for one in node.first)
-                return replace(node, first=first, rest=self._adapt_node(node.rest, None))
+                first = tuple(self._adapt_node(one, None) for one in node.prefix_items)
+                return replace(node, first=first, rest=self._adapt_node(node.items, None))
         return node
 
     def _adapt_object(self, node: Object, every: Sequence[Object]) -> Node:
         """An object in another one; `every` are the objects that it may also be."""
 
         def member(key: str, inner: Node) -> Node:
-            nodes = [dict(one.members).get(key, one.others) for one in every]
+            nodes = [dict(one.properties).get(key, one.additional) for one in every]
             kinds = [list_types(leaf) for one in nodes for leaf in self._list_leaves(one)]
             types = frozenset[str]().union(*(some for some in kinds if some != ALL_TYPES))
             return self._adapt_node(inner, types if len(every) > 1 else None)
 
-        members = tuple((key, member(key, inner)) for key, inner in node.members)
-        return object_(replace(node, members=members))
+        members = tuple((key, member(key, inner)) for key, inner in node.properties)
+        return simplify_object(replace(node, members=members))
 
     def _is_read_back(self, value: str, types: Types) -> bool:
         """Whether the reader makes of a value what it is."""
@@ -244,7 +244,7 @@ class _ToolAdapter:
             if any((meant + one).find(one) < len(meant) for one in self._end_markers):
                 return False
             return self._marks_text or json.loads(cast(meant, types)) == meant
-        return self._states_types or same(json.loads(cast(value, types))) == same(meant)
+        return self._states_types or canonical_json(json.loads(cast(value, types))) == canonical_json(meant)
 
 
 def _states_types(body: spec.CallBody) -> bool:
@@ -260,7 +260,7 @@ def _list_default_types(body: spec.CallBody) -> Types:
 
 def _list_certain_types(node: Node) -> Types:
     """The kinds that must be read as such; of listed values, those are left that are."""
-    return frozenset() if isinstance(node, Exactly) else list_types(node)
+    return frozenset() if isinstance(node, Literals) else list_types(node)
 
 
 def _includes_type(types: Types, kind: str) -> bool:
@@ -313,7 +313,7 @@ def _find_pattern_pointer(root: Json, pattern: str) -> str:
             queue += [(f"{where}/{at}", one) for at, one in enumerate(node)]
         elif isinstance(node, dict):
             said = node.get("pattern")
-            if isinstance(said, str) and keywords.spelled(said) == pattern:
+            if isinstance(said, str) and keywords.escape_for_llguidance(said) == pattern:
                 return f"{where}/pattern"
             queue += [(f"{where}/{escape_token(name)}", one) for name, one in node.items()]
     return ""

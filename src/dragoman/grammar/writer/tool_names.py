@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from dragoman.errors import Unsupported
 from dragoman.grammar.lark_builder import LarkBuilder, quote_literal
-from dragoman.grammar.schema.nodes import Anything, Foreign, Node, Object
-from dragoman.grammar.schema.simplify import leaves
+from dragoman.grammar.schema.nodes import Anything, LlguidanceSchema, Node, Object
+from dragoman.grammar.schema.simplify import expand_options
 from dragoman.output import spec
 
 SLOT = re.compile(r"(\{\w+\})")
@@ -31,9 +31,9 @@ class ParsedTool:
     @property
     def argument_nodes(self) -> tuple[Node, ...]:
         """The objects that its arguments may be."""
-        every = leaves(self.root, self.definitions)
+        every = expand_options(self.root, self.definitions)
         plain = [Object() if isinstance(node, Anything) else node for node in every]
-        return tuple(node for node in plain if isinstance(node, Object | Foreign))
+        return tuple(node for node in plain if isinstance(node, Object | LlguidanceSchema))
 
 
 def list_argument_objects(offer: ParsedTool) -> list[Object]:

@@ -18,20 +18,20 @@ from dragoman.grammar.client.grammar_text import Worded, written
 from dragoman.grammar.client.text_syntax import Between
 from dragoman.grammar.lark_builder import ANY, LarkBuilder, join_alternatives, quote_literal
 from dragoman.grammar.regex.escape import escape_regex, marker_to_regex
-from dragoman.grammar.regex.exclude_markers import avoiding
-from dragoman.grammar.regex.full_match import searchable, searched
+from dragoman.grammar.regex.exclude_markers import exclude_markers
+from dragoman.grammar.regex.full_match import is_supported_pattern, to_full_match
 from dragoman.grammar.schema.nodes import (
     BOOLEAN,
     NULL,
     Anything,
     Array,
-    Either,
-    Exactly,
-    Foreign,
+    AnyOf,
+    Literals,
+    LlguidanceSchema,
     Node,
     Number,
     Object,
-    Text,
+    String,
 )
 from dragoman.grammar.writer.json_writer import JsonWriter
 from dragoman.output.arguments.cast import TYPE_ORDER
@@ -66,7 +66,7 @@ FORMATS = {
     "uuid": r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
     "uri": r"[a-z][a-z0-9+.\-]{1,15}:\/\/[a-zA-Z0-9.\-]{1,253}(?:\/[a-zA-Z0-9._~\-]{0,64}){0,16}",
 }
-TextualNode: TypeAlias = Text | Exactly | Worded
+TextualNode: TypeAlias = String | Literals | Worded
 ALL_TYPES: Types = frozenset(TYPE_ORDER) | STRING
 # texts that are read as a value of this kind where a text is allowed too, and how they begin
 BLANK = r"\s\x1c-\x1f"
@@ -84,27 +84,27 @@ FIRST_CHARACTERS = {
 
 
 @dataclass(frozen=True)
-class UnambiguousText(Text):
+class UnambiguousText(String):
     """A text that is none of those which are read as a value of these kinds."""
 
     excluded_types: Types = ANY_KIND
 
 
-def build_text_regex(node: Text) -> str:
+def build_text_regex(node: String) -> str:
     """The regular expression of a text that stands between marks of its own."""
     return build_bare_regex(node) + (
         exclude_types(node.excluded_types) if isinstance(node, UnambiguousText) else ""
     )
 
 
-def build_bare_regex(node: Text) -> str:
+def build_bare_regex(node: String) -> str:
     """The same of any, whatever it may be read as."""
     parts = []
-    if node.least or node.most is not None:
-        most = "" if node.most is None else node.most
-        parts.append(f"/(?s:.{{{node.least},{most}}})/")
-    if node.pattern is not None and searchable(node.pattern):
-        parts.append(f"/{searched(node.pattern)}/")
+    if node.min_length or node.max_length is not None:
+        most = "" if node.max_length is None else node.max_length
+        parts.append(f"/(?s:.{{{node.min_length},{most}}})/")
+    if node.pattern is not None and is_supported_pattern(node.pattern):
+        parts.append(f"/{to_full_match(node.pattern)}/")
     if node.format is not None:
         parts.append(f"/{FORMATS[node.format]}/")
     return " & ".join(parts) or ANY
@@ -133,9 +133,9 @@ def exclude_types(kinds: Types, ends: str | None = None) -> str:
     return found
 
 
-def cannot_be_empty(node: Text) -> bool:
+def cannot_be_empty(node: String) -> bool:
     """Whether a text cannot be empty; what only a pattern could tell is taken for it."""
-    return bool(node.least) or node.pattern is not None or node.format is not None
+    return bool(node.min_length) or node.pattern is not None or node.format is not None
 
 
 def write_text_until(
@@ -154,13 +154,13 @@ def write_text_until(
     tokens = [mark for mark in closes if not lark.is_plain_text(mark)]
     counted = body != ANY
     # a text ends at the first of its marks, even where it is too short then
-    body += avoiding((*banned, *tokens, *(letters if counted else ())), counted=counted)
+    body += exclude_markers((*banned, *tokens, *(letters if counted else ())), length_bounded=counted)
     found = []
     if letters:
         inner = lark.add_terminal(body, "TEXT")
         found.append(lark.add_text_up_to(f"/(?:{'|'.join(map(marker_to_regex, letters))})/", inner))
     if tokens:
-        body += "" if counted else avoiding(letters, counted=False)
+        body += "" if counted else exclude_markers(letters, length_bounded=False)
         inner = lark.add_terminal(f"{body} & /(?s:.+)/", "TEXT")
         found.append(f"{inner}{'' if some else '?'} {lark.write_any_marker(tokens)}")
     return join_alternatives(found)
@@ -189,21 +189,21 @@ class TaggedValueWriter:
                 continue
             seen.add(one)
             match one:
-                case Either():
+                case AnyOf():
                     queue += one.options
                 case Worded() if one.pattern is not None:
-                    texts.append(Text(pattern=one.pattern))
-                case Text() | Worded():
+                    texts.append(String(pattern=one.pattern))
+                case String() | Worded():
                     texts.append(one)
                 case Anything():
-                    texts.append(Text())
-                case Exactly():
+                    texts.append(String())
+                case Literals():
                     said = tuple(value for value in one.values if value.startswith('"'))
                     rest = tuple(value for value in one.values if not value.startswith('"'))
-                    texts += [Exactly(said)] if said else []
-                    others += [Exactly(rest)] if rest else []
-                case Foreign() if "string" in list_types(one):
-                    texts.append(Text())
+                    texts += [Literals(said)] if said else []
+                    others += [Literals(rest)] if rest else []
+                case LlguidanceSchema() if "string" in list_types(one):
+                    texts.append(String())
                 case _:
                     others.append(one)
         return texts, others
@@ -223,7 +223,7 @@ class TaggedValueWriter:
     ) -> str:
         if isinstance(node, Worded):
             return self._write_grammar_text(node, closes)
-        if isinstance(node, Exactly):
+        if isinstance(node, Literals):
             said = join_alternatives(
                 self._write_literal(json.loads(value)) for value in node.values
             )
@@ -249,7 +249,7 @@ class TaggedValueWriter:
         return f"({before} {quote_literal(value)} {after})"
 
     def _exclude_other_types(
-        self, node: Text, others: Sequence[Node], closes: Sequence[str] = ()
+        self, node: String, others: Sequence[Node], closes: Sequence[str] = ()
     ) -> str:
         """What sees to it that a text is not read as something else."""
         taken = node.excluded_types if isinstance(node, UnambiguousText) else ANY_KIND
@@ -270,7 +270,7 @@ class TaggedValueWriter:
     def _write_cdata(self, node: TextualNode, closes: Sequence[str], others: Sequence[Node]) -> str:
         """A text in a section of its own, which may hold every mark but the section's end."""
         start, end = CDATA
-        if isinstance(node, Exactly):
+        if isinstance(node, Literals):
             said = join_alternatives(quote_literal(json.loads(value)) for value in node.values)
             inner = f"{said} {quote_literal(end)}"
         elif isinstance(node, Worded):
@@ -291,7 +291,7 @@ class TaggedValueWriter:
 def list_types(node: Node) -> Types:
     """The kinds that a value may be of; of a node with options, see each."""
     match node:
-        case Text() | Worded():
+        case String() | Worded():
             return STRING
         case Number():
             return frozenset({"integer" if node.integer else "number"})
@@ -299,9 +299,9 @@ def list_types(node: Node) -> Types:
             return frozenset({"object"})
         case Array():
             return frozenset({"array"})
-        case Exactly():
+        case Literals():
             return frozenset(json_type(json.loads(value)) for value in node.values)
-        case Foreign():
+        case LlguidanceSchema():
             return read_parameter_schema(json.loads(node.schema)).types or ALL_TYPES
     return ALL_TYPES
 
@@ -321,7 +321,7 @@ def _list_unrestricted_types(node: Node) -> Types:
             return list_types(node) | {"integer"}
         case Object() | Array() if node in (Object(), Array()):
             return list_types(node)
-        case Exactly():
+        case Literals():
             whole = (NULL, BOOLEAN)
             return frozenset().union(
                 *(list_types(one) for one in whole if set(one.values) <= set(node.values))

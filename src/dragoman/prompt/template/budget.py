@@ -39,12 +39,12 @@ from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from markupsafe import Markup
 from msgspec import Struct
 
-Known: TypeAlias = Mapping[int, int]
+KnownSizes: TypeAlias = Mapping[int, int]
 
-PORTION = 2_000  # steps between two looks at the clock
-WIDTH = 1_000  # widest padding that a format may ask for
-BITS = 4_096  # largest whole number
-ITEM = 64  # bytes that an item of a list is counted as
+FUEL = 2_000  # steps between two looks at the clock
+MAX_PADDING = 1_000  # widest padding that a format may ask for
+MAX_BITS = 4_096  # largest whole number
+ITEM_BYTES = 64  # bytes that an item of a list is counted as
 
 SCALARS = frozenset({int, float, bool, type(None)})
 PERCENT = re.compile(r"%(?:\([^)]*\))?[-+ #0]*(\*|\d*)(?:\.(\*|\d*))?")
@@ -60,77 +60,77 @@ class RenderLimits(Struct, frozen=True, kw_only=True):
 
     seconds: float = 0.7
     steps: int = 4_000_000
-    least: int = 1 << 20  # characters that every prompt may have
-    times: int = 16  # how much longer a prompt may be than what went in
-    ceiling: int = 64 << 20
-    room: int = 96 << 20  # bytes made on the way
-    churn: int = 256  # more of those for each character that went in
+    min_text: int = 1 << 20  # characters that every prompt may have
+    growth: int = 16  # how much longer a prompt may be than what went in
+    max_text: int = 64 << 20
+    memory: int = 96 << 20  # bytes made on the way
+    memory_growth: int = 256  # more of those for each character that went in
 
 
 DEFAULT_LIMITS = RenderLimits()
 
 
-def weight(text: str) -> int:
+def size_in_bytes(text: str) -> int:
     return len(text) if text.isascii() else 4 * len(text)
 
 
 class RenderBudget:
     """What is left, and the bounded operations."""
 
-    __slots__ = ("_ends", "_steps", "fuel", "known", "most", "room")
+    __slots__ = ("_deadline", "_steps", "fuel", "known_sizes", "max_text", "memory")
 
     def __init__(
-        self, limits: RenderLimits = DEFAULT_LIMITS, size: int = 0, known: Known | None = None
+        self, limits: RenderLimits = DEFAULT_LIMITS, size: int = 0, known_sizes: KnownSizes | None = None
     ) -> None:
-        self.known: Known = known or {}
-        self.most = min(limits.least + limits.times * size, limits.ceiling)
-        self.room = limits.room + limits.churn * size
-        self.fuel = PORTION
+        self.known_sizes: KnownSizes = known_sizes or {}
+        self.max_text = min(limits.min_text + limits.growth * size, limits.max_text)
+        self.memory = limits.memory + limits.memory_growth * size
+        self.fuel = FUEL
         self._steps = limits.steps
-        self._ends = time.thread_time() + limits.seconds
+        self._deadline = time.thread_time() + limits.seconds
 
     def tick(self, steps: int = 1) -> bool:
         """Pay for steps; always true, so that it can stand in a condition."""
         self.fuel -= steps
         if self.fuel < 0:
-            self._short()
+            self._refill()
         return True
 
     def spend(self, size: int) -> None:
         """Pay for text or lists of so many bytes."""
-        self.room -= size
+        self.memory -= size
         self.fuel -= 1 + (size >> 8)
-        if self.fuel < 0 or self.room < 0:
-            self._short()
+        if self.fuel < 0 or self.memory < 0:
+            self._refill()
 
-    def _short(self) -> None:
+    def _refill(self) -> None:
         """Something ran out: look whether there is more."""
-        if self.room < 0:
+        if self.memory < 0:
             raise OverBudget("it needs too much memory")
-        self._steps -= PORTION - self.fuel
+        self._steps -= FUEL - self.fuel
         if self._steps < 0:
             raise OverBudget("it takes too many steps")
-        if time.thread_time() > self._ends:
+        if time.thread_time() > self._deadline:
             raise OverBudget("it takes too long")
-        self.fuel = PORTION
+        self.fuel = FUEL
 
-    def fits(self, length: int) -> None:
+    def check_length(self, length: int) -> None:
         """Is a text of this length allowed?"""
-        if length > self.most:
+        if length > self.max_text:
             raise OverBudget("it makes a text that is too long")
 
     # Writing
 
-    def out(self, value: Any) -> str:
+    def write(self, value: Any) -> str:
         """A value as it is written into the prompt."""
-        text = value if type(value) is str else self.text(value)
-        self.room -= len(text) if text.isascii() else 4 * len(text)
+        text = value if type(value) is str else self.to_text(value)
+        self.memory -= len(text) if text.isascii() else 4 * len(text)
         self.fuel -= 1
-        if self.fuel < 0 or self.room < 0:
-            self._short()
+        if self.fuel < 0 or self.memory < 0:
+            self._refill()
         return text
 
-    def text(self, value: Any) -> str:
+    def to_text(self, value: Any) -> str:
         """A value as text, if it has one of bounded length."""
         if isinstance(value, str):
             return str(value)
@@ -138,14 +138,14 @@ class RenderBudget:
             return str(value)
         self.measure(value)
         text = str(value)
-        self.spend(weight(text))
+        self.spend(size_in_bytes(text))
         return text
 
     def measure(self, value: Any) -> int:
         """About how long a value is when it is written down; bounded, whatever it holds."""
         total, seen = 0, 0
         stack: list[Any] = [value]
-        known, most = self.known, self.most
+        known, most = self.known_sizes, self.max_text
         while stack:
             item = stack.pop()
             seen += 1
@@ -168,42 +168,42 @@ class RenderBudget:
 
     def concat(self, parts: Iterable[Any]) -> str:
         """What `~` does."""
-        texts = [part if type(part) is str else self.text(part) for part in parts]
+        texts = [part if type(part) is str else self.to_text(part) for part in parts]
         return cast("str", self.sum(tuple(texts)))
 
     def join(self, between: str, values: Any) -> str:
         values = self.listed(values)
         if not all(type(value) is str for value in values):
-            values = [self.text(value) for value in values]
+            values = [self.to_text(value) for value in values]
         length = sum(map(len, values)) + len(between) * len(values)
-        self.fits(length)
+        self.check_length(length)
         self.spend(length)
         return between.join(values)
 
     def replace(self, text: str, old: str, new: str, count: int = -1) -> str:
         found = text.count(old)
         length = len(text) + (found if count < 0 else min(found, count)) * len(new)
-        self.fits(length)
+        self.check_length(length)
         self.spend(length)
         return text.replace(old, new, count)
 
-    def percent(self, text: str, values: Any) -> str:
+    def format_percent(self, text: str, values: Any) -> str:
         """What `%` does to a text: no padding that is too wide, no sizes from the values."""
         slots = 0
         for width in PERCENT.findall(text):
             slots += 1
-            if "*" in width or any(part and int(part[:9]) > WIDTH for part in width):
+            if "*" in width or any(part and int(part[:9]) > MAX_PADDING for part in width):
                 raise OverBudget("it asks for padding that is too wide")
-        length = len(text) + slots * (WIDTH + 2 * self.measure(values))
-        self.fits(length)
+        length = len(text) + slots * (MAX_PADDING + 2 * self.measure(values))
+        self.check_length(length)
         self.spend(length)
         return str(text % values)
 
     # Lists, comparing, cutting
 
-    def new(self, value: Any) -> Any:
+    def charge_new(self, value: Any) -> Any:
         """Pay for a list, tuple or dict that the template wrote down."""
-        self.spend(ITEM + ITEM * len(value))
+        self.spend(ITEM_BYTES + ITEM_BYTES * len(value))
         return value
 
     def flat(self, value: Any) -> Any:
@@ -229,7 +229,7 @@ class RenderBudget:
     def paced(self, values: Iterable[Any]) -> Iterator[Any]:
         """Each value, paid for."""
         for value in values:
-            self.spend(ITEM // 2)
+            self.spend(ITEM_BYTES // 2)
             yield value
 
     def cut(self, value: Any, where: slice) -> Any:
@@ -238,7 +238,7 @@ class RenderBudget:
             length = len(range(*where.indices(len(value))))
             self.spend(length if value.isascii() else 4 * length)
         elif isinstance(value, (list, tuple)):
-            self.spend(ITEM + 8 * len(range(*where.indices(len(value)))))
+            self.spend(ITEM_BYTES + 8 * len(range(*where.indices(len(value)))))
         return value[where]
 
     # Arithmetic
@@ -246,10 +246,10 @@ class RenderBudget:
     def add(self, left: Any, right: Any) -> Any:
         if isinstance(left, str) and isinstance(right, str):
             length = len(left) + len(right)
-            self.fits(length)
+            self.check_length(length)
             self.spend(length if left.isascii() and right.isascii() else 4 * length)
         elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-            self.spend(ITEM + 8 * (len(left) + len(right)))
+            self.spend(ITEM_BYTES + 8 * (len(left) + len(right)))
         return left + right
 
     def sum(self, parts: tuple[Any, ...]) -> Any:
@@ -259,8 +259,8 @@ class RenderBudget:
             if type(part) is not str:
                 return functools.reduce(self.add, parts)
             length += len(part)
-        if length > self.most:
-            self.fits(length)
+        if length > self.max_text:
+            self.check_length(length)
         text = "".join(parts)
         self.spend(length if text.isascii() else 4 * length)
         return text
@@ -270,8 +270,8 @@ class RenderBudget:
             if not isinstance(times, int):
                 continue
             if isinstance(value, str):
-                self.fits(len(value) * times)
-                self.spend(max(weight(value) * times, 0))
+                self.check_length(len(value) * times)
+                self.spend(max(size_in_bytes(value) * times, 0))
             elif isinstance(value, (list, tuple)):
                 self.spend(max(8 * len(value) * times, 0))
             elif isinstance(value, int):
@@ -285,11 +285,11 @@ class RenderBudget:
 
     def modulo(self, left: Any, right: Any) -> Any:
         if isinstance(left, str):
-            return self.percent(left, right)
+            return self.format_percent(left, right)
         return left % right
 
     def _small(self, bits: int) -> None:
-        if bits > BITS:
+        if bits > MAX_BITS:
             raise OverBudget("it makes a number that is too large")
         self.tick(1)
 
@@ -306,13 +306,13 @@ class RenderBudget:
         if name not in METHODS.get(type(owner), ()):
             raise SecurityError(f"the method {name} cannot be used in a template")
         if name in CHANGING:
-            if id(owner) in self.known:
+            if id(owner) in self.known_sizes:
                 raise SecurityError("a template cannot change what it was given")
             if name == "extend":
                 args = tuple(map(self.listed, args))
-            self.spend(ITEM + ITEM * sum(len(arg) for arg in args if hasattr(arg, "__len__")))
+            self.spend(ITEM_BYTES + ITEM_BYTES * sum(len(arg) for arg in args if hasattr(arg, "__len__")))
         elif name == "copy":
-            self.spend(ITEM * (1 + len(owner)))
+            self.spend(ITEM_BYTES * (1 + len(owner)))
         elif name in COMPARING:
             self.flat(owner)
         for arg in args:
@@ -330,20 +330,20 @@ class RenderBudget:
             case "replace", (str(), str(), *_):
                 return self.replace(str(text), *args, **kwargs)
             case (("center" | "ljust" | "rjust" | "zfill"), (int(width), *_)):
-                self.fits(width)
+                self.check_length(width)
                 self.spend(max(4 * width, 0))
             case "expandtabs", _:
                 size = args[0] if args else kwargs.get("tabsize", 8)
-                self.fits(len(text) + text.count("\t") * size)
+                self.check_length(len(text) + text.count("\t") * size)
                 self.spend(len(text) + text.count("\t") * size)
             case (("split" | "rsplit" | "splitlines"), _):
                 by = args[0] if name != "splitlines" and args else kwargs.get("sep")
                 pieces = text.count(by) if isinstance(by, str) and by else len(text) // 2
-                self.spend(weight(text) + ITEM * (1 + pieces))
+                self.spend(size_in_bytes(text) + ITEM_BYTES * (1 + pieces))
             case _ if name in READING:
                 self.tick(1 + (len(text) >> 8))
             case _:
-                self.spend(weight(text))
+                self.spend(size_in_bytes(text))
         return getattr(text, name)(*args, **kwargs)
 
 

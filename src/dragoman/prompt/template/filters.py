@@ -21,7 +21,7 @@ from jinja2.tests import TESTS as STOCK_TESTS
 from jinja2.utils import Namespace
 from markupsafe import Markup, escape
 
-from dragoman.prompt.template.budget import ITEM, OverBudget, RenderBudget
+from dragoman.prompt.template.budget import ITEM_BYTES, OverBudget, RenderBudget
 
 Call: TypeAlias = Callable[..., Any]
 
@@ -41,7 +41,7 @@ class RenderContext(Context):
 def _text_filter(change: Callable[[str], str]) -> Call:
     @pass_context
     def apply(context: RenderContext, value: Any) -> str:
-        text = context.budget.text(value)
+        text = context.budget.to_text(value)
         context.budget.spend(3 * len(text))
         return change(text)
 
@@ -50,7 +50,7 @@ def _text_filter(change: Callable[[str], str]) -> Call:
 
 @pass_context
 def trim(context: RenderContext, value: Any, chars: str | None = None) -> str:
-    text = value if type(value) is str else context.budget.text(value)
+    text = value if type(value) is str else context.budget.to_text(value)
     found = text.strip(chars)
     if found is not text:
         context.budget.spend(len(text) if text.isascii() else 4 * len(text))
@@ -59,18 +59,18 @@ def trim(context: RenderContext, value: Any, chars: str | None = None) -> str:
 
 @pass_context
 def string(context: RenderContext, value: Any) -> str:
-    return value if isinstance(value, Markup) else context.budget.text(value)
+    return value if isinstance(value, Markup) else context.budget.to_text(value)
 
 
 @pass_context
 def safe(context: RenderContext, value: Any) -> Markup:
-    return Markup(context.budget.text(value))  # noqa: S704  (the prompt is no web page)
+    return Markup(context.budget.to_text(value))  # noqa: S704  (the prompt is no web page)
 
 
 @pass_context
 def escaped(context: RenderContext, value: Any) -> Markup:
-    text = context.budget.text(value)
-    context.budget.fits(5 * len(text))
+    text = context.budget.to_text(value)
+    context.budget.check_length(5 * len(text))
     context.budget.spend(5 * len(text))
     return escape(text)
 
@@ -79,7 +79,7 @@ def escaped(context: RenderContext, value: Any) -> Markup:
 def replace(
     context: RenderContext, value: Any, old: Any, new: Any, count: int | None = None
 ) -> str:
-    text = context.budget.text
+    text = context.budget.to_text
     times = -1 if count is None else count
     return context.budget.replace(text(value), text(old), text(new), times)
 
@@ -92,22 +92,22 @@ def join(
     items = budget.listed(value)
     if attribute is not None:
         items = list(map(stock.make_attrgetter(context.environment, attribute), items))
-    return budget.join(budget.text(d), items)
+    return budget.join(budget.to_text(d), items)
 
 
 @pass_context
 def format_(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> str:
-    return context.budget.percent(context.budget.text(value), kwargs or args)
+    return context.budget.format_percent(context.budget.to_text(value), kwargs or args)
 
 
 @pass_context
 def indent(
     context: RenderContext, s: Any, width: int | str = 4, first: bool = False, blank: bool = False
 ) -> str:
-    text = context.budget.text(s)
+    text = context.budget.to_text(s)
     wide = len(width) if isinstance(width, str) else max(width, 0)
     length = len(text) + (1 + len(text.splitlines())) * wide
-    context.budget.fits(length)
+    context.budget.check_length(length)
     context.budget.spend(4 * length)
     return stock.do_indent(text, width, first, blank)
 
@@ -131,7 +131,7 @@ def tojson(
     extra += len(indent) if isinstance(indent, str) else abs(indent or 0)
     if extra > 64:
         raise OverBudget("it asks for padding that is too wide")
-    budget.fits(length * (1 + extra // 4))
+    budget.check_length(length * (1 + extra // 4))
     text = json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -145,8 +145,8 @@ def tojson(
 
 @pass_context
 def fromjson(context: RenderContext, value: Any) -> Any:
-    text = context.budget.text(value)
-    context.budget.spend(ITEM * len(text))
+    text = context.budget.to_text(value)
+    context.budget.spend(ITEM_BYTES * len(text))
     return json.loads(text)
 
 
@@ -161,7 +161,7 @@ def _whole(original: Call, environment: bool = False) -> Call:
         budget = context.budget
         items = value if isinstance(value, dict) else budget.listed(value)
         budget.flat(items)
-        budget.spend(ITEM * len(items))
+        budget.spend(ITEM_BYTES * len(items))
         if environment:
             return original(context.environment, items, *args, **kwargs)
         return original(items, *args, **kwargs)
@@ -318,7 +318,7 @@ def _counting(original: Call) -> Call:
 def _cased(original: Callable[[str], bool]) -> Call:
     @pass_context
     def apply(context: RenderContext, value: Any) -> bool:
-        return original(context.budget.text(value))
+        return original(context.budget.to_text(value))
 
     return apply
 

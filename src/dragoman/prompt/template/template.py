@@ -32,7 +32,7 @@ from jinja2.utils import Namespace
 from msgspec import Struct
 
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
-from dragoman.prompt.template.budget import METHODS, NUMBER, WIDTH, OverBudget, RenderBudget
+from dragoman.prompt.template.budget import METHODS, NUMBER, MAX_PADDING, OverBudget, RenderBudget
 from dragoman.prompt.template.filters import (
     FILTERS,
     GLOBALS,
@@ -45,8 +45,8 @@ from dragoman.prompt.template.jinja_codegen import BudgetCodeGenerator
 log = logging.getLogger("dragoman.template")
 
 TOO_COSTLY = "template_too_costly"
-LONGEST = 256 * 1024  # characters of a template
-ALONE: tuple[type[nodes.Node], ...] = (
+MAX_SOURCE = 256 * 1024  # characters of a template
+FORBIDDEN_NODES: tuple[type[nodes.Node], ...] = (
     nodes.Extends,
     nodes.Include,
     nodes.Import,
@@ -57,11 +57,11 @@ ALONE: tuple[type[nodes.Node], ...] = (
 LOOP = (
     "index index0 revindex revindex0 first last length depth depth0 previtem nextitem cycle changed"
 )
-OF_LOOPS = frozenset(LOOP.split())
-OF_DICTS = frozenset(dir(dict))
-FUNCTIONS = frozenset(GLOBALS.values())
-CUTTING = frozenset({"split", "rsplit", "replace", "partition", "rpartition", "removeprefix"})
-FOLDING = frozenset({"lower", "upper", "capitalize", "title", "casefold", "swapcase"})
+LOOP_ATTRIBUTES = frozenset(LOOP.split())
+DICT_ATTRIBUTES = frozenset(dir(dict))
+CALLABLE_FUNCTIONS = frozenset(GLOBALS.values())
+SPLITTING = frozenset({"split", "rsplit", "replace", "partition", "rpartition", "removeprefix"})
+CASE_CHANGING = frozenset({"lower", "upper", "capitalize", "title", "casefold", "swapcase"})
 
 # What the prompt room itself sets: never the client's to say
 _RESERVED = (
@@ -103,13 +103,13 @@ class BoundedFormatter(SandboxedFormatter):
     budget: RenderBudget
 
     def format_field(self, value: Any, format_spec: str) -> Any:
-        if any(int(number[:9]) > WIDTH for number in NUMBER.findall(format_spec)):
+        if any(int(number[:9]) > MAX_PADDING for number in NUMBER.findall(format_spec)):
             raise OverBudget("it asks for padding that is too wide")
         if isinstance(value, (list, tuple, dict)):
-            value = self.budget.text(value)
-        found = super().format_field(value, format_spec)
-        self.budget.spend(len(found))
-        return found
+            value = self.budget.to_text(value)
+        text = super().format_field(value, format_spec)
+        self.budget.spend(len(text))
+        return text
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
         if conversion is not None:
@@ -127,11 +127,11 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         kind = type(obj)
-        if kind is dict and attribute not in OF_DICTS:
+        if kind is dict and attribute not in DICT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if attribute in METHODS.get(kind, ()):
             return FormatMethod(obj) if attribute == "format" else getattr(obj, attribute)
-        if kind is LoopContext and attribute in OF_LOOPS:
+        if kind is LoopContext and attribute in LOOP_ATTRIBUTES:
             return getattr(obj, attribute)
         if kind is Namespace or isinstance(obj, Undefined):
             return super().getattr(obj, attribute)
@@ -156,7 +156,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             return budget.method(obj, args, kwargs)
         if kind is FormatMethod:
             return self._format(budget, obj.text, args, kwargs)
-        if kind is not Macro and not _callable(obj, kind):
+        if kind is not Macro and not _is_callable(obj, kind):
             raise SecurityError("a value that is no function was called")
         if kind is not Macro:
             budget.spend(512)
@@ -169,15 +169,15 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
     ) -> str:
         formatter = BoundedFormatter(self)
         formatter.budget = budget
-        found = formatter.vformat(text, args, kwargs)
-        budget.fits(len(found))
-        budget.spend(len(found))
-        return type(text)(found)
+        result = formatter.vformat(text, args, kwargs)
+        budget.check_length(len(result))
+        budget.spend(len(result))
+        return type(text)(result)
 
 
-def _callable(obj: Any, kind: type) -> bool:
+def _is_callable(obj: Any, kind: type) -> bool:
     if kind is types.FunctionType or kind is type:
-        return obj in FUNCTIONS
+        return obj in CALLABLE_FUNCTIONS
     if kind is types.MethodType:
         return type(obj.__self__) is LoopContext
     return kind is LoopContext or isinstance(obj, Undefined)
@@ -185,15 +185,15 @@ def _callable(obj: Any, kind: type) -> bool:
 
 def make_sandbox() -> TemplateSandbox:
     """The one factory of template environments."""
-    made = TemplateSandbox(
+    sandbox = TemplateSandbox(
         trim_blocks=True,
         lstrip_blocks=True,
         optimized=False,
         cache_size=0,
         extensions=["jinja2.ext.loopcontrols", GenerationTag],
     )
-    made.filters, made.tests, made.globals = dict(FILTERS), dict(TESTS), dict(GLOBALS)
-    return made
+    sandbox.filters, sandbox.tests, sandbox.globals = dict(FILTERS), dict(TESTS), dict(GLOBALS)
+    return sandbox
 
 
 # Templates
@@ -202,12 +202,12 @@ def make_sandbox() -> TemplateSandbox:
 class TemplateFacts(Struct, frozen=True, kw_only=True):
     """What can be read off a template without rendering it."""
 
-    reads: frozenset[str]  # variables that it takes from outside
-    inputs: tuple[str, ...]  # those that a client may set and that it never sets itself
+    variables: frozenset[str]  # variables that it takes from outside
+    client_variables: tuple[str, ...]  # those that a client may set and that it never sets itself
     words: frozenset[str]  # strings and field names in its code
     literals: frozenset[str]  # every text that it can write by itself
-    cuts: frozenset[str]  # texts at which it cuts what it is given
-    folds: bool  # changes upper and lower case
+    separators: frozenset[str]  # texts at which it cuts what it is given
+    changes_case: bool  # changes upper and lower case
 
 
 class ChatTemplate:
@@ -215,17 +215,17 @@ class ChatTemplate:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        if len(source) > LONGEST:
+        if len(source) > MAX_SOURCE:
             raise ModelBroken("The model's chat template is too long.")
         environment = make_sandbox()
         try:
             tree = environment.parse(source)
-            if any(isinstance(node, ALONE) for node in tree.find_all(nodes.Stmt)):
+            if any(isinstance(node, FORBIDDEN_NODES) for node in tree.find_all(nodes.Stmt)):
                 raise ModelBroken("The model's chat template needs other templates.")
-            self.facts = _facts(tree)
+            self.facts = _read_facts(tree)
             self._code: Code = environment.from_string(source)
         except TemplateSyntaxError as error:
-            said = _plain_words(error.message or "syntax error")
+            said = _clean_message(error.message or "syntax error")
             raise ModelBroken(
                 f"The model's chat template is malformed in line {error.lineno}: {said}"
             ) from None
@@ -248,18 +248,18 @@ class ChatTemplate:
                 f"The model's chat template refuses this conversation: {said}", param="messages"
             ) from None
         except OverBudget as error:
-            raise _rejected(f"was stopped: {error}", TOO_COSTLY) from None
+            raise _template_error(f"was stopped: {error}", TOO_COSTLY) from None
         except RecursionError:
-            raise _rejected("was stopped: it calls itself too deeply", TOO_COSTLY) from None
+            raise _template_error("was stopped: it calls itself too deeply", TOO_COSTLY) from None
         except TemplateError as error:
-            said = _plain_words(error.message or "it gave no reason")
-            raise _rejected(f"failed{self._line(error)}: {said}") from None
+            said = _clean_message(error.message or "it gave no reason")
+            raise _template_error(f"failed{self._locate(error)}: {said}") from None
         except Exception as error:
             log.debug("a chat template failed", exc_info=error)
-            raise _rejected(f"failed on this conversation{self._line(error)}") from None
+            raise _template_error(f"failed on this conversation{self._locate(error)}") from None
 
     def _run(self, context: RenderContext, budget: RenderBudget) -> str:
-        pieces, length, most = [], 0, budget.most
+        pieces, length, most = [], 0, budget.max_text
         for piece in self._code.root_render_func(context):
             length += len(piece)
             if length > most:
@@ -267,7 +267,7 @@ class ChatTemplate:
             pieces.append(piece)
         return "".join(pieces)
 
-    def _line(self, error: BaseException) -> str:
+    def _locate(self, error: BaseException) -> str:
         """Where in the template it happened."""
         trace, line = error.__traceback__, 0
         while trace is not None:
@@ -276,14 +276,14 @@ class ChatTemplate:
             trace = trace.tb_next
         return f" in line {line}" if line else ""
 
-    def check_variables(self, chosen: Mapping[str, Any]) -> None:
+    def check_variables(self, variables: Mapping[str, Any]) -> None:
         """Refuse variables that are not the client's to set, or that the template never reads."""
-        for name in chosen:
+        for name in variables:
             where = f"chat_template_kwargs.{name}"
             if name in RESERVED_VARIABLES or name in GLOBALS or name.startswith("_"):
                 raise BadRequest(f"`{name}` cannot be set by a request.", param=where)
-            if name not in self.facts.reads:
-                known = ", ".join(self.facts.inputs) or "none"
+            if name not in self.facts.variables:
+                known = ", ".join(self.facts.client_variables) or "none"
                 raise Unsupported(
                     f"This model's chat template does not read `{name}`. It reads: {known}.",
                     param=where,
@@ -295,32 +295,32 @@ def compile_template(source: str) -> ChatTemplate:
     return ChatTemplate(source)
 
 
-def _rejected(what: str, code: str | None = None) -> TemplateRejected:
+def _template_error(what: str, code: str | None = None) -> TemplateRejected:
     return TemplateRejected(f"The model's chat template {what}.", param="messages", code=code)
 
 
-def _plain_words(message: str) -> str:
+def _clean_message(message: str) -> str:
     """A message of jinja2 without names of classes."""
     return re.sub(r"[\w.]+\.(\w+) object", r"\1 object", message)[:500].rstrip(".")
 
 
-def _facts(tree: nodes.Template) -> TemplateFacts:
+def _read_facts(tree: nodes.Template) -> TemplateFacts:
     strings = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
     fields = {node.attr for node in tree.find_all(nodes.Getattr)}
     names = {node.name for node in tree.find_all(nodes.Name) if node.ctx != "load"}
     reads = frozenset(meta.find_undeclared_variables(tree))
     used = fields | {node.name for node in tree.find_all(nodes.Filter)}
     return TemplateFacts(
-        reads=reads,
-        inputs=tuple(sorted(reads - RESERVED_VARIABLES - names)),
+        variables=reads,
+        client_variables=tuple(sorted(reads - RESERVED_VARIABLES - names)),
         words=frozenset(strings | fields),
         literals=frozenset(strings | {node.data for node in tree.find_all(nodes.TemplateData)}),
-        cuts=frozenset(_cuts(tree, strings)),
-        folds=not FOLDING.isdisjoint(used),
+        separators=frozenset(_find_separators(tree, strings)),
+        changes_case=not CASE_CHANGING.isdisjoint(used),
     )
 
 
-def _cuts(tree: nodes.Template, strings: set[str]) -> Iterator[str]:
+def _find_separators(tree: nodes.Template, strings: set[str]) -> Iterator[str]:
     """What the template cuts text at; every string it has, where it says so with a variable."""
     calls = [
         (node.node.attr, node.args)
@@ -328,7 +328,7 @@ def _cuts(tree: nodes.Template, strings: set[str]) -> Iterator[str]:
         if isinstance(node.node, nodes.Getattr)
     ]
     calls += [(node.name, node.args) for node in tree.find_all(nodes.Filter)]
-    for arg in (arg for name, args in calls if name in CUTTING for arg in args):
+    for arg in (arg for name, args in calls if name in SPLITTING for arg in args):
         if not isinstance(arg, nodes.Const):
             yield from filter(None, strings)
         elif isinstance(arg.value, str) and arg.value:
