@@ -37,7 +37,7 @@ def read(
     parser = OutputParser("hermes_json", "think", tools=TOOLS, inside=False)
     job = Job(id="x", prompt="", logprobs=0, sampling=Sampling(max_tokens=limit))
     text = Detokenizer(BYTES.pieces, BYTES.control, stops)
-    reader = ChatReader(0, job, text, ReaderOptions(parser, tell=tell), first=True)
+    reader = ChatReader(0, job, text, ReaderOptions(parser, include_reasoning=tell), first=True)
     whole = Completion()
     for step in steps:
         for delta in reader.feed(step):
@@ -230,7 +230,7 @@ def as_tokens(text: str, speech: OutputFormat, known: ByteTokenizer) -> Choice:
         0,
         Job(id="x", prompt=""),
         Detokenizer(known.pieces, known.control - shown),
-        ReaderOptions(parser, shown=shown - speech.find_visible_marker_tokens(known)),
+        ReaderOptions(parser, parser_only_tokens=shown - speech.find_visible_marker_tokens(known)),
         first=True,
     )
     whole = Completion()

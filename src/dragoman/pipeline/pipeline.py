@@ -329,7 +329,7 @@ def make_recorder(plan: Plan) -> ReplayRecorder | None:
 def record_delta(notes: ReplayRecorder, delta: Delta, reader: Reader) -> None:
     notes.add(delta)
     if delta.finish is not None:
-        notes.finish(delta.choice, reader.said, reader.given)
+        notes.finish(delta.choice, reader.exact_ids, reader.generated_call_ids)
 
 
 def make_readers(plan: Plan) -> list[Reader]:
@@ -368,7 +368,7 @@ def share_prompt_counts(step: Step, readers: list[Reader], choices: int) -> None
     first = step.choice - step.choice % choices
     readers[first].count_prompt(step)
     for reader in readers[first : first + choices]:
-        reader.echo(step.prompt_logprobs)
+        reader.set_prompt_logprobs(step.prompt_logprobs)
 
 
 async def count_prompt_tokens(request: Request, models: ModelRegistry) -> int:

@@ -75,60 +75,60 @@ class Reader:
         self._index = index
         self._done = False
         self._prompt = job.prompt
-        self._first = first
+        self._counts_prompt = first
         self._echo = echo
-        self._marks: tuple[Token, ...] = ()  # logprobs of the prompt, for `echo`
-        self._text = text
-        self._plain = text.plain and not echo
+        self._prompt_logprobs: tuple[Token, ...] = ()  # logprobs of the prompt, for `echo`
+        self._detokenizer = text
+        self._is_plain = text.plain and not echo
         self._limit = math.inf if job.sampling.max_tokens is None else job.sampling.max_tokens
-        self._completion = self._cached = 0
-        self._counted: int | None = None
+        self._completion_tokens = self._cached_tokens = 0
+        self._prompt_tokens: int | None = None
         self._ids: list[int] = []
-        self._exact = True  # those are all tokens of what was told, and no others
-        self.given: set[str] = set()  # ids that we gave to calls
+        self._ids_are_exact = True  # those are all tokens of what was told, and no others
+        self.generated_call_ids: set[str] = set()  # ids that we gave to calls
 
     def feed(self, step: Step) -> list[Delta]:
         """What the choice gained, if anything; a choice that is done gains nothing."""
-        within = self._completion + (step.tokens or len(step.ids)) <= self._limit
-        if (self._plain and within) or _single(step):
+        within = self._completion_tokens + (step.tokens or len(step.ids)) <= self._limit
+        if (self._is_plain and within) or _single(step):
             delta = None if self._done else self._feed(step)
             return [] if delta is None else [delta]
         parts = one_by_one(step)
         return [delta for part in parts if not self._done and (delta := self._feed(part))]
 
     @property
-    def said(self) -> list[int] | None:
+    def exact_ids(self) -> list[int] | None:
         """The tokens of what was told, if all of them are known."""
-        return self._ids if self._exact else None
+        return self._ids if self._ids_are_exact else None
 
-    def _note(self, step: Step) -> int:
+    def _count_tokens(self, step: Step) -> int:
         """Count the tokens of a step, and keep them."""
         known = len(step.ids)
         count = step.tokens or known
-        self._completion += count
+        self._completion_tokens += count
         self._ids += step.ids
         ended = step.stop_id is not None  # that one is counted, but it is not among them
-        self._exact &= known <= count <= known + ended
+        self._ids_are_exact &= known <= count <= known + ended
         return count
 
     def _feed(self, step: Step) -> Delta | None:
-        self._note(step)
-        over = self._completion >= self._limit  # an engine that does not count is counted here
-        if self._plain and step.finish is None and not over:  # the usual case
-            text = self._text.read(step)
+        self._count_tokens(step)
+        over = self._completion_tokens >= self._limit  # an engine that does not count is counted here
+        if self._is_plain and step.finish is None and not over:  # the usual case
+            text = self._detokenizer.read(step)
             return Delta(self._index, text) if text else None
-        released = self._text.feed(step)
+        released = self._detokenizer.feed(step)
         if self._echo:
-            released = self._with_prompt(released)
+            released = self._prepend_echo(released)
         if released.stop is not None or step.finish is not None or over:
             return self._finish(step, released)
         if released.text or released.tokens:
             return Delta(self._index, released.text, tokens=released.tokens)
         return None
 
-    def echo(self, marks: list[Logprob]) -> None:
+    def set_prompt_logprobs(self, marks: list[Logprob]) -> None:
         """Logprobs of the prompt, to be told with it."""
-        self._marks = tuple(map(self._text.token, marks))
+        self._prompt_logprobs = tuple(map(self._detokenizer.token, marks))
 
     def _finish(self, step: Step, released: ReleasedText) -> Delta:
         """A stop string that was met wins over whatever else ended the choice."""
@@ -137,44 +137,44 @@ class Reader:
         stop: str | int | None = released.stop
         finish = step.finish if step.finish in FINISHES else "length"
         if stop is None:
-            rest = self._text.close()
+            rest = self._detokenizer.close()
             text, tokens, stop = text + rest.text, tokens + rest.tokens, step.stop_id
         else:
             finish = "stop"
-            self._exact = False
+            self._ids_are_exact = False
         usage = self._usage()
         return Delta(self._index, text, tokens=tokens, finish=finish, stop=stop, usage=usage)
 
-    def _with_prompt(self, released: ReleasedText) -> ReleasedText:
+    def _prepend_echo(self, released: ReleasedText) -> ReleasedText:
         """Put the echoed prompt before the first text."""
         echo, self._echo = self._echo, ""
-        return ReleasedText(echo + released.text, self._marks + released.tokens, released.stop)
+        return ReleasedText(echo + released.text, self._prompt_logprobs + released.tokens, released.stop)
 
     def count_prompt(self, step: Step) -> None:
         """The engine's own count of the prompt, whichever choice it came with."""
-        self._cached = step.cached_tokens or self._cached
-        self._counted = step.prompt_tokens or self._counted
+        self._cached_tokens = step.cached_tokens or self._cached_tokens
+        self._prompt_tokens = step.prompt_tokens or self._prompt_tokens
 
     def _usage(self) -> Usage:
         """A prompt is counted once, with its first choice."""
-        if not self._first:
-            return Usage(completion=self._completion)
-        prompt = self._counted
+        if not self._counts_prompt:
+            return Usage(completion=self._completion_tokens)
+        prompt = self._prompt_tokens
         if prompt is None:
             prompt = len(self._prompt) if isinstance(self._prompt, list) else 0
-        return Usage(prompt, self._completion, min(self._cached, prompt))
+        return Usage(prompt, self._completion_tokens, min(self._cached_tokens, prompt))
 
 
 class ReaderOptions(Struct, frozen=True):
     """How one choice of a chat is to be read."""
 
     parser: OutputParser
-    tell: bool = True  # the client wants to see thoughts
-    shown: frozenset[int] = frozenset()  # control tokens that are there for the parser only
-    constrained: bool = False  # the engine keeps to a grammar
-    shaped: bool = False  # white space before the text is no part of it
+    include_reasoning: bool = True  # the client wants to see thoughts
+    parser_only_tokens: frozenset[int] = frozenset()  # control tokens that are there for the parser only
+    has_grammar: bool = False  # the engine keeps to a grammar
+    strip_leading_space: bool = False  # white space before the text is no part of it
     budget: int | None = None  # most tokens of thoughts
-    closing: str = ""  # the mark that ends a thought that takes too long
+    reasoning_close: str = ""  # the mark that ends a thought that takes too long
 
 
 class ChatReader(Reader):
@@ -187,9 +187,9 @@ class ChatReader(Reader):
         self._how = how
         self._parser = how.parser
         self._logprobs = job.logprobs is not None
-        self._marked = self._logprobs or bool(how.shown)
+        self._marked = self._logprobs or bool(how.parser_only_tokens)
         self._tally = TokenLedger()
-        self._leading = how.shaped  # no text was told yet
+        self._leading = how.strip_leading_space  # no text was told yet
         self._job = job.id
         self._calls = 0
         self._own: set[str] = set()  # ids that the model gave its calls
@@ -211,18 +211,18 @@ class ChatReader(Reader):
         return joined(deltas)
 
     def _hear(self, step: Step) -> list[Delta]:
-        count = self._note(step)
-        start, text, end = self._text.place(step)
+        count = self._count_tokens(step)
+        start, text, end = self._detokenizer.place(step)
         if end > start:
             self._tally.note(self._place(step, start, end, count))
-        if self._how.constrained and self._parser.is_in_call:
-            text, met = self._text.uncut(text), None  # a call that is held to its schema is whole
+        if self._how.has_grammar and self._parser.is_in_call:
+            text, met = self._detokenizer.uncut(text), None  # a call that is held to its schema is whole
         else:
-            text, met = self._text.cut(text)
+            text, met = self._detokenizer.cut(text)
         deltas = self._deltas(self._parser.feed(text)) if text else []
         if deltas and deltas[-1].channel == "tool_args":
             self._tally.forget(start - HELD)  # tokens of a call claim nothing
-        if met is not None or step.finish is not None or self._completion >= self._limit:
+        if met is not None or step.finish is not None or self._completion_tokens >= self._limit:
             return [*deltas, *self._last_words(step, met)]
         if self._again:
             self._heard.append(step)
@@ -234,9 +234,9 @@ class ChatReader(Reader):
         if not self._marked:
             return TokenSpan(start, end, count)
         single = step.text is None and len(step.ids) == 1
-        control = single and step.ids[0] in self._how.shown
+        control = single and step.ids[0] in self._how.parser_only_tokens
         marks = step.logprobs[:1] if single else step.logprobs
-        told = tuple(map(self._text.token, marks)) if self._logprobs else ()
+        told = tuple(map(self._detokenizer.token, marks)) if self._logprobs else ()
         return TokenSpan(start, end, count, told, control)
 
     def _deltas(self, spans: Sequence[Span]) -> list[Delta]:
@@ -250,7 +250,7 @@ class ChatReader(Reader):
                     deltas.append(Delta(self._index, text, tokens=marks))
             elif channel == "reasoning":
                 text = self._tally.thought(start, text)
-                if text and self._how.tell:
+                if text and self._how.include_reasoning:
                     deltas.append(Delta(self._index, text, channel))
             else:
                 self._count_call(channel, text)
@@ -268,7 +268,7 @@ class ChatReader(Reader):
         if channel == "tool_name":
             self._calls += 1
             self._arguments.clear()
-        elif self._text.stops:
+        elif self._detokenizer.stops:
             self._arguments.append(text)
 
     def _call_id(self, given: str) -> str:
@@ -276,7 +276,7 @@ class ChatReader(Reader):
         if not given or given in self._own:
             which = f"{self._job}/{self._index}/{self._calls}"
             given = "call_" + hashlib.blake2b(which.encode(), digest_size=12).hexdigest()
-            self.given.add(given)
+            self.generated_call_ids.add(given)
             return given
         self._own.add(given)
         return given
@@ -289,7 +289,7 @@ class ChatReader(Reader):
         finish: Finish = "stop"
         if met is None:
             finish = step.finish if step.finish in FINISHES else "length"
-            deltas += self._deltas(self._parser.feed(self._text.close().text))
+            deltas += self._deltas(self._parser.feed(self._detokenizer.close().text))
         deltas += self._deltas(self._parser.close(cut=met is not None or finish == "length"))
         if finish == "stop" and self._calls and (met is None or self._whole_call()):
             finish = "tool_calls"
@@ -317,17 +317,17 @@ class ChatReader(Reader):
         What may be the mark that ends them is waited for; no mark has more tokens than letters, so
         what takes longer is a call that the model drafts.
         """
-        waited, self._waits = self._waits, self._parser.is_waiting or self._text.holding
+        waited, self._waits = self._waits, self._parser.is_waiting or self._detokenizer.holding
         self._held = self._held + count if waited and self._waits else 0
         spent = self._tally.thoughts + self._held >= (self._how.budget or 0)
-        sure = not self._waits or self._held >= len(self._how.closing)
+        sure = not self._waits or self._held >= len(self._how.reasoning_close)
         return spent and sure and self._parser.in_reasoning
 
     def _interrupt(self) -> list[Delta]:
         self.interrupted = True
         self._again -= 1
         self._waits = False
-        return self._deltas(self._parser.feed(self._text.insert(self._how.closing)))
+        return self._deltas(self._parser.feed(self._detokenizer.insert(self._how.reasoning_close)))
 
     def resume(self) -> list[Step]:
         """What was heard of the job that was interrupted; another one takes over."""

@@ -169,10 +169,10 @@ class RenderBudget:
     def concat(self, parts: Iterable[Any]) -> str:
         """What `~` does."""
         texts = [part if type(part) is str else self.to_text(part) for part in parts]
-        return cast("str", self.sum(tuple(texts)))
+        return cast("str", self.add_all(tuple(texts)))
 
     def join(self, between: str, values: Any) -> str:
-        values = self.listed(values)
+        values = self.to_list(values)
         if not all(type(value) is str for value in values):
             values = [self.to_text(value) for value in values]
         length = sum(map(len, values)) + len(between) * len(values)
@@ -206,7 +206,7 @@ class RenderBudget:
         self.spend(ITEM_BYTES + ITEM_BYTES * len(value))
         return value
 
-    def flat(self, value: Any) -> Any:
+    def charge_scan(self, value: Any) -> Any:
         """A value that can be compared, searched or hashed in bounded time."""
         kind = type(value)
         if kind is str:
@@ -217,22 +217,22 @@ class RenderBudget:
             self.tick(1 + (self.measure(value) >> 4))
         return value
 
-    def listed(self, values: Any) -> Any:
+    def to_list(self, values: Any) -> Any:
         """Something to go through more than once, of bounded length."""
         if type(values) is list or type(values) is tuple:
             self.tick(1 + (len(values) >> 2))
             return values
         if isinstance(values, str):
             self.spend((8 if values.isascii() else 80) * len(values))
-        return list(self.paced(values))
+        return list(self.iterate(values))
 
-    def paced(self, values: Iterable[Any]) -> Iterator[Any]:
+    def iterate(self, values: Iterable[Any]) -> Iterator[Any]:
         """Each value, paid for."""
         for value in values:
             self.spend(ITEM_BYTES // 2)
             yield value
 
-    def cut(self, value: Any, where: slice) -> Any:
+    def slice(self, value: Any, where: slice) -> Any:
         """What `[from:to]` does."""
         if isinstance(value, str):
             length = len(range(*where.indices(len(value))))
@@ -252,7 +252,7 @@ class RenderBudget:
             self.spend(ITEM_BYTES + 8 * (len(left) + len(right)))
         return left + right
 
-    def sum(self, parts: tuple[Any, ...]) -> Any:
+    def add_all(self, parts: tuple[Any, ...]) -> Any:
         """A chain of `+`, which is mostly one of texts."""
         length = 0
         for part in parts:
@@ -275,12 +275,12 @@ class RenderBudget:
             elif isinstance(value, (list, tuple)):
                 self.spend(max(8 * len(value) * times, 0))
             elif isinstance(value, int):
-                self._small(value.bit_length() + times.bit_length())
+                self._check_bits(value.bit_length() + times.bit_length())
         return left * right
 
     def power(self, left: Any, right: Any) -> Any:
         if isinstance(left, int) and isinstance(right, int):
-            self._small(left.bit_length() * abs(right))
+            self._check_bits(left.bit_length() * abs(right))
         return left**right
 
     def modulo(self, left: Any, right: Any) -> Any:
@@ -288,38 +288,38 @@ class RenderBudget:
             return self.format_percent(left, right)
         return left % right
 
-    def _small(self, bits: int) -> None:
+    def _check_bits(self, bits: int) -> None:
         if bits > MAX_BITS:
             raise OverBudget("it makes a number that is too large")
         self.tick(1)
 
-    def binary(self, sign: str, left: Any, right: Any) -> Any:
-        return BINARY[sign](self, left, right)
+    def apply_operator(self, sign: str, left: Any, right: Any) -> Any:
+        return OPERATORS[sign](self, left, right)
 
     # Methods of texts, lists and dicts
 
-    def method(self, bound: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_method(self, bound: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of a value, after paying for what it makes."""
         owner, name = bound.__self__, bound.__name__
         if isinstance(owner, str):
-            return self._text_method(owner, name, args, kwargs)
+            return self._call_text_method(owner, name, args, kwargs)
         if name not in METHODS.get(type(owner), ()):
             raise SecurityError(f"the method {name} cannot be used in a template")
         if name in CHANGING:
             if id(owner) in self.known_sizes:
                 raise SecurityError("a template cannot change what it was given")
             if name == "extend":
-                args = tuple(map(self.listed, args))
+                args = tuple(map(self.to_list, args))
             self.spend(ITEM_BYTES + ITEM_BYTES * sum(len(arg) for arg in args if hasattr(arg, "__len__")))
         elif name == "copy":
             self.spend(ITEM_BYTES * (1 + len(owner)))
         elif name in COMPARING:
-            self.flat(owner)
+            self.charge_scan(owner)
         for arg in args:
-            self.flat(arg)
+            self.charge_scan(arg)
         return bound(*args, **kwargs)
 
-    def _text_method(
+    def _call_text_method(
         self, text: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         if name not in METHODS[str]:
@@ -355,21 +355,21 @@ def _children(value: Any) -> Collection[Any]:
     raise TemplateRuntimeError("a value of this kind cannot be written or compared")
 
 
-def _plain(function: Callable[[Any, Any], Any]) -> Callable[[RenderBudget, Any, Any], Any]:
+def _charge_both(function: Callable[[Any, Any], Any]) -> Callable[[RenderBudget, Any, Any], Any]:
     def apply(budget: RenderBudget, left: Any, right: Any) -> Any:
-        return function(budget.flat(left), budget.flat(right))
+        return function(budget.charge_scan(left), budget.charge_scan(right))
 
     return apply
 
 
-BINARY: dict[str, Callable[[RenderBudget, Any, Any], Any]] = {
+OPERATORS: dict[str, Callable[[RenderBudget, Any, Any], Any]] = {
     "+": RenderBudget.add,
     "*": RenderBudget.multiply,
     "**": RenderBudget.power,
     "%": RenderBudget.modulo,
-    "-": _plain(operator.sub),
-    "/": _plain(operator.truediv),
-    "//": _plain(operator.floordiv),
+    "-": _charge_both(operator.sub),
+    "/": _charge_both(operator.truediv),
+    "//": _charge_both(operator.floordiv),
 }
 
 _TEXT = (

@@ -23,10 +23,10 @@ from markupsafe import Markup, escape
 
 from dragoman.prompt.template.budget import ITEM_BYTES, OverBudget, RenderBudget
 
-Call: TypeAlias = Callable[..., Any]
+FilterFunction: TypeAlias = Callable[..., Any]
 
-LONGEST_RANGE = 100_000
-LONGEST_DATE = 200
+MAX_RANGE = 100_000
+MAX_DATE_FORMAT = 200
 
 
 class RenderContext(Context):
@@ -38,7 +38,7 @@ class RenderContext(Context):
 # Text
 
 
-def _text_filter(change: Callable[[str], str]) -> Call:
+def _text_filter(change: Callable[[str], str]) -> FilterFunction:
     @pass_context
     def apply(context: RenderContext, value: Any) -> str:
         text = context.budget.to_text(value)
@@ -68,7 +68,7 @@ def safe(context: RenderContext, value: Any) -> Markup:
 
 
 @pass_context
-def escaped(context: RenderContext, value: Any) -> Markup:
+def escape_text(context: RenderContext, value: Any) -> Markup:
     text = context.budget.to_text(value)
     context.budget.check_length(5 * len(text))
     context.budget.spend(5 * len(text))
@@ -89,14 +89,14 @@ def join(
     context: RenderContext, value: Any, d: Any = "", attribute: str | int | None = None
 ) -> str:
     budget = context.budget
-    items = budget.listed(value)
+    items = budget.to_list(value)
     if attribute is not None:
         items = list(map(stock.make_attrgetter(context.environment, attribute), items))
     return budget.join(budget.to_text(d), items)
 
 
 @pass_context
-def format_(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> str:
+def format_text(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> str:
     return context.budget.format_percent(context.budget.to_text(value), kwargs or args)
 
 
@@ -153,14 +153,14 @@ def fromjson(context: RenderContext, value: Any) -> Any:
 # Lists
 
 
-def _whole(original: Call, environment: bool = False) -> Call:
+def _eager_filter(original: FilterFunction, environment: bool = False) -> FilterFunction:
     """A filter over a list that looks at all of it."""
 
     @pass_context
     def apply(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> Any:
         budget = context.budget
-        items = value if isinstance(value, dict) else budget.listed(value)
-        budget.flat(items)
+        items = value if isinstance(value, dict) else budget.to_list(value)
+        budget.charge_scan(items)
         budget.spend(ITEM_BYTES * len(items))
         if environment:
             return original(context.environment, items, *args, **kwargs)
@@ -169,25 +169,25 @@ def _whole(original: Call, environment: bool = False) -> Call:
     return apply
 
 
-def _lazy(original: Call) -> Call:
+def _lazy_filter(original: FilterFunction) -> FilterFunction:
     """A filter over a list that takes one item at a time."""
 
     @pass_context
     def apply(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         if not value:
             return iter(())
-        found: Iterator[Any] = original(context, context.budget.paced(value), *args, **kwargs)
+        found: Iterator[Any] = original(context, context.budget.iterate(value), *args, **kwargs)
         return found
 
     return apply
 
 
 @pass_context
-def total(
+def sum_items(
     context: RenderContext, value: Any, attribute: str | int | None = None, start: Any = 0
 ) -> Any:
     budget = context.budget
-    items = budget.listed(value)
+    items = budget.to_list(value)
     if attribute is not None:
         items = map(stock.make_attrgetter(context.environment, attribute), items)
     for item in items:
@@ -198,8 +198,8 @@ def total(
 @pass_context
 def reverse(context: RenderContext, value: Any) -> Any:
     if isinstance(value, str):
-        return context.budget.cut(value, slice(None, None, -1))
-    return context.budget.listed(value)[::-1]
+        return context.budget.slice(value, slice(None, None, -1))
+    return context.budget.to_list(value)[::-1]
 
 
 @pass_context
@@ -208,8 +208,8 @@ def items(context: RenderContext, value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @pass_context
-def listed(context: RenderContext, value: Any) -> list[Any]:
-    found = context.budget.listed(value)
+def to_list(context: RenderContext, value: Any) -> list[Any]:
+    found = context.budget.to_list(value)
     context.budget.spend(8 * len(found))
     return list(found)
 
@@ -218,7 +218,7 @@ def listed(context: RenderContext, value: Any) -> list[Any]:
 
 
 @pass_context
-def rounded(
+def round_number(
     context: RenderContext, value: float, precision: int = 0, method: str = "common"
 ) -> float:
     if abs(precision) > 30:
@@ -226,7 +226,7 @@ def rounded(
     return stock.do_round(value, precision, method)  # type: ignore[arg-type]
 
 
-def _plain(original: Call) -> Call:
+def _simple_filter(original: FilterFunction) -> FilterFunction:
     @pass_context
     def apply(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> Any:
         context.budget.tick()
@@ -237,7 +237,7 @@ def _plain(original: Call) -> Call:
 
 @pass_context
 def last(context: RenderContext, value: Any) -> Any:
-    found = value if isinstance(value, (str, list, tuple)) else context.budget.listed(value)
+    found = value if isinstance(value, (str, list, tuple)) else context.budget.to_list(value)
     return found[-1] if found else context.environment.undefined("No last item, it was empty.")
 
 
@@ -249,47 +249,47 @@ def first(context: RenderContext, value: Any) -> Any:
     return context.environment.undefined("No first item, sequence was empty.")
 
 
-FILTERS: dict[str, Call] = {
-    "abs": _plain(abs),
+FILTERS: dict[str, FilterFunction] = {
+    "abs": _simple_filter(abs),
     "capitalize": _text_filter(str.capitalize),
-    "count": _plain(len),
-    "d": _plain(stock.do_default),
-    "default": _plain(stock.do_default),
-    "dictsort": _whole(stock.do_dictsort),
-    "e": escaped,
-    "escape": escaped,
+    "count": _simple_filter(len),
+    "d": _simple_filter(stock.do_default),
+    "default": _simple_filter(stock.do_default),
+    "dictsort": _eager_filter(stock.do_dictsort),
+    "e": escape_text,
+    "escape": escape_text,
     "first": first,
-    "float": _plain(stock.do_float),
-    "format": format_,
+    "float": _simple_filter(stock.do_float),
+    "format": format_text,
     "from_json": fromjson,
     "fromjson": fromjson,
-    "groupby": _whole(stock.sync_do_groupby, environment=True),
+    "groupby": _eager_filter(stock.sync_do_groupby, environment=True),
     "indent": indent,
-    "int": _plain(stock.do_int),
+    "int": _simple_filter(stock.do_int),
     "items": items,
     "join": join,
     "last": last,
-    "length": _plain(len),
-    "list": listed,
+    "length": _simple_filter(len),
+    "list": to_list,
     "lower": _text_filter(str.lower),
-    "map": _lazy(stock.sync_do_map),
-    "max": _whole(stock.do_max, environment=True),
-    "min": _whole(stock.do_min, environment=True),
-    "reject": _lazy(stock.sync_do_reject),
-    "rejectattr": _lazy(stock.sync_do_rejectattr),
+    "map": _lazy_filter(stock.sync_do_map),
+    "max": _eager_filter(stock.do_max, environment=True),
+    "min": _eager_filter(stock.do_min, environment=True),
+    "reject": _lazy_filter(stock.sync_do_reject),
+    "rejectattr": _lazy_filter(stock.sync_do_rejectattr),
     "replace": replace,
     "reverse": reverse,
-    "round": rounded,
+    "round": round_number,
     "safe": safe,
-    "select": _lazy(stock.sync_do_select),
-    "selectattr": _lazy(stock.sync_do_selectattr),
-    "sort": _whole(stock.do_sort, environment=True),
+    "select": _lazy_filter(stock.sync_do_select),
+    "selectattr": _lazy_filter(stock.sync_do_selectattr),
+    "sort": _eager_filter(stock.do_sort, environment=True),
     "string": string,
-    "sum": total,
+    "sum": sum_items,
     "title": _text_filter(stock.do_title),
     "tojson": tojson,
     "trim": trim,
-    "unique": _whole(stock.do_unique, environment=True),
+    "unique": _eager_filter(stock.do_unique, environment=True),
     "upper": _text_filter(str.upper),
 }
 
@@ -297,15 +297,15 @@ FILTERS: dict[str, Call] = {
 # Tests: those of jinja2, where the ones that compare or compute are bounded
 
 
-def _comparing(original: Call) -> Call:
+def _comparing_test(original: FilterFunction) -> FilterFunction:
     @pass_context
     def apply(context: RenderContext, value: Any, other: Any) -> Any:
-        return original(context.budget.flat(value), context.budget.flat(other))
+        return original(context.budget.charge_scan(value), context.budget.charge_scan(other))
 
     return apply
 
 
-def _counting(original: Call) -> Call:
+def _number_test(original: FilterFunction) -> FilterFunction:
     @pass_context
     def apply(context: RenderContext, value: Any, *args: Any) -> Any:
         if not isinstance(value, (int, float)):
@@ -315,7 +315,7 @@ def _counting(original: Call) -> Call:
     return apply
 
 
-def _cased(original: Callable[[str], bool]) -> Call:
+def _case_test(original: Callable[[str], bool]) -> FilterFunction:
     @pass_context
     def apply(context: RenderContext, value: Any) -> bool:
         return original(context.budget.to_text(value))
@@ -323,14 +323,14 @@ def _cased(original: Callable[[str], bool]) -> Call:
     return apply
 
 
-_STOCK: dict[str, Call] = dict(STOCK_TESTS)  # type: ignore[arg-type]
+_STOCK: dict[str, FilterFunction] = dict(STOCK_TESTS)  # type: ignore[arg-type]
 _COMPARING = "== eq equalto != ne > gt greaterthan >= ge < lt lessthan <= le in"
-TESTS: dict[str, Call] = {
+TESTS: dict[str, FilterFunction] = {
     **_STOCK,
-    **{name: _comparing(_STOCK[name]) for name in _COMPARING.split()},
-    **{name: _counting(_STOCK[name]) for name in ("odd", "even", "divisibleby")},
-    "lower": _cased(str.islower),
-    "upper": _cased(str.isupper),
+    **{name: _comparing_test(_STOCK[name]) for name in _COMPARING.split()},
+    **{name: _number_test(_STOCK[name]) for name in ("odd", "even", "divisibleby")},
+    "lower": _case_test(str.islower),
+    "upper": _case_test(str.isupper),
 }
 
 
@@ -346,14 +346,14 @@ def raise_exception(message: object = "") -> NoReturn:
 
 
 def strftime_now(form: str) -> str:
-    if len(form) > LONGEST_DATE or re.search(r"\d{3}", form):
+    if len(form) > MAX_DATE_FORMAT or re.search(r"\d{3}", form):
         raise OverBudget("it asks for a date that is too long")
     return datetime.datetime.now().strftime(form)
 
 
 def bounded_range(*args: int) -> range:
     found = range(*args)
-    if len(found) > LONGEST_RANGE:
+    if len(found) > MAX_RANGE:
         raise OverBudget("it counts too far")
     return found
 
@@ -362,7 +362,7 @@ def plain_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
     return dict(*args, **kwargs)
 
 
-GLOBALS: dict[str, Call] = {
+GLOBALS: dict[str, FilterFunction] = {
     "dict": plain_dict,
     "namespace": Namespace,
     "raise_exception": raise_exception,

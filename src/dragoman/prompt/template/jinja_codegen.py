@@ -24,24 +24,24 @@ class BudgetCodeGenerator(CodeGenerator):
             self.writeline(f"b_{name} = budget.{name}")
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802
-        node.body.insert(0, nodes.ExprStmt(_call("b_tick()"), lineno=node.lineno))
+        node.body.insert(0, nodes.ExprStmt(_python_node("b_tick()"), lineno=node.lineno))
         if node.test is not None:
-            node.test = nodes.And(_call("b_tick()"), node.test, lineno=node.lineno)
+            node.test = nodes.And(_python_node("b_tick()"), node.test, lineno=node.lineno)
         super().visit_For(node, frame)
 
     def macro_body(self, node: Any, frame: Frame) -> Any:
-        node.body.insert(0, nodes.ExprStmt(_call("b_tick(4)"), lineno=node.lineno))
+        node.body.insert(0, nodes.ExprStmt(_python_node("b_tick(4)"), lineno=node.lineno))
         return super().macro_body(node, frame)
 
     def visit_Output(self, node: nodes.Output, frame: Frame) -> None:  # noqa: N802
         # What is written at the top level is counted where it arrives
-        size = sum(len(_written(part) or "") for part in node.nodes)
+        size = sum(len(_literal_text(part) or "") for part in node.nodes)
         if frame.buffer is not None and size:
             self.writeline(f"b_spend({size})")
         super().visit_Output(node, frame)
 
     def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
-        text = _written(node)
+        text = _literal_text(node)
         if text is None:
             raise nodes.Impossible
         return text
@@ -52,7 +52,7 @@ class BudgetCodeGenerator(CodeGenerator):
     def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
         self.write(")")
 
-    def _binary(self, sign: str, node: nodes.BinExpr, frame: Frame) -> None:
+    def _write_operator(self, sign: str, node: nodes.BinExpr, frame: Frame) -> None:
         self.write(f"budget.binary({sign!r}, ")
         self.visit(node.left, frame)
         self.write(", ")
@@ -64,9 +64,9 @@ class BudgetCodeGenerator(CodeGenerator):
         while isinstance(node.left, nodes.Add):
             node = node.left
             parts.append(node.right)
-        self._tuple("b_sum((", [node.left, *reversed(parts)], frame)
+        self._write_tuple("b_sum((", [node.left, *reversed(parts)], frame)
 
-    def _tuple(self, start: str, parts: list[nodes.Expr], frame: Frame) -> None:
+    def _write_tuple(self, start: str, parts: list[nodes.Expr], frame: Frame) -> None:
         self.write(start)
         for part in parts:
             self.visit(part, frame)
@@ -74,25 +74,25 @@ class BudgetCodeGenerator(CodeGenerator):
         self.write("))")
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:  # noqa: N802
-        self._tuple("b_concat((", node.nodes, frame)
+        self._write_tuple("b_concat((", node.nodes, frame)
 
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:  # noqa: N802
         sides = [node.expr, *(operand.expr for operand in node.ops)]
         signs = [operand.op for operand in node.ops]
         searching = "in" in signs or "notin" in signs
         # Next to a constant, comparing is cheap whatever the other side is
-        plain = len(sides) == 2 and not searching and any(map(_constant, sides))
+        plain = len(sides) == 2 and not searching and any(map(_is_constant, sides))
         self.write("(")
         for at, side in enumerate(sides):
             if at:
-                self.write(f" {_SIGNS[signs[at - 1]]} ")
-            if plain or _constant(side):
-                self._bare(side, frame)
+                self.write(f" {_COMPARISONS[signs[at - 1]]} ")
+            if plain or _is_constant(side):
+                self._write_uncharged(side, frame)
             else:
-                self._wrapped("b_flat(", side, frame)
+                self._write_wrapped("b_flat(", side, frame)
         self.write(")")
 
-    def _bare(self, node: nodes.Expr, frame: Frame) -> None:
+    def _write_uncharged(self, node: nodes.Expr, frame: Frame) -> None:
         """A list of constants that only lives for a comparison costs nothing."""
         if isinstance(node, nodes.List):
             super().visit_List(node, frame)
@@ -101,7 +101,7 @@ class BudgetCodeGenerator(CodeGenerator):
         else:
             self.visit(node, frame)
 
-    def _wrapped(self, start: str, node: nodes.Node, frame: Frame) -> None:
+    def _write_wrapped(self, start: str, node: nodes.Node, frame: Frame) -> None:
         self.write(start)
         self.visit(node, frame)
         self.write(")")
@@ -122,7 +122,7 @@ class BudgetCodeGenerator(CodeGenerator):
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
         self.write("b_new({")
         for item in node.items:
-            self._wrapped("b_flat(", item.key, frame)
+            self._write_wrapped("b_flat(", item.key, frame)
             self.write(": ")
             self.visit(item.value, frame)
             self.write(", ")
@@ -133,21 +133,21 @@ class BudgetCodeGenerator(CodeGenerator):
             self.write("b_cut(")
             self.visit(node.node, frame)
             ends = (node.arg.start, node.arg.stop, node.arg.step)
-            self._tuple(", slice(", [part or nodes.Const(None) for part in ends], frame)
+            self._write_tuple(", slice(", [part or nodes.Const(None) for part in ends], frame)
             return
         self.write("environment.getitem(")
         self.visit(node.node, frame)
         self.write(", ")
-        if _constant(node.arg):
+        if _is_constant(node.arg):
             self.visit(node.arg, frame)
         else:
-            self._wrapped("b_flat(", node.arg, frame)
+            self._write_wrapped("b_flat(", node.arg, frame)
         self.write(")")
 
 
 def _binary_visitor(sign: str) -> Any:
     def visit(self: BudgetCodeGenerator, node: nodes.BinExpr, frame: Frame) -> None:
-        self._binary(sign, node, frame)
+        self._write_operator(sign, node, frame)
 
     return visit
 
@@ -159,7 +159,7 @@ for _name, _sign in zip(
 ):
     setattr(BudgetCodeGenerator, f"visit_{_name}", _binary_visitor(_sign))
 
-_SIGNS = {
+_COMPARISONS = {
     "eq": "==",
     "ne": "!=",
     "gt": ">",
@@ -171,21 +171,21 @@ _SIGNS = {
 }
 
 
-def _call(code: str) -> nodes.InternalName:
+def _python_node(code: str) -> nodes.InternalName:
     """A node that stands for a piece of Python of ours."""
     node = object.__new__(nodes.InternalName)
     nodes.Node.__init__(node, code)
     return node
 
 
-def _written(node: nodes.Expr) -> str | None:
+def _literal_text(node: nodes.Expr) -> str | None:
     """The text that stands in the template for a node, if that is all there is to it."""
     if isinstance(node, nodes.TemplateData):
         return node.data
     return node.value if isinstance(node, nodes.Const) and type(node.value) is str else None
 
 
-def _constant(node: nodes.Node) -> bool:
+def _is_constant(node: nodes.Node) -> bool:
     if isinstance(node, (nodes.List, nodes.Tuple)):
         return all(isinstance(item, nodes.Const) for item in node.items)
     return isinstance(node, nodes.Const)

@@ -153,7 +153,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         kwargs.pop("_loop_vars", None)
         kind = type(obj)
         if kind is types.BuiltinMethodType:
-            return budget.method(obj, args, kwargs)
+            return budget.call_method(obj, args, kwargs)
         if kind is FormatMethod:
             return self._format(budget, obj.text, args, kwargs)
         if kind is not Macro and not _is_callable(obj, kind):
@@ -161,7 +161,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         if kind is not Macro:
             budget.spend(512)
             for arg in args:
-                budget.flat(arg)
+                budget.charge_scan(arg)
         return obj(*args, **kwargs)
 
     def _format(

@@ -1,0 +1,107 @@
+"""The type that every wire API is a value of.
+
+A `Dialect` is all that the HTTP layer knows of a wire API: how to decode a request body, how to
+encode a response and an error, and what a stream looks like on the wire. The HTTP layer treats all
+of them alike. A new wire API is a package that exports a `Dialect` and a file of routes that use
+it.
+
+`decode` and `encoder` get a `DialectContext` with what may differ from request to request. Wire
+APIs that need none of it ignore it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, NoReturn, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+from dragoman.errors import DragomanError
+from dragoman.events import Completion, Delta, Usage
+from dragoman.protocols.shared.signer import ContentSigner
+from dragoman.types import Request
+
+T = TypeVar("T")
+SSE = b"text/event-stream; charset=utf-8"
+SSE_COMMENT = b": keep-alive\n\n"
+
+
+class Encoder(Protocol):
+    """Encodes one answer, as frames of a stream or as one body."""
+
+    def start(self) -> list[bytes]:
+        """Frames that come before anything is generated."""
+        ...
+
+    def encode_delta(self, delta: Delta) -> list[bytes]:
+        """Frames for one delta."""
+        ...
+
+    def end(self, usage: Usage) -> list[bytes]:
+        """Frames that come after the last delta."""
+        ...
+
+    def fail(self, error: DragomanError) -> list[bytes]:
+        """Frames that end a stream after an error."""
+        ...
+
+    def encode_whole(self, completion: Completion) -> bytes:
+        """The answer as one body."""
+        ...
+
+
+class DialectContext(Struct, frozen=True, kw_only=True):
+    """What decoding and encoding may need to know about the request."""
+
+    strict: bool = False  # reject unknown fields
+    request_id: str = ""
+    signer: ContentSigner | None = None  # only where the dialect `uses_signer`
+
+
+class AnswerInfo(Struct, frozen=True):
+    """What is known about an answer before its first token."""
+
+    model: str
+    choices: int
+    prompt_tokens: int
+
+
+Decode: TypeAlias = Callable[[bytes, DialectContext], T]
+
+
+def _reject_body(body: bytes, context: DialectContext) -> NoReturn:
+    raise NotImplementedError("This wire API has no request body.")
+
+
+def _reject_encoding(request: Request, answer: AnswerInfo, context: DialectContext) -> NoReturn:
+    raise NotImplementedError("This wire API does not encode generated answers.")
+
+
+def _own_status(error: DragomanError) -> int:
+    return error.status
+
+
+class Dialect(Struct, Generic[T], frozen=True, kw_only=True):
+    """One wire API. `decode` turns its request body into a `T`."""
+
+    name: str
+    encode_error: Callable[[DragomanError, str], bytes]  # with the request id
+    error_status: Callable[[DragomanError], int] = _own_status
+    decode: Callable[[bytes, DialectContext], T] = _reject_body
+    encoder: Callable[[Request, AnswerInfo, DialectContext], Encoder] = _reject_encoding
+    uses_signer: bool = False
+    stream_content_type: bytes = SSE
+    keep_alive_frame: bytes = SSE_COMMENT  # sent when a stream is silent for long
+    # A header that only clients of this API send. It selects the dialect where several APIs share
+    # a path.
+    client_header: bytes | None = None
+    request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
+
+
+def needs_strict_only(decode: Callable[[bytes, bool], T]) -> Callable[[bytes, DialectContext], T]:
+    """A decode function for a `Dialect` from one that takes `strict` and no context."""
+
+    def decode_with_context(body: bytes, context: DialectContext) -> T:
+        return decode(body, context.strict)
+
+    return decode_with_context
