@@ -70,6 +70,10 @@ class ContextOverflow(BadRequest):
     code = "context_length_exceeded"
 
 
+class AdapterNotFound(BadRequest):
+    code = "adapter_not_found"
+
+
 class TemplateRejected(BadRequest):
     code = "template_rejected"
 

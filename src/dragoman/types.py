@@ -295,7 +295,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     context: int | None = None  # tokens of prompt and answer together
     slots: int | None = None  # choices that run at once; None is "as many as come"
     token_prompts: bool = False  # takes token ids
-    sampling: frozenset[str] | None = None  # Sampling fields it honours; None is all of them
+    sampling: frozenset[str] = frozenset()  # names of the `Sampling` fields it honours
     logprobs: int = -1  # most alternatives it can report, -1 is "no logprobs at all"
     prompt_logprobs: bool = False
     grammars: bool = False

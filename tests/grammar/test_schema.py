@@ -18,18 +18,18 @@ from dragoman.grammar.schema import keywords, limits
 from dragoman.grammar.schema.nodes import (
     BOOLEAN,
     NULL,
+    AnyOf,
     Anything,
     Array,
-    ParsedSchema,
-    AnyOf,
+    KeyPattern,
     Literals,
     LlguidanceSchema,
-    KeyPattern,
-    SchemaReference,
     Node,
     Nothing,
     Number,
     Object,
+    ParsedSchema,
+    SchemaReference,
     String,
 )
 from dragoman.grammar.schema.schema_parser import parse_schema

@@ -38,7 +38,7 @@ def test_who_comes_again_is_not_turned_away() -> None:
     async def check() -> None:
         gate = Gate(slots=1, queue=0)
         running = gate.enter(1)
-        again = gate.enter(1, again=True)
+        again = gate.enter(1, already_admitted=True)
         assert await waits(again)
         with pytest.raises(Overloaded):
             gate.enter(1)

@@ -131,7 +131,7 @@ def test_tokens_of_a_stop_string_have_no_entry() -> None:
 
 def test_bytes_that_are_no_text_are_shown_escaped() -> None:
     reader = Detokenizer(LONG, logprobs=True)
-    token = reader.token(Logprob(260, -1.0, (Logprob(255, -2.0),)))
+    token = reader.make_token(Logprob(260, -1.0, (Logprob(255, -2.0),)))
     assert (token.text, token.data) == ("\\xf0\\x9f\\x98", "😀".encode()[:3])
     assert token.top[0].text == "\\xff"
 
@@ -156,8 +156,8 @@ def test_an_unknown_token_is_the_engines_failure(token: int) -> None:
 def test_d20_a_logprob_that_is_no_number_is_reported() -> None:
     reader = Detokenizer(BYTES, logprobs=True)
     with pytest.raises(EngineFailed):
-        reader.token(Logprob(1, math.nan))
-    assert reader.token(Logprob(1, -math.inf)).logprob == -9999.0
+        reader.make_token(Logprob(1, math.nan))
+    assert reader.make_token(Logprob(1, -math.inf)).logprob == -9999.0
 
 
 def test_entries_that_are_missing_lose_no_text() -> None:

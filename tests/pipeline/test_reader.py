@@ -155,20 +155,20 @@ def test_how_thoughts_are_counted(
 ) -> None:
     tally = TokenLedger()
     for start, end, tokens in places:
-        tally.note(TokenSpan(start, end, tokens))
+        tally.add(TokenSpan(start, end, tokens))
     for start, length in spans:
-        tally.thought(start, "x" * length)
-    assert tally.thoughts == thoughts
+        tally.take_reasoning(start, "x" * length)
+    assert tally.reasoning_tokens == thoughts
 
 
 def test_control_tokens_are_cut_out_of_what_is_said() -> None:
     tally = TokenLedger()
     for start, end, control in ((0, 2, False), (2, 7, True), (7, 9, False), (9, 12, True)):
-        tally.note(TokenSpan(start, end, control=control))
-    assert tally.said(0, "ab<mk>")[0] == "ab"
-    assert tally.said(6, ">cd")[0] == "cd"
-    assert tally.thought(9, "<m>") == ""
-    assert tally.thoughts == 0
+        tally.add(TokenSpan(start, end, is_special=control))
+    assert tally.take_text(0, "ab<mk>")[0] == "ab"
+    assert tally.take_text(6, ">cd")[0] == "cd"
+    assert tally.take_reasoning(9, "<m>") == ""
+    assert tally.reasoning_tokens == 0
 
 
 @pytest.mark.parametrize("control", [False, True])
@@ -177,9 +177,9 @@ def test_a_long_text_that_was_held_back_is_given_back_at_once(control: bool) -> 
     mark = (Token("x", b"x", -0.5),)
     tally = TokenLedger()
     for at in range(many):
-        tally.note(TokenSpan(at, at + 1, marks=mark, control=control and at % 2 == 0))
+        tally.add(TokenSpan(at, at + 1, logprobs=mark, is_special=control and at % 2 == 0))
     began = time.perf_counter()
-    text, marks = tally.said(0, "x" * many)
+    text, marks = tally.take_text(0, "x" * many)
     assert time.perf_counter() - began < 1
     assert len(text) == len(marks) == (many // 2 if control else many)
 

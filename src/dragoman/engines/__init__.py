@@ -1,27 +1,56 @@
 """Engines: prompt in, tokens out.
 
-One engine per file, each behind the small `Engine` protocol of `types`. The registry names the
-factories by import string, so that no engine's libraries are imported before it is wanted.
+Each engine is one package here, behind the small `Engine` protocol of `types`. To add an engine,
+write its package and add one line to `FACTORIES`; nothing else names engines. The registry holds
+import strings, so that no engine's libraries are imported before the engine is used.
+
+An engine lists what it honours in its `Capabilities`. `Capabilities.sampling` holds the names of
+the `Sampling` fields, written out: a field that is added to `Sampling` is rejected for every
+engine that does not list it. A package's `SAMPLING_FIELDS` is that list.
 """
 
 from __future__ import annotations
 
 from dragoman.types import Capabilities, Engine
 
-# engines that run models from files
+# engines that run models from files: name -> `module:function`
 FACTORIES = {
     "llamacpp": "dragoman.engines.llamacpp:create",
 }
 
+# What an engine without `capabilities` is taken to honour. These are the fields that existed when
+# such engines were first accepted; do not add a new one, as they cannot know of it.
+UNDECLARED_SAMPLING_FIELDS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "typical_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "repeat_last_n",
+        "seed",
+        "logit_bias",
+        "max_tokens",
+        "min_tokens",
+        "ignore_eos",
+        "stop_token_ids",
+    }
+)
+
 
 def get_factory(name: str) -> str:
-    """Where the engine of that name is made, or a `ValueError` that lists the choices."""
+    """Return the import string of an engine's factory, or raise a `ValueError` with the choices."""
     if name not in FACTORIES:
-        raise ValueError(f"There is no engine {name!r}. Engines: {', '.join(FACTORIES)}.")
+        raise ValueError(f"Unknown engine {name!r}. Engines: {', '.join(FACTORIES)}.")
     return FACTORIES[name]
 
 
 def get_capabilities(engine: Engine) -> Capabilities:
-    """What the engine says it can do, or that it takes text and does nothing special."""
-    said = getattr(engine, "capabilities", None)
-    return said if isinstance(said, Capabilities) else Capabilities()
+    """Return what the engine declares; one without a declaration takes text and samples."""
+    declared = getattr(engine, "capabilities", None)
+    if isinstance(declared, Capabilities):
+        return declared
+    return Capabilities(sampling=UNDECLARED_SAMPLING_FIELDS)

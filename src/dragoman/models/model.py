@@ -43,7 +43,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     created: int = 0  # when its file was last changed: the same at every look
 
 
-class SpecialTokens(Struct, frozen=True):
+class TokenVisibility(Struct, frozen=True):
     """Control tokens that are never text, and those that a parser must see."""
 
     hidden: frozenset[int] = frozenset()
@@ -65,14 +65,14 @@ class Model(Struct, kw_only=True, eq=False):
     output_format: OutputFormat = OutputFormat()  # the formats of its answers
     renderer: PromptRenderer
     gate: Gate = msgspec.field(default_factory=lambda: Gate(None, 256))
-    _control: dict[OutputFormat, SpecialTokens] = msgspec.field(default_factory=dict)
+    _control: dict[OutputFormat, TokenVisibility] = msgspec.field(default_factory=dict)
 
-    def get_special_tokens(self, speech: OutputFormat) -> SpecialTokens:
+    def get_token_visibility(self, speech: OutputFormat) -> TokenVisibility:
         """The control tokens, for whoever reads these formats."""
         if speech not in self._control:
             every = frozenset() if self.tokenizer is None else self.tokenizer.control
             shown = speech.find_marker_tokens(self.tokenizer)
-            self._control[speech] = SpecialTokens(every - shown, shown)
+            self._control[speech] = TokenVisibility(every - shown, shown)
         return self._control[speech]
 
 

@@ -21,7 +21,9 @@ class DeclaredTools:
     """The declared tools; None accepts any name."""
 
     def __init__(self, tools: Mapping[str, Any] | None, accept: bool = False) -> None:
-        self._tools = {name: read_parameter_schema(schema) for name, schema in (tools or {}).items()}
+        self._tools = {
+            name: read_parameter_schema(schema) for name, schema in (tools or {}).items()
+        }
         self._types: dict[str, dict[str, Types]] = {}
         self._accept = accept or tools is None
 

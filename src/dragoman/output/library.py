@@ -78,7 +78,7 @@ def combine_formats(
 
 
 class OutputParser(Parser):
-    """Parses item answer of item model."""
+    """Parses one answer of one model."""
 
     def __init__(
         self,

@@ -69,12 +69,8 @@ class ParserMachine:
         )
         self._starts_in_reasoning = rules.reasoning.starts_inside if inside is None else inside
         self._state = self._reasoning_state() if self._starts_in_reasoning else rules.in_text
-        self._leading_space: list[
-            Span
-        ] = []  # white space to emit only if text follows
-        self._is_leading = (
-            True  # whether nothing was emitted since the last item that was not text
-        )
+        self._leading_space: list[Span] = []  # white space to emit only if text follows
+        self._is_leading = True  # whether nothing was emitted since the last item that was not text
         self._only_text = True  # whether only text was seen so far
         self._no_text = True  # whether no text was seen so far
         self._in_wrapper = False
@@ -250,13 +246,17 @@ class ParserMachine:
         """Switch between text and reasoning, unless the marker is a plain word here."""
         buffer, reasoning = self._buffer, self._rules.reasoning
         in_reasoning = self._state.channel == "reasoning"
-        is_plain_text = not self._is_leading and (meaning == "open" if in_reasoning else meaning == "close")
+        is_plain_text = not self._is_leading and (
+            meaning == "open" if in_reasoning else meaning == "close"
+        )
         is_plain_text = (
             is_plain_text
             and not reasoning.special_token_markers
             and (in_reasoning or self._only_text or reasoning.plain_word_markers)
         )
-        is_plain_text = is_plain_text or (reasoning.plain_word_markers and meaning == "open" and not self._only_text)
+        is_plain_text = is_plain_text or (
+            reasoning.plain_word_markers and meaning == "open" and not self._only_text
+        )
         if is_plain_text or reasoning.keeps_markers:
             self._emit(buffer.text[buffer.pos : end], buffer.base + buffer.pos)
         buffer.pos = end

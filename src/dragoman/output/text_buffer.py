@@ -59,9 +59,7 @@ class TextBuffer:
         self._held_start = 0
         self._stop_markers: MarkerSet | None = None
         self._after_stop = ""
-        self.is_stopped = (
-            False  # whether the text ends here for now because a stop marker follows
-        )
+        self.is_stopped = False  # whether the text ends here for now because a stop marker follows
 
     def push(self, piece: str) -> None:
         """Append text."""

@@ -126,7 +126,7 @@ def get_marker_tokens(model: Model, speech: OutputFormat) -> dict[str, int]:
     """Control tokens of a model that are marks of its formats, by what they look like."""
     if model.tokenizer is None:
         return {}
-    shown = model.get_special_tokens(speech).shown
+    shown = model.get_token_visibility(speech).shown
     return {text: token for text, token in model.tokenizer.specials.items() if token in shown}
 
 

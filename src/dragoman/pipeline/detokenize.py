@@ -38,7 +38,7 @@ NO_TEXT = ReleasedText("")
 MIN_LOGPROB = -9999.0  # the wire's number for a token that could not have been picked
 
 
-def _finite(logprob: float | None) -> float | None:
+def _clamp_logprob(logprob: float | None) -> float | None:
     if logprob is None or math.isfinite(logprob):
         return logprob
     if logprob == -math.inf:
@@ -51,19 +51,19 @@ class StopMatcher:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = sorted({stop for stop in stops if stop}, key=len, reverse=True)
-        self._first = {stop[0] for stop in self._stops}
+        self._first_characters = {stop[0] for stop in self._stops}
         self._longest = len(self._stops[0]) if self._stops else 0
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, str | None]:
         """The text that is free of stops, and the stop that ended it if one did."""
         buffer = self._held + text
-        found = self._earliest(buffer)
+        found = self._find_earliest(buffer)
         if found is not None:
             start, stop = found
             self._held = ""
             return buffer[:start], stop
-        keep = self._tail(buffer)
+        keep = self._count_held(buffer)
         cut = len(buffer) - keep
         self._held = buffer[cut:]
         return buffer[:cut], None
@@ -73,10 +73,10 @@ class StopMatcher:
         return held
 
     @property
-    def holding(self) -> bool:
+    def is_holding(self) -> bool:
         return bool(self._held)
 
-    def _earliest(self, buffer: str) -> tuple[int, str] | None:
+    def _find_earliest(self, buffer: str) -> tuple[int, str] | None:
         best: tuple[int, int, str] | None = None
         for stop in self._stops:
             start = buffer.find(stop)
@@ -84,11 +84,11 @@ class StopMatcher:
                 best = (start + len(stop), start, stop)
         return None if best is None else (best[1], best[2])
 
-    def _tail(self, buffer: str) -> int:
+    def _count_held(self, buffer: str) -> int:
         """How many characters at the end may still grow into a stop."""
         start = max(0, len(buffer) - self._longest + 1)
         for at in range(start, len(buffer)):
-            if buffer[at] in self._first:
+            if buffer[at] in self._first_characters:
                 tail = buffer[at:]
                 if any(stop.startswith(tail) for stop in self._stops):
                     return len(tail)
@@ -107,15 +107,15 @@ class Detokenizer:
     ) -> None:
         self._pieces = pieces
         self._hidden = hidden
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stops = StopMatcher(stops) if any(stops) else None
         self._logprobs = logprobs
-        self._seen = 0  # characters decoded
-        self._out = 0  # characters released
-        self._waiting: deque[tuple[Token, int, int]] = deque()  # token, first and last character
+        self._decoded = 0  # characters decoded
+        self._released = 0  # characters released
+        self._pending: deque[tuple[Token, int, int]] = deque()  # token, first and last character
 
     @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether text is all there is to it: no stops, no logprobs."""
         return self._stops is None and not self._logprobs
 
@@ -124,62 +124,62 @@ class Detokenizer:
 
     def read(self, step: Step) -> str:
         """The text of a step alone, for a reader that is `plain`."""
-        return self._read(step.ids) if step.text is None else step.text
+        return self._decode_ids(step.ids) if step.text is None else step.text
 
     # For a reader that keeps the logprobs itself
 
     @property
-    def stops(self) -> bool:
+    def has_stops(self) -> bool:
         """Whether there are stop strings."""
         return self._stops is not None
 
     @property
-    def holding(self) -> bool:
+    def is_holding(self) -> bool:
         """Whether a tail is held back that may become a stop string, or a character."""
-        return bool(self._decode.getstate()[0]) or (self._stops is not None and self._stops.holding)
+        return bool(self._decoder.getstate()[0]) or (self._stops is not None and self._stops.is_holding)
 
-    def place(self, step: Step) -> tuple[int, str, int]:
+    def read_with_offsets(self, step: Step) -> tuple[int, str, int]:
         """The text of a step, and from where to where its tokens reach.
 
         A token that begins a character reaches to the end of it, though the text does not yet.
         """
-        text, start = self.read(step), self._seen
-        self._seen = end = start + len(text)
-        if step.text is None and self._decode.getstate()[0]:
+        text, start = self.read(step), self._decoded
+        self._decoded = end = start + len(text)
+        if step.text is None and self._decoder.getstate()[0]:
             end += 1
         return start, text, end
 
-    def cut(self, text: str) -> tuple[str, str | None]:
+    def split_at_stop(self, text: str) -> tuple[str, str | None]:
         """The text that is free of stops, and the stop that ended it if one did."""
         return (text, None) if self._stops is None else self._stops.feed(text)
 
-    def uncut(self, text: str) -> str:
+    def release_held(self, text: str) -> str:
         """The text where stops mean nothing, after what was held back."""
         return text if self._stops is None else self._stops.close() + text
 
-    def insert(self, text: str) -> str:
+    def insert_text(self, text: str) -> str:
         """Go on after a text that no token stands for; what was held back comes before it."""
-        self._decode.reset()
-        self._seen += len(text)
+        self._decoder.reset()
+        self._decoded += len(text)
         return (self._stops.close() if self._stops else "") + text
 
     def close(self) -> ReleasedText:
         """What was still held back. Bytes of a character that never became whole are dropped."""
         text = self._stops.close() if self._stops else ""
-        tokens = tuple(token for token, _, _ in self._waiting)
-        self._waiting.clear()
+        tokens = tuple(token for token, _, _ in self._pending)
+        self._pending.clear()
         return ReleasedText(text, tokens) if text or tokens else NO_TEXT
 
-    def _read(self, ids: Sequence[int]) -> str:
+    def _decode_ids(self, ids: Sequence[int]) -> str:
         if len(ids) == 1:
-            return self._decode.decode(self.piece(ids[0]))
-        return self._decode.decode(b"".join(map(self.piece, ids)))
+            return self._decoder.decode(self.get_bytes(ids[0]))
+        return self._decoder.decode(b"".join(map(self.get_bytes, ids)))
 
-    def text(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         """A run of tokens as text, control tokens left out."""
-        return b"".join(map(self.piece, ids)).decode(errors="replace")
+        return b"".join(map(self.get_bytes, ids)).decode(errors="replace")
 
-    def piece(self, token: int) -> bytes:
+    def get_bytes(self, token: int) -> bytes:
         """The bytes of a token; a control token has none."""
         if token in self._hidden:
             return b""
@@ -191,31 +191,31 @@ class Detokenizer:
         """As `_read`, one token at a time, noting which characters each stands for."""
         if step.text is not None:
             for entry in step.logprobs:
-                self._note(self.token(entry), self._seen, self._seen + len(step.text))
-            self._seen += len(step.text)
+                self._add_token(self.make_token(entry), self._decoded, self._decoded + len(step.text))
+            self._decoded += len(step.text)
             return step.text
         parts = []
         for token, entry in zip_longest(step.ids, step.logprobs[: len(step.ids)]):
-            part = self._decode.decode(self.piece(token))
-            start, self._seen = self._seen, self._seen + len(part)
-            unfinished = bool(self._decode.getstate()[0])
+            part = self._decoder.decode(self.get_bytes(token))
+            start, self._decoded = self._decoded, self._decoded + len(part)
+            unfinished = bool(self._decoder.getstate()[0])
             if entry is not None:
-                self._note(self.token(entry), start, self._seen + unfinished)
+                self._add_token(self.make_token(entry), start, self._decoded + unfinished)
             parts.append(part)
         return "".join(parts)
 
-    def _note(self, token: Token, start: int, end: int) -> None:
-        self._waiting.append((token, start, end))
+    def _add_token(self, token: Token, start: int, end: int) -> None:
+        self._pending.append((token, start, end))
 
-    def token(self, entry: Logprob) -> Token:
+    def make_token(self, entry: Logprob) -> Token:
         """A token as a client sees it; bytes that are no text by themselves are shown escaped."""
-        data = entry.text.encode() if entry.text is not None else self.piece(entry.id)
+        data = entry.text.encode() if entry.text is not None else self.get_bytes(entry.id)
         try:
             text = data.decode()
         except UnicodeDecodeError:
             text = "".join(f"\\x{byte:02x}" for byte in data)
-        top = tuple(self.token(other) for other in entry.top)
-        return Token(text, data, _finite(entry.logprob), top, entry.id)
+        top = tuple(self.make_token(other) for other in entry.top)
+        return Token(text, data, _clamp_logprob(entry.logprob), top, entry.id)
 
     def _release(self, text: str) -> ReleasedText:
         if self._stops is None:
@@ -224,15 +224,15 @@ class Detokenizer:
             stop = None
         else:
             text, stop = self._stops.feed(text)
-        self._out += len(text)
+        self._released += len(text)
         if stop is None:
-            return ReleasedText(text, self._take(self._out)) if text else NO_TEXT
-        tokens = tuple(token for token, start, _ in self._waiting if start < self._out)
-        self._waiting.clear()
+            return ReleasedText(text, self._take_tokens(self._released)) if text else NO_TEXT
+        tokens = tuple(token for token, start, _ in self._pending if start < self._released)
+        self._pending.clear()
         return ReleasedText(text, tokens, stop)
 
-    def _take(self, upto: int) -> tuple[Token, ...]:
+    def _take_tokens(self, upto: int) -> tuple[Token, ...]:
         taken = []
-        while self._waiting and self._waiting[0][2] <= upto:
-            taken.append(self._waiting.popleft()[0])
+        while self._pending and self._pending[0][2] <= upto:
+            taken.append(self._pending.popleft()[0])
         return tuple(taken)

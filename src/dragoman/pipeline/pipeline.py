@@ -1,11 +1,13 @@
-"""One request, start to finish. Read this file first.
+"""One request from start to finish. Read this file first.
 
-`prepare` does all that can be the client's fault (find the model, render the prompt, check what
-the engine can do, take a place in the queue) before any header is sent. `generate` runs the jobs
-and hands out what the answer gained, delta by delta, in one loop with plain calls inside. A stream
-writes each delta down, a whole answer is a `Completion` that adds them up: the same deltas, another
-hand. Earlier turns of a chat are looked up in the `memory`, which then hears the answer, too.
-Whoever holds a `Plan` must close it; cancelling `generate` cancels the engine.
+`prepare` does everything that can be the client's fault, before any header is sent: it acquires the
+model, checks what model and engine can do, takes a place in the queue, renders the prompt and
+compiles the grammar. `generate` runs the jobs and delivers what the answer gains, delta by delta,
+in one loop with plain calls inside. A streamed response encodes each delta; a whole response is a
+`Completion` that adds up the same deltas. The replay service supplies the tokens of earlier turns
+of a chat and records the answer.
+
+The owner of a `Plan` must close it. Cancelling `generate` cancels the engine.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dragoman.errors import BadRequest, EngineFailed, Unsupported
 from dragoman.events import Completion, Delta
 from dragoman.grammar.grammar_spec import CompiledGrammar
 from dragoman.models.output_format import AnswerStart, OutputFormat
-from dragoman.models.registry import Lease, Model, ModelRegistry
+from dragoman.models.registry import Lease, Model
 from dragoman.pipeline.admission import Ticket
 from dragoman.pipeline.best_of import select_best
 from dragoman.pipeline.constrain import UNCONSTRAINED, attribute_grammar_errors, constrain
@@ -29,9 +31,10 @@ from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.merge import close_at_end, generate_merged
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
-from dragoman.pipeline.unsupported import drop_unsupported
+from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
     check_context_length,
+    drop_unsupported,
     get_reasoning_budget,
     validate_media,
     validate_request,
@@ -39,33 +42,31 @@ from dragoman.pipeline.validate import (
 from dragoman.replay import PromptReuse, ReplayedPrompt, ReplayRecorder, ReplayScope, ReplayService
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Prompt, Request, Sampling, Step
 
-PLAIN = OutputFormat()
-# takes a delta; what it returns, if anything, is awaited before the next one
+PLAIN_TEXT = OutputFormat()
+# Takes a delta; the awaitable it may return is awaited before the next delta.
 Deliver: TypeAlias = Callable[[Delta], Awaitable[None] | None]
 
 
 class OutputReading(Struct):
-    """What to listen for in the answer to a chat."""
+    """How to read the answer to a chat."""
 
     chat: Chat
     output_format: OutputFormat
     start: AnswerStart
-    budget: int | None = None  # most tokens of thoughts, where we must see to it
-    grammar_after_reasoning: str | None = (
-        None  # the grammar of what follows thoughts that were cut short
-    )
+    budget: int | None = None  # most tokens of reasoning, where the pipeline enforces it
+    grammar_after_reasoning: str | None = None  # for the rest, once reasoning is cut short
 
 
 class PreparedPrompt(Struct):
     """A prompt as the engine takes it."""
 
     content: list[int] | str
-    echo: str = ""  # the same as text, when the client wants it back
+    echo: str = ""  # the prompt as text, when the client wants it back
     reading: OutputReading | None = None
     grammar: CompiledGrammar = UNCONSTRAINED
-    warnings: tuple[str, ...] = ()  # wishes that were not granted, a sentence each
-    answer_start: int | None = None  # where among its tokens the answer is opened, if that is known
-    reuse: PromptReuse | None = None  # how much of it was there before
+    warnings: tuple[str, ...] = ()  # one sentence for each field that has no effect
+    answer_start: int | None = None  # index of the token where the template opens the answer
+    reuse: PromptReuse | None = None
 
 
 class Plan(Struct):
@@ -84,21 +85,21 @@ class Plan(Struct):
 
     @property
     def model_name(self) -> str:
-        """What the model is called in the answer: the alias it was asked by, else its id."""
-        asked = self.request.model.strip()
-        return asked if asked in self.model.aliases else self.model.id
+        """The name of the model in the response: the alias the client used, else its id."""
+        requested = self.request.model.strip()
+        return requested if requested in self.model.aliases else self.model.id
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was asked for and is not kept to, a sentence each."""
-        return (
-            *self.request.warnings,
-            *(said for one in self.prompts for said in (*one.warnings, *one.grammar.warnings)),
-        )
+        """One sentence for each field of the request that has no effect."""
+        warnings = list(self.request.warnings)
+        for prompt in self.prompts:
+            warnings += (*prompt.warnings, *prompt.grammar.warnings)
+        return tuple(warnings)
 
     @property
     def reuse(self) -> PromptReuse | None:
-        """How much of a chat's prompt was there before, where that is known."""
+        """How much of a chat's prompt earlier requests have sent, where that is known."""
         return self.prompts[0].reuse if self.prompts else None
 
     @property
@@ -108,7 +109,7 @@ class Plan(Struct):
 
     @property
     def prompt_tokens(self) -> int:
-        """How many tokens of prompts the model reads, as far as that is known."""
+        """How many tokens all prompts have, as far as that is known."""
         return sum(len(job.prompt) for job in self.jobs if isinstance(job.prompt, list))
 
     def close(self) -> None:
@@ -116,31 +117,32 @@ class Plan(Struct):
         self.lease.release()
 
 
-async def prepare(request: Request, models: ModelRegistry, already_admitted: bool = False) -> Plan:
-    """Do all that can be the client's fault, before any header is sent.
+async def prepare(request: Request, services: Services, already_admitted: bool = False) -> Plan:
+    """Do everything that can be the client's fault, before any header is sent.
 
-    What goes on with an answer that has begun comes `again`: no queue is too long for it.
+    With `already_admitted` the request continues an answer that has started, and a full queue does
+    not reject it.
     """
-    lease = await models.acquire(request.model)
+    lease = await services.models.acquire(request.model)
     try:
         model = lease.model
         validate_request(request, model)
-        ticket = model.gate.enter(count_choices(request) * len(request.prompts), already_admitted)
+        choices = count_choices(request) * len(request.prompts)
+        ticket = services.admission.get_gate(model).enter(choices, already_admitted)
     except BaseException:
         lease.release()
         raise
-    plan = Plan(request, lease, [], [], ticket, models.memory)
+    plan = Plan(request, lease, [], [], ticket, services.replay)
     try:
         for prompt in request.prompts:
-            ready = await render_prompt(prompt, model, request, models)
-            room = check_context_length(
-                ready.content, model, "messages" if isinstance(prompt, Chat) else "prompt"
-            )
-            job = make_job(request, ready, model, room)
+            prepared = await render_prompt(prompt, model, request, services)
+            param = "messages" if isinstance(prompt, Chat) else "prompt"
+            room = check_context_length(prepared.content, model, param)
+            job = make_job(request, prepared, model, room)
             with attribute_grammar_errors(request):
                 await model.engine.admit(job)
             plan.jobs.append(job)
-            plan.prompts.append(ready)
+            plan.prompts.append(prepared)
     except BaseException:
         plan.close()
         raise
@@ -148,65 +150,68 @@ async def prepare(request: Request, models: ModelRegistry, already_admitted: boo
 
 
 def count_choices(request: Request) -> int:
-    """How many choices the engine makes for each prompt."""
+    """Return how many choices the engine generates for each prompt."""
     return max(request.n, request.best_of or 0)
 
 
 async def render_prompt(
-    prompt: Chat | Prompt, model: Model, request: Request, models: ModelRegistry
+    prompt: Chat | Prompt, model: Model, request: Request, services: Services
 ) -> PreparedPrompt:
-    """What goes to the engine, and what to do with the answer."""
+    """Render a prompt and compile the grammar of its answer."""
     if isinstance(prompt, Chat):
-        return await render_chat(prompt, model, request, models)
-    made = await constrain(None, request, model, AnswerStart(), models.workshop)
+        return await render_chat(prompt, model, request, services)
+    grammar = await constrain(None, request, model, AnswerStart(), services.compiler)
     content = await model.renderer.encode_prompt(prompt)
     if not content:
         raise BadRequest("The prompt is empty.", param="prompt")
-    if not request.echo or isinstance(content, str):
-        return PreparedPrompt(content, content if request.echo else "", grammar=made)
-    return PreparedPrompt(content, make_detokenizer(model).text(content), grammar=made)
+    echo = ""
+    if request.echo:
+        echo = content if isinstance(content, str) else make_detokenizer(model).decode(content)
+    return PreparedPrompt(content, echo, grammar=grammar)
 
 
 async def render_chat(
-    chat: Chat, model: Model, request: Request, models: ModelRegistry
+    chat: Chat, model: Model, request: Request, services: Services
 ) -> PreparedPrompt:
-    """Where the answer begins, in thoughts or not, is decided by this very prompt."""
-    chat, unkept = drop_unsupported(chat, model)
-    speech = model.output_format.for_chat(chat)
+    """Render a chat. The rendered prompt decides whether the answer starts in reasoning."""
+    chat, warnings = drop_unsupported(chat, model)
+    output_format = model.output_format.for_chat(chat)
     budget = get_reasoning_budget(chat, model, request)
-    voice = make_replay_scope(model, request)
-    recalled = await render_with_replay(chat, voice, models.memory)
-    rendered = recalled.rendered
+    scope = make_replay_scope(model, request)
+    replayed = await render_with_replay(chat, scope, services.replay)
+    rendered = replayed.rendered
     content = rendered.text if rendered.ids is None else rendered.ids
-    begins = (
-        await speech.find_answer_start(chat, rendered, model.renderer) if speech else AnswerStart()
+    start = AnswerStart()
+    if output_format:
+        start = await output_format.find_answer_start(chat, rendered, model.renderer)
+    if start.in_reasoning and budget == 0:
+        content, start = await extend_prompt(content, (), model), AnswerStart(in_reasoning=False)
+    prepared = PreparedPrompt(content, warnings=warnings, answer_start=rendered.answer_start)
+    if services.replay is not None and isinstance(content, list):
+        prepared.reuse = services.replay.measure_reuse(content, replayed, scope)
+    compiler = services.compiler
+    if not output_format:
+        prepared.grammar = await constrain(chat, request, model, start, compiler)
+        return prepared
+    prepared.grammar = await constrain(
+        chat, request, model, start, compiler, without_reasoning=budget == 0
     )
-    if begins.in_reasoning and budget == 0:
-        content, begins = await extend_prompt(content, (), model), AnswerStart(in_reasoning=False)
-    ready = PreparedPrompt(content, warnings=unkept, answer_start=rendered.answer_start)
-    if models.memory is not None and isinstance(content, list):
-        ready.reuse = models.memory.reuse(content, recalled, voice)
-    if not speech:
-        ready.grammar = await constrain(chat, request, model, begins, models.workshop)
-        return ready
-    shop = models.workshop
-    ready.grammar = await constrain(
-        chat, request, model, begins, shop, without_reasoning=budget == 0
-    )
-    ready.reading = OutputReading(chat, speech, begins, budget)
-    if budget is not None and ready.grammar.grammar is not None:
-        closed = await constrain(chat, request, model, AnswerStart(), shop, without_reasoning=True)
-        ready.reading.grammar_after_reasoning = closed.grammar
-    return ready
+    prepared.reading = OutputReading(chat, output_format, start, budget)
+    if budget is not None and prepared.grammar.grammar is not None:
+        rest = await constrain(
+            chat, request, model, AnswerStart(), compiler, without_reasoning=True
+        )
+        prepared.reading.grammar_after_reasoning = rest.grammar
+    return prepared
 
 
 async def render_with_replay(
-    chat: Chat, voice: ReplayScope, memory: ReplayService | None
+    chat: Chat, scope: ReplayScope, replay: ReplayService | None
 ) -> ReplayedPrompt:
-    """The prompt of a chat, with earlier turns as the model wrote them where that is known."""
-    if memory is None:
-        return ReplayedPrompt(await voice.model.renderer.render(chat))
-    return await memory.render(chat, voice)
+    """Render a chat with earlier turns as the model wrote them, where those tokens are known."""
+    if replay is None:
+        return ReplayedPrompt(await scope.model.renderer.render(chat))
+    return await replay.render(chat, scope)
 
 
 def make_replay_scope(model: Model, request: Request) -> ReplayScope:
@@ -214,172 +219,173 @@ def make_replay_scope(model: Model, request: Request) -> ReplayScope:
 
 
 def make_detokenizer(
-    model: Model, stops: Sequence[str] = (), logprobs: bool = False, speech: OutputFormat = PLAIN
+    model: Model,
+    stops: Sequence[str] = (),
+    logprobs: bool = False,
+    output_format: OutputFormat = PLAIN_TEXT,
 ) -> Detokenizer:
     if model.tokenizer is None:
         return Detokenizer(None, frozenset(), stops, logprobs)
-    return Detokenizer(
-        model.tokenizer.pieces, model.get_special_tokens(speech).hidden, stops, logprobs
-    )
+    hidden = model.get_token_visibility(output_format).hidden
+    return Detokenizer(model.tokenizer.pieces, hidden, stops, logprobs)
 
 
-def make_job(request: Request, ready: PreparedPrompt, model: Model, room: int | None) -> Job:
-    """What the engine must do: the request's wishes over the model's over ours."""
+def make_job(request: Request, prepared: PreparedPrompt, model: Model, room: int | None) -> Job:
+    """Make the engine's job. The request's sampling fields win over the model's, those over ours."""
     sampling = request.sampling.with_defaults(model.defaults.with_defaults(DEFAULT_SAMPLING))
     if room is not None:
-        wanted = sampling.max_tokens
-        longest = room if wanted is None else min(wanted, room)
+        longest = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
         sampling = Sampling(max_tokens=longest).with_defaults(sampling)
     if request.prefill_only:
         sampling = Sampling(max_tokens=1).with_defaults(sampling)
     n = count_choices(request)
-    cached = request.cache_prompt
-    if cached is None:  # numbers differ in their last bits when part of a prompt was read before
-        cached = request.sampling.seed is None
+    cache_prompt = request.cache_prompt
+    if cache_prompt is None:
+        # A cached prefix changes the last bits of the logits, so a seeded answer would not repeat.
+        cache_prompt = request.sampling.seed is None
     logprobs = request.logprobs
     if n > request.n and logprobs is None:
-        logprobs = 0  # the best are picked by them
+        logprobs = 0  # `best_of` ranks choices by their logprobs
     return Job(
         id=uuid.uuid4().hex,
-        prompt=ready.content,
+        prompt=prepared.content,
         sampling=sampling,
         n=n,
         logprobs=logprobs,
         prompt_logprobs=request.logprobs if request.echo else None,
-        grammar=ready.grammar.grammar,
+        grammar=prepared.grammar.grammar,
         lora=request.lora or (),
-        cache_prompt=cached,
+        cache_prompt=cache_prompt,
     )
 
 
 async def generate(plan: Plan, deliver: Deliver) -> None:
-    """Run the answer and hand out what it gains. Cancelling this cancels the engine at once."""
-    with attribute_grammar_errors(plan.request):
-        whole = Completion()
-        if plan.request.prefill_only:
-            await run_jobs(plan, whole.add)
-            spent = replace(whole.usage, completion=0, reasoning=0)
-            await await_delivery(deliver(Delta(finish="length", usage=spent)))
-        elif (plan.request.best_of or 0) > plan.request.n:
-            await run_jobs(plan, whole.add)
-            told = plan.request.logprobs is not None
-            for delta in select_best(whole, plan.jobs[0].n, plan.request.n, told):
+    """Run the jobs and deliver the answer. Cancelling this cancels the engine at once."""
+    request = plan.request
+    with attribute_grammar_errors(request):
+        completion = Completion()
+        if request.prefill_only:
+            await run_jobs(plan, completion.add)
+            usage = replace(completion.usage, completion=0, reasoning=0)
+            await await_delivery(deliver(Delta(finish="length", usage=usage)))
+        elif (request.best_of or 0) > request.n:
+            await run_jobs(plan, completion.add)
+            with_logprobs = request.logprobs is not None
+            for delta in select_best(completion, plan.jobs[0].n, request.n, with_logprobs):
                 await await_delivery(deliver(delta))
         else:
             await run_jobs(plan, deliver)
 
 
-async def await_delivery(waiting: Awaitable[None] | None) -> None:
-    if waiting is not None:
-        await waiting
+async def await_delivery(pending: Awaitable[None] | None) -> None:
+    if pending is not None:
+        await pending
 
 
 async def run_jobs(plan: Plan, deliver: Deliver) -> None:
-    """Run the jobs and read their steps until every choice is done."""
+    """Run the jobs and read their steps until every choice has finished."""
     readers = make_readers(plan)
-    notes = make_recorder(plan)
-    left = len(readers)
+    recorder = make_recorder(plan)
+    unfinished = len(readers)
     await plan.ticket.wait()
     async with close_at_end(start_jobs(plan, readers)) as steps:
         async for step in steps:
             if not 0 <= step.choice < len(readers):
-                raise EngineFailed("The engine answered with a choice nobody asked for.")
+                raise EngineFailed("The engine answered with a choice that was not requested.")
             if step.prompt_tokens is not None or step.prompt_logprobs:
                 share_prompt_counts(step, readers, plan.jobs[0].n)
             for delta in readers[step.choice].feed(step):
-                if notes is not None:
-                    record_delta(notes, delta, readers[delta.choice])
-                waiting = deliver(delta)
-                if waiting is not None:
-                    await waiting
-                left -= delta.finish is not None
-            if not left:
+                if recorder is not None:
+                    record_delta(recorder, delta, readers[delta.choice])
+                pending = deliver(delta)
+                if pending is not None:
+                    await pending
+                unfinished -= delta.finish is not None
+            if not unfinished:
                 return
     raise EngineFailed("The engine stopped before the answer was finished.")
 
 
 def start_jobs(plan: Plan, readers: list[Reader]) -> AsyncGenerator[Step, None]:
-    """Start the jobs; one that may think only so long is watched."""
-    hearing, reader = plan.prompts[0].reading, readers[0]
-    if hearing is not None and hearing.budget is not None and isinstance(reader, ChatReader):
+    """Start the jobs, within the reasoning budget if the request has one."""
+    reading, reader = plan.prompts[0].reading, readers[0]
+    if reading is not None and reading.budget is not None and isinstance(reader, ChatReader):
         return generate_within_budget(
-            plan.model, plan.jobs[0], reader, hearing.grammar_after_reasoning
+            plan.model, plan.jobs[0], reader, reading.grammar_after_reasoning
         )
     return generate_merged(plan.model.engine, plan.jobs)
 
 
 def make_recorder(plan: Plan) -> ReplayRecorder | None:
-    """What listens to the answer of a chat for the memory; the best of many is not kept."""
-    memory, request = plan.replay, plan.request
-    if memory is None or plan.reuse is None or (request.best_of or 0) > request.n:
+    """Make the recorder that stores a chat's answer for replay; `best_of` is not stored."""
+    replay, request = plan.replay, plan.request
+    if replay is None or plan.reuse is None or (request.best_of or 0) > request.n:
         return None
-    notes, first = (
-        ReplayRecorder(
-            memory, make_replay_scope(plan.model, request), request.store, request.response_id
-        ),
-        0,
-    )
-    for job, ready in zip(plan.jobs, plan.prompts, strict=True):
-        if ready.reuse is not None:
-            notes.start(range(first, first + job.n), ready.reuse, ready.answer_start)
+    scope = make_replay_scope(plan.model, request)
+    recorder = ReplayRecorder(replay, scope, request.store, request.response_id)
+    first = 0
+    for job, prepared in zip(plan.jobs, plan.prompts, strict=True):
+        if prepared.reuse is not None:
+            recorder.start(range(first, first + job.n), prepared.reuse, prepared.answer_start)
         first += job.n
-    return None if request.prefill_only else notes  # the prompt is known then, and that is all
+    return None if request.prefill_only else recorder  # prefilling records the prompt only
 
 
-def record_delta(notes: ReplayRecorder, delta: Delta, reader: Reader) -> None:
-    notes.add(delta)
+def record_delta(recorder: ReplayRecorder, delta: Delta, reader: Reader) -> None:
+    recorder.add(delta)
     if delta.finish is not None:
-        notes.finish(delta.choice, reader.exact_ids, reader.generated_call_ids)
+        recorder.finish(delta.choice, reader.exact_ids, reader.generated_call_ids)
 
 
 def make_readers(plan: Plan) -> list[Reader]:
-    """One for each choice, prompt by prompt."""
+    """Make one reader for each choice, prompt by prompt."""
     readers: list[Reader] = []
-    for job, ready in zip(plan.jobs, plan.prompts, strict=True):
+    for job, prepared in zip(plan.jobs, plan.prompts, strict=True):
         for choice in range(job.n):
-            readers.append(make_reader(plan, job, ready, len(readers), first=choice == 0))
+            readers.append(make_reader(plan, job, prepared, len(readers), first=choice == 0))
     return readers
 
 
-def make_reader(plan: Plan, job: Job, ready: PreparedPrompt, index: int, *, first: bool) -> Reader:
-    model, hearing = plan.model, ready.reading
-    stops = () if ready.grammar.decides_end else plan.request.stop
-    if hearing is None:
-        text = make_detokenizer(model, stops, job.logprobs is not None)
-        return Reader(index, job, text, ready.echo, first=first)
-    speech = hearing.output_format
-    how = ReaderOptions(
-        speech.make_parser(hearing.chat, hearing.start),
-        plan.request.include_reasoning,
-        model.get_special_tokens(speech).shown - speech.find_visible_marker_tokens(model.tokenizer),
-        job.grammar is not None,
-        ready.grammar.constrains_content,
-        hearing.budget,
-        speech.reasoning_close or "",
+def make_reader(
+    plan: Plan, job: Job, prepared: PreparedPrompt, index: int, *, first: bool
+) -> Reader:
+    model, reading = plan.model, prepared.reading
+    stops = () if prepared.grammar.decides_end else plan.request.stop
+    if reading is None:
+        detokenizer = make_detokenizer(model, stops, job.logprobs is not None)
+        return Reader(index, job, detokenizer, prepared.echo, first=first)
+    output_format = reading.output_format
+    visible = output_format.find_visible_marker_tokens(model.tokenizer)
+    options = ReaderOptions(
+        parser=output_format.make_parser(reading.chat, reading.start),
+        include_reasoning=plan.request.include_reasoning,
+        parser_only_tokens=model.get_token_visibility(output_format).shown - visible,
+        has_grammar=job.grammar is not None,
+        strip_leading_space=prepared.grammar.constrains_content,
+        budget=reading.budget,
+        reasoning_close=output_format.reasoning_close or "",
     )
-    text = make_detokenizer(
-        model, stops, speech=speech
-    )  # logprobs go with what the parser makes of it
-    return ChatReader(index, job, text, how, first=first)
+    # Without logprobs: the reader keeps those itself, beside the text that the parser emits.
+    detokenizer = make_detokenizer(model, stops, output_format=output_format)
+    return ChatReader(index, job, detokenizer, options, first=first)
 
 
 def share_prompt_counts(step: Step, readers: list[Reader], choices: int) -> None:
-    """What is told of a prompt, with any of its choices, is for all of them."""
+    """Hand the prompt's counts and logprobs, sent with any choice, to all choices of the prompt."""
     first = step.choice - step.choice % choices
     readers[first].count_prompt(step)
     for reader in readers[first : first + choices]:
         reader.set_prompt_logprobs(step.prompt_logprobs)
 
 
-async def count_prompt_tokens(request: Request, models: ModelRegistry) -> int:
-    """How many tokens the prompt of a chat would have."""
+async def count_prompt_tokens(request: Request, services: Services) -> int:
+    """Return how many tokens the prompt of a chat has."""
     chat = cast(Chat, request.prompts[0])
-    with await models.acquire(request.model) as model:
+    with await services.models.acquire(request.model) as model:
         validate_media(chat, model)
-        asked, _ = drop_unsupported(chat, model)
-        rendered = (
-            await render_with_replay(asked, make_replay_scope(model, request), models.memory)
-        ).rendered
+        chat, _ = drop_unsupported(chat, model)
+        scope = make_replay_scope(model, request)
+        rendered = (await render_with_replay(chat, scope, services.replay)).rendered
     if rendered.ids is None:
-        raise Unsupported("This model's tokens cannot be counted without its tokenizer.")
+        raise Unsupported("Tokens cannot be counted: this model's tokenizer is unknown.")
     return len(rendered.ids)

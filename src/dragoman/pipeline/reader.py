@@ -24,14 +24,14 @@ from dragoman.pipeline.usage import TokenLedger, TokenSpan
 from dragoman.types import Job, Logprob, Step
 
 FINISHES = ("stop", "length")
-HELD = 1000  # characters; more of a call that goes on are never given back as text
-TIMES = 3  # a model that thinks again each time it is interrupted is left to it after so many
+MAX_HELD_CHARACTERS = 1000  # characters; more of a call that goes on are never given back as text
+MAX_INTERRUPTIONS = 3  # a model that thinks again each time it is interrupted is left to it after so many
 
 
-def one_by_one(step: Step) -> Iterator[Step]:
+def split_step(step: Step) -> Iterator[Step]:
     """A step of several tokens as steps of one: a stop is then met at the same token always."""
     if step.spans or step.text is not None:
-        parts = list(_texts(step)) or [step]
+        parts = list(_split_text_step(step)) or [step]
     elif step.tokens in (0, len(step.ids)):
         marks = step.logprobs if len(step.logprobs) == len(step.ids) else None
         parts = [
@@ -44,10 +44,10 @@ def one_by_one(step: Step) -> Iterator[Step]:
     yield replace(parts[-1], finish=step.finish, stop_id=step.stop_id)
 
 
-def _texts(step: Step) -> Iterator[Step]:
+def _split_text_step(step: Step) -> Iterator[Step]:
     text, ids, marks = step.text or "", step.ids, step.logprobs
     at = count = 0
-    for characters, tokens in step.spans or _told(step):
+    for characters, tokens in step.spans or _find_token_spans(step):
         yield Step(
             text=text[at : at + characters],
             ids=ids[count : count + tokens],
@@ -57,14 +57,14 @@ def _texts(step: Step) -> Iterator[Step]:
         at, count = at + characters, count + tokens
 
 
-def _told(step: Step) -> list[tuple[int, int]]:
+def _find_token_spans(step: Step) -> list[tuple[int, int]]:
     """The same of a step that came so, if its logprobs say it."""
     texts = [mark.text or "" for mark in step.logprobs]
     told = len(texts) == step.tokens and "".join(texts) == step.text
     return [(len(text), 1) for text in texts] if told else []
 
 
-def _single(step: Step) -> bool:
+def _is_single(step: Step) -> bool:
     return len(step.ids) < 2 and len(step.logprobs) < 2 and not step.spans
 
 
@@ -79,7 +79,7 @@ class Reader:
         self._echo = echo
         self._prompt_logprobs: tuple[Token, ...] = ()  # logprobs of the prompt, for `echo`
         self._detokenizer = text
-        self._is_plain = text.plain and not echo
+        self._is_plain = text.is_plain and not echo
         self._limit = math.inf if job.sampling.max_tokens is None else job.sampling.max_tokens
         self._completion_tokens = self._cached_tokens = 0
         self._prompt_tokens: int | None = None
@@ -90,10 +90,10 @@ class Reader:
     def feed(self, step: Step) -> list[Delta]:
         """What the choice gained, if anything; a choice that is done gains nothing."""
         within = self._completion_tokens + (step.tokens or len(step.ids)) <= self._limit
-        if (self._is_plain and within) or _single(step):
+        if (self._is_plain and within) or _is_single(step):
             delta = None if self._done else self._feed(step)
             return [] if delta is None else [delta]
-        parts = one_by_one(step)
+        parts = split_step(step)
         return [delta for part in parts if not self._done and (delta := self._feed(part))]
 
     @property
@@ -128,7 +128,7 @@ class Reader:
 
     def set_prompt_logprobs(self, marks: list[Logprob]) -> None:
         """Logprobs of the prompt, to be told with it."""
-        self._prompt_logprobs = tuple(map(self._detokenizer.token, marks))
+        self._prompt_logprobs = tuple(map(self._detokenizer.make_token, marks))
 
     def _finish(self, step: Step, released: ReleasedText) -> Delta:
         """A stop string that was met wins over whatever else ended the choice."""
@@ -184,104 +184,104 @@ class ChatReader(Reader):
         self, index: int, job: Job, text: Detokenizer, how: ReaderOptions, *, first: bool
     ) -> None:
         super().__init__(index, job, text, "", first=first)
-        self._how = how
+        self._options = how
         self._parser = how.parser
         self._logprobs = job.logprobs is not None
-        self._marked = self._logprobs or bool(how.parser_only_tokens)
-        self._tally = TokenLedger()
-        self._leading = how.strip_leading_space  # no text was told yet
-        self._job = job.id
+        self._tracks_tokens = self._logprobs or bool(how.parser_only_tokens)
+        self._ledger = TokenLedger()
+        self._is_leading = how.strip_leading_space  # no text was told yet
+        self._job_id = job.id
         self._calls = 0
-        self._own: set[str] = set()  # ids that the model gave its calls
+        self._model_call_ids: set[str] = set()  # ids that the model gave its calls
         self._arguments: list[str] = []  # of the last call
-        self._heard: list[Step] = []  # kept only where there is a budget
-        self._waits = False  # it is not certain yet what the last characters are
-        self._held = 0  # tokens since then
-        self._again = TIMES if how.budget is not None else 0  # interruptions that are left
+        self._steps: list[Step] = []  # kept only where there is a budget
+        self._is_undecided = False  # it is not certain yet what the last characters are
+        self._undecided_tokens = 0  # tokens since then
+        self._interruptions_left = MAX_INTERRUPTIONS if how.budget is not None else 0  # interruptions that are left
         self.interrupted = False  # it thought too long: what follows must come from another job
 
     def feed(self, step: Step) -> list[Delta]:
-        if _single(step):
-            return [] if self._done else self._hear(step)
+        if _is_single(step):
+            return [] if self._done else self._feed_single(step)
         deltas: list[Delta] = []
-        for part in one_by_one(step):
+        for part in split_step(step):
             if self._done or self.interrupted:
                 break
-            deltas += self._hear(part)
-        return joined(deltas)
+            deltas += self._feed_single(part)
+        return merge_deltas(deltas)
 
-    def _hear(self, step: Step) -> list[Delta]:
+    def _feed_single(self, step: Step) -> list[Delta]:
         count = self._count_tokens(step)
-        start, text, end = self._detokenizer.place(step)
+        start, text, end = self._detokenizer.read_with_offsets(step)
         if end > start:
-            self._tally.note(self._place(step, start, end, count))
-        if self._how.has_grammar and self._parser.is_in_call:
-            text, met = self._detokenizer.uncut(text), None  # a call that is held to its schema is whole
+            self._ledger.add(self._make_span(step, start, end, count))
+        if self._options.has_grammar and self._parser.is_in_call:
+            text, met = self._detokenizer.release_held(text), None  # a call that is held to its schema is whole
         else:
-            text, met = self._detokenizer.cut(text)
-        deltas = self._deltas(self._parser.feed(text)) if text else []
+            text, met = self._detokenizer.split_at_stop(text)
+        deltas = self._make_deltas(self._parser.feed(text)) if text else []
         if deltas and deltas[-1].channel == "tool_args":
-            self._tally.forget(start - HELD)  # tokens of a call claim nothing
+            self._ledger.discard_before(start - MAX_HELD_CHARACTERS)  # tokens of a call claim nothing
         if met is not None or step.finish is not None or self._completion_tokens >= self._limit:
-            return [*deltas, *self._last_words(step, met)]
-        if self._again:
-            self._heard.append(step)
-            if self._too_long(count):
+            return [*deltas, *self._finish_chat(step, met)]
+        if self._interruptions_left:
+            self._steps.append(step)
+            if self._is_budget_spent(count):
                 deltas += self._interrupt()
         return deltas
 
-    def _place(self, step: Step, start: int, end: int, count: int) -> TokenSpan:
-        if not self._marked:
+    def _make_span(self, step: Step, start: int, end: int, count: int) -> TokenSpan:
+        if not self._tracks_tokens:
             return TokenSpan(start, end, count)
         single = step.text is None and len(step.ids) == 1
-        control = single and step.ids[0] in self._how.parser_only_tokens
+        control = single and step.ids[0] in self._options.parser_only_tokens
         marks = step.logprobs[:1] if single else step.logprobs
-        told = tuple(map(self._detokenizer.token, marks)) if self._logprobs else ()
+        told = tuple(map(self._detokenizer.make_token, marks)) if self._logprobs else ()
         return TokenSpan(start, end, count, told, control)
 
-    def _deltas(self, spans: Sequence[Span]) -> list[Delta]:
+    def _make_deltas(self, spans: Sequence[Span]) -> list[Delta]:
         deltas = []
         for channel, text, start, call, given in spans:
             if channel == "text":
-                if self._leading:
-                    start, text = self._led(start, text)
-                text, marks = self._tally.said(start, text)
+                if self._is_leading:
+                    start, text = self._strip_leading(start, text)
+                text, marks = self._ledger.take_text(start, text)
                 if text:
                     deltas.append(Delta(self._index, text, tokens=marks))
             elif channel == "reasoning":
-                text = self._tally.thought(start, text)
-                if text and self._how.include_reasoning:
+                text = self._ledger.take_reasoning(start, text)
+                if text and self._options.include_reasoning:
                     deltas.append(Delta(self._index, text, channel))
             else:
                 self._count_call(channel, text)
-                name = self._call_id(given) if channel == "tool_name" else ""
+                name = self._make_call_id(given) if channel == "tool_name" else ""
                 deltas.append(Delta(self._index, text, channel, call, id=name))
         return deltas
 
-    def _led(self, start: int, text: str) -> tuple[int, str]:
+    def _strip_leading(self, start: int, text: str) -> tuple[int, str]:
         """Text without the white space that leads the answer."""
         said = text.lstrip()
-        self._leading = not said
+        self._is_leading = not said
         return start + len(text) - len(said), said
 
     def _count_call(self, channel: Channel, text: str) -> None:
         if channel == "tool_name":
             self._calls += 1
             self._arguments.clear()
-        elif self._detokenizer.stops:
+        elif self._detokenizer.has_stops:
             self._arguments.append(text)
 
-    def _call_id(self, given: str) -> str:
+    def _make_call_id(self, given: str) -> str:
         """The model's own id, unless it gave that before; else one of ours."""
-        if not given or given in self._own:
-            which = f"{self._job}/{self._index}/{self._calls}"
+        if not given or given in self._model_call_ids:
+            which = f"{self._job_id}/{self._index}/{self._calls}"
             given = "call_" + hashlib.blake2b(which.encode(), digest_size=12).hexdigest()
             self.generated_call_ids.add(given)
             return given
-        self._own.add(given)
+        self._model_call_ids.add(given)
         return given
 
-    def _last_words(self, step: Step, met: str | None) -> list[Delta]:
+    def _finish_chat(self, step: Step, met: str | None) -> list[Delta]:
         """The end. A call counts as made if the model, and nobody else, ended it."""
         self._done = True
         self._exact &= met is None
@@ -289,16 +289,16 @@ class ChatReader(Reader):
         finish: Finish = "stop"
         if met is None:
             finish = step.finish if step.finish in FINISHES else "length"
-            deltas += self._deltas(self._parser.feed(self._detokenizer.close().text))
-        deltas += self._deltas(self._parser.close(cut=met is not None or finish == "length"))
-        if finish == "stop" and self._calls and (met is None or self._whole_call()):
+            deltas += self._make_deltas(self._parser.feed(self._detokenizer.close().text))
+        deltas += self._make_deltas(self._parser.close(cut=met is not None or finish == "length"))
+        if finish == "stop" and self._calls and (met is None or self._is_last_call_complete()):
             finish = "tool_calls"
         last = deltas.pop() if deltas and deltas[-1].channel == "text" else Delta(self._index)
         stop = step.stop_id if met is None else met
         deltas.append(replace(last, finish=finish, stop=stop, usage=self._usage()))
         return deltas
 
-    def _whole_call(self) -> bool:
+    def _is_last_call_complete(self) -> bool:
         """Whether the last call was complete when a stop string was met."""
         try:
             msgspec.json.decode("".join(self._arguments))
@@ -307,41 +307,41 @@ class ChatReader(Reader):
         return True
 
     def _usage(self) -> Usage:
-        return replace(super()._usage(), reasoning=self._tally.thoughts)
+        return replace(super()._usage(), reasoning=self._ledger.reasoning_tokens)
 
     # A budget for thoughts, see `thinking`
 
-    def _too_long(self, count: int) -> bool:
+    def _is_budget_spent(self, count: int) -> bool:
         """Whether thoughts have used up the budget.
 
         What may be the mark that ends them is waited for; no mark has more tokens than letters, so
         what takes longer is a call that the model drafts.
         """
-        waited, self._waits = self._waits, self._parser.is_waiting or self._detokenizer.holding
-        self._held = self._held + count if waited and self._waits else 0
-        spent = self._tally.thoughts + self._held >= (self._how.budget or 0)
-        sure = not self._waits or self._held >= len(self._how.reasoning_close)
+        waited, self._is_undecided = self._is_undecided, self._parser.is_waiting or self._detokenizer.is_holding
+        self._undecided_tokens = self._undecided_tokens + count if waited and self._is_undecided else 0
+        spent = self._ledger.reasoning_tokens + self._undecided_tokens >= (self._options.budget or 0)
+        sure = not self._is_undecided or self._undecided_tokens >= len(self._options.reasoning_close)
         return spent and sure and self._parser.in_reasoning
 
     def _interrupt(self) -> list[Delta]:
         self.interrupted = True
-        self._again -= 1
-        self._waits = False
-        return self._deltas(self._parser.feed(self._detokenizer.insert(self._how.reasoning_close)))
+        self._interruptions_left -= 1
+        self._is_undecided = False
+        return self._make_deltas(self._parser.feed(self._detokenizer.insert_text(self._options.reasoning_close)))
 
-    def resume(self) -> list[Step]:
+    def take_steps(self) -> list[Step]:
         """What was heard of the job that was interrupted; another one takes over."""
-        heard, self._heard = self._heard, []
+        heard, self._steps = self._steps, []
         self.interrupted = False
         return heard
 
-    def go_on(self, prompt: list[int] | str) -> None:
+    def continue_from(self, prompt: list[int] | str) -> None:
         """The job that takes over has this prompt: ours, what was said, and what ends thoughts."""
         if isinstance(prompt, list) and isinstance(self._prompt, list):
             self._ids = prompt[len(self._prompt) :]
 
 
-def joined(deltas: Sequence[Delta]) -> list[Delta]:
+def merge_deltas(deltas: Sequence[Delta]) -> list[Delta]:
     """Neighbours on one channel as one."""
     if len(deltas) < 2:
         return list(deltas)

@@ -35,12 +35,12 @@ async def generate_within_budget(
                     break
             else:
                 return
-        heard = reader.resume()
+        heard = reader.take_steps()
         job = replace(job, grammar=grammar)
         job = make_continuation_job(
             job, heard, await extend_prompt(job.prompt, heard, model), model
         )
-        reader.go_on(job.prompt)
+        reader.continue_from(job.prompt)
         if job.sampling.max_tokens == 0:
             yield Step(finish="length")
             return

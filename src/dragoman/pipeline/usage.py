@@ -22,20 +22,20 @@ class TokenSpan(Struct):
     start: int
     end: int
     tokens: int = 1
-    marks: tuple[Token, ...] = ()  # their logprobs, when asked for
-    control: bool = False
-    thought: int = 0  # characters that are thoughts
-    counted: int = 0  # tokens that were counted for them
-    told: bool = False  # the logprobs went out
+    logprobs: tuple[Token, ...] = ()  # their logprobs, when asked for
+    is_special: bool = False
+    reasoning_characters: int = 0  # characters that are thoughts
+    reasoning_tokens: int = 0  # tokens that were counted for them
+    logprobs_taken: bool = False  # the logprobs went out
 
-    def count(self, characters: int) -> int:
+    def count_reasoning(self, characters: int) -> int:
         """How many more tokens are thoughts now; several of unknown lengths count by share."""
-        self.thought += characters
+        self.reasoning_characters += characters
         if self.tokens < 2:
             now = self.tokens
         else:
-            now = max(1, round(self.tokens * self.thought / (self.end - self.start)))
-        more, self.counted = now - self.counted, now
+            now = max(1, round(self.tokens * self.reasoning_characters / (self.end - self.start)))
+        more, self.reasoning_tokens = now - self.reasoning_tokens, now
         return more
 
 
@@ -43,43 +43,43 @@ class TokenLedger:
     """The ledger. `thoughts` is how many tokens of reasoning there were."""
 
     def __init__(self) -> None:
-        self.thoughts = 0
-        self._open: deque[TokenSpan] = deque()
+        self.reasoning_tokens = 0
+        self._spans: deque[TokenSpan] = deque()
 
-    def note(self, place: TokenSpan) -> None:
-        self._open.append(place)
+    def add(self, place: TokenSpan) -> None:
+        self._spans.append(place)
 
-    def thought(self, start: int, text: str) -> str:
+    def take_reasoning(self, start: int, text: str) -> str:
         """A span of reasoning: count its tokens. Gives the text without control tokens."""
         end = start + len(text)
         control = []
-        for place in self._claimed(start, end):
-            if place.control:
+        for place in self._take_overlapping(start, end):
+            if place.is_special:
                 control.append(place)
             else:
-                self.thoughts += place.count(min(end, place.end) - max(start, place.start))
-        return _without(text, start, control) if control else text
+                self.reasoning_tokens += place.count_reasoning(min(end, place.end) - max(start, place.start))
+        return _cut_out(text, start, control) if control else text
 
-    def said(self, start: int, text: str) -> tuple[str, tuple[Token, ...]]:
+    def take_text(self, start: int, text: str) -> tuple[str, tuple[Token, ...]]:
         """A span of text: the same without control tokens, and the logprobs that go with it."""
         marks: list[Token] = []
         control = []
-        for place in self._claimed(start, start + len(text)):
-            if place.control:
+        for place in self._take_overlapping(start, start + len(text)):
+            if place.is_special:
                 control.append(place)
-            elif not place.told:
-                place.told = True
-                marks += place.marks
-        return (_without(text, start, control) if control else text), tuple(marks)
+            elif not place.logprobs_taken:
+                place.logprobs_taken = True
+                marks += place.logprobs
+        return (_cut_out(text, start, control) if control else text), tuple(marks)
 
-    def forget(self, before: int) -> None:
+    def discard_before(self, before: int) -> None:
         """No token that ends before a character is text or a thought."""
-        while self._open and self._open[0].end <= before:
-            self._open.popleft()
+        while self._spans and self._spans[0].end <= before:
+            self._spans.popleft()
 
-    def _claimed(self, start: int, end: int) -> list[TokenSpan]:
+    def _take_overlapping(self, start: int, end: int) -> list[TokenSpan]:
         """Every place that has characters in the span; what lies before it is forgotten."""
-        places, claimed = self._open, []
+        places, claimed = self._spans, []
         while places and places[0].start < end:
             place = places[0]
             if place.end > start:
@@ -90,7 +90,7 @@ class TokenLedger:
         return claimed
 
 
-def _without(text: str, start: int, places: list[TokenSpan]) -> str:
+def _cut_out(text: str, start: int, places: list[TokenSpan]) -> str:
     parts, at = [], 0
     for place in places:
         parts.append(text[at : max(0, place.start - start)])

@@ -1,41 +1,43 @@
-"""What a model or its engine cannot do is refused by name, before anything runs."""
+"""Checks a request against what its model and engine can do, before anything runs.
+
+A field that would change the answer and cannot be honoured is rejected by name. Agents ask every
+model to reason in the way of the model they were made for, so fields that a client marks as optional
+are dropped with a warning instead.
+"""
 
 from __future__ import annotations
 
-from dragoman.errors import BadRequest, ContextOverflow, Unsupported
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from dragoman.engines.limits import (
+    check_adapters,
+    check_logprobs,
+    check_prompt_length,
+)
+from dragoman.errors import BadRequest, Unsupported
 from dragoman.models.model import Model
-from dragoman.pipeline.unsupported import find_unsupported_media
-from dragoman.types import Chat, Request, Sampling
+from dragoman.types import Chat, MediaPart, Message, Request, Sampling, TextPart
+
+BUDGET_UNSUPPORTED = "This model's reasoning cannot be limited."
 
 
 def validate_request(request: Request, model: Model) -> None:
-    """Refuse by name what this model's engine cannot do."""
+    """Reject the fields that this model's engine cannot honour."""
     for prompt in request.prompts:
         if isinstance(prompt, Chat):
             validate_media(prompt, model)
-    can = model.capabilities
-    if request.logprobs is not None and request.logprobs > can.logprobs:
-        raise Unsupported(
-            "This model's engine cannot report logprobs."
-            if can.logprobs < 0
-            else f"This model's engine reports at most {can.logprobs} alternatives a token.",
-            param="logprobs" if can.logprobs < 0 else "top_logprobs",
-        )
-    if request.echo and request.logprobs is not None and not can.prompt_logprobs:
+    capabilities = model.capabilities
+    check_logprobs(request.logprobs, capabilities.logprobs)
+    if request.echo and request.logprobs is not None and not capabilities.prompt_logprobs:
         raise Unsupported("This model's engine cannot report logprobs of a prompt.", param="echo")
-    for adapter in request.lora or ():
-        if adapter.name not in can.lora:
-            known = ", ".join(can.lora) or "none"
-            raise BadRequest(
-                f"There is no adapter `{adapter.name}` for this model. It has: {known}.",
-                param="lora",
-                code="adapter_not_found",
-            )
-    if can.sampling is not None:
+    check_adapters(request.lora or (), capabilities.lora)
+    if capabilities.sampling is not None:
         for name in Sampling.__struct_fields__:
-            said = getattr(request.sampling, name) is not None
-            if said and name not in can.sampling:
-                raise Unsupported(f"This model's engine cannot honour `{name}`.", param=name)
+            is_set = getattr(request.sampling, name) is not None
+            if is_set and name not in capabilities.sampling:
+                raise Unsupported(f"`{name}` is not supported by this model's engine.", param=name)
 
 
 def validate_media(chat: Chat, model: Model) -> None:
@@ -51,28 +53,72 @@ def validate_media(chat: Chat, model: Model) -> None:
             )
 
 
-def check_context_length(content: list[int] | str, model: Model, param: str) -> int | None:
-    """How many tokens are left for the answer, if that is known; none is an error."""
+def validate_embedding(model: Model) -> None:
+    if not model.capabilities.embeddings:
+        raise Unsupported("This model's engine does not support embeddings.", param="model")
+
+
+def check_context_length(prompt: list[int] | str, model: Model, param: str) -> int | None:
+    """Return how many tokens are left for the answer, if known; a prompt that fills all is an error."""
     context = model.capabilities.context
-    if context is None or isinstance(content, str):
+    if context is None or isinstance(prompt, str):
         return None
-    room = context - len(content)
-    if room <= 0:
-        raise ContextOverflow(
-            f"This model's maximum context length is {context} tokens. However, your {param} "
-            f"resulted in {len(content)} tokens. Please shorten it.",
-            param=param,
-        )
-    return room
+    check_prompt_length(len(prompt), context, param)
+    return context - len(prompt)
 
 
 def get_reasoning_budget(chat: Chat, model: Model, request: Request) -> int | None:
-    """Most tokens of thoughts, where the template does not see to it itself."""
+    """Return the most tokens of reasoning, unless the template itself enforces the budget."""
     if chat.thinking_budget is None or model.renderer.template_enforces_budget:
         return None
     name = chat.get_client_field_name("thinking_budget")
     if model.output_format.reasoning_close is None:
-        raise Unsupported("This model's thinking cannot be limited.", param=name)
+        raise Unsupported(BUDGET_UNSUPPORTED, param=name)
     if request.n > 1:
-        raise Unsupported(f"`{name}` and `n` cannot be had together here.", param=name)
+        raise Unsupported(f"`{name}` cannot be combined with `n`.", param=name)
     return chat.thinking_budget
+
+
+def drop_unsupported(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
+    """Remove fields this model cannot honour and return a warning for each."""
+    warnings = _warn_about_tool_media(chat, model)
+    if "reasoning_effort" in chat.optional_fields:
+        try:
+            model.renderer.check_reasoning_effort(chat)
+        except BadRequest as error:
+            warnings.append(_make_warning(chat, "reasoning_effort", error.message))
+            chat = replace(chat, reasoning_effort=None)
+    is_optional = "thinking_budget" in chat.optional_fields and chat.thinking_budget is not None
+    if is_optional and not _can_limit_reasoning(model):
+        if model.output_format.reasoning is not None:  # else there is nothing to limit
+            warnings.append(_make_warning(chat, "thinking_budget", BUDGET_UNSUPPORTED))
+        chat = replace(chat, thinking_budget=None)
+    return chat, tuple(warnings)
+
+
+def _can_limit_reasoning(model: Model) -> bool:
+    return (
+        model.renderer.template_enforces_budget or model.output_format.reasoning_close is not None
+    )
+
+
+def find_unsupported_media(chat: Chat, model: Model) -> Iterator[tuple[Message, MediaPart]]:
+    """Yield the media parts that the model's engine cannot read, with their messages."""
+    modalities = model.capabilities.modalities
+    for message in chat.messages:
+        for part in message.content:
+            if not isinstance(part, TextPart) and part.modality not in modalities:
+                yield message, part
+
+
+def _warn_about_tool_media(chat: Chat, model: Model) -> list[str]:
+    """Return a warning for each type of media in tool results that the model does not see."""
+    parts = (
+        part for message, part in find_unsupported_media(chat, model) if message.role == "tool"
+    )
+    types = dict.fromkeys(part.wire_type for part in parts)
+    return [f"`{name}` in tool results is not shown to the model." for name in types]
+
+
+def _make_warning(chat: Chat, field: str, reason: str) -> str:
+    return f"`{chat.get_client_field_name(field)}` has no effect: {reason}"

@@ -57,6 +57,13 @@ class BackgroundRun:
         if self.watch is not None and not self.turn.writer.over:
             self.watch.interrupt(Cancelled("The response was cancelled."))
 
+    async def flush(self, store: Store) -> None:
+        """Put new frames into the store."""
+        response, fresh = self.turn.id, self.fresh()
+        if fresh:
+            await store.write(lambda tx: tx.responses.append_frames(response, fresh))
+            self.flushed = max(self.flushed, fresh[-1][0] + 1)
+
     def fresh(self) -> list[tuple[int, bytes]]:
         """Frames that are not in the store yet, with their numbers."""
         frames = self.feed.frames
@@ -71,8 +78,7 @@ class FinishedResponse(Struct, frozen=True):
     frames: Sequence[tuple[int, bytes]] = ()
 
     async def write(self, store: Store) -> None:
-        row = self.row
-        await store.finish_turn(row.owner, row.id, row.status, row.body, self.items, self.frames)
+        await store.write(lambda tx: tx.finish_response(self.row, self.items, self.frames))
 
 
 class BackgroundRuns:
@@ -111,7 +117,8 @@ class BackgroundRuns:
     async def _launch(self, running: BackgroundRun, store: Store) -> None:
         turn = running.turn
         try:
-            await store.add(turn.row())
+            row = turn.row()
+            await store.write(lambda tx: tx.add_response(row))
         except BaseException:
             turn.close()
             raise
@@ -131,7 +138,10 @@ class BackgroundRuns:
                     raise Cancelled("The response was cancelled.")
                 feed.push(turn.start())
                 with suppress(Unavailable):  # its end will be kept, or it will be found dead
-                    await store.update(turn.owner, turn.id, "in_progress", turn.row().body)
+                    row = turn.row()
+                    await store.write(
+                        lambda tx: tx.responses.update(row.owner, row.id, "in_progress", row.body)
+                    )
                 await turn.run(Sink(self._note(), feed.push))
         except DragomanError as error:
             await self._fail(running, error)
@@ -177,15 +187,13 @@ class BackgroundRuns:
                 log.warning("the store did not take what runs in the background: %s", error.message)
 
     async def _visit(self, store: Store) -> None:
-        for running in list(self._running.values()):
-            fresh = running.fresh()
-            if fresh:
-                await store.append(running.turn.id, fresh)
-                running.flushed = max(running.flushed, fresh[-1][0] + 1)
+        for run in list(self._running.values()):
+            await run.flush(store)
         while self._late:
             await self._late[0].write(store)
             self._late.pop(0)
-        for name in await store.cancels(list(self._running)):
+        running = list(self._running)
+        for name in await store.read(lambda tx: tx.responses.list_cancel_requests(running)):
             if name in self._running:
                 self._running[name].cancel()
 

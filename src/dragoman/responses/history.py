@@ -32,7 +32,8 @@ async def before(asked: Asked, owner: str, state: State, local: Local) -> list[I
     if previous is not None:
         if previous in local:
             return local[previous]
-        chain = await (await state.store()).history(owner, previous)
+        store = await state.store()
+        chain = await store.read(lambda tx: tx.responses.get_history(owner, previous))
         if not chain:
             raise _lost(previous)
         for row in chain:
@@ -85,9 +86,17 @@ def _lost(name: str) -> BadRequest:
 
 async def _conversation(name: str, owner: str, state: State) -> list[Item]:
     store, found = await state.store(), list[Item]()
+
+    async def load_page(after: str | None) -> list[StoredItem] | None:
+        return await store.read(
+            lambda tx: tx.conversations.list_items(
+                owner, name, after=after, limit=PAGE, newest_first=False
+            )
+        )
+
     after: str | None = None
     while True:
-        page = await store.items(owner, name, after=after, limit=PAGE, newest_first=False)
+        page = await load_page(after)
         if page is None:
             raise NotFound(
                 f"There is no conversation `{name[:80]}`.",
@@ -112,7 +121,8 @@ async def _found(names: list[str], owner: str, state: State) -> dict[str, Item]:
     """Items that earlier responses answered with, by their ids."""
     if len(names) > NAMED:
         raise BadRequest(f"`input` can name at most {NAMED:,} items.", param="input")
-    rows = await (await state.store()).holders(owner, names)
+    store = await state.store()
+    rows = await store.read(lambda tx: tx.responses.find_by_output_items(owner, names))
     found = await asyncio.to_thread(lambda: [_answered(row) for row in rows])
     return {item["id"]: item for items in found for item in items}
 

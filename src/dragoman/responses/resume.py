@@ -110,24 +110,29 @@ class StoredRun(ResumedRun):
             elif ended:
                 break
             else:
-                row = await self._store.get(self._row.owner, self._row.id)
+                row = await self._load_row()
                 ended = row is None or row.status not in RUNNING
                 self._row = row or self._row
                 if not ended:
                     await asyncio.sleep(LOOK)
         await await_delivery(outlet.push(await self._ending()))
 
+    async def _load_row(self) -> StoredResponse | None:
+        owner, name = self._row.owner, self._row.id
+        return await self._store.read(lambda tx: tx.responses.get(owner, name))
+
     async def _more(self) -> list[bytes]:
         """Frames that were not told yet."""
-        owner, name = self._row.owner, self._row.id
-        found = await self._store.frames(owner, name, self._at)
+        owner, name, after = self._row.owner, self._row.id, self._at
+        found = await self._store.read(lambda tx: tx.responses.list_frames(owner, name, after))
         if found:
             self._at = found[-1][0]
         return [data for _, data in found]
 
     async def _ending(self) -> list[bytes]:
         """The last event of a response whose server died before it could tell it."""
-        last = await self._store.last_frame(self._row.owner, self._row.id)
+        owner, name = self._row.owner, self._row.id
+        last = await self._store.read(lambda tx: tx.responses.get_last_frame(owner, name))
         number = -1 if last is None else last[0]
         told = last is not None and responses.is_last(last[1])
         if self._row.status in RUNNING or told or self._at > number:

@@ -136,7 +136,8 @@ class ResponseService:
     async def _keep(turn: ResponseRun, store: Store) -> None:
         """Keep a response that somebody waited for. An answer is told even if it cannot be kept."""
         try:
-            await store.add(turn.row(), turn.added)
+            row, items = turn.row(), turn.added
+            await store.write(lambda tx: tx.add_response(row, items))
         except DragomanError as error:
             log.error("response %s could not be kept: %s", turn.id, error.message)
             turn.unkept()
@@ -150,7 +151,8 @@ class ResponseService:
         return await pipeline.count_prompt_tokens(request, self._models)
 
     async def _row(self, owner: str, name: str) -> StoredResponse:
-        row = await (await self._state.store()).get(owner, name)
+        store = await self._state.store()
+        row = await store.read(lambda tx: tx.responses.get(owner, name))
         if row is None:
             raise NotFound(
                 f"There is no response `{name[:80]}`.", param="response_id", code="not_found"
@@ -178,8 +180,10 @@ class ResponseService:
         row = await self._row(owner, name)
         if row.status in RUNNING:
             await self.cancel(owner, name)
-        gone = (await self._state.store()).delete
-        if not await self.forget(owner, [name], lambda: gone(owner, name)):
+        store = await self._state.store()
+        if not await self.forget(
+            owner, [name], lambda: store.write(lambda tx: tx.delete_response(owner, name))
+        ):
             raise NotFound(f"There is no response `{name[:80]}`.", param="response_id")
 
     async def forget(
@@ -213,7 +217,8 @@ class ResponseService:
 
     async def _cancel_elsewhere(self, row: StoredResponse) -> StoredResponse:
         store = await self._state.store()
-        await store.ask_cancel(row.owner, row.id)
+        owner, name = row.owner, row.id
+        await store.write(lambda tx: tx.responses.request_cancel(owner, name))
         try:
             async with asyncio.timeout(CANCEL_WAIT):
                 while row.status in RUNNING:

@@ -51,7 +51,7 @@ class State:
         if time.monotonic() < self._again:
             raise _unavailable()
         try:
-            return await Store.open(self._url, self._limits, failed=responses.failed)
+            return await Store.open(self._url, self._limits, fail_body=responses.failed)
         except (StoreError, Unavailable) as error:
             log.error("the store cannot be opened: %s", error)
             self._again = time.monotonic() + PAUSE
@@ -65,17 +65,20 @@ class State:
 
     async def _key(self) -> bytes:
         try:
-            return await (await self.store()).secret("seal", KEY)
+            store = await self.store()
+            return await store.write(lambda tx: tx.key_values.get_or_create_secret("seal", KEY))
         except Unavailable:
             log.warning("without a store, what is sealed now cannot be opened after a restart")
             return secrets.token_bytes(KEY)
 
     async def remember(self, owner: str, rows: Sequence[StoredTurn]) -> None:
         """What models said, for `memory`."""
-        await (await self.store()).remember(owner, rows)
+        store = await self.store()
+        await store.write(lambda tx: tx.key_values.put_turns(owner, rows))
 
     async def recall(self, owner: str, keys: Sequence[str]) -> list[StoredTurn]:
-        return await (await self.store()).recall(owner, keys)
+        store = await self.store()
+        return await store.read(lambda tx: tx.key_values.get_turns(owner, keys))
 
     async def aclose(self) -> None:
         store, self._store = self._store, None

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 ANSWER = 1024  # tokens that an answer should have room for, if nothing else is said
 
 
-async def fitting(request: Request, models: ModelRegistry, already_admitted: bool = False) -> pipeline.Plan:
+async def fitting(
+    request: Request, models: ModelRegistry, already_admitted: bool = False
+) -> pipeline.Plan:
     """A plan for as much of the conversation as fits."""
     starts = _starts(request)
     try:

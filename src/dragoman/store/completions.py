@@ -1,4 +1,4 @@
-"""Chat completions that a client wanted to be kept, within one transaction."""
+"""Chat completions that clients asked to store, within one transaction."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ from sqlalchemy import (
 from dragoman.errors import BadRequest
 from dragoman.store.rows import ROW, StoredCompletion
 from dragoman.store.tables import completions
+from dragoman.store.write_meter import WriteMeter
 
 
 class CompletionRepository:
-    """What can be done with them."""
+    """Reads and writes stored chat completions."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, meter: WriteMeter) -> None:
         self._connection = connection
+        self._meter = meter
 
     def add(self, row: StoredCompletion) -> None:
+        self._meter.check_ids([row.id, row.owner])
+        self._meter.add([len(row.body) + len(row.messages)])
         self._connection.execute(
             insert(completions).values(
                 id=row.id,
@@ -38,40 +42,47 @@ class CompletionRepository:
         )
 
     def get(self, owner: str, completion: str) -> StoredCompletion | None:
-        row = self._connection.execute(select(completions).where(_own(owner, completion))).first()
+        query = select(completions).where(_is_owned(owner, completion))
+        row = self._connection.execute(query).first()
         if row is None:
             return None
-        texts = {"body": bytes(row.body), "messages": bytes(row.messages)}
-        return StoredCompletion(id=row.id, owner=row.owner, created=row.created, **texts)
+        return StoredCompletion(
+            id=row.id,
+            owner=row.owner,
+            created=row.created,
+            body=bytes(row.body),
+            messages=bytes(row.messages),
+        )
 
-    def change(self, owner: str, completion: str, body: bytes) -> bool:
-        grown = len(body) - func.length(completions.c.body)
-        new = {"body": body, "size": completions.c.size + grown}
-        done = update(completions).where(_own(owner, completion)).values(new)
-        return self._connection.execute(done).rowcount > 0
+    def update(self, owner: str, completion: str, body: bytes) -> bool:
+        self._meter.add([len(body)])
+        growth = len(body) - func.length(completions.c.body)
+        values = {"body": body, "size": completions.c.size + growth}
+        statement = update(completions).where(_is_owned(owner, completion)).values(values)
+        return self._connection.execute(statement).rowcount > 0
 
     def delete(self, owner: str, completion: str) -> bool:
-        done = self._connection.execute(delete(completions).where(_own(owner, completion)))
-        return done.rowcount > 0
+        statement = delete(completions).where(_is_owned(owner, completion))
+        return self._connection.execute(statement).rowcount > 0
 
-    def page(
-        self, owner: str, after: str | None, limit: int, newest_first: bool
+    def list_page(
+        self, owner: str, *, after: str | None, limit: int, newest_first: bool
     ) -> list[tuple[str, bytes]]:
-        """Some of them by age, id and body; `after` is the last one of the page before."""
+        """A page of ids and bodies by age. `after` is the last id of the page before."""
         age = tuple_(completions.c.created, completions.c.id)
-        asked = select(completions.c.id, completions.c.body).where(completions.c.owner == owner)
+        query = select(completions.c.id, completions.c.body).where(completions.c.owner == owner)
         if after is not None:
-            made = select(completions.c.created).where(_own(owner, after))
-            created = self._connection.execute(made).scalar()
+            created_query = select(completions.c.created).where(_is_owned(owner, after))
+            created = self._connection.execute(created_query).scalar()
             if created is None:
                 raise BadRequest("There is no such chat completion.", param="after")
-            place = tuple_(created, after)
-            asked = asked.where(age < place if newest_first else age > place)
+            position = tuple_(created, after)
+            query = query.where(age < position if newest_first else age > position)
         order = [completions.c.created, completions.c.id]
-        asked = asked.order_by(*(column.desc() if newest_first else column for column in order))
-        found = self._connection.execute(asked.limit(limit))
-        return [(row.id, bytes(row.body)) for row in found]
+        query = query.order_by(*(column.desc() if newest_first else column for column in order))
+        rows = self._connection.execute(query.limit(limit))
+        return [(row.id, bytes(row.body)) for row in rows]
 
 
-def _own(owner: str, completion: str) -> ColumnElement[bool]:
+def _is_owned(owner: str, completion: str) -> ColumnElement[bool]:
     return and_(completions.c.id == completion, completions.c.owner == owner)

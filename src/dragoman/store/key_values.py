@@ -1,62 +1,67 @@
-"""Small things, within one transaction: secrets of the server, and what models said."""
+"""Values by key, within one transaction: the server's secrets, and turns of the replay cache."""
 
 from __future__ import annotations
 
-import secrets as chance
+import secrets as random_bytes
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, select
 
 from dragoman.store.rows import ROW, StoredTurn
-from dragoman.store.tables import clock, memories, secrets, upsert
-
-CHUNK = 500  # keys in one question
+from dragoman.store.tables import IDS_PER_QUERY, current_time, memories, secrets, upsert
+from dragoman.store.write_meter import WriteMeter
 
 
 class KeyValueRepository:
-    """Secrets and memories."""
+    """Reads and writes secrets and turns."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, meter: WriteMeter) -> None:
         self._connection = connection
+        self._meter = meter
 
-    def secret(self, name: str, size: int) -> bytes:
-        """Random bytes, the same for all who ask this database for this name."""
-        made = {"name": name, "data": chance.token_bytes(size)}
+    def get_or_create_secret(self, name: str, size: int = 32) -> bytes:
+        """Random bytes, created once and the same for all servers on this database."""
+        values = {"name": name, "data": random_bytes.token_bytes(size)}
         self._connection.execute(
-            upsert(self._connection, secrets).values(made).on_conflict_do_nothing()
+            upsert(self._connection, secrets).values(values).on_conflict_do_nothing()
         )
-        asked = select(secrets.c.data).where(secrets.c.name == name)
-        return bytes(self._connection.execute(asked).scalar_one())
+        query = select(secrets.c.data).where(secrets.c.name == name)
+        return bytes(self._connection.execute(query).scalar_one())
 
-    def remember(self, owner: str, rows: Sequence[StoredTurn]) -> None:
+    def put_turns(self, owner: str, rows: Sequence[StoredTurn]) -> None:
+        """Store turns; a newer one replaces an older one with the same key."""
+        self._meter.check_ids(row.key for row in rows)
+        self._meter.add(len(row.data) for row in rows)
         newest = {row.key: row for row in rows}
         if not newest:
             return
-        statement = upsert(self._connection, memories).values(touched=clock(self._connection))
+        statement = upsert(self._connection, memories).values(
+            touched=current_time(self._connection)
+        )
         columns = ("model", "source", "touched", "size", "data")
-        fresh = {name: statement.excluded[name] for name in columns}
+        replacement = {name: statement.excluded[name] for name in columns}
         self._connection.execute(
-            statement.on_conflict_do_update(index_elements=["owner", "key"], set_=fresh),
-            [  # in one order, so that two that remember the same do not wait for each other
+            statement.on_conflict_do_update(index_elements=["owner", "key"], set_=replacement),
+            [  # sorted, so that two transactions that write the same keys cannot deadlock
                 {"owner": owner, "key": key, "model": row.model, "data": row.data}
                 | {"source": row.source, "size": ROW + len(row.data)}
                 for key, row in sorted(newest.items())
             ],
         )
 
-    def recall(self, owner: str, keys: Sequence[str]) -> list[StoredTurn]:
-        found: dict[str, StoredTurn] = {}
-        for start in range(0, len(keys), CHUNK):
-            some = memories.c.key.in_(keys[start : start + CHUNK])
+    def get_turns(self, owner: str, keys: Sequence[str]) -> list[StoredTurn]:
+        """The turns stored under these keys, in the order of the keys."""
+        turns: dict[str, StoredTurn] = {}
+        for start in range(0, len(keys), IDS_PER_QUERY):
+            chunk = memories.c.key.in_(keys[start : start + IDS_PER_QUERY])
             columns = memories.c.key, memories.c.model, memories.c.data, memories.c.source
-            for row in self._connection.execute(
-                select(*columns).where(memories.c.owner == owner, some)
-            ):
-                found[row.key] = StoredTurn(row.key, row.model, bytes(row.data), row.source)
-        return [found[key] for key in dict.fromkeys(keys) if key in found]
+            query = select(*columns).where(memories.c.owner == owner, chunk)
+            for row in self._connection.execute(query):
+                turns[row.key] = StoredTurn(row.key, row.model, bytes(row.data), row.source)
+        return [turns[key] for key in dict.fromkeys(keys) if key in turns]
 
-    def forget(self, owner: str, sources: Sequence[str]) -> None:
-        """Delete what these responses or chat completions said."""
-        for start in range(0, len(sources), CHUNK):
-            some = memories.c.source.in_(sources[start : start + CHUNK])
-            self._connection.execute(delete(memories).where(memories.c.owner == owner, some))
+    def delete_turns(self, owner: str, sources: Sequence[str]) -> None:
+        """Delete the turns that these responses or chat completions wrote."""
+        for start in range(0, len(sources), IDS_PER_QUERY):
+            chunk = memories.c.source.in_(sources[start : start + IDS_PER_QUERY])
+            self._connection.execute(delete(memories).where(memories.c.owner == owner, chunk))

@@ -1,21 +1,17 @@
-"""How the tables came to be: numbered steps, each done once and whole, and never edited again.
+"""The migrations of the database: numbered steps, each applied once. They are never edited again.
 
-A step and the note that it was done are one transaction, which begins by locking out every other
-process that migrates. So two that start at once take turns, and one that dies leaves a step either
-done or not begun.
+A step and the new version number are written in one transaction, which begins by locking out every
+other process that migrates. So processes that start at once take turns, and a process that dies
+leaves a step either applied or not begun.
 """
 
 from __future__ import annotations
-
-import logging
 
 from sqlalchemy import Connection, text
 
 from dragoman.store.rows import StoreError
 
-log = logging.getLogger("dragoman.store")
-
-LOCK = 0x6472_6167  # the number of our advisory lock
+LOCK = 0x6472_6167  # key of the PostgreSQL advisory lock
 
 STEPS: tuple[tuple[str, ...], ...] = (
     (
@@ -96,17 +92,17 @@ TYPES = {
 }
 
 
-def step(connection: Connection, newest: int = NEWEST) -> bool:
-    """Do the next step in this transaction; False when there is none left."""
+def apply_next(connection: Connection, newest: int = NEWEST) -> bool:
+    """Apply the next step in this transaction; False when the database is up to date."""
     if connection.dialect.name == "postgresql":
-        for patience in ("lock_timeout", "statement_timeout"):
-            connection.execute(text(f"SET LOCAL {patience} = 0"))  # a step takes its time
+        for setting in ("lock_timeout", "statement_timeout"):
+            connection.execute(text(f"SET LOCAL {setting} = 0"))  # a step may take long
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-    version = _version(connection)
+    version = _read_version(connection)
     if version > NEWEST:
         raise StoreError(
-            f"The database is of version {version}, and this server knows versions up to {NEWEST}. "
-            "A newer server has used it: run that one, or give this one a database of its own."
+            f"The database has version {version}, but this server supports versions up to "
+            f"{NEWEST}. A newer server has used it: run that one, or use another database."
         )
     if version >= newest:
         return False
@@ -114,11 +110,10 @@ def step(connection: Connection, newest: int = NEWEST) -> bool:
     for statement in STEPS[version]:
         connection.execute(text(statement.format_map(types)))
     connection.execute(text("UPDATE dragoman SET version = :new"), {"new": version + 1})
-    log.info("the store is now of version %d", version + 1)
     return True
 
 
-def _version(connection: Connection) -> int:
+def _read_version(connection: Connection) -> int:
     connection.execute(text("CREATE TABLE IF NOT EXISTS dragoman (version INTEGER NOT NULL)"))
     version = connection.execute(text("SELECT version FROM dragoman")).scalar()
     if version is None:

@@ -1,7 +1,7 @@
 """Responses and their events, within one transaction.
 
-A response that has ended never changes again: every change asks, in the statement that makes it,
-that it still runs. Of two that race, the database lets one through.
+A response that has ended never changes again: every update requires, in the same statement, that
+the response is still running. If two updates race, the database lets one of them through.
 """
 
 from __future__ import annotations
@@ -25,31 +25,41 @@ from sqlalchemy import (
 )
 
 from dragoman.errors import BadRequest
-from dragoman.store.rows import ROW, RUNNING, Status, StoredResponse
-from dragoman.store.tables import bodies, clock, frames, holders, responses, upsert
+from dragoman.store.rows import ROW, RUNNING, NumberedFrames, Status, StoredResponse
+from dragoman.store.tables import (
+    IDS_PER_QUERY,
+    bodies,
+    current_time,
+    frames,
+    holders,
+    responses,
+    upsert,
+)
+from dragoman.store.write_meter import WriteMeter
 
-LONGEST = 10_000  # responses in one chain
-CHUNK = 500  # names in one question
-
-Numbered = Sequence[tuple[int, bytes]]
+MAX_CHAIN = 10_000  # responses in one history
 
 
 class ResponseRepository:
-    """What can be done with responses, on behalf of one server."""
+    """Reads and writes responses, on behalf of one server."""
 
-    def __init__(self, connection: Connection, server: str) -> None:
+    def __init__(self, connection: Connection, server: str, meter: WriteMeter) -> None:
         self._connection = connection
         self._server = server
+        self._meter = meter
 
     def add(self, row: StoredResponse) -> None:
+        self._meter.check_ids([row.id, row.owner])
+        self._meter.add([len(row.body) + len(row.input)])
+        now = current_time(self._connection)
         self._connection.execute(
             insert(responses).values(
                 id=row.id,
                 owner=row.owner,
                 status=row.status,
                 created=row.created,
-                touched=clock(self._connection),
-                ended=None if row.status in RUNNING else clock(self._connection),
+                touched=now,
+                ended=None if row.status in RUNNING else now,
                 server=self._server,
                 previous=row.previous,
                 conversation=row.conversation,
@@ -62,188 +72,210 @@ class ResponseRepository:
         texts = insert(bodies).values(response=row.id, body=row.body, input=row.input)
         self._connection.execute(texts)
         if row.previous is not None:
-            self._touch(row.owner, row.previous)
+            self._touch_chain(row.owner, row.previous)
 
     def get(self, owner: str, response: str) -> StoredResponse | None:
-        found = self._connection.execute(_whole().where(_own(owner, response))).first()
-        return None if found is None else _stored(found)
+        row = self._connection.execute(_select_rows().where(_is_owned(owner, response))).first()
+        return None if row is None else _to_stored(row)
 
-    def conversation(self, owner: str, response: str) -> str | None:
-        asked = select(responses.c.conversation).where(_own(owner, response))
-        return self._connection.execute(asked).scalar()
+    def get_conversation(self, owner: str, response: str) -> str | None:
+        """The id of the conversation that a response belongs to."""
+        query = select(responses.c.conversation).where(_is_owned(owner, response))
+        return self._connection.execute(query).scalar()
 
-    def of(self, owner: str, conversation: str) -> list[str]:
-        """The responses of a conversation."""
-        theirs = and_(responses.c.conversation == conversation, responses.c.owner == owner)
-        return list(self._connection.execute(select(responses.c.id).where(theirs)).scalars())
+    def list_ids(self, owner: str, conversation: str) -> list[str]:
+        """The ids of a conversation's responses."""
+        owned = and_(responses.c.conversation == conversation, responses.c.owner == owner)
+        return list(self._connection.execute(select(responses.c.id).where(owned)).scalars())
 
-    def history(self, owner: str, response: str) -> list[StoredResponse] | None:
-        """The chain that ends with this response, oldest first; None if there is no such one."""
-        chain = _chain(owner, response)
-        whole = _whole().join(chain, chain.c.id == responses.c.id).order_by(chain.c.depth.desc())
-        found = [_stored(row) for row in self._connection.execute(whole)]
-        if found and found[0].previous is not None:
-            raise _broken(response, len(found))
-        return found or None
+    def get_history(self, owner: str, response: str) -> list[StoredResponse] | None:
+        """The chain that ends with this response, oldest first; None if it does not exist.
 
-    def _touch(self, owner: str, response: str) -> None:
-        """A chain is in use; what another transaction has in its hands is so anyway."""
+        A chain with a missing link is a `BadRequest` that says so.
+        """
+        chain = _select_chain(owner, response)
+        query = (
+            _select_rows().join(chain, chain.c.id == responses.c.id).order_by(chain.c.depth.desc())
+        )
+        history = [_to_stored(row) for row in self._connection.execute(query)]
+        if history and history[0].previous is not None:
+            raise _incomplete_chain(response, len(history))
+        return history or None
+
+    def _touch_chain(self, owner: str, response: str) -> None:
+        """Renew a chain; rows that another transaction has locked are in use anyway."""
         link = responses.alias("link")
-        links = select(link.c.id).where(link.c.id.in_(select(_chain(owner, response).c.id)))
-        free = links.with_for_update(key_share=True, skip_locked=True)
-        used = update(responses).where(responses.c.id.in_(free))
-        self._connection.execute(used.values(touched=clock(self._connection)))
+        links = select(link.c.id).where(link.c.id.in_(select(_select_chain(owner, response).c.id)))
+        unlocked = links.with_for_update(key_share=True, skip_locked=True)
+        statement = update(responses).where(responses.c.id.in_(unlocked))
+        self._connection.execute(statement.values(touched=current_time(self._connection)))
 
     def update(
-        self, owner: str, response: str, status: Status, body: bytes, new: Numbered = ()
+        self,
+        owner: str,
+        response: str,
+        status: Status,
+        body: bytes,
+        new_frames: NumberedFrames = (),
     ) -> bool:
-        """Change it and keep its newest events; False if it is gone or has ended."""
-        was = select(func.length(bodies.c.body)).where(bodies.c.response == response)
-        grown = len(body) - was.scalar_subquery()
-        now = clock(self._connection)
-        values = {"status": status, "size": responses.c.size + grown}
+        """Change a response and add events; False if it does not exist or has ended."""
+        self._meter.add([len(body), *(len(data) for _, data in new_frames)])
+        old_length = select(func.length(bodies.c.body)).where(bodies.c.response == response)
+        growth = len(body) - old_length.scalar_subquery()
+        now = current_time(self._connection)
+        values = {"status": status, "size": responses.c.size + growth}
         if status not in RUNNING:
             values |= {"ended": now, "touched": now}
-        running = and_(_own(owner, response), responses.c.ended.is_(None))
+        running = and_(_is_owned(owner, response), responses.c.ended.is_(None))
         if not self._connection.execute(update(responses).where(running).values(values)).rowcount:
             return False
         texts = update(bodies).where(bodies.c.response == response).values(body=body)
         self._connection.execute(texts)
-        self._write(response, new)
+        self._insert_frames(response, new_frames)
         return True
 
-    def hold(self, owner: str, response: str, items: Sequence[str]) -> None:
-        """Note what a response answered with, so that it is found by that."""
+    def index_output_items(self, owner: str, response: str, items: Sequence[str]) -> None:
+        """Make a response findable by the ids of its output items."""
         if not items:
             return
-        asked = select(func.count()).where(holders.c.response == response)
-        before = self._connection.execute(asked).scalar_one()
+        query = select(func.count()).where(holders.c.response == response)
+        before = self._connection.execute(query).scalar_one()
         self._connection.execute(
             upsert(self._connection, holders).on_conflict_do_nothing(),
             [{"owner": owner, "item": item, "response": response} for item in sorted(items)],
         )
-        self._grow(response, ROW * (self._connection.execute(asked).scalar_one() - before))
+        self._add_size(response, ROW * (self._connection.execute(query).scalar_one() - before))
 
-    def holders(self, owner: str, items: Sequence[str]) -> list[StoredResponse]:
-        names: set[str] = set()
-        for start in range(0, len(items), CHUNK):
-            some = and_(holders.c.owner == owner, holders.c.item.in_(items[start : start + CHUNK]))
-            asked = select(holders.c.response).where(some).distinct()
-            names.update(self._connection.execute(asked).scalars())
-        found = (self.get(owner, name) for name in sorted(names))
-        return [row for row in found if row is not None]
+    def find_by_output_items(self, owner: str, items: Sequence[str]) -> list[StoredResponse]:
+        """The responses that have these items in their output."""
+        ids: set[str] = set()
+        for start in range(0, len(items), IDS_PER_QUERY):
+            chunk = holders.c.item.in_(items[start : start + IDS_PER_QUERY])
+            query = select(holders.c.response).where(holders.c.owner == owner, chunk).distinct()
+            ids.update(self._connection.execute(query).scalars())
+        rows = (self.get(owner, response) for response in sorted(ids))
+        return [row for row in rows if row is not None]
 
     def delete(self, owner: str, response: str) -> bool:
-        done = self._connection.execute(delete(responses).where(_own(owner, response)))
-        return done.rowcount > 0
+        """Delete a response, running or not, with its events."""
+        statement = delete(responses).where(_is_owned(owner, response))
+        return self._connection.execute(statement).rowcount > 0
 
-    def append(self, response: str, new: Numbered) -> bool:
-        """False if it is gone or has ended. A number that is there already keeps its event."""
+    def append_frames(self, response: str, new_frames: NumberedFrames) -> bool:
+        """Add events of a running response; False if it does not exist or has ended.
+
+        An event whose number exists already is not replaced.
+        """
+        self._meter.add(len(data) for _, data in new_frames)
         running = and_(responses.c.id == response, responses.c.ended.is_(None))
-        asked = select(responses.c.id).where(running).with_for_update(key_share=True)
-        if self._connection.execute(asked).first() is None:
+        query = select(responses.c.id).where(running).with_for_update(key_share=True)
+        if self._connection.execute(query).first() is None:
             return False
-        self._write(response, new)
+        self._insert_frames(response, new_frames)
         return True
 
-    def _write(self, response: str, new: Numbered) -> None:
-        """Keep events that are not there yet, of a response that is locked."""
-        fresh = dict(reversed(new))  # the first of two stays
-        for number in self._numbers(response, list(fresh)):
-            del fresh[number]
-        if fresh:
+    def _insert_frames(self, response: str, new_frames: NumberedFrames) -> None:
+        """Insert the events that do not exist yet, of a response that is locked."""
+        missing = dict(reversed(new_frames))  # the first of two wins
+        for number in self._select_existing(response, list(missing)):
+            del missing[number]
+        if missing:
             rows = [
                 {"response": response, "number": number, "data": data}
-                for number, data in sorted(fresh.items())
+                for number, data in sorted(missing.items())
             ]
             self._connection.execute(insert(frames), rows)
-            self._grow(response, sum(ROW + len(data) for data in fresh.values()))
+            self._add_size(response, sum(ROW + len(data) for data in missing.values()))
 
-    def _numbers(self, response: str, numbers: Sequence[int]) -> list[int]:
-        """Those of these numbers that events of a response have."""
-        found: list[int] = []
-        for start in range(0, len(numbers), CHUNK):
-            some = frames.c.number.in_(numbers[start : start + CHUNK])
-            asked = select(frames.c.number).where(frames.c.response == response, some)
-            found += self._connection.execute(asked).scalars()
-        return found
+    def _select_existing(self, response: str, numbers: Sequence[int]) -> list[int]:
+        """Those of these numbers that events of a response already have."""
+        existing: list[int] = []
+        for start in range(0, len(numbers), IDS_PER_QUERY):
+            chunk = frames.c.number.in_(numbers[start : start + IDS_PER_QUERY])
+            query = select(frames.c.number).where(frames.c.response == response, chunk)
+            existing += self._connection.execute(query).scalars()
+        return existing
 
-    def _grow(self, response: str, size: int) -> None:
-        grown = {"size": responses.c.size + size}
-        self._connection.execute(update(responses).where(responses.c.id == response).values(grown))
+    def _add_size(self, response: str, size: int) -> None:
+        values = {"size": responses.c.size + size}
+        self._connection.execute(update(responses).where(responses.c.id == response).values(values))
 
-    def frames(self, owner: str, response: str, after: int, limit: int) -> list[tuple[int, bytes]]:
-        asked = (
-            select(frames.c.number, frames.c.data)
-            .join(responses, responses.c.id == frames.c.response)
-            .where(_own(owner, response), frames.c.number > after)
-            .order_by(frames.c.number)
-            .limit(limit)
-        )
-        return [(row.number, bytes(row.data)) for row in self._connection.execute(asked)]
+    def list_frames(
+        self, owner: str, response: str, after: int, limit: int = 1000
+    ) -> list[tuple[int, bytes]]:
+        """The events after a number, in order."""
+        query = _select_frames(owner, response).where(frames.c.number > after)
+        rows = self._connection.execute(query.order_by(frames.c.number).limit(limit))
+        return [(row.number, bytes(row.data)) for row in rows]
 
-    def last_frame(self, owner: str, response: str) -> tuple[int, bytes] | None:
-        asked = (
-            select(frames.c.number, frames.c.data)
-            .join(responses, responses.c.id == frames.c.response)
-            .where(_own(owner, response))
-            .order_by(frames.c.number.desc())
-            .limit(1)
-        )
-        row = self._connection.execute(asked).first()
+    def get_last_frame(self, owner: str, response: str) -> tuple[int, bytes] | None:
+        query = _select_frames(owner, response).order_by(frames.c.number.desc()).limit(1)
+        row = self._connection.execute(query).first()
         return None if row is None else (row.number, bytes(row.data))
 
-    def ask_cancel(self, owner: str, response: str) -> bool:
-        running = and_(_own(owner, response), responses.c.ended.is_(None))
-        asked = update(responses).where(running).values(cancel=True)
-        return self._connection.execute(asked).rowcount > 0
+    def request_cancel(self, owner: str, response: str) -> bool:
+        """Ask the server that runs a response to cancel it. False if it is not running."""
+        running = and_(_is_owned(owner, response), responses.c.ended.is_(None))
+        statement = update(responses).where(running).values(cancel=True)
+        return self._connection.execute(statement).rowcount > 0
 
-    def cancels(self, names: Sequence[str]) -> set[str]:
-        found: set[str] = set()
-        for start in range(0, len(names), CHUNK):
-            some = responses.c.id.in_(names[start : start + CHUNK])
-            asked = select(responses.c.id).where(some, responses.c.cancel)
-            found.update(self._connection.execute(asked).scalars())
-        return found
+    def list_cancel_requests(self, ids: Sequence[str]) -> set[str]:
+        """Those of these responses that a client asked to cancel."""
+        cancelled: set[str] = set()
+        for start in range(0, len(ids), IDS_PER_QUERY):
+            chunk = responses.c.id.in_(ids[start : start + IDS_PER_QUERY])
+            query = select(responses.c.id).where(chunk, responses.c.cancel)
+            cancelled.update(self._connection.execute(query).scalars())
+        return cancelled
 
-    def running(self, server: str, limit: int) -> list[StoredResponse]:
-        """Some of those that a server runs, for taking them away from it."""
-        theirs = _whole().where(responses.c.server == server, responses.c.ended.is_(None))
-        asked = theirs.limit(limit).with_for_update(of=responses)
-        return [_stored(row) for row in self._connection.execute(asked)]
+    def lock_running(self, server: str, limit: int) -> list[StoredResponse]:
+        """Lock and return some of the responses that a server is running."""
+        running = _select_rows().where(responses.c.server == server, responses.c.ended.is_(None))
+        query = running.limit(limit).with_for_update(of=responses)
+        return [_to_stored(row) for row in self._connection.execute(query)]
 
 
-def _own(owner: str, response: str) -> ColumnElement[bool]:
+def _is_owned(owner: str, response: str) -> ColumnElement[bool]:
     return and_(responses.c.id == response, responses.c.owner == owner)
 
 
-def _whole() -> Select[Row[tuple[object, ...]]]:
-    mine = [*StoredResponse.__struct_fields__]
-    columns = [column for table in (responses, bodies) for column in table.c if column.name in mine]
+def _select_rows() -> Select[Row[tuple[object, ...]]]:
+    wanted = StoredResponse.__struct_fields__
+    columns = [
+        column for table in (responses, bodies) for column in table.c if column.name in wanted
+    ]
     return select(*columns).join_from(responses, bodies, bodies.c.response == responses.c.id)
 
 
-def _chain(owner: str, response: str) -> CTE:
-    """A response and those that it follows, each with how far away it is."""
+def _select_frames(owner: str, response: str) -> Select[tuple[int, bytes]]:
+    query = select(frames.c.number, frames.c.data)
+    owned = query.join(responses, responses.c.id == frames.c.response)
+    return owned.where(_is_owned(owner, response))
+
+
+def _select_chain(owner: str, response: str) -> CTE:
+    """A response and those that it follows, each with its distance."""
     start = select(responses.c.id, responses.c.previous, literal(0, Integer).label("depth"))
-    chain = start.where(_own(owner, response)).cte("chain", recursive=True)
+    chain = start.where(_is_owned(owner, response)).cte("chain", recursive=True)
     link = and_(responses.c.id == chain.c.previous, responses.c.owner == owner)
-    further = select(responses.c.id, responses.c.previous, chain.c.depth + 1)
-    return chain.union_all(further.join_from(chain, responses, link).where(chain.c.depth < LONGEST))
+    previous = select(responses.c.id, responses.c.previous, chain.c.depth + 1)
+    return chain.union_all(
+        previous.join_from(chain, responses, link).where(chain.c.depth < MAX_CHAIN)
+    )
 
 
-def _broken(response: str, length: int) -> BadRequest:
-    why = "the beginning of its chain has expired or was deleted"
-    if length > LONGEST:
-        why = f"its chain has more than {LONGEST:,} responses"
+def _incomplete_chain(response: str, length: int) -> BadRequest:
+    reason = "the beginning of its history has expired or was deleted"
+    if length > MAX_CHAIN:
+        reason = f"its history has more than {MAX_CHAIN:,} responses"
     return BadRequest(
-        f"The response `{response[:80]}` cannot be gone on from: {why}.",
+        f"The response `{response[:80]}` cannot be continued: {reason}.",
         param="previous_response_id",
         code="previous_response_not_found",
     )
 
 
-def _stored(row: Row[tuple[object, ...]]) -> StoredResponse:
+def _to_stored(row: Row[tuple[object, ...]]) -> StoredResponse:
     return StoredResponse(
         id=row.id,
         owner=row.owner,

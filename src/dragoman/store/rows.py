@@ -64,7 +64,7 @@ class StoredItem(Struct):
 
 
 class StoredTurn(Struct, frozen=True):
-    """The tokens of a turn that a model wrote, under a key that is derived from the conversation."""
+    """The tokens of a turn that a model wrote, under a key of the replay cache."""
 
     key: str
     model: str

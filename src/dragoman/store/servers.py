@@ -1,9 +1,9 @@
-"""Who runs what: the processes that use one database, and which of them are dead.
+"""The servers that use one database, and which of them are dead.
 
-Every open store is a server. A response that runs belongs to the server that added it, and ends
-with it: when the server is found dead, whoever finds it marks its responses as failed. A server
-in the same place, which is one boot of one machine seen from one process namespace, is dead if its
-process is; of any other only its heartbeat is known.
+Every open store registers as a server. A running response belongs to the server that added it: when
+another server notices that this one is dead, it marks those responses as failed. A server with the
+same boot id and process namespace is dead if its process is gone; any other server can only be
+judged by its heartbeat.
 """
 
 from __future__ import annotations
@@ -11,133 +11,137 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 from sqlalchemy import Connection, delete, select
 
 from dragoman.store.responses import ResponseRepository
 from dragoman.store.rows import StoredResponse
-from dragoman.store.tables import clock, responses, servers, upsert
+from dragoman.store.tables import Upsert, current_time, responses, servers, upsert
+from dragoman.store.write_meter import WriteMeter
 
 log = logging.getLogger("dragoman.store")
 
-SILENCE = 60.0  # seconds without a heartbeat after which a server elsewhere is dead
+HEARTBEAT_TIMEOUT = 60.0  # seconds after which a server on another host counts as dead
 BATCH = 10  # responses failed in one transaction
 
-Rewrite = Callable[[bytes], bytes]
+RewriteBody = Callable[[bytes], bytes]
 
 
 class ServerProcess(Struct, frozen=True):
     """A process that has the store open."""
 
     id: str
-    host: str  # for people who look
-    place: str  # boot and process namespace, where these can be known
+    host: str  # for an operator who looks into the table
+    namespace: str  # boot id and process namespace, where these are known
     pid: int
-    started: str
-    beat: float = 0.0
+    start_time: str
+    heartbeat: float = 0.0
 
 
-def this_server() -> ServerProcess:
+def describe_this_process() -> ServerProcess:
     pid = os.getpid()
     host = socket.gethostname()
-    return ServerProcess(uuid.uuid4().hex, host, _place() or host, pid, _started(pid) or "")
+    return ServerProcess(
+        uuid.uuid4().hex, host, _read_namespace() or host, pid, _read_start_time(pid) or ""
+    )
 
 
 class ServerRepository:
-    """The register of servers, on behalf of one of them."""
+    """The table of servers, on behalf of one of them."""
 
-    def __init__(self, connection: Connection, here: ServerProcess) -> None:
+    def __init__(self, connection: Connection, this: ServerProcess) -> None:
         self._connection = connection
-        self._here = here
+        self._this = this
+        # the size limits are for what clients send; a dead server's response is failed in any case
+        self._responses = ResponseRepository(connection, this.id, WriteMeter(sys.maxsize))
 
     def register(self) -> None:
-        """Be known, if this is not so already."""
-        self._connection.execute(self._row().on_conflict_do_nothing())
+        """Add this server, if it is not in the table."""
+        self._connection.execute(self._upsert().on_conflict_do_nothing())
 
-    def beat(self) -> None:
-        """Say that this server lives. One that was taken for dead is there again."""
-        now = {"beat": clock(self._connection)}
-        row = self._row().on_conflict_do_update(index_elements=["id"], set_=now)
-        self._connection.execute(row)
+    def record_heartbeat(self) -> None:
+        """Report that this server is alive, and register it again if it was taken for dead."""
+        now = {"beat": current_time(self._connection)}
+        statement = self._upsert().on_conflict_do_update(index_elements=["id"], set_=now)
+        self._connection.execute(statement)
 
-    def leave(self) -> ServerProcess:
-        """Be known no more, except by what is left."""
-        self._connection.execute(delete(servers).where(servers.c.id == self._here.id))
-        return _unknown(self._here.id)
+    def unregister(self) -> ServerProcess:
+        """Remove this server; what is returned stands for the responses that it leaves behind."""
+        self._connection.execute(delete(servers).where(servers.c.id == self._this.id))
+        return _unregistered(self._this.id)
 
-    def dead(self) -> list[ServerProcess]:
-        """Servers that are gone, also those that are only known by what they left."""
-        now = self._connection.execute(select(clock(self._connection))).scalar_one()
-        known = [
+    def list_dead(self) -> list[ServerProcess]:
+        """Dead servers, including unregistered ones that left running responses behind."""
+        now = self._connection.execute(select(current_time(self._connection))).scalar_one()
+        registered = [
             ServerProcess(row.id, row.host, row.place, row.pid, row.started, row.beat)
             for row in self._connection.execute(select(servers))
         ]
-        gone = [server for server in known if not self._alive(server, now)]
-        ids = {server.id for server in known} | {self._here.id}
-        left = select(responses.c.server).where(responses.c.ended.is_(None)).distinct()
-        names = self._connection.execute(left).scalars()
-        return gone + [_unknown(name) for name in names if name not in ids]
+        dead = [server for server in registered if not self._is_alive(server, now)]
+        ids = {server.id for server in registered} | {self._this.id}
+        running = select(responses.c.server).where(responses.c.ended.is_(None)).distinct()
+        owners = self._connection.execute(running).scalars()
+        return dead + [_unregistered(owner) for owner in owners if owner not in ids]
 
-    def bury(self, server: ServerProcess, rewrite: Rewrite) -> tuple[int, bool]:
-        """Fail some responses of a dead server: how many, and whether these were all."""
-        if not self._still_dead(server):
+    def fail_responses(self, server: ServerProcess, rewrite: RewriteBody) -> tuple[int, bool]:
+        """Fail some responses of a dead server: how many, and whether these were the last."""
+        if not self._is_still_dead(server):
             return 0, True
-        left = ResponseRepository(self._connection, self._here.id).running(server.id, BATCH)
-        done = sum(self._fail(row, rewrite) for row in left)
-        if len(left) == BATCH:
-            return done, False
+        abandoned = self._responses.lock_running(server.id, BATCH)
+        count = sum(self._fail(row, rewrite) for row in abandoned)
+        if len(abandoned) == BATCH:
+            return count, False
         self._connection.execute(delete(servers).where(servers.c.id == server.id))
-        return done, True
+        return count, True
 
-    def _fail(self, row: StoredResponse, rewrite: Rewrite) -> bool:
+    def _fail(self, row: StoredResponse, rewrite: RewriteBody) -> bool:
         try:
             body = rewrite(row.body)
         except Exception:
-            log.exception("the body of a response that failed could not be rewritten")
+            log.exception("the body of a failed response could not be rewritten")
             body = row.body
-        work = ResponseRepository(self._connection, self._here.id)
-        return work.update(row.owner, row.id, "failed", body)
+        return self._responses.update(row.owner, row.id, "failed", body)
 
-    def _still_dead(self, server: ServerProcess) -> bool:
-        """It was not heard of since, and will not be while this transaction lasts."""
-        asked = select(servers.c.beat).where(servers.c.id == server.id).with_for_update()
-        beat = self._connection.execute(asked).scalar()
-        return beat == server.beat if server.pid else beat is None
+    def _is_still_dead(self, server: ServerProcess) -> bool:
+        """Whether it sent no heartbeat since; locks its row, so that it cannot until we commit."""
+        query = select(servers.c.beat).where(servers.c.id == server.id).with_for_update()
+        heartbeat = self._connection.execute(query).scalar()
+        return heartbeat == server.heartbeat if server.pid else heartbeat is None
 
-    def _alive(self, server: ServerProcess, now: float) -> bool:
-        here = self._here
-        if server.id == here.id:
+    def _is_alive(self, server: ServerProcess, now: float) -> bool:
+        this = self._this
+        if server.id == this.id:
             return True
-        if server.place == here.place:
-            return _runs(server.pid, server.started)
-        # a file is used by processes of one machine: what ran before it was booted is gone
-        rebooted = server.place.split()[0] != here.place.split()[0]
+        if server.namespace == this.namespace:
+            return _is_running(server.pid, server.start_time)
+        # a SQLite file is used on one machine: processes from before its last boot are gone
+        rebooted = server.namespace.split()[0] != this.namespace.split()[0]
         if rebooted and self._connection.dialect.name == "sqlite":
             return False
-        return now - server.beat < SILENCE
+        return now - server.heartbeat < HEARTBEAT_TIMEOUT
 
-    def _row(self) -> Any:
-        here = self._here
+    def _upsert(self) -> Upsert:
+        this = self._this
         return upsert(self._connection, servers).values(
-            id=here.id,
-            host=here.host,
-            place=here.place,
-            pid=here.pid,
-            started=here.started,
-            beat=clock(self._connection),
+            id=this.id,
+            host=this.host,
+            place=this.namespace,
+            pid=this.pid,
+            started=this.start_time,
+            beat=current_time(self._connection),
         )
 
 
-def _unknown(name: str) -> ServerProcess:
-    return ServerProcess(name, "", "", 0, "")
+def _unregistered(server_id: str) -> ServerProcess:
+    return ServerProcess(server_id, "", "", 0, "")
 
 
-def _place() -> str | None:
+def _read_namespace() -> str | None:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -145,9 +149,9 @@ def _place() -> str | None:
         return None
 
 
-def _runs(pid: int, started: str) -> bool:
-    if started:
-        return _started(pid) == started
+def _is_running(pid: int, start_time: str) -> bool:
+    if start_time:
+        return _read_start_time(pid) == start_time
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -157,11 +161,11 @@ def _runs(pid: int, started: str) -> bool:
     return True
 
 
-def _started(pid: int) -> str | None:
-    """When a process began, in a form that no later one shares; None if it does not run."""
+def _read_start_time(pid: int) -> str | None:
+    """When a process started, which no later process with its pid shares; None if it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()  # the name before it may hold anything
+    fields = stat.rpartition(")")[2].split()  # the process name before it may contain anything
     return None if fields[0] in "ZX" else fields[19]

@@ -1,14 +1,14 @@
-"""The tables, as queries see them. `migrations` makes them; a test holds the two together.
+"""The tables as queries use them. `migrations` creates them; a test compares the two.
 
-What changes often is narrow: the state of a response is in `responses`, its large texts in
-`bodies`, so that a change of state does not rewrite them.
+Rows that change often are narrow: the status of a response is in `responses`, its large texts are
+in `bodies`, so that a change of status does not rewrite them.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from typing import Any
+from typing import TypeAlias
 
 from sqlalchemy import (
     BigInteger,
@@ -30,21 +30,25 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
-ODD = re.compile("[\0%\ud800-\udfff]")
-ESCAPED = re.compile("%([0-9a-f]{4})")
+IDS_PER_QUERY = 500  # values in one `IN (…)`
+
+Upsert: TypeAlias = postgresql.Insert | sqlite.Insert
+
+_UNSTORABLE = re.compile("[\0%\ud800-\udfff]")
+_ESCAPE = re.compile("%([0-9a-f]{4})")
 
 
-class Name(TypeDecorator[str]):
-    """Any text, also what PostgreSQL cannot hold: zeroes and lone surrogates are escaped."""
+class EscapedText(TypeDecorator[str]):
+    """Any text. NUL characters and lone surrogates, which PostgreSQL rejects, are escaped."""
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return value and ODD.sub(lambda odd: f"%{ord(odd[0]):04x}", value)
+        return value and _UNSTORABLE.sub(lambda match: f"%{ord(match[0]):04x}", value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        return value and ESCAPED.sub(lambda code: chr(int(code[1], 16)), value)
+        return value and _ESCAPE.sub(lambda match: chr(int(match[1], 16)), value)
 
 
 METADATA = MetaData()
@@ -52,56 +56,56 @@ METADATA = MetaData()
 responses = Table(
     "responses",
     METADATA,
-    Column("id", Name, primary_key=True),
-    Column("owner", Name),
+    Column("id", EscapedText, primary_key=True),
+    Column("owner", EscapedText),
     Column("status", Text),
     Column("created", BigInteger),
-    Column("touched", Float),  # when it was written, or gone on from
-    Column("ended", Float),  # null while it runs
-    Column("server", Text),  # who runs it
-    Column("previous", Name),
-    Column("conversation", Name),
+    Column("touched", Float),  # when it was last written or continued
+    Column("ended", Float),  # null while it is running
+    Column("server", Text),  # the server that runs it
+    Column("previous", EscapedText),
+    Column("conversation", EscapedText),
     Column("background", Boolean),
-    Column("hidden", Boolean),  # of no use any more
-    Column("cancel", Boolean),  # somebody asked for it to end
-    Column("size", BigInteger),  # with its texts, its events and what it is held by
+    Column("hidden", Boolean),  # unused
+    Column("cancel", Boolean),  # a client asked to cancel it
+    Column("size", BigInteger),  # with its rows in bodies, frames and holders
 )
 bodies = Table(
     "bodies",
     METADATA,
-    Column("response", Name, primary_key=True),
+    Column("response", EscapedText, primary_key=True),
     Column("body", LargeBinary),
     Column("input", LargeBinary),
 )
 frames = Table(
     "frames",
     METADATA,
-    Column("response", Name, primary_key=True),
+    Column("response", EscapedText, primary_key=True),
     Column("number", BigInteger, primary_key=True),
     Column("data", LargeBinary),
 )
 holders = Table(
     "holders",
     METADATA,
-    Column("owner", Name, primary_key=True),
-    Column("item", Name, primary_key=True),
-    Column("response", Name),
+    Column("owner", EscapedText, primary_key=True),
+    Column("item", EscapedText, primary_key=True),
+    Column("response", EscapedText),
 )
 conversations = Table(
     "conversations",
     METADATA,
-    Column("id", Name, primary_key=True),
-    Column("owner", Name),
+    Column("id", EscapedText, primary_key=True),
+    Column("owner", EscapedText),
     Column("created", BigInteger),
     Column("touched", Float),
-    Column("size", BigInteger),  # with its items
+    Column("size", BigInteger),  # with its rows in items
     Column("metadata", LargeBinary),
 )
 completions = Table(
     "completions",
     METADATA,
-    Column("id", Name, primary_key=True),
-    Column("owner", Name),
+    Column("id", EscapedText, primary_key=True),
+    Column("owner", EscapedText),
     Column("created", BigInteger),
     Column("size", BigInteger),
     Column("body", LargeBinary),
@@ -110,18 +114,18 @@ completions = Table(
 items = Table(
     "items",
     METADATA,
-    Column("conversation", Name, primary_key=True),
+    Column("conversation", EscapedText, primary_key=True),
     Column("position", BigInteger, primary_key=True),
-    Column("id", Name),
+    Column("id", EscapedText),
     Column("body", LargeBinary),
 )
 memories = Table(
     "memories",
     METADATA,
-    Column("owner", Name, primary_key=True),
-    Column("key", Name, primary_key=True),
-    Column("model", Name),
-    Column("source", Name),  # null where an older server wrote it
+    Column("owner", EscapedText, primary_key=True),
+    Column("key", EscapedText, primary_key=True),
+    Column("model", EscapedText),
+    Column("source", EscapedText),  # null in rows of versions before 4
     Column("touched", Float),
     Column("size", BigInteger),
     Column("data", LargeBinary),
@@ -144,15 +148,15 @@ servers = Table(
 )
 
 
-def upsert(connection: Connection, table: Table) -> Any:
-    """An INSERT that knows ON CONFLICT, in the words of this database."""
+def upsert(connection: Connection, table: Table) -> Upsert:
+    """An INSERT with ON CONFLICT, in the SQL dialect of this database."""
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table)
     return sqlite.insert(table)
 
 
-def clock(connection: Connection) -> ColumnElement[float]:
-    """Now. Hosts that share a database go by its clock, not by theirs."""
+def current_time(connection: Connection) -> ColumnElement[float]:
+    """Now, by the clock of the database, because hosts that share it may disagree."""
     if connection.dialect.name == "postgresql":
         return cast(func.extract("epoch", func.clock_timestamp()), Float)
     return literal(time.time(), Float)

@@ -1,4 +1,10 @@
-"""One transaction, and what can be done in it."""
+"""One transaction of the database, as the functions that `Store` runs see it.
+
+A transaction has one repository per kind of row. Each repository enforces ownership: every query
+names an owner, and a row of another owner does not exist. If a response, conversation or completion
+does not exist, methods return None, False or an empty result. Operations that touch several kinds
+of rows are methods of the transaction itself.
+"""
 
 from __future__ import annotations
 
@@ -8,59 +14,72 @@ from sqlalchemy import Connection
 
 from dragoman.store.completions import CompletionRepository
 from dragoman.store.conversations import ConversationRepository
-from dragoman.store.expiry import ExpiryRepository
 from dragoman.store.key_values import KeyValueRepository
-from dragoman.store.responses import Numbered, ResponseRepository
-from dragoman.store.rows import RUNNING, Status, StoredItem, StoredResponse
+from dragoman.store.maintenance.repository import MaintenanceRepository
+from dragoman.store.responses import ResponseRepository
+from dragoman.store.rows import RUNNING, NumberedFrames, StoredItem, StoredResponse
 from dragoman.store.servers import ServerProcess, ServerRepository
+from dragoman.store.write_meter import WriteMeter
 
 
 class Transaction:
-    """All rooms of the store, for one transaction of one server."""
+    """All repositories, for one transaction of one server."""
 
-    def __init__(self, connection: Connection, here: ServerProcess) -> None:
-        self.responses = ResponseRepository(connection, here.id)
-        self.conversations = ConversationRepository(connection)
-        self.completions = CompletionRepository(connection)
-        self.notes = KeyValueRepository(connection)
-        self.servers = ServerRepository(connection, here)
-        self.sweeping = ExpiryRepository(connection)
+    def __init__(self, connection: Connection, server: ServerProcess, row_limit: int) -> None:
+        self._meter = WriteMeter(row_limit)
+        self.responses = ResponseRepository(connection, server.id, self._meter)
+        self.conversations = ConversationRepository(connection, self._meter)
+        self.completions = CompletionRepository(connection, self._meter)
+        self.key_values = KeyValueRepository(connection, self._meter)
+        self.servers = ServerRepository(connection, server)
+        self.maintenance = MaintenanceRepository(connection)
 
-    def add(self, row: StoredResponse, items: Sequence[StoredItem]) -> None:
+    @property
+    def bytes_written(self) -> int:
+        return self._meter.written
+
+    def add_response(self, row: StoredResponse, items: Sequence[StoredItem] = ()) -> None:
+        """Add a response. `items` are its input and output; its conversation, if any, gets them."""
         if row.status in RUNNING:
-            self.servers.register()  # a response whose server nobody knows would be taken for dead
+            # a running response of an unregistered server would be taken for abandoned
+            self.servers.register()
         self.responses.add(row)
-        self._gain(row.owner, row.id, items)
+        self._attach_items(row, items)
 
-    def finish_turn(
+    def finish_response(
         self,
-        owner: str,
-        response: str,
-        status: Status,
-        body: bytes,
-        items: Sequence[StoredItem],
-        frames: Numbered,
+        row: StoredResponse,
+        items: Sequence[StoredItem] = (),
+        frames: NumberedFrames = (),
     ) -> bool:
-        if not self.responses.update(owner, response, status, body, frames):
+        """Store the final state of a response, its items and its last events.
+
+        False if the response does not exist or has already ended: a final state never changes.
+        """
+        if not self.responses.update(row.owner, row.id, row.status, row.body, frames):
             return False
-        self._gain(owner, response, items)
+        self._attach_items(row, items)
         return True
 
-    def delete(self, owner: str, response: str) -> bool:
-        self.notes.forget(owner, [response])
+    def delete_response(self, owner: str, response: str) -> bool:
+        """Delete a response, running or not, with its events and its replayable turns."""
+        self.key_values.delete_turns(owner, [response])
         return self.responses.delete(owner, response)
 
     def delete_completion(self, owner: str, completion: str) -> bool:
-        self.notes.forget(owner, [completion])
+        """Delete a chat completion with its replayable turns."""
+        self.key_values.delete_turns(owner, [completion])
         return self.completions.delete(owner, completion)
 
     def delete_conversation(self, owner: str, conversation: str) -> bool:
-        """Its responses stay, but what models said in it is not remembered."""
-        self.notes.forget(owner, self.responses.of(owner, conversation))
+        """Delete a conversation and its replayable turns. Its responses stay."""
+        self.key_values.delete_turns(owner, self.responses.list_ids(owner, conversation))
         return self.conversations.delete(owner, conversation)
 
-    def _gain(self, owner: str, response: str, items: Sequence[StoredItem]) -> None:
-        self.responses.hold(owner, response, [item.id for item in items if item.is_output])
-        conversation = self.responses.conversation(owner, response) if items else None
+    def _attach_items(self, row: StoredResponse, items: Sequence[StoredItem]) -> None:
+        self._meter.check_ids(item.id for item in items)
+        outputs = [item.id for item in items if item.is_output]
+        self.responses.index_output_items(row.owner, row.id, outputs)
+        conversation = self.responses.get_conversation(row.owner, row.id) if items else None
         if conversation is not None:
-            self.conversations.add_items(owner, conversation, items)
+            self.conversations.add_items(row.owner, conversation, items)

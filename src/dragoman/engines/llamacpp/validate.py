@@ -29,8 +29,9 @@ def check_job(job: Job, ids: Sequence[int], engine: LlamaCpp) -> None:
         raise overflow(engine.context, len(ids))
     if not 1 <= job.n <= MOST_CHOICES:
         raise BadRequest(f"`n` must be between 1 and {MOST_CHOICES}.", param="n")
-    _check_logprobs(job, engine.capabilities.logprobs)
-    _check_adapters(job, engine)
+    check_logprobs(job.logprobs, engine.capabilities.logprobs)
+    check_logprobs(job.prompt_logprobs, engine.capabilities.logprobs)
+    check_adapters(job.lora, engine.adapters)
     _check_sampling(job, engine.vocabulary)
 
 
@@ -39,31 +40,6 @@ def check_tokens(ids: Sequence[int], vocabulary: Vocabulary, param: str) -> None
         if not 0 <= token < vocabulary.size:
             raise BadRequest(
                 f"{token} is not a token of this model: it has {vocabulary.size}.", param=param
-            )
-
-
-def _check_logprobs(job: Job, most: int) -> None:
-    asked = max(
-        -1 if job.logprobs is None else job.logprobs,
-        -1 if job.prompt_logprobs is None else job.prompt_logprobs,
-    )
-    if asked > most:
-        raise Unsupported(
-            "This model's engine cannot report logprobs."
-            if most < 0
-            else f"This model's engine reports at most {most} alternatives a token.",
-            param="logprobs",
-        )
-
-
-def _check_adapters(job: Job, engine: LlamaCpp) -> None:
-    for adapter in job.lora:
-        if adapter.name not in engine.adapters:
-            known = ", ".join(engine.adapters) or "none"
-            raise BadRequest(
-                f"There is no adapter `{adapter.name}` for this model. It has: {known}.",
-                param="lora",
-                code="adapter_not_found",
             )
 
 

@@ -83,11 +83,8 @@ class LogitsEngine:
         self._check_tokens(job.sampling.logit_bias or (), "logit_bias")
         self._check_tokens(job.sampling.stop_token_ids or (), "stop_token_ids")
         self._room(ids)
-        if max(job.logprobs or 0, job.prompt_logprobs or 0) > MOST_LOGPROBS:
-            raise Unsupported(
-                f"This model's engine reports at most {MOST_LOGPROBS} alternatives a token.",
-                param="logprobs",
-            )
+        check_logprobs(job.logprobs, MOST_LOGPROBS)
+        check_logprobs(job.prompt_logprobs, MOST_LOGPROBS)
         if job.lora:
             raise Unsupported("This model's engine has no adapters.", param="lora")
         if job.grammar is not None:

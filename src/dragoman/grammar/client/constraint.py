@@ -61,9 +61,7 @@ def matched(shape: Constraint) -> str:
     """A pattern that matches all of the content; anchors say what is so anyhow."""
     said: str = shape.value
     if len(said) > LONGEST_PATTERN:
-        raise make_too_complex_error(
-            shape.param, f"is longer than {LONGEST_PATTERN} characters"
-        )
+        raise make_too_complex_error(shape.param, f"is longer than {LONGEST_PATTERN} characters")
     found = to_full_match(said, whole=True)
     _check(f"start: /{found}/", shape)
     return found

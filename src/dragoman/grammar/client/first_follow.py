@@ -55,7 +55,9 @@ class Follow:
         match part:
             case Leaf():
                 said = part.said
-                return not said if isinstance(said, str) else self._grammar.patterns.is_nullable(said)
+                return (
+                    not said if isinstance(said, str) else self._grammar.patterns.is_nullable(said)
+                )
             case Called():
                 return part.name in self._empty
             case Row():

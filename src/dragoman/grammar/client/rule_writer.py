@@ -14,7 +14,7 @@ from dragoman.grammar.client.lark_parser import Called, Expr, Grammar, Leaf, Opt
 from dragoman.grammar.client.terminal_writer import Leaves
 from dragoman.grammar.client.text_syntax import Between, Quotes
 from dragoman.grammar.lark_builder import EMPTY, LarkBuilder, format_repeat, join_alternatives
-from dragoman.grammar.regex.char_sets import CharSet, to_regex_class, intersect
+from dragoman.grammar.regex.char_sets import CharSet, intersect, to_regex_class
 
 
 class Rewriting:

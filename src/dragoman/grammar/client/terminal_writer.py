@@ -21,7 +21,7 @@ from dragoman.grammar.client.lark_parser import Grammar, Leaf
 from dragoman.grammar.client.text_syntax import Between, Quotes
 from dragoman.grammar.lark_builder import LarkBuilder, join_alternatives, quote_literal
 from dragoman.grammar.regex.automaton import Automaton, TooComplex
-from dragoman.grammar.regex.char_sets import to_regex_class, intersect, subtract
+from dragoman.grammar.regex.char_sets import intersect, subtract, to_regex_class
 from dragoman.grammar.regex.escape import escape_regex
 
 MOST_PIECES = 5_000
@@ -97,7 +97,11 @@ class Leaves:
             pending = spelling.pending(leaf.said)
             return (pending,) if pending else ()
         letters = self._grammar.patterns.collect_chars(leaf.said)
-        return () if letters is not None and not intersect(letters, spelling.firsts) else spelling.begun
+        return (
+            ()
+            if letters is not None and not intersect(letters, spelling.firsts)
+            else spelling.begun
+        )
 
     def _text(self, said: str, endings: frozenset[str]) -> Ways:
         if not said:
@@ -210,7 +214,9 @@ class Leaves:
         for state, name in names.items():
             self._lark.define(name, " | ".join(leading(state)))
         spelling = self._spelling
-        breaks = [escape_regex(one) for one in spelling.breaks] if isinstance(spelling, Between) else []
+        breaks = (
+            [escape_regex(one) for one in spelling.breaks] if isinstance(spelling, Between) else []
+        )
         whole = [said for state in ends for said in leading(state, breaks)]
         return Ways(
             join_alternatives(names[state] for state in ends) if ends else None,

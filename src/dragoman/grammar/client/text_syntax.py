@@ -16,12 +16,12 @@ from dragoman.grammar.regex.char_sets import (
     ALL_CHARS,
     NO_CHARS,
     CharSet,
-    contains,
-    union_ranges,
-    intersect,
-    complement,
     chars_of,
+    complement,
+    contains,
+    intersect,
     subtract,
+    union_ranges,
 )
 from dragoman.grammar.regex.escape import escape_regex
 from dragoman.output.spec import GAP
@@ -45,7 +45,9 @@ class Quotes:
     @cached_property
     def plain(self) -> CharSet:
         """Letters that stand for themselves."""
-        return union_ranges((*self.bare, *complement(union_ranges((*CONTROL, *chars_of((self.mark, "\\")))))))
+        return union_ranges(
+            (*self.bare, *complement(union_ranges((*CONTROL, *chars_of((self.mark, "\\"))))))
+        )
 
     @cached_property
     def special(self) -> CharSet:

@@ -1,4 +1,9 @@
-"""One order in, one grammar out: the plain function that a worker runs."""
+"""Compiles one `GrammarSpec`: a plain function, which a worker process runs.
+
+The schemas of the tools and the constraint on the content are parsed into nodes; the writers turn
+those, and the description of the model's output format, into rules; the finished grammar is
+verified. Errors name the request field that they come from.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,11 @@ from dragoman.errors import BadRequest
 from dragoman.formats import find_tools
 from dragoman.grammar.client.constraint import written
 from dragoman.grammar.compiler.verify import Verdict, verify
+from dragoman.grammar.complexity import make_too_complex_error
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.grammar.lark_builder import LarkBuilder
-from dragoman.grammar.schema import schema_parser
 from dragoman.grammar.schema.nodes import Object
+from dragoman.grammar.schema.schema_parser import parse_schema
 from dragoman.grammar.writer.answer_writer import AnswerWriter
 from dragoman.grammar.writer.call_writer import CallWriter
 from dragoman.grammar.writer.free_text_tools import build_arguments
@@ -24,135 +30,142 @@ from dragoman.output.library import combine_formats
 from dragoman.output.rules import FormatRules
 from dragoman.types import Constraint, Tool
 
-MAX_GRAMMAR_LENGTH = (
-    1 << 19
-)  # characters of a grammar: engines take as long to read it, and all wait
-MAX_PARTS = 64  # that are tried one by one
+MAX_GRAMMAR_LENGTH = 1 << 19  # characters; parsing one blocks the engine for a proportional time
+MAX_PARTS = 64  # parts of a rejected spec that are tried one by one
 
 
-def compile_grammar(order: GrammarSpec) -> CompiledGrammar:
-    """The grammar of an order; what is wrong with the order is a `BadRequest`."""
+def compile_grammar(spec: GrammarSpec) -> CompiledGrammar:
+    """Write and verify the grammar of a spec; raise `BadRequest` if the spec is at fault."""
     warnings: list[str] = []
-    offers = [_parse_tool(tool, order.tool_format, warnings) for tool in order.tools]
-    if order.constraint is None and not offers:
+    tools = [_parse_tool(tool, spec.tool_format, warnings) for tool in spec.tools]
+    constraint = spec.constraint
+    if constraint is None and not tools:
         return CompiledGrammar(None)
-    both = combine_formats(order.tool_format if offers else None, order.reasoning_format)
-    lark = LarkBuilder(order.special_tokens)
-    content = (
-        None if order.constraint is None else _write_content(lark, order.constraint, both, warnings)
-    )
-    grammar = lark.build(_write_start(lark, order, both, offers, content))
+    rules = combine_formats(spec.tool_format if tools else None, spec.reasoning_format)
+    lark = LarkBuilder(spec.special_tokens)
+    content = None if constraint is None else _write_content(lark, constraint, rules, warnings)
+    grammar = lark.build(_write_start(lark, spec, rules, tools, content))
     if len(grammar) > MAX_GRAMMAR_LENGTH:
-        raise _too_complex(order)
-    said = verify(grammar)
-    if said != "fine":
-        _raise_error(order, said)
-    ends = order.tool_choice == "required" or (
-        order.constraint is not None and order.constraint.kind == "json"
-    )
+        raise make_too_complex_error(spec.param)
+    verdict = verify(grammar)
+    if verdict != "ok":
+        _raise_error(spec, verdict)
     return CompiledGrammar(
-        grammar, tuple(dict.fromkeys(warnings)), ends, order.constraint is not None
+        grammar,
+        tuple(dict.fromkeys(warnings)),
+        decides_end=spec.tool_choice == "required"
+        or (constraint is not None and constraint.kind == "json"),
+        constrains_content=constraint is not None,
     )
 
 
-def _parse_tool(tool: Tool, written: str | None, warnings: list[str]) -> ParsedTool:
+def _parse_tool(tool: Tool, tool_format: str | None, warnings: list[str]) -> ParsedTool:
     if tool.takes_free_text:
-        at = tool.param if tool.input is None else tool.input.param
-        return ParsedTool(tool.name, build_arguments(tool.input), {}, at, tool.input is not None)
+        param = tool.param if tool.input is None else tool.input.param
+        return ParsedTool(tool.name, build_arguments(tool.input), {}, param, tool.input is not None)
     strict = bool(tool.strict)
-    checked = schema_parser.parse_schema(tool.parameters, param=tool.param, strict=strict, for_tool=True)
-    warnings += checked.warnings
-    offer = ParsedTool(tool.name, checked.root, dict(checked.definitions), tool.param, strict)
-    if written is None:
-        return offer
-    offer, loose = adapt_tool(find_tools(written), offer, tool.parameters)
-    for where in loose:
-        place = f"`{tool.param}`: `{where}`" if where else f"`{tool.param}`"
-        why = f"{place} cannot be enforced as a whole in this model's format"
+    schema = parse_schema(tool.parameters, param=tool.param, strict=strict, for_tool=True)
+    warnings += schema.warnings
+    parsed = ParsedTool(tool.name, schema.root, dict(schema.definitions), tool.param, strict)
+    if tool_format is None:
+        return parsed
+    parsed, pointers = adapt_tool(find_tools(tool_format), parsed, tool.parameters)
+    for pointer in pointers:
+        place = f"`{tool.param}`: `{pointer}`" if pointer else f"`{tool.param}`"
         if strict:
-            raise BadRequest(f"{why}.", param=tool.param, code="unsupported_keyword")
-        warnings.append(f"{why}: parts of it are not.")
-    return offer
+            raise BadRequest(
+                f"{place} cannot be fully enforced in this model's format.",
+                param=tool.param,
+                code="unsupported_keyword",
+            )
+        warnings.append(f"{place} is only partly enforced in this model's format.")
+    return parsed
 
 
 def _write_content(
-    lark: LarkBuilder, shape: Constraint, both: FormatRules, warnings: list[str]
+    lark: LarkBuilder, constraint: Constraint, rules: FormatRules, warnings: list[str]
 ) -> str:
-    if shape.kind != "json":
-        return written(lark, shape, warnings)
-    # a mark in a text of the content would mean to the parser what it means elsewhere
+    if constraint.kind != "json":
+        return written(lark, constraint, warnings)
+    # the parser would act on a marker inside a string of the content
     banned = [
-        mark for mark, what in both.in_text.meanings.items() if what != "first" and len(mark) > 3
+        marker
+        for marker, meaning in rules.in_text.meanings.items()
+        if meaning != "first" and len(marker) > 3
     ]
-    if shape.value is None:
-        return JsonWriter(lark, {}, banned=banned, at=shape.param).write_value(Object())
-    checked = schema_parser.parse_schema(shape.value, param=shape.param, strict=bool(shape.strict))
-    warnings += checked.warnings
-    definitions = dict(checked.definitions)
-    writer = JsonWriter(lark, definitions, ordered=True, banned=banned, at=shape.param)
-    return writer.write_value(checked.root)
+    if constraint.value is None:
+        return JsonWriter(lark, {}, banned=banned, param=constraint.param).write_value(Object())
+    schema = parse_schema(constraint.value, param=constraint.param, strict=bool(constraint.strict))
+    warnings += schema.warnings
+    definitions = dict(schema.definitions)
+    writer = JsonWriter(lark, definitions, ordered=True, banned=banned, param=constraint.param)
+    return writer.write_value(schema.root)
 
 
 def _write_start(
     lark: LarkBuilder,
-    order: GrammarSpec,
-    both: FormatRules,
-    offers: Sequence[ParsedTool],
+    spec: GrammarSpec,
+    rules: FormatRules,
+    tools: Sequence[ParsedTool],
     content: str | None,
 ) -> str:
-    inside = (
-        both.reasoning.starts_inside
-        if order.starts_in_reasoning is None
-        else order.starts_in_reasoning
-    )
-    inside, silent = inside and not order.without_reasoning, order.without_reasoning
+    """Write the rules of the whole answer; return the expression for `start`."""
+    without_reasoning, parallel = spec.without_reasoning, spec.parallel_calls
+    starts_in_reasoning = spec.starts_in_reasoning
+    if starts_in_reasoning is None:
+        starts_in_reasoning = rules.reasoning.starts_inside
+    starts_in_reasoning = starts_in_reasoning and not without_reasoning
     calls = None
-    if offers and order.tool_format is not None:
-        calls = CallWriter(
-            lark, find_tools(order.tool_format), offers, parallel=order.parallel_calls
+    if tools and spec.tool_format is not None:
+        calls = CallWriter(lark, find_tools(spec.tool_format), tools, parallel=parallel)
+    constrained = content is not None or spec.tool_choice == "required"
+    may_stay_open = not any(tool.strict for tool in tools)
+    if rules.header is not None and rules.header.spellings:
+        headers = HeaderWriter(
+            lark, rules.header, spec.header_start or "", without_reasoning=without_reasoning
         )
-    demanded = content is not None or order.tool_choice == "required"
-    endless = not any(offer.strict for offer in offers)
-    if both.header is not None and both.header.spellings:
-        heads = HeaderWriter(lark, both.header, order.header_start or "", silent=silent)
-        messages = MessageWriter(heads, calls, offers, both.reasoning.open if silent else ())
-        if demanded:
-            return messages.write_constrained(content, inside=inside, parallel=order.parallel_calls)
-        return messages.write_free(inside=inside, parallel=order.parallel_calls, endless=endless)
-    answer = AnswerWriter(lark, both, calls, inside=inside, silent=silent)
-    if demanded:
+        banned = rules.reasoning.open if without_reasoning else ()
+        messages = MessageWriter(headers, calls, tools, banned)
+        if constrained:
+            return messages.write_constrained(
+                content, starts_in_reasoning=starts_in_reasoning, parallel=parallel
+            )
+        return messages.write_free(
+            starts_in_reasoning=starts_in_reasoning, parallel=parallel, may_stay_open=may_stay_open
+        )
+    answer = AnswerWriter(
+        lark,
+        rules,
+        calls,
+        starts_in_reasoning=starts_in_reasoning,
+        without_reasoning=without_reasoning,
+    )
+    if constrained:
         return answer.write_constrained(content)
-    return answer.write_free(parallel=order.parallel_calls, endless=endless)
+    return answer.write_free(parallel=parallel, may_stay_open=may_stay_open)
 
 
-def _raise_error(order: GrammarSpec, said: Verdict) -> NoReturn:
-    """Say which part of an order cannot be compiled: each is tried by itself."""
+def _raise_error(spec: GrammarSpec, verdict: Verdict) -> NoReturn:
+    """Raise the error of the part that cannot be compiled, which compiling each alone finds."""
     parts = [
-        GrammarSpec(tools=(tool,), tool_choice="required", tool_format=order.tool_format)
-        for tool in order.tools
+        GrammarSpec(tools=(tool,), tool_choice="required", tool_format=spec.tool_format)
+        for tool in spec.tools
     ]
-    if order.constraint is not None:
-        parts = [GrammarSpec(constraint=order.constraint), *parts]
+    constraint = spec.constraint
+    if constraint is not None:
+        parts = [GrammarSpec(constraint=constraint), *parts]
     for part in parts if 1 < len(parts) <= MAX_PARTS else ():
         compile_grammar(part)
-    shape = order.constraint
-    if said == "costly" or shape is None or shape.kind not in ("grammar", "regex"):
-        raise _too_complex(order)
-    nothing = f"`{shape.param}` leads nowhere: nothing fits it."
+    if (
+        verdict == "too_complex"
+        or constraint is None
+        or constraint.kind not in ("grammar", "regex")
+    ):
+        raise make_too_complex_error(spec.param)
     raise BadRequest(
-        nothing if said == "nowhere" else f"`{shape.param}` cannot be read as a {shape.kind}.",
-        param=shape.param,
+        f"`{constraint.param}` matches nothing: no answer can satisfy it."
+        if verdict == "empty"
+        else f"`{constraint.param}` is not a valid {constraint.kind}.",
+        param=constraint.param,
         code="invalid_grammar",
-    )
-
-
-def _too_complex(order: GrammarSpec) -> BadRequest:
-    at = "tools"
-    if len(order.tools) == 1:
-        [tool] = order.tools
-        at = tool.param if tool.input is None else tool.input.param
-    return BadRequest(
-        "This cannot be compiled into a grammar: it is too large or too complex.",
-        param=at if order.constraint is None else order.constraint.param,
-        code="constraint_too_complex",
     )

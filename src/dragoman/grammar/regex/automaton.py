@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from dragoman.grammar.regex.char_sets import ALL_CHARS, NO_CHARS, CharSet, to_regex_class, union_ranges, intersect, complement
+from dragoman.grammar.regex.char_sets import (
+    ALL_CHARS,
+    NO_CHARS,
+    CharSet,
+    complement,
+    intersect,
+    to_regex_class,
+    union_ranges,
+)
 
 MAX_EXPRESSIONS = 20_000  # expressions
 MAX_STATES = 1_000
@@ -232,7 +240,9 @@ class RegexBuilder:
                 some = intersect(key.chars, letters)
                 return [CharSplit(self.empty_string, some, self.empty_string)] if some else []
             case "any":
-                return [cut for one in key.parts for cut in self.split_at_first(one, letters, plain)]
+                return [
+                    cut for one in key.parts for cut in self.split_at_first(one, letters, plain)
+                ]
             case "row":
                 found, before = [], self.empty_string
                 for at, one in enumerate(key.parts):
@@ -249,12 +259,18 @@ class RegexBuilder:
             most = None if key.max_count is None else key.max_count - count - 1
             rest = self.repeat(inner, max(0, key.min_count - count - 1), most)
             endless = most is None and count >= key.min_count - 1  # this way stands for all others
-            found += self._wrap_splits(self.repeat(same, count, None if endless else count), cuts, rest)
+            found += self._wrap_splits(
+                self.repeat(same, count, None if endless else count), cuts, rest
+            )
         return found
 
     def _wrap_splits(self, before: int, cuts: Iterable[CharSplit], after: int) -> list[CharSplit]:
         return [
-            CharSplit(self._concat_pair(before, cut.before), cut.chars, self._concat_pair(cut.after, after))
+            CharSplit(
+                self._concat_pair(before, cut.before),
+                cut.chars,
+                self._concat_pair(cut.after, after),
+            )
             for cut in cuts
         ]
 
@@ -301,7 +317,11 @@ class RegexBuilder:
                     return self.empty_language
                 first, rest = key.parts
                 found = self._concat_pair(self._derive(first, code), rest)
-                return self.union((found, self._derive(rest, code))) if self._nullable[first] else found
+                return (
+                    self.union((found, self._derive(rest, code)))
+                    if self._nullable[first]
+                    else found
+                )
             case "any":
                 return self.union(self._derive(one, code) for one in key.parts)
             case "both":

@@ -13,7 +13,10 @@ from typing import TypeAlias
 
 CharSet: TypeAlias = tuple[tuple[int, int], ...]  # first and last of each range, in order
 
-MAX_CODE_POINT, MAX_ASSIGNED = 0x10FFFF, 0x33FFF  # of all letters, and of those that are more than a number
+MAX_CODE_POINT, MAX_ASSIGNED = (
+    0x10FFFF,
+    0x33FFF,
+)  # of all letters, and of those that are more than a number
 NO_CHARS: CharSet = ()
 ALL_CHARS: CharSet = ((0, 0xD7FF), (0xE000, MAX_CODE_POINT))
 ALL_BUT_NEWLINE: CharSet = ((0, 9), (11, 0xD7FF), (0xE000, MAX_CODE_POINT))  # all but a line feed
@@ -164,7 +167,9 @@ def to_regex_class(letters: CharSet) -> str:
     """A class of a regular expression."""
     if len(letters) == 1 and letters[0][0] == letters[0][1]:
         return _format_char(letters[0][0])
-    ranges = (_format_char(a) if a == b else f"{_format_char(a)}-{_format_char(b)}" for a, b in letters)
+    ranges = (
+        _format_char(a) if a == b else f"{_format_char(a)}-{_format_char(b)}" for a, b in letters
+    )
     return f"[{''.join(ranges)}]"
 
 

@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from dragoman.grammar.regex.escape import prefixes_to_regex, escape_regex, marker_to_regex
+from dragoman.grammar.regex.escape import escape_regex, marker_to_regex, prefixes_to_regex
 from dragoman.output.spec import GAP
 
 MarkerTrie: TypeAlias = "dict[str, MarkerTrie]"  # what may follow; `END` where a mark is complete
 MARKER_END = ""
-MAX_MARKER_CHARS, MAX_WORD_MARKER_CHARS = 8, 24  # letters of a mark, and of one that is made of words
+MAX_MARKER_CHARS, MAX_WORD_MARKER_CHARS = (
+    8,
+    24,
+)  # letters of a mark, and of one that is made of words
 
 
 def exclude_markers(marks: Iterable[str], *, length_bounded: bool) -> str:
@@ -59,7 +62,11 @@ def marker_free_regexes(marks: Iterable[str]) -> list[str]:
 
 def _segments_regex(first: str, tree: MarkerTrie) -> str:
     free = f"[^{_escape_in_class(first)}]*"
-    return free if MARKER_END in tree else f"{free}(?:{escape_regex(first)}{_rest_of_segment(first, tree)})*"
+    return (
+        free
+        if MARKER_END in tree
+        else f"{free}(?:{escape_regex(first)}{_rest_of_segment(first, tree)})*"
+    )
 
 
 def _rest_of_segment(first: str, tree: MarkerTrie) -> str:

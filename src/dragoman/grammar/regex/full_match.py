@@ -165,7 +165,13 @@ def _strip_anchors(parts: list[str], depth: int) -> list[_Alternative]:
             raise UnsupportedAnchor
         for rest in _strip_anchors(after, depth):
             text = f"{before}(?:{way.regex}){rest.regex}"
-            found.append(_Alternative(starts or way.anchored_start, text, ends or way.anchored_end or rest.anchored_end))
+            found.append(
+                _Alternative(
+                    starts or way.anchored_start,
+                    text,
+                    ends or way.anchored_end or rest.anchored_end,
+                )
+            )
         if len(found) > MAX_ALTERNATIVES:
             raise UnsupportedAnchor
     return found

@@ -11,22 +11,24 @@ from dataclasses import dataclass, replace
 
 from dragoman.grammar.regex.automaton import RegexBuilder
 from dragoman.grammar.regex.char_sets import (
-    ALL_CHARS,
     ALL_BUT_NEWLINE,
+    ALL_CHARS,
     POSIX_CLASSES,
     CharSet,
-    unicode_category,
-    fold_case,
-    union_ranges,
-    intersect,
     complement,
+    fold_case,
+    intersect,
     perl_class,
     posix_class,
+    unicode_category,
+    union_ranges,
 )
 
 _QUANTIFIER = re.compile(r"\{\s*(\d+)\s*(?:(,)\s*(\d*)\s*)?\}")
 _FLAGS = re.compile(r"\?([a-zA-Z]*)(?:-([a-zA-Z]+))?([:)])")
-_CODE_POINT = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|[xuU]\{([0-9a-fA-F]+)\}")
+_CODE_POINT = re.compile(
+    r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|[xuU]\{([0-9a-fA-F]+)\}"
+)
 _CATEGORY = re.compile(r"[pP](?:([A-Z])|\{(\^?)([A-Z][a-z]?)\})")
 _NAMED_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "a": "\a"}
 
@@ -65,7 +67,7 @@ class RegexParser:
     def _apply_flags(self, flags: _RegexFlags, on: str, off: str) -> _RegexFlags:
         if not set(on + off) <= set("ismu"):
             raise UnsupportedSyntax(f"the flag `{on or off}` of a regular expression")
-        for name, field in (("i", "cases"), ("s", "lines")):
+        for name, field in (("i", "ignore_case"), ("s", "dot_all")):
             if name in on + off:
                 flags = replace(flags, **{field: name in on})
         return flags

@@ -15,19 +15,26 @@ from dataclasses import replace
 from dragoman.grammar.schema import limits, simplify
 from dragoman.grammar.schema.llguidance_schema import LlguidanceChecker
 from dragoman.grammar.schema.nodes import (
+    AnyOf,
     Anything,
     Array,
-    AnyOf,
     Literals,
     LlguidanceSchema,
-    SchemaReference,
     Node,
     Nothing,
     Number,
     Object,
+    SchemaReference,
     String,
 )
-from dragoman.grammar.schema.simplify import NOTHING, ImpliedTypes, union_nodes, item_node, list_options, count_nodes
+from dragoman.grammar.schema.simplify import (
+    NOTHING,
+    ImpliedTypes,
+    count_nodes,
+    item_node,
+    list_options,
+    union_nodes,
+)
 from dragoman.types import Json
 
 
@@ -45,7 +52,12 @@ class NodeIntersector:
         judge: LlguidanceChecker,
         budget: limits.SchemaBudget,
     ) -> None:
-        self._definition, self._overapproximation, self._checker, self._budget = known, outline, judge, budget
+        self._definition, self._overapproximation, self._checker, self._budget = (
+            known,
+            outline,
+            judge,
+            budget,
+        )
         self._open_references: set[str] = set()
         self._literal_values: dict[Literals, set[str]] = {}
         self._depth = 0
@@ -180,7 +192,10 @@ class NodeIntersector:
         rest = self.intersect(one.items, other.items)
         if rest is None:
             return None
-        least, most = max(one.min_items, other.min_items), simplify.smaller_limit(one.max_items, other.max_items)
+        least, most = (
+            max(one.min_items, other.min_items),
+            simplify.smaller_limit(one.max_items, other.max_items),
+        )
         return simplify.simplify_array(Array(tuple(first), rest, least, most))
 
     def _intersect_objects(self, one: Object, other: Object) -> Node | None:
@@ -194,7 +209,9 @@ class NodeIntersector:
         others = self.intersect(one.additional, other.additional)
         if others is None:
             return None
-        return simplify.simplify_object(Object(tuple(members), one.required | other.required, others))
+        return simplify.simplify_object(
+            Object(tuple(members), one.required | other.required, others)
+        )
 
     # values
 
@@ -235,16 +252,22 @@ class NodeIntersector:
     def _accepts_literal(self, value: Json, node: Literals) -> bool:
         if node not in self._literal_values:
             self._budget.count_steps(len(node.values))
-            self._literal_values[node] = {simplify.canonical_json(json.loads(text)) for text in node.values}
+            self._literal_values[node] = {
+                simplify.canonical_json(json.loads(text)) for text in node.values
+            }
         return simplify.canonical_json(value) in self._literal_values[node]
 
     def _accepts_string(self, value: str, node: String) -> bool | None:
-        if len(value) < node.min_length or (node.max_length is not None and len(value) > node.max_length):
+        if len(value) < node.min_length or (
+            node.max_length is not None and len(value) > node.max_length
+        ):
             return False
         return True if node.pattern is None else self._checker.pattern_matches(value, node.pattern)
 
     def _accepts_array(self, value: list[Json], node: Array) -> bool | None:
-        if len(value) < node.min_items or (node.max_items is not None and len(value) > node.max_items):
+        if len(value) < node.min_items or (
+            node.max_items is not None and len(value) > node.max_items
+        ):
             return False
         return _all(self.accepts(one, item_node(node, index)) for index, one in enumerate(value))
 
@@ -252,7 +275,9 @@ class NodeIntersector:
         if not node.required <= value.keys():
             return False
         members = dict(node.properties)
-        return _all(self.accepts(one, members.get(name, node.additional)) for name, one in value.items())
+        return _all(
+            self.accepts(one, members.get(name, node.additional)) for name, one in value.items()
+        )
 
     # choices
 
@@ -278,7 +303,10 @@ class NodeIntersector:
 
     def _have_discriminator(self, options: Sequence[Node]) -> bool:
         """Whether every option must have some member, with values that are its own."""
-        seen = [self._overapproximation(one.name) if isinstance(one, SchemaReference) else one for one in options]
+        seen = [
+            self._overapproximation(one.name) if isinstance(one, SchemaReference) else one
+            for one in options
+        ]
         objects = [one for one in seen if isinstance(one, Object)]
         if len(objects) < len(options):
             return False
@@ -287,7 +315,9 @@ class NodeIntersector:
             tags = [tag for table in tables if isinstance(tag := table.get(name), Literals)]
             if len(tags) == len(tables):
                 self._budget.count_steps(sum(len(tag.values) for tag in tags))
-                every = [simplify.canonical_json(json.loads(text)) for tag in tags for text in tag.values]
+                every = [
+                    simplify.canonical_json(json.loads(text)) for tag in tags for text in tag.values
+                ]
                 if len(set(every)) == len(every):
                     return True
         return False
@@ -316,7 +346,12 @@ class NodeIntersector:
                 bare = replace(one, format=None), replace(other, format=None)
                 return isinstance(self.intersect(*bare), Nothing)
             case Number(), Number():
-                return isinstance(self.intersect(simplify.drop_rounded_bounds(one), simplify.drop_rounded_bounds(other)), Nothing)
+                return isinstance(
+                    self.intersect(
+                        simplify.drop_rounded_bounds(one), simplify.drop_rounded_bounds(other)
+                    ),
+                    Nothing,
+                )
         return type(one) is not type(other)
 
     def _are_disjoint_objects(self, one: Object, other: Object) -> bool:
@@ -325,13 +360,16 @@ class NodeIntersector:
         # those that tell options apart are mostly of few values
         names.sort(key=lambda name: not isinstance(mine.get(name), Literals))
         return any(
-            self.are_disjoint(mine.get(name, one.additional), theirs.get(name, other.additional)) for name in names
+            self.are_disjoint(mine.get(name, one.additional), theirs.get(name, other.additional))
+            for name in names
         )
 
 
 def _intersect_llguidance(one: Node, other: Node) -> Node | None:
     for left, right in ((one, other), (other, one)):
-        if isinstance(left, LlguidanceSchema) and (left == right or (left.object_node and right == Object())):
+        if isinstance(left, LlguidanceSchema) and (
+            left == right or (left.object_node and right == Object())
+        ):
             return left
     return None
 

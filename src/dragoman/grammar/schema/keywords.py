@@ -36,7 +36,9 @@ UNENFORCED_KEYWORDS: dict[str, str | None] = {
 APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if", "not"})
 ASSERTIONS = frozenset({"type", "enum", "const"}) | APPLICATORS | UNENFORCED_KEYWORDS.keys()
 ASSERTIONS |= frozenset().union(*KEYWORDS_BY_TYPE.values())
-PROPERTY_NAME_KEYWORDS = frozenset({"minProperties", "maxProperties", "propertyNames"})  # about all members
+PROPERTY_NAME_KEYWORDS = frozenset(
+    {"minProperties", "maxProperties", "propertyNames"}
+)  # about all members
 MAX_BOUND = 10**17  # where bounds stop
 
 
@@ -89,7 +91,9 @@ for _words, _right, _must in (
     _VALUE_CHECKS |= dict.fromkeys(_words.split(), (_right, _must))
 
 
-def find_invalid_keyword(schema: Mapping[str, Json], synonyms: Mapping[str, str]) -> tuple[str, str] | None:
+def find_invalid_keyword(
+    schema: Mapping[str, Json], synonyms: Mapping[str, str]
+) -> tuple[str, str] | None:
     """The first word that is not what it must be, and what that is."""
     for word, value in schema.items():
         if word == "type" and declared_types(schema, synonyms) == ():
@@ -100,7 +104,9 @@ def find_invalid_keyword(schema: Mapping[str, Json], synonyms: Mapping[str, str]
     return None
 
 
-def declared_types(schema: Mapping[str, Json], synonyms: Mapping[str, str]) -> tuple[str, ...] | None:
+def declared_types(
+    schema: Mapping[str, Json], synonyms: Mapping[str, str]
+) -> tuple[str, ...] | None:
     """The kinds that a schema names; None where it names none, nothing where it makes no sense."""
     if "type" not in schema:
         return None
@@ -129,7 +135,9 @@ def required_only_options(options: list[Json]) -> list[frozenset[str]] | None:
     for one in options:
         if not isinstance(one, dict) or one.get("type", "object") != "object":
             return None
-        if ASSERTIONS & one.keys() - {"type"} != {"required"} or not _is_list_of_names(one["required"]):
+        if ASSERTIONS & one.keys() - {"type"} != {"required"} or not _is_list_of_names(
+            one["required"]
+        ):
             return None
         found.append(frozenset(one["required"]))
     return found

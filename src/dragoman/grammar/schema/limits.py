@@ -17,8 +17,10 @@ from dragoman.types import Json
 
 MAX_SIZE = 256 * 1024  # bytes, as JSON
 MAX_DEPTH = 64  # schemas in schemas
-MAX_NESTING = 2 * MAX_DEPTH + 8  # lists and objects in each other, as a schema in a schema takes two
-NODES = 20_000  # schemas that are visited, those that are referred to each time
+MAX_NESTING = (
+    2 * MAX_DEPTH + 8
+)  # lists and objects in each other, as a schema in a schema takes two
+MAX_NODES = 20_000  # schemas that are visited, those that are referred to each time
 MAX_STEPS = 200_000  # of putting schemas together
 MAX_PROPERTIES, MAX_NAME_LENGTH = 1_000, 4_096  # of one object, and characters of a name
 MAX_ENUM_VALUES, MAX_ENUM_TEXT = 5_000, 128 * 1024  # of all `enum` and `const`
@@ -30,10 +32,22 @@ MAX_EXPORT_PATTERNS = 3  # that one text must match
 MAX_WARNINGS = 32  # sentences about what is not enforced
 
 MAX_STRING_LENGTH, MAX_ITEMS = 100_000, 2_000
-MAX_LOWER_BOUNDS = {"minLength": MAX_STRING_LENGTH, "minItems": MAX_ITEMS, "minProperties": MAX_ITEMS}
+MAX_LOWER_BOUNDS = {
+    "minLength": MAX_STRING_LENGTH,
+    "minItems": MAX_ITEMS,
+    "minProperties": MAX_ITEMS,
+}
 # what allows more than this is taken to allow this much: nobody's answer is that long
-UPPER_BOUND_CLAMPS = {"maxLength": MAX_STRING_LENGTH, "maxItems": MAX_ITEMS, "maxProperties": MAX_ITEMS}
-MAX_LENGTHS = {"pattern": MAX_PATTERN_LENGTH, "properties": MAX_PROPERTIES, "required": MAX_PROPERTIES}
+UPPER_BOUND_CLAMPS = {
+    "maxLength": MAX_STRING_LENGTH,
+    "maxItems": MAX_ITEMS,
+    "maxProperties": MAX_ITEMS,
+}
+MAX_LENGTHS = {
+    "pattern": MAX_PATTERN_LENGTH,
+    "properties": MAX_PROPERTIES,
+    "required": MAX_PROPERTIES,
+}
 
 
 class SchemaBudget:

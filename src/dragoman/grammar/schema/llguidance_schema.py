@@ -20,9 +20,19 @@ from dragoman.types import Json
 SchemaVerdict: TypeAlias = Literal["fine", "empty", "refused"]
 
 STEPS_PER_COPY = 8  # steps that a copy of a schema counts for
-_STRING_KEYWORDS = {"least": "minLength", "most": "maxLength", "pattern": "pattern", "format": "format"}
-_NUMBER_KEYWORDS = {"minimum": "minimum", "maximum": "maximum", "above": "exclusiveMinimum"}
-_NUMBER_KEYWORDS |= {"below": "exclusiveMaximum", "multiple": "multipleOf"}
+_STRING_KEYWORDS = {
+    "min_length": "minLength",
+    "max_length": "maxLength",
+    "pattern": "pattern",
+    "format": "format",
+}
+_NUMBER_KEYWORDS = {
+    "minimum": "minimum",
+    "maximum": "maximum",
+    "exclusive_minimum": "exclusiveMinimum",
+    "exclusive_maximum": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
 _SCHEMA_MAPS = frozenset({"properties", "patternProperties"})
 _SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf"})
 _COPIED_KEYWORDS = frozenset({"enum", "const", "required", "minLength", "maxLength", "format"})
@@ -33,7 +43,9 @@ _COPIED_KEYWORDS |= keywords.UNENFORCED_KEYWORDS.keys() - {"$id"}
 def node_to_schema(node: String | Number) -> dict[str, Json]:
     """A node as a schema."""
     if isinstance(node, String):
-        said: dict[str, Json] = {word: getattr(node, name) for name, word in _STRING_KEYWORDS.items()}
+        said: dict[str, Json] = {
+            word: getattr(node, name) for name, word in _STRING_KEYWORDS.items()
+        }
         return {"type": "string"} | {word: one for word, one in said.items() if one is not None}
     said = {word: getattr(node, name) for name, word in _NUMBER_KEYWORDS.items()}
     found = {word: json.loads(one) for word, one in said.items() if one is not None}
@@ -223,7 +235,9 @@ class _EscapedNameSearch:
                 waiting += _subschemas(one)
         return False
 
-    def _in_place_schemas(self, schema: Mapping[str, Json], seen: set[str]) -> dict[str, list[Json]]:
+    def _in_place_schemas(
+        self, schema: Mapping[str, Json], seen: set[str]
+    ) -> dict[str, list[Json]]:
         """The schemas that are about the same value, by the word that says so."""
         found = {word: schema[word] for word in _SCHEMA_LISTS if word in schema}
         name = schema.get("$ref", "").removeprefix("#/$defs/")
@@ -240,7 +254,9 @@ class _EscapedNameSearch:
         told = [one for word in _SCHEMA_MAPS for one in schema.get(word, {}).values()]
         plain = (others, {}) if others is True else (others,)
         return any(one not in plain for one in told) or any(
-            self._has_specific_properties(one, seen) for some in self._in_place_schemas(schema, seen).values() for one in some
+            self._has_specific_properties(one, seen)
+            for some in self._in_place_schemas(schema, seen).values()
+            for one in some
         )
 
     def _is_closed(self, schema: Json, seen: set[str]) -> bool:
@@ -285,7 +301,10 @@ def _check_weight(schema: Json, defined: Mapping[str, Json]) -> None:
                 total += weight(inner)
         return total
 
-    if weight(schema) > limits.MAX_EXPORT_WEIGHT or _count_patterns(schema, defined) > limits.MAX_EXPORT_PATTERNS:
+    if (
+        weight(schema) > limits.MAX_EXPORT_WEIGHT
+        or _count_patterns(schema, defined) > limits.MAX_EXPORT_PATTERNS
+    ):
         raise NotExportable
 
 

@@ -11,19 +11,30 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from dragoman.grammar.schema.nodes import Array, AnyOf, LlguidanceSchema, SchemaReference, Node, Nothing, Object
+from dragoman.grammar.schema.nodes import (
+    AnyOf,
+    Array,
+    LlguidanceSchema,
+    Node,
+    Nothing,
+    Object,
+    SchemaReference,
+)
 from dragoman.grammar.schema.simplify import (
     NOTHING,
     ImpliedTypes,
-    simplify_array,
-    union_nodes,
     child_nodes,
-    item_node,
-    simplify_object,
     count_nodes,
+    item_node,
+    simplify_array,
+    simplify_object,
+    union_nodes,
 )
 
-MAX_INLINED_NODES, MAX_INLINED_DEPTH = 8, 16  # nodes of a definition that has no name of its own, and levels of them
+MAX_INLINED_NODES, MAX_INLINED_DEPTH = (
+    8,
+    16,
+)  # nodes of a definition that has no name of its own, and levels of them
 MAX_ROUNDS = 64  # of finding out which definitions allow a value
 
 
@@ -39,7 +50,9 @@ class TooManyReferences(Exception):
     """Definitions that refer to each other in too many ways."""
 
 
-def normalize_definitions(root: Node, known: Mapping[str, Node]) -> tuple[Node, tuple[tuple[str, Node], ...]]:
+def normalize_definitions(
+    root: Node, known: Mapping[str, Node]
+) -> tuple[Node, tuple[tuple[str, Node], ...]]:
     """The root and the definitions that it needs."""
     order = _order_dependencies_first(root, known)
     _reject_circular_references(order, known)
@@ -138,7 +151,9 @@ def _is_satisfiable(node: Node, alive: set[str]) -> bool:
             return all(_is_satisfiable(item_node(node, index), alive) for index in range(needed))
         case Object():
             members = dict(node.properties)
-            return all(_is_satisfiable(members.get(name, node.additional), alive) for name in node.required)
+            return all(
+                _is_satisfiable(members.get(name, node.additional), alive) for name in node.required
+            )
         case LlguidanceSchema() if node.object_node is not None:
             return _is_satisfiable(node.object_node, alive)
     return True
@@ -164,19 +179,25 @@ class _DefinitionRewriter:
     def rewrite(self, node: Node) -> Node:
         match node:
             case SchemaReference():
-                return NOTHING if node.name in self.unsatisfiable else self.inlined.get(node.name, node)
+                return (
+                    NOTHING
+                    if node.name in self.unsatisfiable
+                    else self.inlined.get(node.name, node)
+                )
             case ImpliedTypes():
                 return self.rewrite(node.intended)
             case AnyOf():
                 return union_nodes([self.rewrite(option) for option in node.options])
             case Array():
                 first = tuple([self.rewrite(one) for one in node.prefix_items])
-                return simplify_array(replace(node, first=first, rest=self.rewrite(node.items)))
+                return simplify_array(
+                    replace(node, prefix_items=first, items=self.rewrite(node.items))
+                )
             case Object():
                 return self._rewrite_object(node)
             case LlguidanceSchema() if node.object_node is not None:
                 own = self._rewrite_object(node.object_node)
-                return replace(node, own=own) if isinstance(own, Object) else own
+                return replace(node, object_node=own) if isinstance(own, Object) else own
         return node
 
     def _rewrite_object(self, node: Object) -> Node:
@@ -184,5 +205,7 @@ class _DefinitionRewriter:
         members = [(name, self.rewrite(inner)) for name, inner in node.properties]
         members += [(name, others) for name in sorted(node.required - set(node.names))]
         keyed = [(keys, self.rewrite(inner)) for keys, inner in node.pattern_properties]
-        found = replace(node, members=tuple(members), others=others, keyed=tuple(keyed))
+        found = replace(
+            node, properties=tuple(members), additional=others, pattern_properties=tuple(keyed)
+        )
         return simplify_object(found)

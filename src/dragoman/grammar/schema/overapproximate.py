@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from dragoman.grammar.schema.nodes import Literals, Node, Object
-from dragoman.grammar.schema.simplify import ANYTHING, ALL_TYPES, NOTHING, union_nodes
+from dragoman.grammar.schema.simplify import ALL_TYPES, ANYTHING, NOTHING, union_nodes
 from dragoman.types import Json
 
 
@@ -26,7 +26,9 @@ def overapproximate_schema(schema: Json, *, deep: bool = True) -> Node:
         table = members if isinstance(members, dict) else {}
         names = required if isinstance(required, list) else []
         return Object(
-            tuple((name, overapproximate_schema(inner, deep=False)) for name, inner in table.items()),
+            tuple(
+                (name, overapproximate_schema(inner, deep=False)) for name, inner in table.items()
+            ),
             frozenset(name for name in names if isinstance(name, str)),
         )
     kinds = kind if isinstance(kind, list) else [kind]

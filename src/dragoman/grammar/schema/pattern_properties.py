@@ -10,7 +10,7 @@ from itertools import combinations
 from dragoman.grammar.regex.full_match import is_supported_pattern
 from dragoman.grammar.schema import keywords
 from dragoman.grammar.schema.llguidance_schema import LlguidanceChecker
-from dragoman.grammar.schema.nodes import LlguidanceSchema, KeyPattern, Node, Nothing, Object
+from dragoman.grammar.schema.nodes import KeyPattern, LlguidanceSchema, Node, Nothing, Object
 from dragoman.grammar.schema.simplify import ANYTHING
 
 ANY_OBJECT = json.dumps({"type": ["object"]})
@@ -23,7 +23,9 @@ def build_pattern_object(
 ) -> LlguidanceSchema | None:
     """An object with members by patterns; None where we cannot write that."""
     said = [(keywords.escape_for_llguidance(pattern), inner) for pattern, inner in patterns]
-    known = [(pattern, inner) for pattern, inner in said if pattern and _is_supported(pattern, judge)]
+    known = [
+        (pattern, inner) for pattern, inner in said if pattern and _is_supported(pattern, judge)
+    ]
     if len(known) < len(said) or len(known) > MAX_PATTERNS:
         return None
     wanted = dict(node.properties)
@@ -44,7 +46,7 @@ def build_pattern_object(
         lacks = tuple(pattern for pattern, _ in known if pattern not in some)
         keyed += [] if isinstance(met, Nothing) else [(KeyPattern(some, lacks), met)]
     every = tuple(pattern for pattern, _ in known)
-    own = replace(node, members=tuple(members), patterns=every, keyed=tuple(keyed))
+    own = replace(node, properties=tuple(members), patterns=every, pattern_properties=tuple(keyed))
     return LlguidanceSchema(ANY_OBJECT, own)
 
 
@@ -53,7 +55,9 @@ def _is_supported(pattern: str, judge: LlguidanceChecker) -> bool:
     return fine and is_supported_pattern(pattern)
 
 
-def _compatible_patterns(patterns: Sequence[str], judge: LlguidanceChecker) -> list[tuple[str, ...]]:
+def _compatible_patterns(
+    patterns: Sequence[str], judge: LlguidanceChecker
+) -> list[tuple[str, ...]]:
     """Patterns that may be found in one name."""
     found = []
     for count in range(1, len(patterns) + 1):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dragoman.grammar.schema.nodes import Node, Nothing, Object
-from dragoman.grammar.schema.simplify import NOTHING, union_nodes, simplify_object
+from dragoman.grammar.schema.simplify import NOTHING, simplify_object, union_nodes
 
 MAX_OPTIONAL = 16  # members of which one must be there, each with an option of its own
 

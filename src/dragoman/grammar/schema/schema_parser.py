@@ -26,25 +26,37 @@ from typing import Any, NoReturn
 from dragoman.errors import BadRequest
 from dragoman.grammar.schema import keywords, limits, simplify
 from dragoman.grammar.schema.intersect import NodeIntersector
-from dragoman.grammar.schema.llguidance_schema import LlguidanceChecker, SchemaExporter, allows_escaped_names
+from dragoman.grammar.schema.llguidance_schema import (
+    LlguidanceChecker,
+    SchemaExporter,
+    allows_escaped_names,
+)
 from dragoman.grammar.schema.nodes import (
     BOOLEAN,
     NULL,
     Array,
-    ParsedSchema,
     Literals,
     LlguidanceSchema,
-    SchemaReference,
     Node,
     Nothing,
     Number,
     Object,
+    ParsedSchema,
+    SchemaReference,
     String,
 )
-from dragoman.grammar.schema.normalize import CircularReference, TooManyReferences, normalize_definitions
+from dragoman.grammar.schema.normalize import (
+    CircularReference,
+    TooManyReferences,
+    normalize_definitions,
+)
 from dragoman.grammar.schema.overapproximate import overapproximate_schema
 from dragoman.grammar.schema.pattern_properties import build_pattern_object
-from dragoman.grammar.schema.property_limits import limit_property_count, require_exactly_one, restrict_properties
+from dragoman.grammar.schema.property_limits import (
+    limit_property_count,
+    require_exactly_one,
+    restrict_properties,
+)
 from dragoman.grammar.schema.simplify import ANYTHING, NOTHING, union_nodes
 from dragoman.output.arguments.json_pointer import (
     UnresolvedReference,
@@ -54,9 +66,19 @@ from dragoman.output.arguments.json_pointer import (
 from dragoman.output.arguments.parameter_types import SYNONYMS
 from dragoman.types import Json
 
-_ENDS = {"minimum": "minimum", "exclusiveMinimum": "above", "maximum": "maximum"}
-_ENDS |= {"exclusiveMaximum": "below", "multipleOf": "multiple"}
-_TEXT = {"maxLength": "most", "minLength": "least", "format": "format", "pattern": "pattern"}
+_ENDS = {
+    "minimum": "minimum",
+    "exclusiveMinimum": "exclusive_minimum",
+    "maximum": "maximum",
+    "exclusiveMaximum": "exclusive_maximum",
+    "multipleOf": "multiple_of",
+}
+_TEXT = {
+    "maxLength": "max_length",
+    "minLength": "min_length",
+    "format": "format",
+    "pattern": "pattern",
+}
 
 
 def parse_schema(schema: Json, *, param: str, strict: bool, for_tool: bool = False) -> ParsedSchema:
@@ -111,7 +133,9 @@ class _SchemaParser:
         sentences = list(self._loose.values())
         if len(sentences) > limits.MAX_WARNINGS:
             more = len(sentences) - limits.MAX_WARNINGS
-            sentences[limits.MAX_WARNINGS :] = [f"`{self.budget.param}`: {more} more are not enforced."]
+            sentences[limits.MAX_WARNINGS :] = [
+                f"`{self.budget.param}`: {more} more are not enforced."
+            ]
         return ParsedSchema(found, definitions, tuple(sentences))
 
     # errors
@@ -268,7 +292,9 @@ class _SchemaParser:
         self._wholes += 1
         if self._wholes > limits.MAX_EXPORTS:
             return None
-        made = SchemaExporter(self._read_target, self._loose, self._synonyms, self.budget).export(schema, where)
+        made = SchemaExporter(self._read_target, self._loose, self._synonyms, self.budget).export(
+            schema, where
+        )
         if made is None or allows_escaped_names(made):
             return None
         merged = (keywords.APPLICATORS | {"enum", "const"}) & schema.keys()
@@ -301,7 +327,9 @@ class _SchemaParser:
         if said is not None:
             return union_nodes([self._kind(kind, schema, where, wants) for kind in said])
         meant = keywords.implied_types(schema)
-        return simplify.imply_types([self._kind(kind, schema, where, wants) for kind in meant], meant)
+        return simplify.imply_types(
+            [self._kind(kind, schema, where, wants) for kind in meant], meant
+        )
 
     def _kind(self, kind: str, schema: dict[str, Json], where: str, wants: list[str]) -> Node:
         match kind:
@@ -317,7 +345,7 @@ class _SchemaParser:
 
     def _text(self, schema: dict[str, Json], where: str) -> Node:
         said = {name: schema[word] for word, name in _TEXT.items() if word in schema}
-        said |= {name: int(said[name]) for name in ("least", "most") if name in said}
+        said |= {name: int(said[name]) for name in ("min_length", "max_length") if name in said}
         if said.get("format") not in keywords.FORMATS:
             said.pop("format", None)
         if "pattern" in said:
@@ -379,7 +407,7 @@ class _SchemaParser:
             if own is not None and not keywords.PROPERTY_NAME_KEYWORDS & schema.keys():
                 return own
             wants.append(f"{where}/patternProperties")
-            found = replace(found, others=union_nodes(nodes))
+            found = replace(found, additional=union_nodes(nodes))
         if "propertyNames" in schema:
             found = self._named_members(found, schema["propertyNames"], f"{where}/propertyNames")
         least, most = int(schema.get("minProperties", 0)), schema.get("maxProperties")

@@ -17,16 +17,16 @@ from dragoman.grammar.schema import limits
 from dragoman.grammar.schema.nodes import (
     BOOLEAN,
     NULL,
+    AnyOf,
     Anything,
     Array,
-    AnyOf,
     Literals,
     LlguidanceSchema,
-    SchemaReference,
     Node,
     Nothing,
     Number,
     Object,
+    SchemaReference,
     String,
 )
 from dragoman.types import Json
@@ -119,7 +119,10 @@ def child_nodes(node: Node) -> tuple[Node, ...]:
         case Array():
             return (*node.prefix_items, node.items)
         case Object():
-            return (*(inner for _, inner in (*node.properties, *node.pattern_properties)), node.additional)
+            return (
+                *(inner for _, inner in (*node.properties, *node.pattern_properties)),
+                node.additional,
+            )
         case LlguidanceSchema() if node.object_node is not None:
             return (node.object_node,)
     return ()
@@ -187,7 +190,7 @@ def simplify_object(node: Object) -> Node:
     if not closed or not barred or node.patterns:
         return node
     kept = tuple((name, inner) for name, inner in node.properties if name not in barred)
-    return replace(node, members=kept)
+    return replace(node, properties=kept)
 
 
 def has_empty_range(node: String | Number) -> bool:
@@ -213,7 +216,7 @@ def _list_bounds(inner: str | None, outer: str | None) -> list[tuple[float, bool
 
 def drop_rounded_bounds(node: Number) -> Number:
     """A number without the bounds that may have been drawn nearer."""
-    names = ("minimum", "maximum", "above", "below")
+    names = ("minimum", "maximum", "exclusive_minimum", "exclusive_maximum")
     said = {name: text for name in names if (text := getattr(node, name)) is not None}
     kept = {name: text for name, text in said.items() if abs(json.loads(text)) < MAX_EXACT_INTEGER}
     return Number(node.integer, multiple_of=node.multiple_of, **kept)
@@ -248,7 +251,10 @@ def number_matches(value: Json, node: Number) -> bool:
         return False
     if node.integer and value != floor(value):
         return False
-    low, high = _list_bounds(node.minimum, node.exclusive_minimum), _list_bounds(node.maximum, node.exclusive_maximum)
+    low, high = (
+        _list_bounds(node.minimum, node.exclusive_minimum),
+        _list_bounds(node.maximum, node.exclusive_maximum),
+    )
     if any(value < end or (strict and value == end) for end, strict in low):
         return False
     if any(value > end or (strict and value == end) for end, strict in high):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dragoman.grammar.lark_builder import ANY, UP_TO_THREE, LarkBuilder, join_alternatives
-from dragoman.grammar.regex.escape import prefixes_to_regex, escape_regex, marker_to_regex
+from dragoman.grammar.regex.escape import escape_regex, marker_to_regex, prefixes_to_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers, exclude_partial_markers
 from dragoman.grammar.writer.call_writer import CallWriter, UnmarkedCallStart
 from dragoman.grammar.writer.unquoted_text import write_text_until
@@ -41,17 +41,17 @@ class AnswerWriter:
         rules: FormatRules,
         calls: CallWriter | None,
         *,
-        inside: bool = False,
-        silent: bool = False,
+        starts_in_reasoning: bool = False,
+        without_reasoning: bool = False,
     ) -> None:
         self.lark = lark
         self._rules = rules
         self._calls = calls
-        self._starts_in_reasoning = inside
+        self._starts_in_reasoning = starts_in_reasoning
         self._reasoning = rules.reasoning
-        self._allows_reasoning = bool(rules.reasoning.close) and not silent
-        self._banned_openers = rules.reasoning.open if silent else ()
-        self._banned_beginnings = rules.reasoning.opens_at_start if silent else ()
+        self._allows_reasoning = bool(rules.reasoning.close) and not without_reasoning
+        self._banned_openers = rules.reasoning.open if without_reasoning else ()
+        self._banned_beginnings = rules.reasoning.opens_at_start if without_reasoning else ()
 
     def write_constrained(self, content: str | None) -> str:
         """Content of a shape, or calls where there is none; both where there are both."""
@@ -59,12 +59,12 @@ class AnswerWriter:
         found += [] if self._calls is None else [self._calls.write_required()]
         return f"{self._write_leading_reasoning()} {join_alternatives(found)}"
 
-    def write_free(self, *, parallel: bool, endless: bool) -> str:
+    def write_free(self, *, parallel: bool, may_stay_open: bool) -> str:
         """Free text in which calls may begin; `endless` lets it end in the middle of thoughts."""
         lark = self.lark
         calls, quiet = self._write_segments()
         text = self._write_plain_text()
-        open_end = self._list_unclosed_endings() if endless else []
+        open_end = self._list_unclosed_endings() if may_stay_open else []
         last = join_alternatives([text, *open_end])
         if self._calls is not None and self._calls.unmarked_start is not None:
             after = None if parallel else self._write_trailing_markers()
@@ -87,7 +87,7 @@ class AnswerWriter:
             )
         if not self._starts_in_reasoning:
             return answer
-        ended = [self._write_unclosed_reasoning()] if endless else []
+        ended = [self._write_unclosed_reasoning()] if may_stay_open else []
         return join_alternatives([f"{self._write_reasoning_rest()} {answer}", *ended])
 
     def _write_unmarked_calls(

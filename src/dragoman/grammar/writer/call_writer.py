@@ -279,10 +279,10 @@ class CallWriter:
             case NamedObject(unquoted_values=True):
                 return BareKeyWriter(lark, known, body.string_markers, at)
             case PythonCalls() | JsonObjects(python=True):
-                return PythonWriter(lark, known, at=at)
+                return PythonWriter(lark, known, param=at)
             case TaggedArguments() | NestedElements():
-                return PythonWriter(lark, known, banned=self._list_inner_markers(body), at=at)
-        return JsonWriter(lark, known, at=at)
+                return PythonWriter(lark, known, banned=self._list_inner_markers(body), param=at)
+        return JsonWriter(lark, known, param=at)
 
     def _list_inner_markers(self, body: TaggedArguments | NestedElements) -> tuple[str, ...]:
         """Marks that end a value between tags, wherever in it they stand."""

@@ -25,17 +25,17 @@ from dragoman.grammar.regex.escape import escape_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers
 from dragoman.grammar.regex.full_match import to_full_match
 from dragoman.grammar.schema.nodes import (
+    AnyOf,
     Anything,
     Array,
-    AnyOf,
+    KeyPattern,
     Literals,
     LlguidanceSchema,
-    KeyPattern,
-    SchemaReference,
     Node,
     Nothing,
     Number,
     Object,
+    SchemaReference,
     String,
 )
 from dragoman.grammar.writer.marker_free_json import (
@@ -90,14 +90,14 @@ class JsonWriter:
         *,
         ordered: bool = False,
         banned: Sequence[str] = (),
-        at: str | None = None,
+        param: str | None = None,
     ) -> None:
         self.lark = lark
         self.comma, self.colon = lark.add_punctuation(","), lark.add_punctuation(":")
         self._definitions = definitions
         self._ordered = ordered
         self._banned_markers = banned
-        self._param = at  # what the client calls the schema
+        self._param = param  # what the client calls the schema
         self._reference_rules: dict[str, str] = {}
         self._written: dict[Node, str] = {}
 

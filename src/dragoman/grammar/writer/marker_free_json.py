@@ -14,7 +14,14 @@ from typing import Any
 from dragoman.grammar.client.text_syntax import CONTROL, Quotes
 from dragoman.grammar.lark_builder import format_repeat
 from dragoman.grammar.regex.automaton import RegexBuilder, TooComplex
-from dragoman.grammar.regex.char_sets import CharSet, to_regex_class, union_ranges, intersect, complement, chars_of
+from dragoman.grammar.regex.char_sets import (
+    CharSet,
+    chars_of,
+    complement,
+    intersect,
+    to_regex_class,
+    union_ranges,
+)
 from dragoman.grammar.regex.escape import marker_to_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers
 from dragoman.grammar.regex.full_match import to_full_match

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from dragoman.grammar.lark_builder import ANY, UP_TO_THREE, LarkBuilder, join_alternatives
-from dragoman.grammar.regex.escape import prefixes_to_regex, escape_regex, marker_to_regex
+from dragoman.grammar.regex.escape import escape_regex, marker_to_regex, prefixes_to_regex
 from dragoman.grammar.regex.exclude_markers import exclude_partial_markers
 from dragoman.grammar.writer.call_writer import CallWriter
 from dragoman.grammar.writer.tool_names import ParsedTool
@@ -22,7 +22,7 @@ class HeaderWriter:
     """The headers of messages; where an answer is `silent`, none that a thought could have."""
 
     def __init__(
-        self, lark: LarkBuilder, header: MessageHeader, opening: str, *, silent: bool = False
+        self, lark: LarkBuilder, header: MessageHeader, opening: str, *, without_reasoning: bool = False
     ) -> None:
         """`opening` is what the prompt ends with, if that is where a header begins."""
         self.lark = lark
@@ -35,7 +35,7 @@ class HeaderWriter:
         self._templates = [
             (kind, text)
             for kind, text in header.spellings
-            if not silent or (kind != "reasoning" and not any(re.search(r, text) for r in thoughts))
+            if not without_reasoning or (kind != "reasoning" and not any(re.search(r, text) for r in thoughts))
         ]
 
     def write_headers(self, where: str, first: bool, name: str = "") -> list[str]:
@@ -74,7 +74,7 @@ class MessageWriter:
         self._banned_markers = banned
         self._ends_at_next_header = heads.ends_at_next_header
 
-    def write_constrained(self, content: str | None, *, inside: bool, parallel: bool) -> str:
+    def write_constrained(self, content: str | None, *, starts_in_reasoning: bool, parallel: bool) -> str:
         """Thoughts, then content of a shape or calls."""
 
         def last(first: bool) -> str:
@@ -92,17 +92,17 @@ class MessageWriter:
                 found.append(self._write_calls(first, parallel))
             return join_alternatives(found)
 
-        return self._write_after_reasoning(last, inside=inside)
+        return self._write_after_reasoning(last, inside=starts_in_reasoning)
 
-    def write_free(self, *, inside: bool, parallel: bool, endless: bool) -> str:
+    def write_free(self, *, starts_in_reasoning: bool, parallel: bool, may_stay_open: bool) -> str:
         """Messages of any kind; one call at most where only one may be made."""
         text = self.lark.add_text_without([*map(marker_to_regex, self._list_markers())], "FREE") + "?"
         closed = self._write_message_rest()
         short = write_text_until(self.lark, ANY, self._header.close, self._list_markers())
         ends = [text, short] if self._header.close else [text]
         rows = self._write_messages(parallel)
-        if inside:
-            unclosed = [text] if endless else []
+        if starts_in_reasoning:
+            unclosed = [text] if may_stay_open else []
             return join_alternatives([f"{closed} {rows}", *unclosed])
         first = join_alternatives(
             [*self._write_headers("text", True), *self._write_headers("reasoning", True)]

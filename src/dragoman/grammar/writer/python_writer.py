@@ -14,7 +14,7 @@ from dragoman.grammar.lark_builder import (
     join_alternatives,
     quote_literal,
 )
-from dragoman.grammar.schema.nodes import LlguidanceSchema, KeyPattern, Node, String
+from dragoman.grammar.schema.nodes import KeyPattern, LlguidanceSchema, Node, String
 from dragoman.grammar.writer.json_writer import ANY_KEYS, CHARACTER, JsonWriter, restrict_keys
 from dragoman.grammar.writer.marker_free_json import find_marker
 from dragoman.grammar.writer.unquoted_text import (
@@ -80,7 +80,7 @@ class BareKeyWriter(JsonWriter):
     def __init__(
         self, lark: LarkBuilder, definitions: Mapping[str, Node], quotes: Sequence[str], at: str
     ) -> None:
-        super().__init__(lark, definitions, banned=quotes, at=at)
+        super().__init__(lark, definitions, banned=quotes, param=at)
         self._quotes = quotes
 
     def write_text(self, node: String) -> str:

@@ -22,13 +22,19 @@ from dragoman.grammar.schema.nodes import (
     Array,
     Literals,
     LlguidanceSchema,
-    SchemaReference,
     Node,
     Nothing,
     Object,
+    SchemaReference,
     String,
 )
-from dragoman.grammar.schema.simplify import union_nodes, child_nodes, expand_options, simplify_object, canonical_json
+from dragoman.grammar.schema.simplify import (
+    canonical_json,
+    child_nodes,
+    expand_options,
+    simplify_object,
+    union_nodes,
+)
 from dragoman.grammar.writer.tool_names import ParsedTool
 from dragoman.grammar.writer.unquoted_text import (
     ALL_TYPES,
@@ -159,7 +165,7 @@ class _ToolAdapter:
         members = tuple((key, self._adapt_argument(key, one, (key,))) for key, one in node.properties)
         strange = [name for name, _ in self._iter_members() if name and name not in node.names]
         others = self._adapt_argument(None, node.additional, (*strange, UNKNOWN))
-        return simplify_object(replace(node, members=members, others=others))
+        return simplify_object(replace(node, properties=members, additional=others))
 
     def _adapt_argument(self, key: str | None, node: Node, names: Sequence[str]) -> Node:
         """A node of the root, which the reader reads by what it knows of these names."""
@@ -222,7 +228,7 @@ class _ToolAdapter:
                 return self._adapt_object(node, [one for one in leaves if isinstance(one, Object)])
             case Array() if self._deep:
                 first = tuple(self._adapt_node(one, None) for one in node.prefix_items)
-                return replace(node, first=first, rest=self._adapt_node(node.items, None))
+                return replace(node, prefix_items=first, items=self._adapt_node(node.items, None))
         return node
 
     def _adapt_object(self, node: Object, every: Sequence[Object]) -> Node:
@@ -235,7 +241,7 @@ class _ToolAdapter:
             return self._adapt_node(inner, types if len(every) > 1 else None)
 
         members = tuple((key, member(key, inner)) for key, inner in node.properties)
-        return simplify_object(replace(node, members=members))
+        return simplify_object(replace(node, properties=members))
 
     def _is_read_back(self, value: str, types: Types) -> bool:
         """Whether the reader makes of a value what it is."""

@@ -23,9 +23,9 @@ from dragoman.grammar.regex.full_match import is_supported_pattern, to_full_matc
 from dragoman.grammar.schema.nodes import (
     BOOLEAN,
     NULL,
+    AnyOf,
     Anything,
     Array,
-    AnyOf,
     Literals,
     LlguidanceSchema,
     Node,

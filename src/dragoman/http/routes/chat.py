@@ -64,13 +64,14 @@ class Chats:
             messages=messages,
         )
         try:
-            await store.add_completion(row)
+            await store.write(lambda tx: tx.completions.add(row))
         except DragomanError as error:
             log.error("chat completion %s could not be kept: %s", row.id, error.message)
             exchange.headers += warnings(["`store`: the answer could not be kept."])
 
     async def _found(self, exchange: RequestContext) -> StoredCompletion:
-        row = await (await self._store()).get_completion(exchange.owner, exchange.params["id"])
+        store, owner, completion = await self._store(), exchange.owner, exchange.params["id"]
+        row = await store.read(lambda tx: tx.completions.get(owner, completion))
         if row is None:
             raise _nothing(exchange)
         return row
@@ -83,14 +84,17 @@ class Chats:
         metadata = stored.decode_change(body, self._app.settings.strict_params)
         row = await self._found(exchange)
         changed = stored.noted(row.body, metadata)
-        if not await (await self._store()).change_completion(row.owner, row.id, changed):
+        store = await self._store()
+        if not await store.write(lambda tx: tx.completions.update(row.owner, row.id, changed)):
             raise _nothing(exchange)
         await exchange.answer(200, changed)
 
     async def delete(self, exchange: RequestContext) -> None:
         owner, name = exchange.owner, exchange.params["id"]
-        gone = (await self._store()).delete_completion
-        if not await self._app.desk.forget(owner, [name], lambda: gone(owner, name)):
+        store = await self._store()
+        if not await self._app.desk.forget(
+            owner, [name], lambda: store.write(lambda tx: tx.delete_completion(owner, name))
+        ):
             raise _nothing(exchange)
         await exchange.answer(200, stored.deleted(name))
 
@@ -111,10 +115,16 @@ class Chats:
         found: list[bytes] = []
         # of those that are all wanted, one more than are shown says that there are more
         some = _SOME if wanted or model is not None else limit + 1
-        while len(found) <= limit:
-            page = await store.completions(
-                exchange.owner, after=after, limit=some, newest_first=newest
+
+        async def load_page(after: str | None) -> list[tuple[str, bytes]]:
+            return await store.read(
+                lambda tx: tx.completions.list_page(
+                    exchange.owner, after=after, limit=some, newest_first=newest
+                )
             )
+
+        while len(found) <= limit:
+            page = await load_page(after)
             found += [body for _, body in page if stored.fits(body, model, wanted)]
             if len(page) < some:
                 break

@@ -167,17 +167,21 @@ class Stateful:
             created=int(time.time()),
             metadata=encode(said.metadata),
         )
-        await (await self._store()).add_conversation(row, _entries(said.items))
+        store, items = await self._store(), _entries(said.items)
+        await store.write(lambda tx: tx.conversations.add(row, items))
         await self._show(exchange, row)
 
     async def find(self, exchange: RequestContext) -> None:
-        row = await (await self._store()).get_conversation(exchange.owner, exchange.params["id"])
+        store, owner, conversation = await self._store(), exchange.owner, exchange.params["id"]
+        row = await store.read(lambda tx: tx.conversations.get(owner, conversation))
         await self._show(exchange, row)
 
     async def change(self, exchange: RequestContext) -> None:
         metadata = encode(await self._app.read(exchange, conversations.decode_change))
         store, name = await self._store(), exchange.params["id"]
-        await self._show(exchange, await store.update_conversation(exchange.owner, name, metadata))
+        owner = exchange.owner
+        row = await store.write(lambda tx: tx.conversations.update(owner, name, metadata))
+        await self._show(exchange, row)
 
     async def _show(self, exchange: RequestContext, row: StoredConversation | None) -> None:
         if row is None:
@@ -186,20 +190,21 @@ class Stateful:
 
     async def forget(self, exchange: RequestContext) -> None:
         owner, name, store = exchange.owner, exchange.params["id"], await self._store()
-        said = await store.responses_of(owner, name)
-        gone = store.delete_conversation
-        if not await self._desk.forget(owner, said, lambda: gone(owner, name)):
+        said = await store.read(lambda tx: tx.responses.list_ids(owner, name))
+        if not await self._desk.forget(
+            owner, said, lambda: store.write(lambda tx: tx.delete_conversation(owner, name))
+        ):
             raise _no_conversation(exchange)
         await exchange.answer(200, conversations.deleted(name))
 
     async def items(self, exchange: RequestContext) -> None:
         limit, newest = paging(exchange)
-        found = await (await self._store()).items(
-            exchange.owner,
-            exchange.params["id"],
-            after=exchange.query.get("after"),
-            limit=limit + 1,
-            newest_first=newest,
+        store, owner, conversation = await self._store(), exchange.owner, exchange.params["id"]
+        after = exchange.query.get("after")
+        found = await store.read(
+            lambda tx: tx.conversations.list_items(
+                owner, conversation, after=after, limit=limit + 1, newest_first=newest
+            )
         )
         if found is None:
             raise _no_conversation(exchange)
@@ -210,26 +215,31 @@ class Stateful:
         items = await self._app.read(exchange, conversations.decode_items)
         store, name = await self._store(), exchange.params["id"]
         entries = _entries(items)
-        there = await store.items_named(exchange.owner, name, [entry.id for entry in entries])
+        owner, ids = exchange.owner, [entry.id for entry in entries]
+        there = await store.read(lambda tx: tx.conversations.get_items(owner, name, ids))
         for at, entry in enumerate(entries):
             if there.get(entry.id, entry.body) != entry.body:
                 raise taken(entry.id, f"items[{at}].id")
-        if not await store.add_items(exchange.owner, name, entries):
+        if not await store.write(lambda tx: tx.conversations.add_items(owner, name, entries)):
             raise _no_conversation(exchange)
         await exchange.answer(200, conversations.listed(items, more=False))
 
     async def item(self, exchange: RequestContext) -> None:
-        where = exchange.params["id"], exchange.params["item"]
-        found = await (await self._store()).item(exchange.owner, *where)
+        store, owner = await self._store(), exchange.owner
+        conversation, item = exchange.params["id"], exchange.params["item"]
+        found = await store.read(lambda tx: tx.conversations.get_item(owner, conversation, item))
         if found is None:
             raise NotFound("There is no such item in this conversation.", param="item_id")
         await exchange.answer(200, found.body)
 
     async def delete_item(self, exchange: RequestContext) -> None:
-        store, where = await self._store(), (exchange.params["id"], exchange.params["item"])
-        if not await store.delete_item(exchange.owner, *where):
+        store, owner = await self._store(), exchange.owner
+        conversation, item = exchange.params["id"], exchange.params["item"]
+        if not await store.write(
+            lambda tx: tx.conversations.delete_item(owner, conversation, item)
+        ):
             raise NotFound("There is no such item in this conversation.", param="item_id")
-        row = await store.get_conversation(exchange.owner, where[0])
+        row = await store.read(lambda tx: tx.conversations.get(owner, conversation))
         await self._show(exchange, row)
 
     def routes(self) -> list[Route]:

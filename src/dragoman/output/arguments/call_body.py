@@ -1,7 +1,7 @@
 """Readers of calls, one for each way to write a name and its arguments.
 
-Each is a generator that begins where the body begins, tells `Calls` what it finds, and returns
-after the last character of the body. What cannot be a call is `Refused`.
+Each is a generator that starts where the body starts, reports what it finds to `CallRecorder`, and
+returns after the last character of the body. It raises `Mismatch` if the text is not a call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def marker_set(*which: str) -> MarkerSet:
 
 
 def next_char(buffer: TextBuffer) -> ReadSteps[str]:
-    """The next char that is no white space; the text may be cut before one comes."""
+    """Return the next character that is not white space; raise `UnexpectedEnd` if none comes."""
     yield from skip_space(buffer)
     char = yield from peek_char(buffer)
     if not char:
@@ -44,15 +44,15 @@ def next_char(buffer: TextBuffer) -> ReadSteps[str]:
 def read_arguments_value(
     buffer: TextBuffer, calls: CallRecorder, body: NamedObject | None = None
 ) -> ReadSteps[None]:
-    """Arguments that are one value, handed out as they come."""
+    """Read arguments that are one value, and emit them as they arrive."""
     quotes = marker_set(*body.string_markers) if body is not None and body.string_markers else None
-    loose = body is not None and body.unquoted_values
+    unquoted = body is not None and body.unquoted_values
     types = (
         calls.tools.parameter_types(calls.name)
         if body is not None and body.types_from_schema
         else None
     )
-    value = ValueReader(buffer, calls.write_arguments, quotes, loose, types)
+    value = ValueReader(buffer, calls.write_arguments, quotes, unquoted, types)
     value.must_be_object = True
     value.colon_optional = body is not None
     value.end_markers = calls.end_markers
@@ -63,17 +63,17 @@ def read_arguments_value(
 
 
 def collect_value(buffer: TextBuffer) -> ReadSteps[str]:
-    """A value that nothing is done with yet."""
+    """Read a value without emitting it."""
     parts: list[str] = []
     yield from ValueReader(buffer, parts.append).read()
     return "".join(parts)
 
 
-# Objects
+# bodies of type `JsonObjects`
 
 
 def read_objects(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
-    """One object, or a list of them."""
+    """Read one object, or a list of objects."""
     char = yield from next_char(buffer)
     if char == "{":
         yield from read_call_object(buffer, body, calls)
@@ -85,7 +85,7 @@ def read_objects(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> 
 
 
 def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
-    """The objects of a list whose bracket was read."""
+    """Read the objects of a list whose bracket was read."""
     while True:
         char = yield from next_char(buffer)
         if char == "]":
@@ -103,34 +103,36 @@ def read_object_list(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder)
 
 
 class _CallFields:
-    """What an object said so far."""
+    """The members of a call's object that were read so far."""
 
     def __init__(self) -> None:
         self.name: str | None = None
         self.id = ""
-        self.early_arguments: str | None = None  # arguments that came before the name
+        self.early_arguments: str | None = None  # arguments before the name
         self.is_emitted = False
-        self.is_nested = False  # whether it stands in another one
-        self.has_other_members = False  # whether there are members that are no part of a call
+        self.is_nested = False  # whether the call is inside another object
+        self.has_other_members = False  # whether there are members that do not belong to a call
 
 
 def read_call_object(buffer: TextBuffer, body: JsonObjects, calls: CallRecorder) -> ReadSteps[None]:
-    said = _CallFields()
-    yield from read_members(buffer, body, calls, said)
-    if said.name is None:
+    fields = _CallFields()
+    yield from read_members(buffer, body, calls, fields)
+    if fields.name is None:
         raise Mismatch
-    if not said.is_emitted:
-        if said.early_arguments is None and (body.requires_arguments or said.has_other_members):
+    if not fields.is_emitted:
+        if fields.early_arguments is None and (body.requires_arguments or fields.has_other_members):
             raise Mismatch
-        calls.open_call(said.name, said.id)
-        calls.write_arguments(said.early_arguments if said.early_arguments is not None else "{}")
+        calls.open_call(fields.name, fields.id)
+        calls.write_arguments(
+            fields.early_arguments if fields.early_arguments is not None else "{}"
+        )
     calls.close_call()
 
 
 def read_members(
-    buffer: TextBuffer, body: JsonObjects, calls: CallRecorder, said: _CallFields
+    buffer: TextBuffer, body: JsonObjects, calls: CallRecorder, fields: _CallFields
 ) -> ReadSteps[None]:
-    """The members of an object, from its opening brace to its closing one."""
+    """Read the members of an object, from its opening to its closing brace."""
     buffer.pos += 1
     while True:
         char = yield from next_char(buffer)
@@ -148,44 +150,46 @@ def read_members(
             raise Mismatch
         buffer.pos += 1
         yield from skip_space(buffer)
-        yield from read_member(buffer, body, calls, said, key)
+        yield from read_member(buffer, body, calls, fields, key)
 
 
 def read_member(
-    buffer: TextBuffer, body: JsonObjects, calls: CallRecorder, said: _CallFields, key: str
+    buffer: TextBuffer, body: JsonObjects, calls: CallRecorder, fields: _CallFields, key: str
 ) -> ReadSteps[None]:
     char = yield from peek_char(buffer)
-    if body.keyed and said.name is None:
-        said.name = key
-        yield from read_arguments(buffer, calls, said, char)
-    elif key in body.name and char == "{" and said.name is None and not said.is_nested:
-        said.is_nested = True
-        yield from read_members(buffer, body, calls, said)  # {"function": {"name": ..., ...}}
-    elif key in body.name and said.name is None:
+    if body.keyed and fields.name is None:
+        fields.name = key
+        yield from read_arguments(buffer, calls, fields, char)
+    elif key in body.name and char == "{" and fields.name is None and not fields.is_nested:
+        fields.is_nested = True
+        yield from read_members(buffer, body, calls, fields)  # {"function": {"name": ..., ...}}
+    elif key in body.name and fields.name is None:
         if char not in ("'", '"'):
             raise Mismatch
         name = load_value((yield from collect_value(buffer)))
         if not isinstance(name, str) or not name or LONE_SURROGATE.search(name):
             raise Mismatch
-        said.name = name
-    elif key in body.arguments and not said.is_emitted and said.early_arguments is None:
-        yield from read_arguments(buffer, calls, said, char)
+        fields.name = name
+    elif key in body.arguments and not fields.is_emitted and fields.early_arguments is None:
+        yield from read_arguments(buffer, calls, fields, char)
     else:
         value = yield from collect_value(buffer)
         if key in body.id:
-            found = load_value(value)
-            said.id = found if isinstance(found, str) and not LONE_SURROGATE.search(found) else ""
+            call_id = load_value(value)
+            fields.id = (
+                call_id if isinstance(call_id, str) and not LONE_SURROGATE.search(call_id) else ""
+            )
         elif key != "type":
-            said.has_other_members = True
+            fields.has_other_members = True
 
 
 def read_arguments(
-    buffer: TextBuffer, calls: CallRecorder, said: _CallFields, char: str
+    buffer: TextBuffer, calls: CallRecorder, fields: _CallFields, char: str
 ) -> ReadSteps[None]:
-    """Arguments as an object; as text that holds one; or none at all."""
-    if char == "{" and said.name is not None:
-        calls.open_call(said.name, said.id)
-        said.is_emitted = True
+    """Read arguments given as an object, as a string that contains one, or as null."""
+    if char == "{" and fields.name is not None:
+        calls.open_call(fields.name, fields.id)
+        fields.is_emitted = True
         yield from read_arguments_value(buffer, calls)
         return
     text = yield from collect_value(buffer)
@@ -197,32 +201,32 @@ def read_arguments(
         text, value = "{}", {}
     if not isinstance(value, dict):
         raise Mismatch
-    said.early_arguments = made = to_json(text) or "{}"
-    if said.name is not None:
-        calls.open_call(said.name, said.id)
-        said.is_emitted = True
-        calls.write_arguments(made)
+    fields.early_arguments = arguments = to_json(text) or "{}"
+    if fields.name is not None:
+        calls.open_call(fields.name, fields.id)
+        fields.is_emitted = True
+        calls.write_arguments(arguments)
 
 
-# Named
+# bodies of type `NamedObject`
 
 
 def read_named_call(buffer: TextBuffer, body: NamedObject, calls: CallRecorder) -> ReadSteps[None]:
-    """A name, what ends it, and an object."""
+    """Read a name, the marker that ends it, and an object."""
     text, marker, end = yield from read_until(buffer, marker_set(*body.name_ends, "{"))
     if marker != "{":
         buffer.pos = end
-    found = re.fullmatch(body.name_pattern, text.strip())
-    if found is None:
+    match = re.fullmatch(body.name_pattern, text.strip())
+    if match is None:
         raise Mismatch
-    groups = found.groupdict()
+    groups = match.groupdict()
     yield from read_named_arguments(buffer, body, calls, groups["name"], groups.get("id") or "")
 
 
 def read_named_arguments(
-    buffer: TextBuffer, body: NamedObject, calls: CallRecorder, name: str, own: str = ""
+    buffer: TextBuffer, body: NamedObject, calls: CallRecorder, name: str, call_id: str = ""
 ) -> ReadSteps[None]:
-    calls.open_call(name, own)
+    calls.open_call(name, call_id)
     char = yield from next_char(buffer)
     if char != "{":
         if not body.fence:

@@ -1,10 +1,10 @@
-"""From the text of an argument to its value, as the tool's schema wants it.
+"""Converts the text of an argument to the value that the tool's schema asks for.
 
-Formats that write arguments between tags write text; only the schema says that `3` is a number and
-`02134` is not. Models imitate the template that taught them, and several templates write Python
-(`True`, `{'a': None}`), so both spellings are read. Text that is not what the schema says stays
-text: nothing is lost, and whoever runs the tool can say what is wrong with it. Numbers stay as they
-were written wherever JSON can write them so.
+Formats that put arguments between tags write plain text; only the schema says that `3` is a number
+and `02134` is not. Models imitate the templates they were trained with, and several templates
+write Python (`True`, `{'a': None}`), so both spellings are read. Text that does not fit the schema
+stays text: nothing is lost, and the caller of the tool can report the mismatch. Numbers keep their
+spelling wherever JSON allows it.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ _JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,
 _JSON_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?")
-MAX_DIGITS = 1000  # digits; what is longer no reader of JSON takes for a number
+MAX_DIGITS = 1000  # JSON parsers reject longer numbers
 
 
 def cast(text: str, types: Types) -> str:
-    """The text of an argument as JSON."""
+    """Return the text of an argument as JSON."""
     if types == STRING:
         return quote(text)
-    said = text.strip()
-    for kind in TYPE_ORDER:
-        if kind not in types:
+    stripped = text.strip()
+    for type_name in TYPE_ORDER:
+        if type_name not in types:
             continue
-        found = _READERS[kind](said)
-        if found is not None and ("string" not in types or _is_unambiguous(found, said, kind)):
-            return found
+        value = _READERS[type_name](stripped)
+        if value is not None and (
+            "string" not in types or _is_unambiguous(value, stripped, type_name)
+        ):
+            return value
     return quote(text)
 
 
-def _is_unambiguous(found: str, said: str, kind: str) -> bool:
-    """Where text is allowed too, only what could be nothing else is no text."""
-    return bool(said) and (kind not in ("integer", "number") or found == said)
+def _is_unambiguous(value: str, stripped: str, type_name: str) -> bool:
+    """Where a string is allowed too, only an unambiguous value is not a string."""
+    return bool(stripped) and (type_name not in ("integer", "number") or value == stripped)
 
 
 def _read_null(text: str) -> str | None:
@@ -51,8 +53,8 @@ def _read_null(text: str) -> str | None:
 
 
 def _read_boolean(text: str) -> str | None:
-    said = text.lower()
-    return said if said in ("true", "false") else None
+    stripped = text.lower()
+    return stripped if stripped in ("true", "false") else None
 
 
 def _read_integer(text: str) -> str | None:
@@ -101,19 +103,19 @@ _READERS = {
 
 
 def to_json(text: str) -> str | None:
-    """A value of JSON or of Python's literals as JSON, or None if it is neither."""
-    said = text.strip()
+    """Return a JSON value or Python literal as JSON, or None if the text is neither."""
+    stripped = text.strip()
     try:
-        _load_strict(said)
+        _load_strict(stripped)
     except (ValueError, RecursionError):
-        return _repair(said)
-    return said
+        return _repair(stripped)
+    return stripped
 
 
 def load_value(text: str) -> Any:
-    """A value of JSON or of Python's literals, or None."""
-    said = to_json(text)
-    return None if said is None else _load_strict(said)
+    """Return the value of a JSON text or Python literal, or None."""
+    stripped = to_json(text)
+    return None if stripped is None else _load_strict(stripped)
 
 
 def _load_strict(text: str) -> Any:
@@ -125,7 +127,7 @@ def _reject_constant(_word: str) -> NoReturn:
 
 
 def _repair(text: str) -> str | None:
-    """The same for what only looks like it: read as the arguments of a call are."""
+    """Return JSON for a text that only resembles JSON, read like the arguments of a call."""
     if text[:1] not in ("{", "[", "(", '"', "'") and text not in ("True", "False", "None"):
         return None
     buffer, parts = TextBuffer(), list[str]()
@@ -136,7 +138,7 @@ def _repair(text: str) -> str | None:
             pass
         if buffer.has_more:
             return None
-        made = "".join(parts)
-        return made if dump_json(_load_strict(made)) else None
+        repaired = "".join(parts)
+        return repaired if dump_json(_load_strict(repaired)) else None
     except (UnexpectedEnd, Mismatch, ValueError, RecursionError):
         return None

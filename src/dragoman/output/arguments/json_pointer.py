@@ -1,4 +1,4 @@
-"""Places in a schema: JSON pointers, and what they lead to."""
+"""Resolves references inside a JSON schema by JSON pointer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _INDEX = re.compile("0|[1-9][0-9]{0,5}")
 
 
 class UnresolvedReference(Exception):
-    """A reference that leads nowhere; what it says is why."""
+    """A reference that cannot be resolved; the message says why."""
 
 
 def escape_token(name: str) -> str:
-    """A name as a step of a pointer."""
+    """Escape a name for use in a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def resolve_reference(root: Any, reference: str) -> tuple[str, Any]:
-    """The pointer and the schema that a reference leads to."""
+    """Return the pointer and the schema that a reference names."""
     if reference != "#" and not reference.startswith("#/"):
         raise UnresolvedReference("must lead to a place in this schema, like `#/$defs/name`")
     target, pointer = root, ""

@@ -1,4 +1,4 @@
-"""Words and characters of literals, as JSON writes them."""
+"""Strings, escapes and bare words as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from json.encoder import encode_basestring
 
 from dragoman.output.text_buffer import ReadSteps, TextBuffer, UnexpectedEnd
 
-# what a string cannot pass on as it is, by the quote it stands in
+# characters that end or interrupt a string, by its quote
 STRING_BREAKS = {'"': re.compile(r'["\\\x00-\x1f]'), "'": re.compile(r"['\"\\\x00-\x1f]")}
 CONSTANTS = {"true": "true", "false": "false", "null": "null"}
 CONSTANTS |= {"True": "true", "False": "false", "None": "null"}
@@ -17,29 +17,29 @@ _ESCAPE = re.compile(r"u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[^uUx]", 
 _ESCAPE_LENGTHS = {"u": 5, "U": 9, "x": 3}
 LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?")
-MAX_NUMBER = 1000  # digits; what is longer no reader of JSON takes for a number
+MAX_NUMBER = 1000  # JSON parsers reject longer numbers
 _LOOSE_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 def dump_json(value: object) -> str:
-    """JSON that can be sent: half a character, which an escape may make, stays an escape."""
-    made = json.dumps(value, ensure_ascii=False)
-    return made if LONE_SURROGATE.search(made) is None else json.dumps(value)
+    """Encode a value as JSON; a lone surrogate, which UTF-8 cannot encode, stays escaped."""
+    encoded = json.dumps(value, ensure_ascii=False)
+    return encoded if LONE_SURROGATE.search(encoded) is None else json.dumps(value)
 
 
 def quote(text: str) -> str:
-    """Text as a JSON string."""
-    made = encode_basestring(text)
-    return made if LONE_SURROGATE.search(made) is None else json.dumps(text)
+    """Return text as a JSON string."""
+    encoded = encode_basestring(text)
+    return encoded if LONE_SURROGATE.search(encoded) is None else json.dumps(text)
 
 
 def escape(text: str) -> str:
-    """Text as it stands inside a JSON string."""
+    """Escape text for the inside of a JSON string."""
     return quote(text)[1:-1]
 
 
 def word_to_json(word: str) -> str:
-    """A bare word: a number or a constant if it is one, else a string."""
+    """Return a bare word as JSON: a number, a constant, or else a string."""
     if word in CONSTANTS:
         return CONSTANTS[word]
     if len(word) <= MAX_NUMBER and _NUMBER.fullmatch(word):
@@ -48,7 +48,7 @@ def word_to_json(word: str) -> str:
 
 
 def _number_to_json(word: str) -> str | None:
-    """A number that Python would read but JSON would not."""
+    """Return a number that Python accepts and JSON does not, as JSON."""
     if len(word) > 32 or not word.isascii() or "_" in word:
         return None
     try:
@@ -61,7 +61,7 @@ def _number_to_json(word: str) -> str | None:
 
 
 def read_escape(buffer: TextBuffer) -> ReadSteps[str]:
-    """An escape, from its backslash on, as JSON writes it."""
+    """Read an escape sequence, starting at its backslash, and return it as JSON."""
     while True:
         char = buffer.text[buffer.pos + 1 : buffer.pos + 2]
         need = _ESCAPE_LENGTHS.get(char, 1)
@@ -71,21 +71,21 @@ def read_escape(buffer: TextBuffer) -> ReadSteps[str]:
             buffer.pos = len(buffer.text)
             raise UnexpectedEnd
         yield
-    found = _ESCAPE.match(buffer.text, buffer.pos + 1)
-    if found is None:  # an escape of too few digits is no escape
+    match = _ESCAPE.match(buffer.text, buffer.pos + 1)
+    if match is None:  # too few digits: not an escape
         buffer.pos += 1
         return "\\\\"
-    buffer.pos = found.end()
-    return _escape_to_json(found.group())
+    buffer.pos = match.end()
+    return _escape_to_json(match.group())
 
 
-def _escape_to_json(said: str) -> str:
-    """An escape of JSON or Python, without its backslash, as JSON writes it."""
-    kind = said[0]
+def _escape_to_json(sequence: str) -> str:
+    """Return an escape of JSON or Python, given without its backslash, as JSON."""
+    kind = sequence[0]
     if kind == "u":
-        return "\\" + said
+        return "\\" + sequence
     if kind in "Ux":
-        return escape(chr(min(int(said[1:], 16), 0x10FFFF)))
+        return escape(chr(min(int(sequence[1:], 16), 0x10FFFF)))
     if kind in '"\\/bfnrt':
         return "\\" + kind
     if kind == "'":

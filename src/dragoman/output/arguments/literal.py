@@ -1,12 +1,11 @@
-"""Values as models write them, rewritten as JSON while they arrive.
+"""Rewrites the values that models write as JSON while they arrive.
 
-One scanner reads JSON, Python's literals, and what lies between them: single quotes, `True` and
-`None`, bare keys, commas too many or too few, tuples, and strings between markers of the model's own.
-Valid JSON goes through as it is, char by char. Whatever comes, what was handed out is the
-beginning of valid JSON: a key is held back until its value begins, so that closing what is open
-(`Value.closing`) always completes it.
+One scanner reads JSON, Python literals, and mixtures: single quotes, `True` and `None`, bare keys,
+extra or missing commas, tuples, and strings between the format's own markers. Valid JSON passes
+unchanged. Whatever arrives, the emitted text is a prefix of valid JSON: a key is held back until
+its value starts, so appending `ValueReader.missing_end` always completes it.
 
-A value that cannot be one at all is `Refused`, but only before anything of it was handed out.
+Text that cannot be a value raises `Mismatch`, but only before any of it is emitted.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ _SPACES = re.compile(r"[ \t\r\n]*")
 _WORD = re.compile(r"[^\s,:=\[\]{}()\"']+")
 _UNQUOTED = re.compile(r"[^,\]}]+")
 MAX_DEPTH = 128
-MAX_LEAD = 4096  # of white space and a key before a value, no more is repeated
+MAX_LEAD = 4096  # characters of white space and key held back before a value
 
 
 class ValueReader:
-    """Reads one value and hands it out as JSON."""
+    """Reads one value and emits it as JSON."""
 
     __slots__ = (
         "_bare_key",
@@ -78,30 +77,30 @@ class ValueReader:
         self._string_markers = quotes
         self._unquoted = bare
         self._types = types
-        self._pending = ""  # what comes before the next value, held back until there is one
+        self._pending = ""  # what precedes the next value, held back until the value starts
         self._pending_braces = (
-            ""  # braces whose kind is not known yet, with what stands between them
+            ""  # braces that may open an object or a set, with the text between them
         )
-        self._pending_depth = 0  # how many they are
+        self._pending_depth = 0  # how many there are
         self._bare_key = ""  # a key without quotes
-        self._current_key: str | None = None  # the key that a value is read for
+        self._current_key: str | None = None  # the key of the value being read
         self.stack: list[str] = []
-        self.keys: Sequence[str] = ()  # names that may be glued to the end of a bare word
-        self.glued_key = ""  # the one that was
-        self.end_markers: MarkerSet | None = None  # what ends the value, however much of it is open
+        self.keys: Sequence[str] = ()  # names that may follow a bare word without a separator
+        self.glued_key = ""  # the one that did
+        self.end_markers: MarkerSet | None = None  # end the value, whatever is open
         self.cast: Callable[[str, Types], str] = (
-            _cast_by_spelling  # makes of a word what the types say
+            _cast_by_spelling  # converts a word to one of the types
         )
-        self.casts_strings = False  # whether the schema types strings too
-        self.must_be_object = False  # whether it must be an object
-        self.colon_optional = False  # whether a key needs no colon
+        self.casts_strings = False  # whether the schema also converts strings
+        self.must_be_object = False  # whether the value must be an object
+        self.colon_optional = False  # whether the colon after a key may be missing
 
     def missing_end(self) -> str:
-        """What completes the value as it stands."""
+        """Return what completes the value emitted so far."""
         return "".join(reversed(self.stack[: len(self.stack) - self._pending_depth]))
 
     def held_text(self) -> str:
-        """What was read and not handed out yet."""
+        """Return what was read and not emitted yet."""
         return self._pending_braces + self._pending
 
     def read(self) -> ReadSteps[None]:
@@ -117,14 +116,14 @@ class ValueReader:
             elif self.stack[-1] == "}":
                 yield from self._read_member()
             else:
-                if "," not in self._pending:  # one that was left out
+                if "," not in self._pending:  # the comma is missing
                     self._pending = "," + (self._pending or " ")
                 yield from self._read_value()
 
-    # what stands between values
+    # between values
 
     def _next_char(self) -> ReadSteps[str]:
-        """The next char that is no white space; the space goes with what comes before it."""
+        """Return the next character that is not white space; hold the white space back."""
         buffer = self._buffer
         while True:
             if buffer.pos < len(buffer.text):
@@ -138,17 +137,17 @@ class ValueReader:
                     ):
                         raise Mismatch
                     return char
-                found = _SPACES.match(buffer.text, buffer.pos)
-                assert found is not None  # noqa: S101
-                buffer.pos = found.end()
-                self._pending += found.group()[: max(0, MAX_LEAD - len(self._pending))]
+                match = _SPACES.match(buffer.text, buffer.pos)
+                assert match is not None  # noqa: S101
+                buffer.pos = match.end()
+                self._pending += match.group()[: max(0, MAX_LEAD - len(self._pending))]
                 continue
             if buffer.ended:
                 raise UnexpectedEnd
             yield
 
     def _emit(self, text: str) -> None:
-        """Hand out the beginning of a value, and all that was held back for it."""
+        """Emit the start of a value, preceded by everything held back for it."""
         lead, self._pending = self._pending_braces + self._pending, ""
         self._pending_braces, self._pending_depth = "", 0
         self._out(lead + text)
@@ -179,7 +178,7 @@ class ValueReader:
             yield from self._read_bare_word()
 
     def _read_container(self, char: str) -> ReadSteps[None]:
-        self._current_key = None  # the key's type is not the type of what is in it
+        self._current_key = None  # the key's types do not apply to the container's members
         if char != "{":
             self._emit("[")
             self.stack.append("]")
@@ -195,7 +194,7 @@ class ValueReader:
             yield from self._read_member()
 
     def _read_member(self) -> ReadSteps[None]:
-        """A key and its value; or, of what Python calls a set, one element."""
+        """Read a key and its value, or one element of a Python set."""
         if self.stack[-1] != "}":
             yield from self._read_value()
             return
@@ -251,13 +250,13 @@ class ValueReader:
         self._out('"')
 
     def _read_string_body(self, quote: str, out: Output) -> ReadSteps[None]:
-        """The inside of a string up to its quote, as JSON writes it."""
+        """Read a string up to its closing quote and emit it as JSON."""
         buffer = self._buffer
         search = STRING_BREAKS[quote].search
         while True:
             text, at = buffer.text, buffer.pos
-            found = search(text, at)
-            if found is None:
+            match = search(text, at)
+            if match is None:
                 if at < len(text):
                     buffer.pos = len(text)
                     out(text[at:] if at else text)
@@ -265,7 +264,7 @@ class ValueReader:
                     raise UnexpectedEnd
                 yield
                 continue
-            end = found.start()
+            end = match.start()
             char = text[end]
             if char == quote:
                 buffer.pos = end + 1
@@ -282,7 +281,7 @@ class ValueReader:
             out((yield from read_escape(buffer)))
 
     def _read_marked_string(self) -> ReadSteps[bool]:
-        """A string between markers of the model's own; nothing in it is escaped."""
+        """Read a string between the format's own markers; it contains no escapes."""
         buffer, quotes = self._buffer, self._string_markers
         assert quotes is not None  # noqa: S101
         while True:
@@ -312,7 +311,7 @@ class ValueReader:
         return True
 
     def _expected_types(self) -> Types | None:
-        """What the schema says of the value that is read."""
+        """Return the types that the schema allows for the current value."""
         if self._types is None or self._current_key is None:
             return None
         return self._types.get(json.loads(self._current_key))
@@ -322,11 +321,11 @@ class ValueReader:
         buffer, quotes = self._buffer, self._string_markers
         assert quotes is not None  # noqa: S101
         while True:
-            start, end, found = quotes.search(buffer)
+            start, end, index = quotes.search(buffer)
             piece, buffer.pos = buffer.text[buffer.pos : start], start
             if piece:
                 out(write(piece))
-            if found >= 0:
+            if index >= 0:
                 buffer.pos = end
                 return
             if buffer.ended:
@@ -340,10 +339,10 @@ class ValueReader:
         buffer = self._buffer
         parts: list[str] = []
         while True:
-            found = pattern.match(buffer.text, buffer.pos)
-            if found is not None:
-                parts.append(found.group())
-                buffer.pos = found.end()
+            match = pattern.match(buffer.text, buffer.pos)
+            if match is not None:
+                parts.append(match.group())
+                buffer.pos = match.end()
             if buffer.has_more:
                 return "".join(parts)
             if buffer.ended:
@@ -360,7 +359,7 @@ class ValueReader:
             if not self._buffer.has_more:
                 raise UnexpectedEnd
             if self._buffer.text[self._buffer.pos] not in "}]),":
-                self._buffer.pos += 1  # a char that means nothing here
+                self._buffer.pos += 1  # a character without meaning here
             self._emit("null")
             return
         word = word.strip()

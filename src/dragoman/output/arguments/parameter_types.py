@@ -1,8 +1,9 @@
-"""What a tool's schema says of its parameters, as far as reading them needs it.
+"""The types that a tool's schema allows for its parameters, as far as parsing needs them.
 
-A schema comes with a request, so it is walked with bounds: every node once, whatever refers to it.
-All that a node says is put together: its `type` and its values, what it refers to, what it is all
-of and one of. Words that are about one kind of value tell the kind only where nothing else does.
+A schema arrives with a request, so it is walked within bounds: each node once, however often it is
+referenced. A node combines its `type`, its `enum` and `const`, its `$ref` target, and its `allOf`,
+`anyOf` and `oneOf`. Keywords that apply to one type only (`minLength`, `items`) imply that type
+where nothing else determines it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ANY_TYPE: Types = frozenset()
 SYNONYMS = {"str": "string", "text": "string", "int": "integer", "float": "number"}
 SYNONYMS |= {"double": "number", "bool": "boolean", "dict": "object", "list": "array"}
 SYNONYMS |= {"varchar": "string", "char": "string", "enum": "string", "uint": "integer"}
-# the words that tell the kind of value where no `type` does
+# keywords that imply a type where there is no `type`
 KEYWORDS_BY_TYPE: dict[str, frozenset[str]] = {
     "string": frozenset({"minLength", "maxLength", "pattern"}),
     "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
@@ -30,11 +31,11 @@ KEYWORDS_BY_TYPE: dict[str, frozenset[str]] = {
     | {"minProperties", "maxProperties", "propertyNames"},
 }
 MAX_DEPTH = 64
-MAX_NODES = 256  # choices within choices
+MAX_NODES = 256  # nodes visited per lookup
 
 
 class NodeTypes(NamedTuple):
-    """The kinds that a node allows, None for any; and those that its words are about."""
+    """The types that a node allows (None: any), and those that its keywords imply."""
 
     types: Types | None = None
     implied: Types = ANY_TYPE
@@ -45,13 +46,13 @@ class NodeTypes(NamedTuple):
 
 
 UNKNOWN = NodeTypes()
-# by the identity of a node, which is kept: another could have the same later
+# keyed by the id of a node, which is stored so that the id cannot be reused
 Memo: TypeAlias = dict[int, tuple[object, NodeTypes]]
 Picker: TypeAlias = Callable[[Mapping[str, Any]], Any]
 
 
 class ParameterSchema:
-    """A place in a tool's schema. Its `types` are none where any kind of value will do."""
+    """A node of a tool's schema. Its `types` are empty where any type is allowed."""
 
     def __init__(self, node: object, root: Mapping[str, Any], memo: Memo) -> None:
         self._root = root
@@ -66,7 +67,7 @@ class ParameterSchema:
         return self._select(lambda node: _select_item(node, at))
 
     def names(self) -> list[str]:
-        found, queue, seen = dict[str, None](), [self._node], set[int]()
+        names, queue, seen = dict[str, None](), [self._node], set[int]()
         while queue and len(seen) < MAX_NODES:
             node = queue.pop(0)
             if id(node) in seen:
@@ -74,24 +75,24 @@ class ParameterSchema:
             seen.add(id(node))
             inner = node.get("properties")
             if isinstance(inner, Mapping):
-                found |= dict.fromkeys(key for key in inner if isinstance(key, str))
-            every = [
+                names |= dict.fromkeys(key for key in inner if isinstance(key, str))
+            parts = [
                 self._resolve_reference(node),
-                *(one for word in _COMBINATORS for one in _list_of(node, word)),
+                *(part for keyword in _COMBINATORS for part in _list_of(node, keyword)),
             ]
-            queue += [one for one in every if isinstance(one, Mapping)]
-        return list(found)
+            queue += [part for part in parts if isinstance(part, Mapping)]
+        return list(names)
 
     def _select(self, pick: Picker) -> ParameterSchema:
-        """The part that is picked from the node and from all that it is made of."""
+        """Return the sub-schema that `pick` finds in the node and in everything it combines."""
         return ParameterSchema(self._select_from(self._node, pick, {}, 0), self._root, self._memo)
 
     def _select_from(self, node: object, pick: Picker, seen: dict[int, Any], depth: int) -> Any:
-        """What a node says of a part; None where it says nothing."""
+        """Return what a node says about the sub-schema, or None."""
         if not isinstance(node, Mapping) or depth > MAX_DEPTH:
             return None
         if id(node) not in seen and len(seen) < MAX_NODES:
-            seen[id(node)] = None  # for whatever refers back to it
+            seen[id(node)] = None  # for references back to this node
             plain = _COMPOSITE.isdisjoint(node)
             seen[id(node)] = pick(node) if plain else self._select_combined(node, pick, seen, depth)
         return seen.get(id(node))
@@ -99,21 +100,21 @@ class ParameterSchema:
     def _select_combined(
         self, node: Mapping[str, Any], pick: Picker, seen: dict[int, Any], depth: int
     ) -> Any:
-        """The same for a node that is made of others."""
+        """Like `_select_from`, for a node that combines others."""
 
-        def parts(every: Iterable[object]) -> list[Any]:
-            found = [self._select_from(one, pick, seen, depth + 1) for one in every]
-            return [part for part in found if part is not None]
+        def parts(nodes: Iterable[object]) -> list[Any]:
+            selected = [self._select_from(node, pick, seen, depth + 1) for node in nodes]
+            return [part for part in selected if part is not None]
 
-        said = parts([self._resolve_reference(node), *_list_of(node, "allOf")[:MAX_NODES]])
+        selected = parts([self._resolve_reference(node), *_list_of(node, "allOf")[:MAX_NODES]])
         own = pick(node)
-        said += [] if own is None else [own]
-        for word in ("anyOf", "oneOf"):
-            options = parts(_list_of(node, word)[:MAX_NODES])
-            # one that says nothing, or that it may not be, is no reason to doubt the others
-            known = [one for one in options if self._types_of(one).effective]
-            said += [_combine("anyOf", known)] if known else []
-        return _combine("allOf", said) if said else None
+        selected += [] if own is None else [own]
+        for keyword in ("anyOf", "oneOf"):
+            options = parts(_list_of(node, keyword)[:MAX_NODES])
+            # an option that says nothing, or forbids the value, does not weaken the others
+            known = [option for option in options if self._types_of(option).effective]
+            selected += [_combine("anyOf", known)] if known else []
+        return _combine("allOf", selected) if selected else None
 
     def _resolve_reference(self, node: Mapping[str, Any]) -> Any:
         reference = node.get("$ref")
@@ -131,38 +132,38 @@ class ParameterSchema:
             return UNKNOWN
         memo = self._memo
         if id(node) not in memo:
-            memo[id(node)] = node, UNKNOWN  # for whatever refers back to it
+            memo[id(node)] = node, UNKNOWN  # for references back to this node
             memo[id(node)] = node, self._compute_types(node, depth)
         return memo[id(node)][1]
 
     def _compute_types(self, node: Mapping[str, Any], depth: int) -> NodeTypes:
-        found = NodeTypes(_declared_types(node), _implied_types(node))
-        if found.types is not None and _TYPE_SOURCES.isdisjoint(node):
-            return found
+        types = NodeTypes(_declared_types(node), _implied_types(node))
+        if types.types is not None and _TYPE_SOURCES.isdisjoint(node):
+            return types
         if isinstance(node.get("enum"), list):
-            found = _intersect(found, NodeTypes(frozenset(map(json_type, node["enum"]))))
+            types = _intersect(types, NodeTypes(frozenset(map(json_type, node["enum"]))))
         if "const" in node:
-            found = _intersect(found, NodeTypes(frozenset({json_type(node["const"])})))
-        for one in (self._resolve_reference(node), *_list_of(node, "allOf")):
-            found = _intersect(found, self._types_of(one, depth + 1))
-        for word in ("anyOf", "oneOf"):
-            options = [self._types_of(one, depth + 1) for one in _list_of(node, word)]
-            found = _intersect(found, _unite(options))
-        return found
+            types = _intersect(types, NodeTypes(frozenset({json_type(node["const"])})))
+        for part in (self._resolve_reference(node), *_list_of(node, "allOf")):
+            types = _intersect(types, self._types_of(part, depth + 1))
+        for keyword in ("anyOf", "oneOf"):
+            options = [self._types_of(part, depth + 1) for part in _list_of(node, keyword)]
+            types = _intersect(types, _unite(options))
+        return types
 
 
 _COMBINATORS = ("allOf", "anyOf", "oneOf")
 _COMPOSITE = frozenset({"$ref", *_COMBINATORS})
-_TYPE_SOURCES = _COMPOSITE | {"enum", "const"}  # what is said besides a `type`
+_TYPE_SOURCES = _COMPOSITE | {"enum", "const"}  # constrain the type besides `type`
 
 
-def _list_of(node: Mapping[str, Any], word: str) -> list[Any]:
-    said = node.get(word)
-    return said if isinstance(said, list) else []
+def _list_of(node: Mapping[str, Any], keyword: str) -> list[Any]:
+    value = node.get(keyword)
+    return value if isinstance(value, list) else []
 
 
-def _combine(word: str, parts: list[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else {word: parts}
+def _combine(keyword: str, parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else {keyword: parts}
 
 
 def _select_member(node: Mapping[str, Any], key: str) -> Any:
@@ -171,9 +172,9 @@ def _select_member(node: Mapping[str, Any], key: str) -> Any:
         return inner[key]
     rest = node.get("additionalProperties")
     if isinstance(patterns, Mapping) and patterns:
-        # which of them it fits is not asked: a client's pattern may take its time
-        some = [one for one in (*patterns.values(), rest) if isinstance(one, Mapping)]
-        return {"anyOf": some[:MAX_NODES]} if some else None
+        # the patterns are not evaluated: a client's pattern may be slow
+        options = [option for option in (*patterns.values(), rest) if isinstance(option, Mapping)]
+        return {"anyOf": options[:MAX_NODES]} if options else None
     return rest if isinstance(rest, Mapping) or rest is False else None
 
 
@@ -185,43 +186,45 @@ def _select_item(node: Mapping[str, Any], at: int) -> Any:
 
 
 def _declared_types(node: Mapping[str, Any]) -> Types | None:
-    """The kinds that a node's `type` names."""
-    said = node.get("type")
-    every = said if isinstance(said, list) else [said]
-    named = [one for one in every if isinstance(one, str)]
-    return frozenset(SYNONYMS.get(one, one) for one in named) if named else None
+    """Return the types that a node's `type` names."""
+    value = node.get("type")
+    values = value if isinstance(value, list) else [value]
+    names = [name for name in values if isinstance(name, str)]
+    return frozenset(SYNONYMS.get(name, name) for name in names) if names else None
 
 
 def _implied_types(node: Mapping[str, Any]) -> Types:
-    """The kinds that a node's words are about."""
+    """Return the types that a node's keywords imply."""
     words = node.keys() - ({"required"} if isinstance(node.get("required"), bool) else set())
-    return frozenset(kind for kind, own in KEYWORDS_BY_TYPE.items() if not own.isdisjoint(words))
+    return frozenset(
+        name for name, keywords in KEYWORDS_BY_TYPE.items() if not keywords.isdisjoint(words)
+    )
 
 
-def _intersect(one: NodeTypes, other: NodeTypes) -> NodeTypes:
-    """What two nodes say of the same value."""
-    meant = one.implied | other.implied
-    if one.types is None or other.types is None:
-        return NodeTypes(other.types if one.types is None else one.types, meant)
-    both = one.types & other.types
-    for left, right in ((one.types, other.types), (other.types, one.types)):
+def _intersect(first: NodeTypes, second: NodeTypes) -> NodeTypes:
+    """Combine what two nodes say about the same value."""
+    implied = first.implied | second.implied
+    if first.types is None or second.types is None:
+        return NodeTypes(second.types if first.types is None else first.types, implied)
+    both = first.types & second.types
+    for left, right in ((first.types, second.types), (second.types, first.types)):
         if "integer" in left and "number" in right:
             both |= {"integer"}
-    return NodeTypes(both, meant)
+    return NodeTypes(both, implied)
 
 
 def _unite(options: list[NodeTypes]) -> NodeTypes:
-    """What they say where one of them is enough."""
-    every = [found for one in options if (found := one.effective) is not None]
-    if not options or len(every) < len(options):
+    """Combine alternatives, of which one is enough."""
+    known = [types for option in options if (types := option.effective) is not None]
+    if not options or len(known) < len(options):
         return UNKNOWN
-    found = frozenset[str]().union(*every)
-    sure = all(one.types is not None for one in options)
-    return NodeTypes(found) if sure else NodeTypes(None, found)
+    union = frozenset[str]().union(*known)
+    is_certain = all(option.types is not None for option in options)
+    return NodeTypes(union) if is_certain else NodeTypes(None, union)
 
 
 def json_type(value: object) -> str:
-    """The kind of a value."""
+    """Return the JSON type of a value."""
     match value:
         case None:
             return "null"
@@ -239,6 +242,6 @@ def json_type(value: object) -> str:
 
 
 def read_parameter_schema(parameters: object) -> ParameterSchema:
-    """The schema of a tool's parameters, whatever it was declared with."""
+    """Return the schema of a tool's parameters, whatever the declaration contains."""
     root = parameters if isinstance(parameters, Mapping) else {}
     return ParameterSchema(root, root, {})

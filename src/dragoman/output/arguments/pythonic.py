@@ -1,8 +1,8 @@
-"""Calls as Python writes them, and as templates that only mean to write Python do.
+"""Calls in Python syntax, and in the near-Python that some templates write.
 
-Several templates forget the commas between arguments, the quotes around strings, or to escape the
-quotes inside them, and models imitate their template. Where the tool's parameters are known, the
-name of the next one tells where a value ends.
+Several templates omit the commas between arguments or the quotes around strings, or do not escape
+quotes inside strings, and models imitate their template. Where the tool's parameters are known, the
+name of the next parameter shows where a value ends.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ CALL_ENDS = (")]", "),", ")\n", ")<")
 def read_python_calls(
     buffer: TextBuffer, body: PythonCalls, calls: CallRecorder
 ) -> ReadSteps[None]:
-    """Calls in brackets, or on lines of their own."""
+    """Read calls in brackets, or on lines of their own."""
     char = yield from next_char(buffer)
     if char == "{":
         yield from read_call_object(buffer, JsonObjects(requires_arguments=True), calls)
         return
-    listing = char == "["
-    if body.brackets and not listing:
+    in_brackets = char == "["
+    if body.brackets and not in_brackets:
         raise Mismatch
-    if listing:
+    if in_brackets:
         buffer.pos += 1
         char = yield from next_char(buffer)
         if char == "{":
@@ -60,9 +60,9 @@ def read_python_calls(
         if char in (",", ";"):
             buffer.pos += 1
             char = yield from next_char(buffer)
-        elif not listing and not (char.isalpha() or char == "_"):
+        elif not in_brackets and not (char.isalpha() or char == "_"):
             return
-        if listing and char == "]":
+        if in_brackets and char == "]":
             buffer.pos += 1
             return
 
@@ -81,13 +81,13 @@ def read_python_call(buffer: TextBuffer, calls: CallRecorder) -> ReadSteps[None]
 
 
 def read_identifier(buffer: TextBuffer, pattern: re.Pattern[str]) -> ReadSteps[str]:
-    """A name, to its end."""
+    """Read a name to its end."""
     yield from skip_space(buffer)
-    start = ""  # what was there of it when the text ran out
+    start = ""  # the part of it that was read before the text ran out
     while True:
         text = start + buffer.text[buffer.pos : buffer.pos + MAX_IDENTIFIER + 1]
-        found = pattern.match(text)
-        size = 0 if found is None else found.end()
+        match = pattern.match(text)
+        size = 0 if match is None else match.end()
         if size > MAX_IDENTIFIER or (not size and text):
             raise Mismatch
         buffer.pos += size - len(start)
@@ -121,17 +121,17 @@ class KeywordArguments:
 
     def read(self) -> ReadSteps[None]:
         buffer = self._buffer
-        glued = ""
+        next_key = ""
         while True:
             char = yield from next_char(buffer)
-            if char == ")" and not glued:
+            if char == ")" and not next_key:
                 buffer.pos += 1
                 self._emit("}")
                 return
-            if char == "," and not glued:
+            if char == "," and not next_key:
                 buffer.pos += 1
                 continue
-            key = glued or (yield from read_identifier(buffer, _KEY))
+            key = next_key or (yield from read_identifier(buffer, _KEY))
             char = yield from next_char(buffer)
             if char not in ("=", ":"):
                 raise Mismatch
@@ -139,10 +139,10 @@ class KeywordArguments:
             yield from skip_space(buffer)
             self._lead += f"{', ' if self._has_arguments else ''}{quote(key)}: "
             self._has_arguments = True
-            glued = yield from self._read_argument(key)
+            next_key = yield from self._read_argument(key)
 
     def _read_argument(self, key: str) -> ReadSteps[str]:
-        """The value of an argument; the next key, if it is glued to the value's end."""
+        """Read the value of an argument; return the next key if it follows without a separator."""
         buffer = self._buffer
         types = self._calls.parameter_types(key)
         char = buffer.text[buffer.pos : buffer.pos + 1]
@@ -170,11 +170,11 @@ class KeywordArguments:
         self._value = ValueReader(buffer, self._emit)
         self._value.keys = self._keys
         yield from self._value.read()
-        glued, self._value = self._value.glued_key, None
-        return glued
+        next_key, self._value = self._value.glued_key, None
+        return next_key
 
     def _read_unquoted_string(self) -> ReadSteps[str]:
-        """A string without quotes, to the next argument or the call's end."""
+        """Read a string without quotes, up to the next argument or the end of the call."""
         buffer = self._buffer
         parts: list[str] = []
         ends = marker_set(*(f",{GAP}{key}{GAP}=" for key in self._keys), *CALL_ENDS)
@@ -188,19 +188,19 @@ class KeywordArguments:
                 raise
             parts = [text[:-1]]
             buffer.pos -= 1
-        said = "".join(parts).strip()
-        return "null" if said in ("None", "null") else quote(said)
+        text = "".join(parts).strip()
+        return "null" if text in ("None", "null") else quote(text)
 
     def _read_string_body(self, quote: str, out: Output) -> ReadSteps[None]:
-        """A string up to the quote that closes it: one that something can follow."""
+        """Read a string up to its closing quote: the quote after which the call can go on."""
         buffer = self._buffer
         while True:
-            found = STRING_BREAKS[quote].search(buffer.text, buffer.pos)
-            end = len(buffer.text) if found is None else found.start()
+            match = STRING_BREAKS[quote].search(buffer.text, buffer.pos)
+            end = len(buffer.text) if match is None else match.start()
             if end > buffer.pos:
                 out(buffer.text[buffer.pos : end])
                 buffer.pos = end
-            if found is None:
+            if match is None:
                 if buffer.ended:
                     raise UnexpectedEnd
                 yield
@@ -219,12 +219,12 @@ class KeywordArguments:
                 out(escape(quote))
 
     def _is_closing_quote(self) -> ReadSteps[bool]:
-        """Whether what comes after the quote can follow a string."""
+        """Whether the text after the quote can follow a string."""
         buffer = self._buffer
         while True:
-            found = _SPACES.match(buffer.text, buffer.pos + 1)
-            assert found is not None  # noqa: S101
-            rest = buffer.text[found.end() : found.end() + MAX_IDENTIFIER]
+            match = _SPACES.match(buffer.text, buffer.pos + 1)
+            assert match is not None  # noqa: S101
+            rest = buffer.text[match.end() : match.end() + MAX_IDENTIFIER]
             if rest[:1] in (",", ")", "]", "}", ";") and rest:
                 return True
             key = _KEY.match(rest)
@@ -238,7 +238,7 @@ class KeywordArguments:
 
 
 def _unescape(text: str) -> str:
-    """The text of what is written as the inside of a JSON string."""
+    """Return the text of the inside of a JSON string."""
     import json
 
     try:

@@ -198,7 +198,7 @@ def sum_items(
 @pass_context
 def reverse(context: RenderContext, value: Any) -> Any:
     if isinstance(value, str):
-        return context.budget.slice(value, slice(None, None, -1))
+        return context.budget.take_slice(value, slice(None, None, -1))
     return context.budget.to_list(value)[::-1]
 
 

@@ -13,6 +13,18 @@ from typing import Any
 from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame
 
+# methods of the budget that the generated code calls by a short local name
+BUDGET_METHODS = (
+    "tick",
+    "spend",
+    "write",
+    "concat",
+    "add_all",
+    "charge_new",
+    "charge_scan",
+    "take_slice",
+)
+
 
 class BudgetCodeGenerator(CodeGenerator):
     """Writes Python that goes through the budget."""
@@ -20,7 +32,7 @@ class BudgetCodeGenerator(CodeGenerator):
     def write_commons(self) -> None:
         super().write_commons()
         self.writeline("budget = context.budget")
-        for name in ("tick", "spend", "out", "concat", "sum", "new", "flat", "cut"):
+        for name in BUDGET_METHODS:
             self.writeline(f"b_{name} = budget.{name}")
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:  # noqa: N802
@@ -47,13 +59,13 @@ class BudgetCodeGenerator(CodeGenerator):
         return text
 
     def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
-        self.write("b_out(")
+        self.write("b_write(")
 
     def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
         self.write(")")
 
     def _write_operator(self, sign: str, node: nodes.BinExpr, frame: Frame) -> None:
-        self.write(f"budget.binary({sign!r}, ")
+        self.write(f"budget.apply_operator({sign!r}, ")
         self.visit(node.left, frame)
         self.write(", ")
         self.visit(node.right, frame)
@@ -64,7 +76,7 @@ class BudgetCodeGenerator(CodeGenerator):
         while isinstance(node.left, nodes.Add):
             node = node.left
             parts.append(node.right)
-        self._write_tuple("b_sum((", [node.left, *reversed(parts)], frame)
+        self._write_tuple("b_add_all((", [node.left, *reversed(parts)], frame)
 
     def _write_tuple(self, start: str, parts: list[nodes.Expr], frame: Frame) -> None:
         self.write(start)
@@ -89,7 +101,7 @@ class BudgetCodeGenerator(CodeGenerator):
             if plain or _is_constant(side):
                 self._write_uncharged(side, frame)
             else:
-                self._write_wrapped("b_flat(", side, frame)
+                self._write_wrapped("b_charge_scan(", side, frame)
         self.write(")")
 
     def _write_uncharged(self, node: nodes.Expr, frame: Frame) -> None:
@@ -107,7 +119,7 @@ class BudgetCodeGenerator(CodeGenerator):
         self.write(")")
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:  # noqa: N802
-        self.write("b_new(")
+        self.write("b_charge_new(")
         super().visit_List(node, frame)
         self.write(")")
 
@@ -115,14 +127,14 @@ class BudgetCodeGenerator(CodeGenerator):
         if node.ctx != "load":
             super().visit_Tuple(node, frame)
             return
-        self.write("b_new(")
+        self.write("b_charge_new(")
         super().visit_Tuple(node, frame)
         self.write(")")
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:  # noqa: N802
-        self.write("b_new({")
+        self.write("b_charge_new({")
         for item in node.items:
-            self._write_wrapped("b_flat(", item.key, frame)
+            self._write_wrapped("b_charge_scan(", item.key, frame)
             self.write(": ")
             self.visit(item.value, frame)
             self.write(", ")
@@ -130,7 +142,7 @@ class BudgetCodeGenerator(CodeGenerator):
 
     def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:  # noqa: N802
         if isinstance(node.arg, nodes.Slice):
-            self.write("b_cut(")
+            self.write("b_take_slice(")
             self.visit(node.node, frame)
             ends = (node.arg.start, node.arg.stop, node.arg.step)
             self._write_tuple(", slice(", [part or nodes.Const(None) for part in ends], frame)
@@ -141,7 +153,7 @@ class BudgetCodeGenerator(CodeGenerator):
         if _is_constant(node.arg):
             self.visit(node.arg, frame)
         else:
-            self._write_wrapped("b_flat(", node.arg, frame)
+            self._write_wrapped("b_charge_scan(", node.arg, frame)
         self.write(")")
 
 

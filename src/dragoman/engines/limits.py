@@ -1,0 +1,45 @@
+"""Checks of a job against an engine's limits, with the same error for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from dragoman.errors import AdapterNotFound, ContextOverflow, Unsupported
+from dragoman.types import Adapter
+
+
+def check_logprobs(requested: int | None, maximum: int) -> None:
+    """Reject more alternatives for each token than the engine reports; -1 is no logprobs at all."""
+    if requested is None or requested <= maximum:
+        return
+    if maximum < 0:
+        raise Unsupported("This model's engine cannot report logprobs.", param="logprobs")
+    raise Unsupported(
+        f"This model's engine reports at most {maximum} alternatives for each token.",
+        param="top_logprobs",
+    )
+
+
+def check_adapters(adapters: Sequence[Adapter], known: Collection[str]) -> None:
+    """Reject an adapter that the engine has not loaded."""
+    for adapter in adapters:
+        if adapter.name not in known:
+            names = ", ".join(known) or "none"
+            raise AdapterNotFound(
+                f"There is no adapter `{adapter.name}` for this model. Available: {names}.",
+                param="lora",
+            )
+
+
+def check_prompt_length(tokens: int, context: int, param: str = "messages") -> None:
+    """Reject a prompt that leaves no room for an answer in the context."""
+    if tokens >= context:
+        raise make_context_overflow(tokens, context, param)
+
+
+def make_context_overflow(tokens: int, context: int, param: str = "messages") -> ContextOverflow:
+    return ContextOverflow(
+        f"This model's maximum context length is {context} tokens. However, your {param} "
+        f"resulted in {tokens} tokens. Please shorten it.",
+        param=param,
+    )

@@ -1,0 +1,90 @@
+"""Deletes expired rows, and the oldest rows when the store is too large.
+
+The age of a row counts from its last use: continuing a response renews its history. The replayable
+turns of a response or chat completion are deleted with it.
+
+Every method deletes one batch in one transaction and returns the number of rows, so that other
+transactions do not wait long. Several servers may sweep at once: they proceed from old to new and
+skip rows that another one has locked.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from sqlalchemy import Column, ColumnElement, Connection, Table, delete, func, select, tuple_
+
+from dragoman.store.tables import completions, conversations, current_time, memories, responses
+
+BATCH = 200
+
+Key: TypeAlias = tuple[str, ...]
+AgeColumn: TypeAlias = Column[float] | Column[int]
+DELETABLE: tuple[tuple[Table, AgeColumn], ...] = (  # each table with the column of a row's age
+    (responses, responses.c.touched),
+    (conversations, conversations.c.touched),
+    (memories, memories.c.touched),
+    (completions, completions.c.created),
+)
+TURN_SOURCES = (responses, completions)  # rows that own replayable turns
+
+
+class MaintenanceRepository:
+    """Deletes rows by age and by size."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def delete_expired(self, ttl: float) -> int:
+        """Delete rows that were not used for `ttl` seconds."""
+        oldest = current_time(self._connection) - ttl
+        return sum(
+            self._delete_where(table, column, column < oldest) for table, column in DELETABLE
+        )
+
+    def evict_oldest(self, max_bytes: int) -> int:
+        """Delete the oldest rows while all rows together have more than `max_bytes`."""
+        excess = self._sum_sizes() - max_bytes
+        if excess <= 0:
+            return 0
+        candidates = [row for table, column in DELETABLE for row in self._oldest(table, column)]
+        count = 0
+        for _, size, table, key in sorted(candidates, key=lambda row: row[0])[:BATCH]:
+            if excess > 0:
+                turns_size, deleted = self._delete(table, [key])
+                excess -= turns_size + size * deleted
+                count += deleted
+        return count
+
+    def _sum_sizes(self) -> int:
+        queries = (select(func.coalesce(func.sum(table.c.size), 0)) for table, _ in DELETABLE)
+        return sum(int(self._connection.execute(query).scalar_one()) for query in queries)
+
+    def _oldest(self, table: Table, column: AgeColumn) -> list[tuple[float, int, Table, Key]]:
+        query = select(column, table.c.size, *table.primary_key).where(_is_deletable(table))
+        rows = self._connection.execute(query.order_by(column).limit(BATCH))
+        return [(row[0], row[1], table, tuple(row[2:])) for row in rows]
+
+    def _delete_where(self, table: Table, column: AgeColumn, condition: ColumnElement[bool]) -> int:
+        query = select(*table.primary_key).where(_is_deletable(table), condition)
+        batch = query.order_by(column).limit(BATCH).with_for_update(skip_locked=True)
+        rows = self._connection.execute(batch)
+        return self._delete(table, [tuple(row) for row in rows])[1]
+
+    def _delete(self, table: Table, keys: list[Key]) -> tuple[int, int]:
+        """Delete rows with their turns: the bytes of the turns, and the number of rows."""
+        if not keys:
+            return 0, 0
+        turns_size = 0
+        if table in TURN_SOURCES:
+            owned_turns = memories.c.source.in_([row_id for (row_id,) in keys])
+            query = select(func.coalesce(func.sum(memories.c.size), 0)).where(owned_turns)
+            turns_size = int(self._connection.execute(query).scalar_one())
+            self._connection.execute(delete(memories).where(owned_turns))
+        statement = delete(table).where(tuple_(*table.primary_key).in_(keys))
+        return turns_size, self._connection.execute(statement).rowcount
+
+
+def _is_deletable(table: Table) -> ColumnElement[bool]:
+    """A response must have ended first."""
+    return table.c.ended.is_not(None) if table is responses else table.c.size >= 0

@@ -1,0 +1,135 @@
+"""The background tasks of an open store: heartbeats and sweeps.
+
+A heartbeat is written every few seconds. Once a minute, or earlier when a lot was written, a sweep
+fails the running responses of dead servers, deletes expired rows and evicts the oldest rows when
+the store is too large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from dragoman.errors import DragomanError, Unavailable
+from dragoman.store.executor import StoreExecutor
+from dragoman.store.rows import StoreLimits, SweepCounts
+
+if TYPE_CHECKING:
+    from dragoman.store.servers import ServerProcess
+    from dragoman.store.transaction import Transaction
+
+log = logging.getLogger("dragoman.store")
+
+HEARTBEAT_INTERVAL = 10.0  # seconds
+SWEEP_INTERVAL = 60.0  # seconds
+
+RewriteBody = Callable[[bytes], bytes]
+
+
+class Maintenance:
+    """Heartbeats and sweeps of one store.
+
+    `fail_body` rewrites the body of a response whose server died.
+    """
+
+    def __init__(
+        self, executor: StoreExecutor, limits: StoreLimits, fail_body: RewriteBody
+    ) -> None:
+        self._executor = executor
+        self._limits = limits
+        self._fail_body = fail_body
+        self._written = 0  # bytes since the last sweep
+        self._sweep_early = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        await self._record_heartbeat()
+        await self._fail_abandoned()
+        never = asyncio.Event()
+        self._tasks = [
+            asyncio.create_task(_repeat(self._record_heartbeat, HEARTBEAT_INTERVAL, never)),
+            asyncio.create_task(_repeat(self._sweep_and_log, SWEEP_INTERVAL, self._sweep_early)),
+        ]
+
+    async def stop(self) -> None:
+        """Stop the tasks, and fail what this server still runs."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            server = await self._executor.write(lambda tx: tx.servers.unregister())
+            await self._fail_responses(server)
+        except DragomanError:
+            log.warning("the store could not be closed cleanly")
+
+    def count_written(self, size: int) -> None:
+        """Sweep early once an eighth of the store's size was written."""
+        self._written += size
+        if self._written > self._limits.size // 8:
+            self._sweep_early.set()
+
+    async def sweep(self) -> SweepCounts:
+        self._written = 0
+        self._sweep_early.clear()
+        limits = self._limits
+        counts = SweepCounts(
+            failed=await self._fail_abandoned(),
+            expired=await self._repeat_batch(lambda tx: tx.maintenance.delete_expired(limits.ttl)),
+            evicted=await self._repeat_batch(lambda tx: tx.maintenance.evict_oldest(limits.size)),
+        )
+        await self._executor.shrink()
+        return counts
+
+    async def _record_heartbeat(self) -> None:
+        await self._executor.write(lambda tx: tx.servers.record_heartbeat())
+
+    async def _sweep_and_log(self) -> None:
+        counts = await self.sweep()
+        if counts != SweepCounts():
+            log.info(
+                "swept the store: %d responses failed, %d rows expired, %d rows evicted",
+                counts.failed,
+                counts.expired,
+                counts.evicted,
+            )
+
+    async def _fail_abandoned(self) -> int:
+        dead = await self._executor.read(lambda tx: tx.servers.list_dead())
+        return sum([await self._fail_responses(server) for server in dead])
+
+    async def _fail_responses(self, server: ServerProcess) -> int:
+        count, finished = 0, False
+        while not finished:
+            failed, finished = await self._executor.write(
+                lambda tx: tx.servers.fail_responses(server, self._fail_body)
+            )
+            count += failed
+        return count
+
+    async def _repeat_batch(self, batch: Callable[[Transaction], int]) -> int:
+        """Repeat a batch until it changes nothing."""
+        total = count = await self._executor.write(batch)
+        while count:
+            count = await self._executor.write(batch)
+            total += count
+        return total
+
+
+async def _repeat(
+    task: Callable[[], Awaitable[None]], interval: float, early: asyncio.Event
+) -> None:
+    """Run a task for ever. A failure is logged, and the task is tried again."""
+    while True:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(interval * random.uniform(0.8, 1.2)):
+                await early.wait()
+        try:
+            await task()
+        except Unavailable:
+            log.warning("the database is not available")
+        except Exception:
+            log.exception("maintenance of the store failed")
