@@ -146,15 +146,15 @@ def _masks(model: str) -> str:
         grammar = compile_grammar(order).grammar or ""
         made.append(time.perf_counter() - begun)
         begun = time.perf_counter()
-        following = masker.follow(grammar)
-        mask = following.mask()
+        following = masker.start_grammar(grammar)
+        mask = following.get_mask()
         first.append(time.perf_counter() - begun)
         for _ in range(60):
-            following.take(_picked(mask, dice))
-            if following.over:
+            following.advance(_picked(mask, dice))
+            if following.must_end:
                 break
             begun = time.perf_counter()
-            mask = following.mask()
+            mask = following.get_mask()
             later.append(time.perf_counter() - begun)
     return (
         f"Over {len(pieces):,} tokens, 100 schemas, random walks: grammar written in "

@@ -68,23 +68,25 @@ def app(engine: Any, **options: Any) -> App:
     `reasoning_parser` mean `format` and `reasoning_format`. An engine that has a `tokenizer` is
     given token ids, any other the rendered text.
     """
-    from dragoman import runtime
+    from dragoman.http.server import make_app
+    from dragoman.runtime import build_engine_runtime
 
-    return runtime.engine_app(engine, options, local=False)
+    return make_app(build_engine_runtime(engine, options), local=False)
 
 
 def serve(engine: Any, host: str = "127.0.0.1", port: int = 8000, **options: Any) -> None:
     """Serve this engine until a signal says stop. Options as for `app`."""
-    from dragoman import runtime
+    from dragoman.http.server import run_event_loop
 
-    runtime.run(serve_async(engine, host, port, **options))
+    run_event_loop(serve_async(engine, host, port, **options))
 
 
 async def serve_async(
     engine: Any, host: str = "127.0.0.1", port: int = 8000, **options: Any
 ) -> None:
     """The same as `serve`, to be awaited."""
-    from dragoman import runtime
+    from dragoman.http import server
+    from dragoman.runtime import build_engine_runtime
 
     options |= {"host": host, "port": port}
-    await runtime.serve(runtime.engine_app(engine, options, local=True))
+    await server.serve(server.make_app(build_engine_runtime(engine, options), local=True))

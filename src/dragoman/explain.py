@@ -79,7 +79,7 @@ def _of_model(name: str, settings: Settings) -> Source:
     from dragoman.engines.llamacpp import gguf
     from dragoman.models.loaders.gguf import template_of
 
-    entry = runtime.catalog(settings, name).added[0]
+    entry = runtime.open_catalog(settings, name).added[0]
     if entry.kind != "gguf":
         found = from_path(entry.path)
         if entry.options.chat_template:

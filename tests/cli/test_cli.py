@@ -256,4 +256,4 @@ def test_two_names_of_one_setting_must_agree() -> None:
 
 def test_a_byte_order_mark_is_no_part_of_a_template_file(tmp_path: Path) -> None:
     (tmp_path / "t.jinja").write_text("{{ 1 }}", encoding="utf-8-sig")
-    assert runtime.template_source(tmp_path / "t.jinja") == "{{ 1 }}"
+    assert runtime.read_template(tmp_path / "t.jinja") == "{{ 1 }}"

@@ -19,7 +19,7 @@ import pytest
 
 from dragoman.engines.logits import LogitsEngine
 from dragoman.engines.logits.sampling import FEW, HONOURED, log_softmax, nucleus
-from dragoman.engines.token_mask import Following, TokenMasker
+from dragoman.engines.token_mask import GrammarState, TokenMasker
 from dragoman.errors import (
     BadRequest,
     ContextOverflow,
@@ -451,10 +451,10 @@ def test_masks_leak_to_nobody() -> None:
     assert not set(ids_of(runs[1])) <= set(b"0123456789")
 
 
-class Late(Following):
+class Late(GrammarState):
     """Begins on a mask when the forward pass has begun, and not before."""
 
-    def __init__(self, inner: Following, model: Handshake) -> None:
+    def __init__(self, inner: GrammarState, model: Handshake) -> None:
         self.inner, self.model = inner, model
         self.coming: Future[bytes] | None = None
 
@@ -466,21 +466,21 @@ class Late(Following):
     def late(self) -> bytes:
         assert self.model.begun.wait(10), "no forward pass began before the mask was waited for"
         self.model.begun.clear()
-        mask = self.inner.mask()
+        mask = self.inner.get_mask()
         self.model.masked.set()
         return mask
 
     def apply(self, logits: Floats) -> None:
         self.ahead().result()
-        self.inner.apply(logits)
+        self.inner.apply_mask(logits)
 
     def take(self, *tokens: int) -> None:
         self.coming = None
-        self.inner.take(*tokens)
+        self.inner.advance(*tokens)
 
     @property
     def over(self) -> bool:
-        return self.inner.over
+        return self.inner.must_end
 
 
 class Handshake(LittleModel):
@@ -512,7 +512,7 @@ class LateMasker(TokenMasker):
         super().__init__(TOKENIZER.pieces, TOKENIZER.eos_ids, TOKENIZER.control)
         self.model = model
 
-    def follow(self, grammar: str, stops: Collection[int] = ()) -> Following:
+    def follow(self, grammar: str, stops: Collection[int] = ()) -> GrammarState:
         return Late(super().follow(grammar, stops), self.model)
 
 

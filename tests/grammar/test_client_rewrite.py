@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dragoman.grammar.client.grammar_text import Worded, written
-from dragoman.grammar.client.text_syntax import Between, Quotes
+from dragoman.grammar.client.grammar_text import GrammarText, write_grammar_text
+from dragoman.grammar.client.text_syntax import DelimitedSyntax, QuotedSyntax
 from dragoman.grammar.lark_builder import HEADER, LarkBuilder, quote_literal
 from dragoman.grammar.writer.free_text_tools import build_arguments
 from dragoman.grammar.writer.python_writer import PYTHON_QUOTES
@@ -30,12 +30,12 @@ def shape(grammar: str) -> Constraint:
     return Constraint(kind="grammar", value=grammar, param="tools[0].format", language="lark")
 
 
-def rewritten(grammar: str, spelling: Quotes | Between, before: str, after: str) -> str:
+def rewritten(grammar: str, spelling: QuotedSyntax | DelimitedSyntax, before: str, after: str) -> str:
     [(_, node)] = build_arguments(shape(grammar)).properties
-    assert isinstance(node, Worded)
+    assert isinstance(node, GrammarText)
     lark = LarkBuilder()
     return lark.build(
-        f"{quote_literal(before)} {written(lark, node, spelling)} {quote_literal(after)}"
+        f"{quote_literal(before)} {write_grammar_text(lark, node, spelling)} {quote_literal(after)}"
     )
 
 
@@ -71,10 +71,10 @@ def on_lines(text: str) -> str:
     return re.sub(r"(\\\\)|\\([nt])", lambda f: f[1] or {"n": "\n", "t": "\t"}[f[2]], said)
 
 
-WAYS: list[tuple[Quotes, Callable[[str], str]]] = [
-    (Quotes(), json.dumps),
-    (Quotes(), lambda text: json.dumps(text, ensure_ascii=False)),
-    (Quotes(), coded),
+WAYS: list[tuple[QuotedSyntax, Callable[[str], str]]] = [
+    (QuotedSyntax(), json.dumps),
+    (QuotedSyntax(), lambda text: json.dumps(text, ensure_ascii=False)),
+    (QuotedSyntax(), coded),
     (PYTHON_QUOTES[0], json.dumps),
     (PYTHON_QUOTES[0], on_lines),
     (PYTHON_QUOTES[1], in_python),
@@ -87,7 +87,7 @@ def test_texts_in_quotes(name: str) -> None:
     assert [fits(case.grammar, text) for text in case.right] == [True] * len(case.right)
     assert [fits(case.grammar, text) for text in case.wrong] == [False] * len(case.wrong)
     sources = {
-        quotes: rewritten(case.grammar, quotes, quotes.mark, quotes.mark) for quotes, _ in WAYS
+        quotes: rewritten(case.grammar, quotes, quotes.quote, quotes.quote) for quotes, _ in WAYS
     }
     for text in texts(case, random.Random(name)):
         right = fits(case.grammar, text)
@@ -110,7 +110,7 @@ def test_texts_between_marks(name: str, close: str, banned: tuple[str, ...], bre
     """A text that holds the beginning of a mark may be refused; one that holds a mark is."""
     case = CASES[name]
     marks = (close, *banned)
-    source = rewritten(case.grammar, Between(marks, breaks), "(", close)
+    source = rewritten(case.grammar, DelimitedSyntax(marks, breaks), "(", close)
     for text in texts(case, random.Random(name)):
         right = fits(case.grammar, text)
         found = accepted(source, f"({breaks}{text}{breaks}{close}")
@@ -125,7 +125,7 @@ def test_walks(name: str) -> None:
     """Whatever is allowed fits the client's grammar."""
     grammar, chance = CASES[name].grammar, random.Random(name)
     words = ("</p>", "</", '\\"', "\\n", "\\\\")
-    for spelling, ends in ((Quotes(), '"'), (Between(("</p>", "<q>")), "</p>")):
+    for spelling, ends in ((QuotedSyntax(), '"'), (DelimitedSyntax(("</p>", "<q>")), "</p>")):
         opened = ends if ends == '"' else ""
         source = rewritten(grammar, spelling, opened, ends)
         for _ in range(10):

@@ -25,7 +25,8 @@ from dragoman.errors import (
     SerializedError,
     Unavailable,
 )
-from dragoman.grammar.compiler.compiler_pool import CompilerPool, GrammarCache
+from dragoman.grammar.compiler.compiler_pool import CompilerPool
+from dragoman.grammar.compiler.grammar_cache import GrammarCache
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.types import Constraint, Tool
 from tests.support.fake_models import until
@@ -415,7 +416,7 @@ def test_a_worker_that_has_grown_too_large_is_replaced() -> None:
 
 
 def test_what_a_library_prints_is_no_answer(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "dragoman.constraint")
+    caplog.set_level(logging.DEBUG, "dragoman.grammar")
 
     async def use(shop: CompilerPool) -> None:
         assert (await shop.compile(order("chatter"))).grammar == "spoken"

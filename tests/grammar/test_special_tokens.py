@@ -108,14 +108,14 @@ class Speaker:
         return self._tokenizer.encode_marked(text)
 
     def may_say(self, source: str, ids: Sequence[int]) -> bool:
-        following = self._masker.follow(source)
+        following = self._masker.start_grammar(source)
         try:
             for token in ids:
-                following.mask()
-                following.take(token)
+                following.get_mask()
+                following.advance(token)
         except BadRequest:
             return False
-        return following.accepting
+        return following.is_accepting
 
 
 PAIRS = [pytest.param(*pair, id=pair[0]) for pair in CONTROL]

@@ -17,6 +17,7 @@ from dragoman.errors import ERROR_CLASSES, DragomanError
 from dragoman.http.asgi import WEBSOCKET
 from dragoman.http.respond import warnings
 from dragoman.http.router import Route, spellings
+from dragoman.http.server import make_app
 from dragoman.models.catalog import ModelCatalog
 from dragoman.models.loaders.gguf import load
 from dragoman.models.registry import ModelRegistry
@@ -71,7 +72,7 @@ def test_d69_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
 
 def test_d68_a_server_without_models_answers_404() -> None:
     models = ModelRegistry(ModelCatalog(), load)
-    app = runtime.make_app(models, config.load({"port": 0}), local=True)
+    app = make_app(runtime.build_runtime(models, config.load({"port": 0})), local=True)
     with running(app) as server:
         response = httpx.post(f"{server.url}/v1/chat/completions", json=chat())
         assert response.status_code == 404

@@ -19,14 +19,15 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
-from dragoman import runtime
 from dragoman.errors import BadRequest
 from dragoman.http.app import App
 from dragoman.http.asgi import WEBSOCKET, RequestContext
 from dragoman.http.connection import Connection
 from dragoman.http.router import Route
+from dragoman.http.server import make_app
 from dragoman.http.websocket import WebSocketSession
 from dragoman.http.websocket_connection import WebSocketConnection
+from dragoman.runtime import build_engine_runtime
 from dragoman.testing import ScriptedEngine
 from tests.support.serving import Running, poll, running, scripted_app
 
@@ -203,7 +204,7 @@ async def spoken(app: App, headers: list[Any], extensions: dict[str, Any]) -> li
 def test_a_server_for_others_gives_none_to_pages_from_elsewhere(
     origin: str, status: int | None
 ) -> None:
-    app = runtime.engine_app(ScriptedEngine("x"), {"port": 0, "name": "scripted"}, local=False)
+    app = make_app(build_engine_runtime(ScriptedEngine("x"), {"port": 0, "name": "scripted"}), local=False)
     inner = talking()
     for route in inner.routes.all:
         app.routes.add(route)

@@ -846,7 +846,7 @@ def test_d75_s5_31_an_unknown_format_is_refused_at_startup_with_the_choices(
     assert all(choice in str(refusal.value) for choice in choices)
     if "parser" not in next(iter(said)):
         with pytest.raises(runtime.StartupError):
-            runtime.chosen(config.load(said))
+            runtime.make_model_options(config.load(said))
 
 
 # Every format there is

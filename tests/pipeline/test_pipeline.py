@@ -80,7 +80,7 @@ def test_d25_temperature_0_and_top_k_1_are_greedy(server: Running, engine: Scrip
 
 def test_d87_what_is_kept_of_a_streamed_answer_is_all_of_it(server: Running) -> None:
     """The fold that keeps an answer sees the very deltas that the stream is written from."""
-    models = server.app.models
+    services = server.app.services
     kept, written = Completion(), []
 
     def deliver(delta: Delta) -> None:
@@ -90,7 +90,7 @@ def test_d87_what_is_kept_of_a_streamed_answer_is_all_of_it(server: Running) -> 
     async def answer() -> None:
         chat = Chat(messages=(Message(role="user", content=text_content("hi")),))
         request = Request(model="scripted", prompts=(chat,), stream=True)
-        plan = await pipeline.prepare(request, models)
+        plan = await pipeline.prepare(request, services)
         try:
             await pipeline.generate(plan, deliver)
         finally:

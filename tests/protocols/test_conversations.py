@@ -41,15 +41,15 @@ def test_items_are_kept_as_responses_keep_them() -> None:
 
 @pytest.mark.parametrize(("said", "noted"), [({"a": "b"}, {"a": "b"}), (None, {}), ({}, {})])
 def test_metadata_can_be_changed(said: Any, noted: dict[str, str]) -> None:
-    assert conversations.decode_change(body(metadata=said)) == noted
+    assert conversations.decode_update(body(metadata=said)) == noted
 
 
 LARGEST = {f"{i:064}": "y" * 512 for i in range(16)}
 WRONG: list[tuple[Any, dict[str, Any], str | None]] = [
-    (conversations.decode_change, {}, "metadata"),
-    (conversations.decode_change, {"metadata": {"a": 5}}, "metadata"),
-    (conversations.decode_change, {"metadata": LARGEST | {"x": "y"}}, "metadata"),
-    (conversations.decode_change, {"metadata": {"x" * 65: "y"}}, "metadata"),
+    (conversations.decode_update, {}, "metadata"),
+    (conversations.decode_update, {"metadata": {"a": 5}}, "metadata"),
+    (conversations.decode_update, {"metadata": LARGEST | {"x": "y"}}, "metadata"),
+    (conversations.decode_update, {"metadata": {"x" * 65: "y"}}, "metadata"),
     (conversations.decode_new, {"metadata": {"x": "y" * 513}}, "metadata"),
     (conversations.decode_new, {"items": "hi"}, "items"),
     (conversations.decode_new, {"items": [{"role": "user"}]}, "items[0].content"),
@@ -76,13 +76,13 @@ def test_what_is_wrong_is_named(decode: Any, said: dict[str, Any], param: str) -
 
 
 def test_metadata_may_be_as_large_as_it_may_be() -> None:
-    assert conversations.decode_change(body(metadata=LARGEST)) == LARGEST
+    assert conversations.decode_update(body(metadata=LARGEST)) == LARGEST
 
 
 def test_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
     for decode, said in (
         (conversations.decode_new, body(x=1)),
-        (conversations.decode_change, body(metadata={}, x=1)),
+        (conversations.decode_update, body(metadata={}, x=1)),
         (conversations.decode_items, body(items=[USER], x=1)),
     ):
         decode(said)
@@ -91,7 +91,7 @@ def test_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
 
 
 def test_what_is_shown_is_what_clients_know() -> None:
-    shown = conversations.shown("conv_1", 5, b'{"a":"b"}')
+    shown = conversations.encode_conversation("conv_1", 5, b'{"a":"b"}')
     assert json.loads(shown) == {
         "id": "conv_1",
         "object": "conversation",
@@ -99,13 +99,13 @@ def test_what_is_shown_is_what_clients_know() -> None:
         "metadata": {"a": "b"},
     }
     Conversation.model_validate_json(shown)
-    ConversationDeletedResource.model_validate_json(conversations.deleted("conv_1"))
+    ConversationDeletedResource.model_validate_json(conversations.encode_deletion("conv_1"))
     items = conversations.decode_items(body(items=[USER, USER]))
-    page = conversations.listed(items, more=True)
+    page = conversations.encode_item_list(items, more=True)
     found = ConversationItemList.model_validate_json(page)
     assert (found.first_id, found.last_id) == (items[0]["id"], items[1]["id"])
     assert found.has_more
-    nothing = json.loads(conversations.listed([], more=False))
+    nothing = json.loads(conversations.encode_item_list([], more=False))
     assert nothing == {
         "object": "list",
         "data": [],

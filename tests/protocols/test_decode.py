@@ -27,7 +27,7 @@ def body(**fields: Any) -> bytes:
 
 
 def ask(**fields: Any) -> Request:
-    return chat.decode(body(**fields))
+    return chat.decode_request(body(**fields))
 
 
 def prompt(**fields: Any) -> bytes:
@@ -68,7 +68,7 @@ def test_d23_d24_every_sampling_field_arrives(
     assert ask(**{field: value}).sampling == expected
     assert ask(**{field: value}, stream=True).sampling == expected
     if field != "max_completion_tokens":
-        said = completions.decode(prompt(**{field: value})).sampling
+        said = completions.decode_request(prompt(**{field: value})).sampling
         assert getattr(said, name) == arrives
 
 
@@ -80,7 +80,7 @@ def test_d26_a_request_without_sampling_fields_says_nothing() -> None:
     assert ask().sampling == Sampling()
     nulls = {field: None for field, *_ in SAMPLING}
     assert ask(**nulls).sampling == Sampling()
-    assert completions.decode(prompt()).sampling == Sampling(max_tokens=16)
+    assert completions.decode_request(prompt()).sampling == Sampling(max_tokens=16)
 
 
 def test_max_completion_tokens_wins_over_the_old_name() -> None:
@@ -93,7 +93,7 @@ def test_max_completion_tokens_wins_over_the_old_name() -> None:
 )
 def test_d30_stop_is_a_string_or_a_list(said: Any, arrives: tuple[str, ...]) -> None:
     assert ask(stop=said).stop == arrives
-    assert completions.decode(prompt(stop=said)).stop == arrives
+    assert completions.decode_request(prompt(stop=said)).stop == arrives
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_d31_standard_fields_are_never_unknown() -> None:
         "modalities": ["text"],
         "prediction": {"type": "content", "content": "x"},
     }
-    said = chat.decode(body(**harmless), strict=True)
+    said = chat.decode_request(body(**harmless), strict=True)
     assert said.include_usage
     assert said.logprobs == 2
 
@@ -137,7 +137,7 @@ def test_d31_standard_fields_are_never_unknown() -> None:
 def test_fact8_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
     assert ask(client_metadata={"x": 1}) == ask()
     with pytest.raises(BadRequest) as refusal:
-        chat.decode(body(client_metadata={}), strict=True)
+        chat.decode_request(body(client_metadata={}), strict=True)
     assert refusal.value.param == "client_metadata"
 
 
@@ -151,7 +151,7 @@ def test_fact8_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
 )
 def test_bytes_that_are_no_text_are_refused_wherever_they_are(said: bytes) -> None:
     with pytest.raises(BadRequest) as refusal:
-        chat.decode(said)
+        chat.decode_request(said)
     assert refusal.value.code == "invalid_json"
 
 
@@ -335,7 +335,7 @@ def test_reasoning_of_the_past_arrives_under_both_names(field: str) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "decode", [chat.decode, completions.decode, embeddings.decode, tokenize.decode]
+    "decode", [chat.decode_request, completions.decode_request, embeddings.decode_request, tokenize.decode_tokenize_request]
 )
 def test_c2_a_body_that_is_not_valid_is_a_400(raw: bytes, decode: Any) -> None:
     with pytest.raises(BadRequest):
@@ -357,7 +357,7 @@ LARGE = "[" + "[]," * 200_000 + "1]"
 )
 def test_a_large_field_is_refused_before_it_is_read(said: str, param: str | None) -> None:
     with pytest.raises(BadRequest) as error:
-        chat.decode(json.dumps(HELLO)[:-1].encode() + f",{said}}}".encode())
+        chat.decode_request(json.dumps(HELLO)[:-1].encode() + f",{said}}}".encode())
     assert (error.value.param, error.value.code) == (param, "invalid_value")
 
 
@@ -367,13 +367,13 @@ def test_what_is_text_may_be_large() -> None:
     [read] = ask(messages=messages, unknown="b" * 2_000_000).prompts
     assert isinstance(read, Chat)
     assert read.messages[0].content == text_content(text)
-    assert completions.decode(prompt(prompt=[text])).prompts[0] == Prompt(content=text)
+    assert completions.decode_request(prompt(prompt=[text])).prompts[0] == Prompt(content=text)
 
 
 def test_a_number_out_of_range_is_named() -> None:
     raw = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"temperature":1e400}'
     with pytest.raises(BadRequest) as refusal:
-        chat.decode(raw)
+        chat.decode_request(raw)
     assert refusal.value.param == "temperature"
 
 
@@ -390,7 +390,7 @@ def test_a_number_out_of_range_is_named() -> None:
 def test_any_value_in_any_field_is_read_or_refused(value: Any, field: str) -> None:
     raw = json.dumps(HELLO | {field: value}).encode()
     try:
-        status = 200 if isinstance(chat.decode(raw), Request) else 500
+        status = 200 if isinstance(chat.decode_request(raw), Request) else 500
     except DragomanError as error:
         status = error.status
     assert status in (200, 400)
@@ -407,9 +407,9 @@ PROMPTS = [
 
 @pytest.mark.parametrize(("said", "arrives"), PROMPTS)
 def test_d84_fact57_a_prompt_has_four_shapes(said: Any, arrives: list[Any]) -> None:
-    request = completions.decode(prompt(prompt=said))
+    request = completions.decode_request(prompt(prompt=said))
     assert [p.content for p in request.prompts if isinstance(p, Prompt)] == arrives
-    embedded = embeddings.decode(json.dumps({"model": "m", "input": said}).encode())
+    embedded = embeddings.decode_request(json.dumps({"model": "m", "input": said}).encode())
     assert embedded.inputs == arrives
 
 
@@ -436,7 +436,7 @@ def test_d84_fact57_a_prompt_has_four_shapes(said: Any, arrives: list[Any]) -> N
 )
 def test_a_wrong_completion_field_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as refusal:
-        completions.decode(prompt(**fields))
+        completions.decode_request(prompt(**fields))
     assert refusal.value.param == param
 
 
@@ -452,5 +452,5 @@ def test_a_wrong_completion_field_is_named(fields: dict[str, Any], param: str) -
 )
 def test_a_wrong_embedding_field_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as refusal:
-        embeddings.decode(json.dumps({"model": "m", "input": "x"} | fields).encode())
+        embeddings.decode_request(json.dumps({"model": "m", "input": "x"} | fields).encode())
     assert refusal.value.param == param

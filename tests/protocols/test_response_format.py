@@ -24,11 +24,11 @@ TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g",
 
 def ask(**fields: Any) -> Request:
     messages = [{"role": "user", "content": "hi"}]
-    return decode.decode(json.dumps({"model": "m", "messages": messages} | fields).encode())
+    return decode.decode_request(json.dumps({"model": "m", "messages": messages} | fields).encode())
 
 
 def complete(**fields: Any) -> Request:
-    return completions.decode(json.dumps({"model": "m", "prompt": "hi"} | fields).encode())
+    return completions.decode_request(json.dumps({"model": "m", "prompt": "hi"} | fields).encode())
 
 
 def talk(**fields: Any) -> Chat:

@@ -38,9 +38,9 @@ def offered(names: int, labels: int = 0) -> tools.Offered:
 
 def in_chat(n: int) -> Choice:
     declared = tuple(Tool(name=f"f{at}") for at in range(n))
-    named = [chat_tools.ToolName("function", name=tool.name) for tool in declared]
-    choice = chat_tools.ToolChoice("allowed_tools", mode="auto", tools=named)
-    return lambda: chat_tools.chosen(choice, declared)
+    named = [chat_tools.ChatToolName("function", name=tool.name) for tool in declared]
+    choice = chat_tools.ChatToolChoice("allowed_tools", mode="auto", tools=named)
+    return lambda: chat_tools.decode_tool_choice(choice, declared)
 
 
 def of_a_namespace(n: int) -> Choice:
@@ -72,6 +72,6 @@ def test_a_server_is_known_by_the_longest_label_that_fits() -> None:
     remote = [Tool(name=name) for name in ("a__x", "a__b__x", "c__x", "d__x")]
     for label, wanted in (("a", ("a__x",)), ("a__b", ("a__b__x",)), ("c", ("c__x",))):
         choice = allowed({"type": "mcp", "server_label": label})
-        assert tools.chosen(choice, declared, remote)[0].callable == wanted
+        assert tools.chosen(choice, declared, remote)[0].allowed_tools == wanted
     both = allowed({"type": "mcp", "server_label": "a", "name": "b__x"})
-    assert tools.chosen(both, declared, remote)[0].callable == ()
+    assert tools.chosen(both, declared, remote)[0].allowed_tools == ()

@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 
-from dragoman import runtime
 from dragoman.errors import BadRequest, EngineFailed, TooLarge, Unavailable
 from dragoman.events import Delta
 from dragoman.http.app import App
+from dragoman.http.server import make_app
 from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
 from dragoman.protocols.responses.types import Names
 from dragoman.responses.run import Sink
 from dragoman.responses.state import State
 from dragoman.responses.tool_rounds import approved
+from dragoman.runtime import build_engine_runtime
 from dragoman.store.rows import StoredConversation, StoreLimits
 from dragoman.store.store import Store
 from dragoman.testing import Reply, ScriptedEngine
@@ -41,7 +42,7 @@ SCRIPT = [
 async def desk(**options: Any) -> AsyncGenerator[App, None]:
     engine = ScriptedEngine(SCRIPT, tokens=True, context=options.pop("context", None))
     said = {"name": "scripted", "chat_template": TEMPLATE, "store": "sqlite://"} | options
-    app = runtime.engine_app(engine, said, local=True)
+    app = make_app(build_engine_runtime(engine, said), local=True)
     try:
         yield app
     finally:
@@ -343,7 +344,7 @@ def test_a_call_that_was_cut_is_not_gone_on_from() -> None:
     async def scenario() -> None:
         engine = ScriptedEngine(call, tokens=True)
         said = {"name": "scripted", "store": "sqlite://"}
-        app = runtime.engine_app(engine, said, local=True)
+        app = make_app(build_engine_runtime(engine, said), local=True)
         tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
         turn: Any = await app.desk.begin(asked("hi", tools=[tool], max_output_tokens=60), "")
         await turn.run(Sink(ignored))

@@ -39,7 +39,7 @@ from tests.support.stores import KINDS, POSTGRES, address, died, opened, play, p
 
 @pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with address(request.param, tmp_path) as made:
+    with create_database(request.param, tmp_path) as made:
         yield made
 
 
@@ -78,13 +78,13 @@ def said_before_death(url: str, seed: int) -> list[list[Any]]:
 async def check(store: Store, name: str, told: dict[str, list[tuple[str, int]]]) -> None:
     """A response is as was promised, or as the one thing under way would have made it."""
     done, tried = told["done"], told["try"]
-    row = await store.get("ann", name)
+    row = await get_response(store, "ann", name)
     if row is None:
         assert not done
         return
     items, last = ending(name)
-    numbers = [number for number, _ in await store.frames("ann", name, -1)]
-    held = [await store.item("ann", "c", item.id) for item in items]
+    numbers = [number for number, _ in await list_frames(store, "ann", name, -1)]
+    held = [await store.read(lambda tx: tx.conversations.get_item("ann", "c", item.id)) for item in items]
     version = json.loads(row.body.removesuffix(b"!"))["version"]
     if row.status == "completed":
         assert ("end", 99) in tried
@@ -116,19 +116,19 @@ def test_after_a_kill_nothing_promised_is_lost_and_nothing_is_half(url: str, see
     async def scenario(store: Store) -> None:
         for name, record in told.items():
             await check(store, name, record)
-        assert poke(url, "SELECT id FROM responses WHERE ended IS NULL") == []
-        assert len(poke(url, "SELECT id FROM servers")) == 1
+        assert execute(url, "SELECT id FROM responses WHERE ended IS NULL") == []
+        assert len(execute(url, "SELECT id FROM servers")) == 1
 
     assert told
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 HOLD = """
 import asyncio, sys
 from tests.support.stores import opened, response
 async def main():
-    store = await opened(sys.argv[1])
-    await store.add(response("theirs", body=b"1"))
+    store = await open_store(sys.argv[1])
+    await add_response(store, make_response("theirs", body=b"1"))
     print("ready", flush=True)
     await asyncio.Event().wait()
 asyncio.run(main())
@@ -141,18 +141,18 @@ def test_what_a_living_process_runs_is_left_alone_until_it_dies(url: str) -> Non
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             assert await store.sweep() == SweepCounts()
-            found = await store.get("ann", "theirs")
+            found = await get_response(store, "ann", "theirs")
             assert found is not None
             assert found.status == "in_progress"
             process.kill()
             dead = os.WEXITED | os.WNOWAIT  # and not yet buried
             await asyncio.to_thread(os.waitid, os.P_PID, process.pid, dead)
             assert await store.sweep() == SweepCounts(failed=1)
-            found = await store.get("ann", "theirs")
+            found = await get_response(store, "ann", "theirs")
             assert found is not None
-            assert (found.status, found.body) == ("failed", died(b"1"))
+            assert (found.status, found.body) == ("failed", fail_body(b"1"))
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 # what a row of the register says, and whether the server it stands for is taken for dead
@@ -170,69 +170,69 @@ def test_who_is_dead(url: str, case: str) -> None:
     change, dead = SERVERS[case]
 
     async def scenario(mine: Store, other: Store) -> None:
-        await other.add(response("r", body=b"1"))
+        await add_response(other, make_response("r", body=b"1"))
         if change is None:
-            poke(url, "DELETE FROM servers")
+            execute(url, "DELETE FROM servers")
         elif change:
             whose = "WHERE id = (SELECT server FROM responses)"
-            poke(url, f"UPDATE servers SET {change} {whose}")  # noqa: S608
+            execute(url, f"UPDATE servers SET {change} {whose}")  # noqa: S608
         assert await mine.sweep() == SweepCounts(failed=int(dead))
-        assert await other.update("ann", "r", "completed", b"2") is not dead
-        await other.add(response("again"))  # it is known again
+        assert await update_response(other, "ann", "r", "completed", b"2") is not dead
+        await add_response(other, make_response("again"))  # it is known again
         if case == "not in the register":
             assert await mine.sweep() == SweepCounts()
 
-    play(url, scenario, stores=2)
+    run_scenario(url, scenario, stores=2)
 
 
 def test_a_server_elsewhere_lives_while_it_is_heard(url: str) -> None:
     async def scenario(mine: Store, other: Store) -> None:
-        await other.add(response("r"))
-        [[place], _] = poke(url, "SELECT place FROM servers")
+        await add_response(other, make_response("r"))
+        [[place], _] = execute(url, "SELECT place FROM servers")
         whose = "WHERE id = (SELECT server FROM responses)"
         change = "UPDATE servers SET place = :place, beat = beat - 50 "
-        poke(url, change + whose, place=place.split()[0] + " another namespace")
+        execute(url, change + whose, place=place.split()[0] + " another namespace")
         assert await mine.sweep() == SweepCounts()
-        poke(url, f"UPDATE servers SET beat = beat - 50 {whose}")  # noqa: S608
+        execute(url, f"UPDATE servers SET beat = beat - 50 {whose}")  # noqa: S608
         assert await mine.sweep() == SweepCounts(failed=1)
 
-    play(url, scenario, stores=2)
+    run_scenario(url, scenario, stores=2)
 
 
 def test_a_server_that_is_heard_in_the_last_moment_lives(url: str) -> None:
     async def scenario(store: Store) -> None:
-        await store.add(response("r"))
-        poke(url, "UPDATE servers SET place = 'boot elsewhere', beat = beat - 61")
+        await add_response(store, make_response("r"))
+        execute(url, "UPDATE servers SET place = 'boot elsewhere', beat = beat - 61")
         other = Database(url, 1)
         [dead] = other.run([lambda desk: desk.servers.dead()], False)
-        poke(url, "UPDATE servers SET beat = beat + 61")
+        execute(url, "UPDATE servers SET beat = beat + 61")
         [buried] = other.run([lambda desk: desk.servers.bury(dead[0], died)], True)
         other.close()
         assert (len(dead), buried) == (1, (0, True))
-        assert await store.update("ann", "r", "completed", b"2")
+        assert await update_response(store, "ann", "r", "completed", b"2")
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_a_server_that_was_taken_for_dead_does_not_believe_it(url: str) -> None:
     async def scenario(store: Store) -> None:
-        await store.add(response("r"))
-        poke(url, "DELETE FROM servers")
+        await add_response(store, make_response("r"))
+        execute(url, "DELETE FROM servers")
         assert await store.sweep() == SweepCounts()
-        assert await store.update("ann", "r", "completed", b"2")
+        assert await update_response(store, "ann", "r", "completed", b"2")
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_a_file_from_before_a_reboot_has_no_living_server(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
 
     async def scenario(mine: Store, other: Store) -> None:
-        await other.add(response("r"))
-        poke(url, "UPDATE servers SET place = 'then' WHERE id = (SELECT server FROM responses)")
+        await add_response(other, make_response("r"))
+        execute(url, "UPDATE servers SET place = 'then' WHERE id = (SELECT server FROM responses)")
         assert await mine.sweep() == SweepCounts(failed=1)
 
-    play(url, scenario, stores=2)
+    run_scenario(url, scenario, stores=2)
 
 
 def test_a_body_that_cannot_be_rewritten_still_fails(
@@ -243,10 +243,10 @@ def test_a_body_that_cannot_be_rewritten_still_fails(
 
     async def scenario() -> StoredResponse | None:
         store = await Store.open(url, failed=broken)
-        await store.add(response("r", body=b"1"))
+        await add_response(store, make_response("r", body=b"1"))
         await store.aclose()
-        store = await opened(url)
-        found = await store.get("ann", "r")
+        store = await open_store(url)
+        found = await get_response(store, "ann", "r")
         await store.aclose()
         return found
 
@@ -263,17 +263,17 @@ import asyncio, sys
 from dragoman.store.rows import Entry
 from tests.support.stores import opened, response
 async def main(url, who):
-    store = await opened(url)
+    store = await open_store(url)
     print("ready", flush=True)
     sys.stdin.readline()
-    secret = await store.secret("seal")
+    secret = await get_secret(store, "seal")
     won = []
     for turn in range(20):
-        await store.add(response(f"{who}-{turn}"))
-        await store.add_items("ann", "c", [Entry(f"{who}-{turn}", b"")])
-        if await store.finish_turn("ann", f"shared-{turn}", "completed", who.encode()):
+        await add_response(store, make_response(f"{who}-{turn}"))
+        await add_items(store, "ann", "c", [Entry(f"{who}-{turn}", b"")])
+        if await finish_response(store, f"shared-{turn}", "completed", who.encode()):
             won.append(turn)
-        await store.finish_turn("ann", f"{who}-{turn}", "completed", b"end")
+        await finish_response(store, f"{who}-{turn}", "completed", b"end")
     print(secret.hex(), *won, flush=True)
     await store.aclose()
 asyncio.run(main(*sys.argv[1:]))
@@ -290,29 +290,29 @@ def test_processes_share_a_database(url: str) -> None:
             assert process.stdout.readline() == "ready\n"
 
         async def prepare(store: Store) -> list[tuple[str, str]]:
-            await store.add_conversation(StoredConversation(id="c", owner="ann", created=1))
+            await add_conversation(store, StoredConversation(id="c", owner="ann", created=1))
             for turn in range(20):
-                await store.add(response(f"shared-{turn}"))
+                await add_response(store, make_response(f"shared-{turn}"))
             talks = [asyncio.to_thread(process.communicate, "go\n") for process in crowd]
             return await asyncio.gather(*talks)
 
-        told = play(url, prepare)
+        told = run_scenario(url, prepare)
     assert [process.returncode for process in crowd] == [0, 0, 0], told
     lines = [out.split() for out, _ in told]
     assert len({secret for secret, *_ in lines}) == 1
 
     async def scenario(store: Store) -> None:
-        items = await store.items("ann", "c", after=None, limit=100, newest_first=False)
+        items = await store.read(lambda tx: tx.conversations.list_items("ann", "c", after=None, limit=100, newest_first=False))
         expected = {f"{who}-{turn}" for who in people for turn in range(20)}
         assert items is not None
         assert len(items) == 60
         assert {item.id for item in items} == expected
         for name in expected:
-            found = await store.get("ann", name)
+            found = await get_response(store, "ann", name)
             assert found is not None
             assert (found.status, found.body) == ("completed", b"end")
         for turn in range(20):
-            found = await store.get("ann", f"shared-{turn}")
+            found = await get_response(store, "ann", f"shared-{turn}")
             assert found is not None
             assert [found.body] == [
                 who.encode()
@@ -320,7 +320,7 @@ def test_processes_share_a_database(url: str) -> None:
                 if str(turn) in won
             ]
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 # upgrades
@@ -343,29 +343,29 @@ def test_an_old_database_is_brought_up_with_all_it_holds(url: str) -> None:
         "'a', 'ann', 'completed', 10, 11.0, 'old', false, false, false, NULL",
         "'b', 'ann', 'in_progress', 12, NULL, 'old', true, false, false, 'a'",
     ):
-        poke(url, f"INSERT INTO responses ({old}) VALUES ({row})")  # noqa: S608
+        execute(url, f"INSERT INTO responses ({old}) VALUES ({row})")  # noqa: S608
     for name in ("a", "b"):
-        poke(
+        execute(
             url, "INSERT INTO bodies VALUES (:id, :body, :said)", id=name, body=b"12345", said=b"[]"
         )
-        poke(url, "INSERT INTO frames VALUES (:id, 7, :data)", id=name, data=b"seven")
-    poke(url, "INSERT INTO secrets VALUES ('seal', :data)", data=b"kept")
+        execute(url, "INSERT INTO frames VALUES (:id, 7, :data)", id=name, data=b"seven")
+    execute(url, "INSERT INTO secrets VALUES ('seal', :data)", data=b"kept")
 
     async def scenario(store: Store) -> None:
-        chain = await store.history("ann", "b")
+        chain = await get_history(store, "ann", "b")
         assert chain is not None
         assert [(row.id, row.status, row.body, row.conversation) for row in chain] == [
             ("a", "completed", b"12345", None),
             ("b", "failed", b"12345!", None),
         ]
-        assert await store.frames("ann", "a", 0) == [(7, b"seven")]
-        assert await store.secret("seal") == b"kept"
-        sizes = poke(url, "SELECT size FROM responses ORDER BY id")
+        assert await list_frames(store, "ann", "a", 0) == [(7, b"seven")]
+        assert await get_secret(store, "seal") == b"kept"
+        sizes = execute(url, "SELECT size FROM responses ORDER BY id")
         assert [size for (size,) in sizes] == [3 * ROW + 12, 3 * ROW + 13]  # with body and event
         assert await store.sweep() == SweepCounts(expired=1)  # the other one ended just now
 
-    play(url, scenario)
-    assert poke(url, "SELECT version FROM dragoman") == [(migrations.NEWEST,)]
+    run_scenario(url, scenario)
+    assert execute(url, "SELECT version FROM dragoman") == [(migrations.NEWEST,)]
 
 
 def test_old_rows_are_counted_as_new_ones_are(url: str) -> None:
@@ -381,17 +381,17 @@ def test_old_rows_are_counted_as_new_ones_are(url: str) -> None:
         "INSERT INTO completions VALUES ('k', 'ann', 10, 3, :blob, :blob)",  # was changed
         "INSERT INTO memories VALUES ('ann', 'key', 'm', 10.0, 3, :blob)",
     ):
-        poke(url, statement, **({"blob": b"123"} if ":blob" in statement else {}))
+        execute(url, statement, **({"blob": b"123"} if ":blob" in statement else {}))
 
     async def scenario(store: Store) -> None:
-        await store.add_items("ann", "c", [StoredItem("j", b"1234")])
+        await add_items(store, "ann", "c", [StoredItem("j", b"1234")])
         tables = ("responses", "conversations", "completions", "memories")
-        sizes = [poke(url, f"SELECT size FROM {table}")[0][0] for table in tables]  # noqa: S608
+        sizes = [execute(url, f"SELECT size FROM {table}")[0][0] for table in tables]  # noqa: S608
         assert sizes == [4 * ROW + 9, 3 * ROW + 10, ROW + 6, ROW + 3]
-        assert [row.source for row in await store.recall("ann", ["key"])] == [None]
+        assert [row.source for row in await get_turns(store, "ann", ["key"])] == [None]
         assert (await store.sweep()).expired == 3  # by the age that they had
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_the_steps_make_the_tables_that_queries_use(url: str) -> None:
@@ -413,20 +413,20 @@ def test_the_steps_make_the_tables_that_queries_use(url: str) -> None:
 
 def test_a_newer_database_is_refused(url: str) -> None:
     at_version(url, migrations.NEWEST)
-    poke(url, "UPDATE dragoman SET version = 99")
+    execute(url, "UPDATE dragoman SET version = 99")
     with pytest.raises(StoreError, match="version 99"):
-        asyncio.run(opened(url))
-    assert poke(url, "SELECT version FROM dragoman") == [(99,)]
+        asyncio.run(open_store(url))
+    assert execute(url, "SELECT version FROM dragoman") == [(99,)]
 
 
 def test_a_step_that_fails_leaves_the_database_as_it_was(url: str) -> None:
     at_version(url, 1)
-    poke(url, "CREATE TABLE memories (mine INTEGER)")  # in the way of step 2
+    execute(url, "CREATE TABLE memories (mine INTEGER)")  # in the way of step 2
     with pytest.raises(StoreError, match="cannot be opened"):
-        asyncio.run(opened(url))
-    assert poke(url, "SELECT version FROM dragoman") == [(1,)]
-    poke(url, "DROP TABLE memories")
-    play(url, lambda store: store.add(response("r")))
+        asyncio.run(open_store(url))
+    assert execute(url, "SELECT version FROM dragoman") == [(1,)]
+    execute(url, "DROP TABLE memories")
+    run_scenario(url, lambda store: add_response(store, make_response("r")))
 
 
 # what goes wrong
@@ -445,28 +445,28 @@ BAD = {
 @pytest.mark.parametrize("bad", BAD)
 def test_an_address_that_does_not_work_is_explained(bad: str) -> None:
     with pytest.raises(StoreError, match=BAD[bad]) as caught:
-        asyncio.run(opened(bad))
+        asyncio.run(open_store(bad))
     assert "hunter2" not in str(caught.value)
 
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StoreError, match=r"install dragoman\[postgres\]"):
-        asyncio.run(opened("postgresql://host/name"))
+        asyncio.run(open_store("postgresql://host/name"))
 
 
 def test_the_file_is_its_users_alone(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "store.db"
 
     async def scenario(store: Store) -> None:
-        await store.add(response("r"))
+        await add_response(store, make_response("r"))
         modes = {found.name: found.stat().st_mode & 0o777 for found in path.parent.iterdir()}
         assert modes == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
         assert [parent.stat().st_mode & 0o777 for parent in path.parents[:2]] == [0o700, 0o700]
 
     old = os.umask(0o022)
     try:
-        play(f"sqlite:///{path}", scenario)
+        run_scenario(f"sqlite:///{path}", scenario)
     finally:
         os.umask(old)
 
@@ -476,9 +476,9 @@ def test_a_locked_file_is_waited_for_without_blocking_the_loop(tmp_path: Path) -
     holder = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
 
     async def scenario(store: Store) -> None:
-        await store.add(response("r"))
+        await add_response(store, make_response("r"))
         holder.execute("BEGIN IMMEDIATE")
-        writing = asyncio.ensure_future(store.update("ann", "r", "completed", b""))
+        writing = asyncio.ensure_future(update_response(store, "ann", "r", "completed", b""))
         turns = 0
         while not writing.done():
             await asyncio.sleep(0.001)
@@ -488,11 +488,11 @@ def test_a_locked_file_is_waited_for_without_blocking_the_loop(tmp_path: Path) -
         assert turns > 20
         assert str(tmp_path) not in caught.value.message
         assert "SQL" not in caught.value.message
-        assert await store.get("ann", "r") == response("r")  # reading goes on
+        assert await get_response(store, "ann", "r") == make_response("r")  # reading goes on
         holder.execute("COMMIT")
-        assert await store.update("ann", "r", "completed", b"")
+        assert await update_response(store, "ann", "r", "completed", b"")
 
-    play(url, scenario)
+    run_scenario(url, scenario)
     holder.close()
 
 
@@ -502,17 +502,17 @@ from dragoman.errors import Unavailable
 from tests.support.stores import opened, response
 async def main(url):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    store = await opened(url)
-    await store.add(response("kept"))
+    store = await open_store(url)
+    await add_response(store, make_response("kept"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
     try:
         for turn in range(100):
-            await store.add(response(f"r{turn}", body=b"x" * 100_000))
+            await add_response(store, make_response(f"r{turn}", body=b"x" * 100_000))
     except Unavailable as error:
         print(error.message)
-    print(turn, (await store.get("ann", "kept")) is not None, flush=True)
+    print(turn, (await get_response(store, "ann", "kept")) is not None, flush=True)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    await store.add(response("after"))
+    await add_response(store, make_response("after"))
     await store.aclose()
 asyncio.run(main(sys.argv[1]))
 """
@@ -531,21 +531,21 @@ def test_a_full_disk_is_said_and_survived(tmp_path: Path) -> None:
 
     async def scenario(store: Store) -> None:
         for name in ("kept", "after", *(f"r{turn}" for turn in range(int(count)))):
-            assert await store.get("ann", name) is not None
-        assert await store.get("ann", f"r{count}") is None
+            assert await get_response(store, "ann", name) is not None
+        assert await get_response(store, "ann", f"r{count}") is None
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_deleted_rows_give_their_room_back(tmp_path: Path) -> None:
     async def scenario(store: Store) -> None:
         for place in range(20):
-            await store.add(response(f"r{place}", body=b"x" * 100_000, status="completed"))
+            await add_response(store, make_response(f"r{place}", body=b"x" * 100_000, status="completed"))
         for place in range(20):
-            await store.delete("ann", f"r{place}")
+            await delete_response(store, "ann", f"r{place}")
         await store.sweep()
 
-    play(f"sqlite:///{tmp_path}/store.db", scenario)
+    run_scenario(f"sqlite:///{tmp_path}/store.db", scenario)
     assert (tmp_path / "store.db").stat().st_size < 500_000
 
 
@@ -553,31 +553,31 @@ def test_who_waits_together_fails_alone(url: str) -> None:
     """Writes that wait for the database go to disk together; one that is wrong spoils no other."""
 
     async def scenario(store: Store) -> None:
-        await store.add(response("r5"))
-        adding = [store.add(response(f"r{place}")) for place in range(200)]
+        await add_response(store, make_response("r5"))
+        adding = [add_response(store, make_response(f"r{place}")) for place in range(200)]
         done = await asyncio.gather(*adding, return_exceptions=True)
         assert [place for place, error in enumerate(done) if error] == [5]
         assert isinstance(done[5], StoreError)
         for place in range(200):
-            assert await store.get("ann", f"r{place}") is not None
+            assert await get_response(store, "ann", f"r{place}") is not None
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_bytes(b"something else" * 100)
     with pytest.raises(StoreError, match="not a database"):
-        asyncio.run(opened(f"sqlite:///{tmp_path}/store.db"))
+        asyncio.run(open_store(f"sqlite:///{tmp_path}/store.db"))
     assert (tmp_path / "store.db").read_bytes() == b"something else" * 100
 
 
 def test_a_closed_store_says_so(url: str) -> None:
     async def scenario() -> None:
-        store = await opened(url)
+        store = await open_store(url)
         await store.aclose()
         await store.aclose()
         with pytest.raises(Unavailable):
-            await store.get("ann", "r")
+            await get_response(store, "ann", "r")
 
     asyncio.run(scenario())
 
@@ -585,14 +585,14 @@ def test_a_closed_store_says_so(url: str) -> None:
 def test_who_stops_waiting_leaves_nothing_half(url: str) -> None:
     async def scenario(store: Store) -> None:
         for place in range(30):
-            adding = asyncio.ensure_future(store.add(response(f"r{place}")))
+            adding = asyncio.ensure_future(add_response(store, make_response(f"r{place}")))
             await asyncio.sleep(0)
             adding.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await adding
 
-    play(url, scenario)
-    begun = poke(url, "SELECT status, body FROM responses LEFT JOIN bodies ON response = id")
+    run_scenario(url, scenario)
+    begun = execute(url, "SELECT status, body FROM responses LEFT JOIN bodies ON response = id")
     assert {(status, bytes(body)) for status, body in begun} <= {("failed", b'{"id":1}!')}
 
 
@@ -607,13 +607,13 @@ def test_a_database_that_comes_back_is_used_again() -> None:
     with postgres.cluster() as server:
 
         async def scenario(store: Store) -> None:
-            await store.add(response("r"))
+            await add_response(store, make_response("r"))
             server.stop()
             for _ in range(3):
                 with pytest.raises(Unavailable) as caught:
-                    await store.get("ann", "r")
+                    await get_response(store, "ann", "r")
                 assert "dragoman-pg" not in caught.value.message
             server.start()
-            assert await store.get("ann", "r") == response("r")
+            assert await get_response(store, "ann", "r") == make_response("r")
 
-        play(server.url, scenario)
+        run_scenario(server.url, scenario)

@@ -35,7 +35,7 @@ ODD = ["", "%", "%0000", "a\0b", "\ud800", "ünï 🦜", "x" * 512, "'; DROP TAB
 
 @pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with address(request.param, tmp_path) as made:
+    with create_database(request.param, tmp_path) as made:
         yield made
 
 
@@ -49,7 +49,7 @@ def entries(*names: str) -> list[StoredItem]:
 
 async def names(store: Store, conversation: str = "c", **page: Any) -> list[str] | None:
     asked = {"after": None, "limit": 1000, "newest_first": False} | page
-    found = await store.items("ann", conversation, **asked)
+    found = await store.read(lambda tx: tx.conversations.list_items("ann", conversation, **asked))
     return None if found is None else [entry.id for entry in found]
 
 
@@ -94,11 +94,11 @@ OTHERS |= {"remember", "add_completion"}
 
 
 async def furnish(store: Store) -> None:
-    await store.add(response("r", conversation="c"), [StoredItem("i0", b"0", is_output=True)])
-    await store.append("r", [(0, b"zero")])
-    await store.add_conversation(talk("c"), entries("i"))
-    await store.remember("ann", [StoredTurn("k", "m", b"said")])
-    await store.add_completion(StoredCompletion(id="chat", owner="ann", created=NOW, body=b"{}"))
+    await add_response(store, make_response("r", conversation="c"), [StoredItem("i0", b"0", is_output=True)])
+    await append_frames(store, "r", [(0, b"zero")])
+    await add_conversation(store, talk("c"), entries("i"))
+    await put_turns(store, "ann", [StoredTurn("k", "m", b"said")])
+    await add_completion(store, StoredCompletion(id="chat", owner="ann", created=NOW, body=b"{}"))
 
 
 def test_every_method_is_tried_with_a_stranger() -> None:
@@ -116,12 +116,12 @@ def test_what_belongs_to_another_is_not_there(url: str, method: str) -> None:
 
     async def state(store: Store) -> list[Any]:
         return [
-            await store.get("ann", "r"),
-            await store.frames("ann", "r", -1),
-            await store.get_conversation("ann", "c"),
-            await store.items("ann", "c", after=None, limit=9, newest_first=False),
-            await store.recall("ann", ["k"]),
-            await store.cancels(["r"]),
+            await get_response(store, "ann", "r"),
+            await list_frames(store, "ann", "r", -1),
+            await store.read(lambda tx: tx.conversations.get("ann", "c")),
+            await store.read(lambda tx: tx.conversations.list_items("ann", "c", after=None, limit=9, newest_first=False)),
+            await get_turns(store, "ann", ["k"]),
+            await store.read(lambda tx: tx.responses.list_cancel_requests(["r"])),
         ]
 
     async def scenario(store: Store) -> None:
@@ -132,17 +132,17 @@ def test_what_belongs_to_another_is_not_there(url: str, method: str) -> None:
         assert await state(store) == before
         assert await ask(store, "ann") != nothing
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_owners_may_remember_under_the_same_key(url: str) -> None:
     async def scenario(store: Store) -> None:
         for who in ("ann", "bob", ""):
-            await store.remember(who, [StoredTurn("k", "m", who.encode())])
+            await put_turns(store, who, [StoredTurn("k", "m", who.encode())])
         for who in ("ann", "bob", ""):
-            assert await store.recall(who, ["k"]) == [StoredTurn("k", "m", who.encode())]
+            assert await get_turns(store, who, ["k"]) == [StoredTurn("k", "m", who.encode())]
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 # responses
@@ -164,56 +164,56 @@ def test_a_response_comes_out_as_it_went_in(tmp_path: Path, odd: str, state: Sta
     )
 
     async def scenario(store: Store) -> None:
-        await store.add(row)
-        assert await store.get(odd, odd) == row
+        await add_response(store, row)
+        assert await get_response(store, odd, odd) == row
 
-    play("sqlite://", scenario)
+    run_scenario("sqlite://", scenario)
 
 
 def test_odd_names_are_kept_apart(url: str) -> None:
     async def scenario(store: Store) -> None:
         for name in ODD:
-            await store.add(response(name, owner=name, body=name.encode("utf-8", "surrogatepass")))
-            await store.remember(name, [StoredTurn(name, name, b"1")])
+            await add_response(store, make_response(name, owner=name, body=name.encode("utf-8", "surrogatepass")))
+            await put_turns(store, name, [StoredTurn(name, name, b"1")])
         for name in ODD:
-            found = await store.get(name, name)
+            found = await get_response(store, name, name)
             assert found is not None
             assert found.body == name.encode("utf-8", "surrogatepass")
-            assert await store.recall(name, ODD) == [StoredTurn(name, name, b"1")]
+            assert await get_turns(store, name, ODD) == [StoredTurn(name, name, b"1")]
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_an_id_is_given_once(url: str) -> None:
     async def scenario(store: Store) -> None:
-        await store.add(response("r"))
+        await add_response(store, make_response("r"))
         for who in ("ann", "bob"):
             with pytest.raises(StoreError):
-                await store.add(response("r", owner=who, body=b"other"))
-        assert await store.get("ann", "r") == response("r")
+                await add_response(store, make_response("r", owner=who, body=b"other"))
+        assert await get_response(store, "ann", "r") == make_response("r")
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_an_end_is_the_end(url: str, end: Status) -> None:
     async def scenario(store: Store) -> None:
-        await store.add(response("r", status="queued"))
-        assert await store.update("ann", "r", "in_progress", b"1")
-        assert await store.append("r", [(0, b"first")])
-        assert await store.finish_turn("ann", "r", end, b"2", frames=[(1, b"last")])
+        await add_response(store, make_response("r", status="queued"))
+        assert await update_response(store, "ann", "r", "in_progress", b"1")
+        assert await append_frames(store, "r", [(0, b"first")])
+        assert await finish_response(store, "r", end, b"2", frames=[(1, b"last")])
         for state in STATES:
-            assert not await store.update("ann", "r", state, b"3")
-            assert not await store.finish_turn("ann", "r", state, b"3", frames=[(2, b"more")])
-        assert not await store.append("r", [(2, b"more")])
-        assert not await store.ask_cancel("ann", "r")
+            assert not await update_response(store, "ann", "r", state, b"3")
+            assert not await finish_response(store, "r", state, b"3", frames=[(2, b"more")])
+        assert not await append_frames(store, "r", [(2, b"more")])
+        assert not await store.write(lambda tx: tx.responses.request_cancel("ann", "r"))
         await store.sweep()
-        found = await store.get("ann", "r")
+        found = await get_response(store, "ann", "r")
         assert found is not None
         assert (found.status, found.body) == (end, b"2")
-        assert await store.frames("ann", "r", -1) == [(0, b"first"), (1, b"last")]
+        assert await list_frames(store, "ann", "r", -1) == [(0, b"first"), (1, b"last")]
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_of_many_ends_one_wins(url: str) -> None:
@@ -221,56 +221,55 @@ def test_of_many_ends_one_wins(url: str) -> None:
 
     async def scenario(*stores: Store) -> None:
         for turn in range(5):
-            await stores[0].add(response(f"r{turn}"))
+            await add_response(stores[0], make_response(f"r{turn}"))
             tries = [(store, end) for store in stores for end in ENDS]
             won = await asyncio.gather(
                 *(
-                    store.finish_turn(
-                        "ann", f"r{turn}", end, b"%d" % place, frames=[(place, b"end")]
+                    finish_response(store, f"r{turn}", end, b"%d" % place, frames=[(place, b"end")]
                     )
                     for place, (store, end) in enumerate(tries)
                 )
             )
             assert sum(won) == 1
             place = won.index(True)
-            found = await stores[1].get("ann", f"r{turn}")
+            found = await get_response(stores[1], "ann", f"r{turn}")
             assert found is not None
             assert (found.status, found.body) == (tries[place][1], b"%d" % place)
-            assert await stores[1].frames("ann", f"r{turn}", -1) == [(place, b"end")]
+            assert await list_frames(stores[1], "ann", f"r{turn}", -1) == [(place, b"end")]
 
-    play(url, scenario, stores=2)
+    run_scenario(url, scenario, stores=2)
 
 
 def test_deleting_takes_the_events_along(url: str) -> None:
     async def scenario(store: Store) -> None:
-        await store.add(response("r"))
-        await store.append("r", [(0, b"a")])
-        assert await store.delete("ann", "r")
-        assert not await store.delete("ann", "r")
-        assert not await store.append("r", [(1, b"b")])
-        assert not await store.update("ann", "r", "completed", b"")
-        assert await store.get("ann", "r") is None
-        await store.add(response("r"))
-        assert await store.frames("ann", "r", -1) == []
+        await add_response(store, make_response("r"))
+        await append_frames(store, "r", [(0, b"a")])
+        assert await delete_response(store, "ann", "r")
+        assert not await delete_response(store, "ann", "r")
+        assert not await append_frames(store, "r", [(1, b"b")])
+        assert not await update_response(store, "ann", "r", "completed", b"")
+        assert await get_response(store, "ann", "r") is None
+        await add_response(store, make_response("r"))
+        assert await list_frames(store, "ann", "r", -1) == []
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_events_are_kept_once_and_read_in_order(url: str) -> None:
     async def scenario(store: Store) -> None:
-        await store.add(response("r"))
-        await store.add(response("other"))
-        await store.append("other", [(1, b"other")])
-        await store.append("r", [(3, b"3"), (1, b"1")])
-        await store.append("r", [(1, b"again"), (2, b"2"), (2, b"twice")])
-        await store.append("r", [])
+        await add_response(store, make_response("r"))
+        await add_response(store, make_response("other"))
+        await append_frames(store, "other", [(1, b"other")])
+        await append_frames(store, "r", [(3, b"3"), (1, b"1")])
+        await append_frames(store, "r", [(1, b"again"), (2, b"2"), (2, b"twice")])
+        await append_frames(store, "r", [])
         frames = [(1, b"1"), (2, b"2"), (3, b"3")]
         for after in range(-1, 5):
             expected = [frame for frame in frames if frame[0] > after]
-            assert await store.frames("ann", "r", after) == expected
-            assert await store.frames("ann", "r", after, limit=1) == expected[:1]
+            assert await list_frames(store, "ann", "r", after) == expected
+            assert await list_frames(store, "ann", "r", after, limit=1) == expected[:1]
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 CHAINS: dict[str, tuple[dict[str, str | None], list[str] | None]] = {
@@ -290,7 +289,7 @@ async def link(store: Store, links: dict[str, str | None]) -> None:
     """Responses, each with the one that it follows."""
     for name, previous in links.items():
         owner = "bob" if name == "other's" else "ann"
-        await store.add(response(name, owner=owner, previous=previous))
+        await add_response(store, make_response(name, owner=owner, previous=previous))
 
 
 @pytest.mark.parametrize("case", CHAINS)
@@ -300,10 +299,10 @@ def test_history_is_the_whole_chain_or_nothing(url: str, case: str) -> None:
     async def scenario(store: Store) -> None:
         await link(store, links)
         last = "nowhere" if case == "no such response" else list(links)[-1]
-        found = await store.history("ann", last)
+        found = await get_history(store, "ann", last)
         assert (None if found is None else [row.id for row in found]) == expected
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 @pytest.mark.parametrize("case", BROKEN)
@@ -313,36 +312,36 @@ def test_a_chain_that_lost_a_link_is_no_missing_response(url: str, case: str) ->
     async def scenario(store: Store) -> None:
         await link(store, links)
         with pytest.raises(BadRequest, match=why) as caught:
-            await store.history("ann", "c")
+            await get_history(store, "ann", "c")
         assert caught.value.param == "previous_response_id"
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_a_long_history_comes_in_order(url: str) -> None:
     async def scenario(store: Store) -> None:
         for turn in range(60):
             previous = f"r{turn - 1}" if turn else None
-            await store.add(response(f"r{turn}", previous=previous, input=b"%d" % turn))
-        found = await store.history("ann", "r59")
+            await add_response(store, make_response(f"r{turn}", previous=previous, input=b"%d" % turn))
+        found = await get_history(store, "ann", "r59")
         assert found is not None
         assert [row.input for row in found] == [b"%d" % turn for turn in range(60)]
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_another_process_can_ask_for_an_end(url: str) -> None:
     async def scenario(mine: Store, other: Store) -> None:
         for name in ("r", "s"):
-            await mine.add(response(name))
-        assert await mine.cancels(["r", "s"]) == set()
-        assert await other.ask_cancel("ann", "r")
-        assert await mine.cancels(["s"]) == set()
-        assert await mine.cancels([*map(str, range(2000)), "s", "r"]) == {"r"}
-        assert await mine.cancels([]) == set()
-        assert not await other.ask_cancel("ann", "nowhere")
+            await add_response(mine, make_response(name))
+        assert await mine.read(lambda tx: tx.responses.list_cancel_requests(["r", "s"])) == set()
+        assert await other.write(lambda tx: tx.responses.request_cancel("ann", "r"))
+        assert await mine.read(lambda tx: tx.responses.list_cancel_requests(["s"])) == set()
+        assert await mine.read(lambda tx: tx.responses.list_cancel_requests([*map(str, range(2000)), "s", "r"])) == {"r"}
+        assert await mine.read(lambda tx: tx.responses.list_cancel_requests([])) == set()
+        assert not await other.write(lambda tx: tx.responses.request_cancel("ann", "nowhere"))
 
-    play(url, scenario, stores=2)
+    run_scenario(url, scenario, stores=2)
 
 
 # conversations
@@ -351,8 +350,8 @@ def test_another_process_can_ask_for_an_end(url: str) -> None:
 def test_pages_of_items(url: str) -> None:
     async def scenario(store: Store) -> None:
         every = [f"i{place}" for place in range(7)]
-        await store.add_conversation(talk("c"), entries(*every[:3]))
-        assert await store.add_items("ann", "c", entries(*every[3:]))
+        await add_conversation(store, talk("c"), entries(*every[:3]))
+        assert await add_items(store, "ann", "c", entries(*every[3:]))
         for newest in (False, True):
             order = every[::-1] if newest else every
             for limit in (1, 3, 100):
@@ -368,51 +367,51 @@ def test_pages_of_items(url: str) -> None:
         assert caught.value.param == "after"
         assert await names(store, "nowhere") is None
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_an_item_is_kept_once_and_can_go(url: str) -> None:
     async def scenario(store: Store) -> None:
-        await store.add_conversation(talk("c"), [*entries("a", "b"), StoredItem("a", b"again")])
-        assert await store.add_items("ann", "c", [StoredItem("a", b"later"), *entries("d")])
+        await add_conversation(store, talk("c"), [*entries("a", "b"), StoredItem("a", b"again")])
+        assert await add_items(store, "ann", "c", [StoredItem("a", b"later"), *entries("d")])
         assert await names(store) == ["a", "b", "d"]
-        assert await store.item("ann", "c", "a") == StoredItem("a", b"a")
-        assert await store.delete_item("ann", "c", "d")
-        assert not await store.delete_item("ann", "c", "d")
-        assert await store.item("ann", "c", "d") is None
-        await store.add_items("ann", "c", entries("e"))
+        assert await store.read(lambda tx: tx.conversations.get_item("ann", "c", "a")) == StoredItem("a", b"a")
+        assert await store.write(lambda tx: tx.conversations.delete_item("ann", "c", "d"))
+        assert not await store.write(lambda tx: tx.conversations.delete_item("ann", "c", "d"))
+        assert await store.read(lambda tx: tx.conversations.get_item("ann", "c", "d")) is None
+        await add_items(store, "ann", "c", entries("e"))
         assert await names(store) == ["a", "b", "e"]
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_a_conversation_changes_and_goes(url: str) -> None:
     async def scenario(store: Store) -> None:
-        await store.add_conversation(talk("c", metadata=b'{"a":1}'), entries("a"))
-        assert await store.get_conversation("ann", "c") == talk("c", metadata=b'{"a":1}')
+        await add_conversation(store, talk("c", metadata=b'{"a":1}'), entries("a"))
+        assert await store.read(lambda tx: tx.conversations.get("ann", "c")) == talk("c", metadata=b'{"a":1}')
         changed = talk("c", metadata=b'{"b":2}')
-        assert await store.update_conversation("ann", "c", b'{"b":2}') == changed
-        assert await store.get_conversation("ann", "c") == changed
+        assert await store.write(lambda tx: tx.conversations.update("ann", "c", b'{"b":2}')) == changed
+        assert await store.read(lambda tx: tx.conversations.get("ann", "c")) == changed
         with pytest.raises(StoreError):
-            await store.add_conversation(talk("c"), entries("b"))
-        assert await store.delete_conversation("ann", "c")
-        assert await store.get_conversation("ann", "c") is None
+            await add_conversation(store, talk("c"), entries("b"))
+        assert await store.write(lambda tx: tx.delete_conversation("ann", "c"))
+        assert await store.read(lambda tx: tx.conversations.get("ann", "c")) is None
         assert await names(store) is None
-        assert not await store.add_items("ann", "c", entries("b"))
-        await store.add_conversation(talk("c"))
+        assert not await add_items(store, "ann", "c", entries("b"))
+        await add_conversation(store, talk("c"))
         assert await names(store) == []
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_items_of_two_writers_do_not_collide(url: str) -> None:
     async def scenario(*stores: Store) -> None:
-        await stores[0].add_conversation(talk("c"))
+        await add_conversation(stores[0], talk("c"))
         pairs = [
             (store, f"{place}-{turn}") for turn in range(8) for place, store in enumerate(stores)
         ]
         done = await asyncio.gather(
-            *(store.add_items("ann", "c", entries(name, name + "+")) for store, name in pairs)
+            *(add_items(store, "ann", "c", entries(name, name + "+")) for store, name in pairs)
         )
         assert all(done)
         found = await names(stores[0])
@@ -422,26 +421,26 @@ def test_items_of_two_writers_do_not_collide(url: str) -> None:
             second == first + "+" for first, second in zip(found[::2], found[1::2], strict=True)
         )
 
-    play(url, scenario, stores=2)
+    run_scenario(url, scenario, stores=2)
 
 
 def test_a_turn_ends_with_its_items_or_not_at_all(url: str) -> None:
     async def scenario(store: Store) -> None:
-        await store.add_conversation(talk("c"))
-        await store.add(response("r", conversation="c"))
-        assert await store.finish_turn("ann", "r", "completed", b"1", entries("a", "b"))
-        assert not await store.finish_turn("ann", "r", "completed", b"2", entries("x"))
+        await add_conversation(store, talk("c"))
+        await add_response(store, make_response("r", conversation="c"))
+        assert await finish_response(store, "r", "completed", b"1", entries("a", "b"))
+        assert not await finish_response(store, "r", "completed", b"2", entries("x"))
         assert await names(store) == ["a", "b"]
-        await store.add(response("alone"))
-        assert await store.finish_turn("ann", "alone", "completed", b"1", entries("x"))
-        await store.add(response("late", conversation="c"))
-        await store.delete_conversation("ann", "c")
-        assert await store.finish_turn("ann", "late", "completed", b"1", entries("y"))
-        found = await store.get("ann", "late")
+        await add_response(store, make_response("alone"))
+        assert await finish_response(store, "alone", "completed", b"1", entries("x"))
+        await add_response(store, make_response("late", conversation="c"))
+        await store.write(lambda tx: tx.delete_conversation("ann", "c"))
+        assert await finish_response(store, "late", "completed", b"1", entries("y"))
+        found = await get_response(store, "ann", "late")
         assert found is not None
         assert found.status == "completed"
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 # small things
@@ -449,27 +448,27 @@ def test_a_turn_ends_with_its_items_or_not_at_all(url: str) -> None:
 
 def test_a_secret_is_made_once(url: str) -> None:
     async def scenario(*stores: Store) -> set[bytes]:
-        asked = [store.secret("seal") for store in stores for _ in range(5)]
+        asked = [get_secret(store, "seal") for store in stores for _ in range(5)]
         found = set(await asyncio.gather(*asked))
         assert [len(secret) for secret in found] == [32]
-        assert len(await stores[0].secret("other", 8)) == 8
+        assert len(await get_secret(stores[0], "other", 8)) == 8
         return found
 
-    assert play(url, scenario, stores=3) == play(url, scenario, stores=1)
+    assert run_scenario(url, scenario, stores=3) == run_scenario(url, scenario, stores=1)
 
 
 def test_the_newest_memory_of_a_key_stays(url: str) -> None:
     async def scenario(store: Store) -> None:
-        await store.remember("ann", [])
-        await store.remember("ann", [StoredTurn("k", "m", b"1"), StoredTurn("l", "m", b"1")])
-        await store.remember("ann", [StoredTurn("k", "n", b"2"), StoredTurn("k", "o", b"3")])
+        await put_turns(store, "ann", [])
+        await put_turns(store, "ann", [StoredTurn("k", "m", b"1"), StoredTurn("l", "m", b"1")])
+        await put_turns(store, "ann", [StoredTurn("k", "n", b"2"), StoredTurn("k", "o", b"3")])
         k, other = StoredTurn("k", "o", b"3"), StoredTurn("l", "m", b"1")
-        assert await store.recall("ann", ["k", "l"]) == [k, other]
-        assert await store.recall("ann", ["l", "x", "k", "l"]) == [other, k]
-        assert await store.recall("ann", [*map(str, range(2000)), "k"]) == [k]
-        assert await store.recall("ann", []) == []
+        assert await get_turns(store, "ann", ["k", "l"]) == [k, other]
+        assert await get_turns(store, "ann", ["l", "x", "k", "l"]) == [other, k]
+        assert await get_turns(store, "ann", [*map(str, range(2000)), "k"]) == [k]
+        assert await get_turns(store, "ann", []) == []
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 # limits
@@ -482,111 +481,111 @@ def test_what_is_too_large_is_refused(url: str) -> None:
     async def scenario(store: Store) -> None:
         await furnish(store)
         for refused in (
-            store.add(response("s", body=b"x" * 51, input=b"x" * 50)),
-            store.update("ann", "r", "completed", body),
-            store.finish_turn("ann", "r", "completed", body),
-            store.finish_turn("ann", "r", "completed", b"", item),
-            store.finish_turn("ann", "r", "completed", b"", frames=frame),
-            store.append("r", frame),
-            store.add_conversation(talk("d", metadata=big)),
-            store.add_conversation(talk("d"), item),
-            store.update_conversation("ann", "c", big),
-            store.add_items("ann", "c", item),
-            store.remember("ann", [StoredTurn("k", "m", big)]),
-            store.add(response("n" * 513)),
-            store.add_items("ann", "c", [StoredItem("n" * 513, b"")]),
+            add_response(store, make_response("s", body=b"x" * 51, input=b"x" * 50)),
+            update_response(store, "ann", "r", "completed", body),
+            finish_response(store, "r", "completed", body),
+            finish_response(store, "r", "completed", b"", item),
+            finish_response(store, "r", "completed", b"", frames=frame),
+            append_frames(store, "r", frame),
+            add_conversation(store, talk("d", metadata=big)),
+            add_conversation(store, talk("d"), item),
+            store.write(lambda tx: tx.conversations.update("ann", "c", big)),
+            add_items(store, "ann", "c", item),
+            put_turns(store, "ann", [StoredTurn("k", "m", big)]),
+            add_response(store, make_response("n" * 513)),
+            add_items(store, "ann", "c", [StoredItem("n" * 513, b"")]),
         ):
             with pytest.raises(TooLarge):
                 await refused
-        found = await store.get("ann", "r")
+        found = await get_response(store, "ann", "r")
         assert found is not None
         assert found.status == "in_progress"
-        assert await store.get("ann", "s") is None
-        await store.add(response("s", body=b"x" * 50, input=b"x" * 50))
+        assert await get_response(store, "ann", "s") is None
+        await add_response(store, make_response("s", body=b"x" * 50, input=b"x" * 50))
 
-    play(url, scenario, StoreLimits(row=100))
+    run_scenario(url, scenario, StoreLimits(row=100))
 
 
 def test_what_is_old_goes(url: str) -> None:
     old, now = int(time.time()) - 1000, int(time.time())
 
     async def scenario(store: Store) -> None:
-        await store.add(response("old", created=old, status="completed"))
-        await store.append("old", [(0, b"")])
-        await store.add(response("runs", created=old))
-        await store.add(response("new", created=now, status="completed"))
-        await store.add_completion(
+        await add_response(store, make_response("old", created=old, status="completed"))
+        await append_frames(store, "old", [(0, b"")])
+        await add_response(store, make_response("runs", created=old))
+        await add_response(store, make_response("new", created=now, status="completed"))
+        await add_completion(store, 
             StoredCompletion(id="kept", owner="ann", created=old, body=b"{}")
         )
         for who in ("old", "new"):
-            await store.add_conversation(talk(who), entries("a"))
-            await store.remember("ann", [StoredTurn(who, "m", b"1")])
+            await add_conversation(store, talk(who), entries("a"))
+            await put_turns(store, "ann", [StoredTurn(who, "m", b"1")])
         for table in ("responses", "conversations", "memories"):
             where = "key" if table == "memories" else "id"
-            poke(url, f"UPDATE {table} SET touched = {old} WHERE {where} <> 'new'")  # noqa: S608
+            execute(url, f"UPDATE {table} SET touched = {old} WHERE {where} <> 'new'")  # noqa: S608
         assert await store.sweep() == SweepCounts(expired=4)
         assert await store.sweep() == SweepCounts()
-        rows = {name: await store.get("ann", name) for name in ("old", "runs", "new")}
+        rows = {name: await get_response(store, "ann", name) for name in ("old", "runs", "new")}
         assert [name for name, row in rows.items() if row] == ["runs", "new"]
         assert [await names(store, name) for name in ("old", "new")] == [None, ["a"]]
-        assert await store.recall("ann", ["old", "new"]) == [StoredTurn("new", "m", b"1")]
+        assert await get_turns(store, "ann", ["old", "new"]) == [StoredTurn("new", "m", b"1")]
 
-    play(url, scenario, StoreLimits(ttl=500))
+    run_scenario(url, scenario, StoreLimits(ttl=500))
 
 
 def test_what_is_too_much_goes_oldest_first(url: str) -> None:
     async def scenario(store: Store) -> None:
         now = int(time.time())
-        await store.add(response("runs", created=now - 5000, body=b"x" * 300))
+        await add_response(store, make_response("runs", created=now - 5000, body=b"x" * 300))
         for age in range(10, 0, -1):
-            row = response(f"r{age}", created=now - age * 100, body=b"x" * 100, input=b"")
-            await store.add(row)
-            await store.append(row.id, [(0, b"y" * 100)])
-            await store.finish_turn("ann", row.id, "completed", row.body, frames=[(1, b"z" * 100)])
-        await store.add_conversation(talk("c"), entries("a" * 98))
-        await store.remember("ann", [StoredTurn("k", "m", b"x" * 100)])
-        poke(url, f"UPDATE conversations SET touched = {now - 550}")  # noqa: S608
-        poke(url, f"UPDATE memories SET touched = {now - 850}")  # noqa: S608
-        poke(url, "UPDATE responses SET touched = created")
+            row = make_response(f"r{age}", created=now - age * 100, body=b"x" * 100, input=b"")
+            await add_response(store, row)
+            await append_frames(store, row.id, [(0, b"y" * 100)])
+            await finish_response(store, row.id, "completed", row.body, frames=[(1, b"z" * 100)])
+        await add_conversation(store, talk("c"), entries("a" * 98))
+        await put_turns(store, "ann", [StoredTurn("k", "m", b"x" * 100)])
+        execute(url, f"UPDATE conversations SET touched = {now - 550}")  # noqa: S608
+        execute(url, f"UPDATE memories SET touched = {now - 850}")  # noqa: S608
+        execute(url, "UPDATE responses SET touched = created")
         # 302 run, 3000 in responses, 100 in a conversation, 100 in a memory; and their 45 rows
         assert await store.sweep() == SweepCounts()
-        strict = await opened(url, StoreLimits(size=302 + 1500 + 150 + ROW * (2 + 5 * 4 + 2)))
+        strict = await open_store(url, StoreLimits(size=302 + 1500 + 150 + ROW * (2 + 5 * 4 + 2)))
         assert await strict.sweep() == SweepCounts(evicted=6)
         assert await strict.sweep() == SweepCounts()
         await strict.aclose()
-        left = [age for age in range(1, 11) if await store.get("ann", f"r{age}")]
+        left = [age for age in range(1, 11) if await get_response(store, "ann", f"r{age}")]
         assert left == [1, 2, 3, 4, 5]
-        assert await store.get("ann", "runs") is not None
+        assert await get_response(store, "ann", "runs") is not None
         assert await names(store) == ["a" * 98]
-        assert await store.recall("ann", ["k"]) == []
+        assert await get_turns(store, "ann", ["k"]) == []
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_many_go_in_batches(url: str) -> None:
     async def scenario(store: Store) -> None:
-        await store.remember("ann", [StoredTurn(f"{n}", "m", b"x" * 10) for n in range(1000)])
-        strict = await opened(url, StoreLimits(size=100 * (ROW + 10)))
+        await put_turns(store, "ann", [StoredTurn(f"{n}", "m", b"x" * 10) for n in range(1000)])
+        strict = await open_store(url, StoreLimits(size=100 * (ROW + 10)))
         assert await strict.sweep() == SweepCounts(evicted=900)
-        poke(url, "UPDATE memories SET touched = 0")
+        execute(url, "UPDATE memories SET touched = 0")
         assert await strict.sweep() == SweepCounts(expired=100)
         await strict.aclose()
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_a_lot_at_once_is_swept_without_being_asked(url: str) -> None:
     async def scenario(store: Store) -> None:
         for place in range(30):
-            await store.add(response(f"r{place}", created=place, body=b"x" * 100, status="failed"))
+            await add_response(store, make_response(f"r{place}", created=place, body=b"x" * 100, status="failed"))
 
         async def swept() -> bool:
-            return await store.get("ann", "r0") is None
+            return await get_response(store, "ann", "r0") is None
 
-        await until(swept)
-        assert await store.get("ann", "r29") is not None
+        await wait_until(swept)
+        assert await get_response(store, "ann", "r29") is not None
 
-    play(url, scenario, StoreLimits(size=14_000, ttl=1e10))
+    run_scenario(url, scenario, StoreLimits(size=14_000, ttl=1e10))
 
 
 # chains in use
@@ -596,13 +595,13 @@ async def grown(url: str, store: Store) -> None:
     """A chain of two and some others, all old; then the chain is gone on from."""
     old = int(time.time()) - 1000
     for name, previous in {"a": None, "b": "a", "x": None, "y": "x"}.items():
-        await store.add(response(name, created=old, status="completed", previous=previous))
-    poke(url, f"UPDATE responses SET touched = {old}")  # noqa: S608
-    await store.add(response("c", status="completed", previous="b"))
+        await add_response(store, make_response(name, created=old, status="completed", previous=previous))
+    execute(url, f"UPDATE responses SET touched = {old}")  # noqa: S608
+    await add_response(store, make_response("c", status="completed", previous="b"))
 
 
 async def chain(store: Store, last: str) -> list[str] | None:
-    found = await store.history("ann", last)
+    found = await get_history(store, "ann", last)
     return None if found is None else [row.id for row in found]
 
 
@@ -613,41 +612,41 @@ def test_a_chain_in_use_does_not_lose_its_head_to_age(url: str) -> None:
         assert await chain(store, "c") == ["a", "b", "c"]
         assert await chain(store, "y") is None
 
-    play(url, scenario, StoreLimits(ttl=500))
+    run_scenario(url, scenario, StoreLimits(ttl=500))
 
 
 def test_a_chain_in_use_does_not_lose_its_head_to_size(url: str) -> None:
     async def scenario(store: Store) -> None:
         await grown(url, store)
-        strict = await opened(url, StoreLimits(size=3 * (2 * ROW + 10)))
+        strict = await open_store(url, StoreLimits(size=3 * (2 * ROW + 10)))
         assert await strict.sweep() == SweepCounts(evicted=2)
         await strict.aclose()
         assert await chain(store, "c") == ["a", "b", "c"]
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_only_the_owner_keeps_a_chain_in_use(url: str) -> None:
     async def scenario(store: Store) -> None:
         await grown(url, store)
-        await store.add(response("z", owner="bob", previous="y"))
+        await add_response(store, make_response("z", owner="bob", previous="y"))
         assert await store.sweep() == SweepCounts(expired=2)
 
-    play(url, scenario, StoreLimits(ttl=500))
+    run_scenario(url, scenario, StoreLimits(ttl=500))
 
 
 def test_many_may_go_on_from_one_chain_at_once(url: str) -> None:
     async def scenario(*stores: Store) -> None:
         for turn in range(40):
-            await stores[0].add(response(f"r{turn}", previous=f"r{turn - 1}" if turn else None))
+            await add_response(stores[0], make_response(f"r{turn}", previous=f"r{turn - 1}" if turn else None))
         forks = [(store, f"{at}-{n}", n) for n in range(40) for at, store in enumerate(stores)]
         await asyncio.gather(
-            *(store.add(response(name, previous=f"r{n}")) for store, name, n in forks)
+            *(add_response(store, make_response(name, previous=f"r{n}")) for store, name, n in forks)
         )
         for store, name, n in forks:
             assert await chain(store, name) == [*(f"r{turn}" for turn in range(n + 1)), name]
 
-    play(url, scenario, stores=3)
+    run_scenario(url, scenario, stores=3)
 
 
 # what was said goes with what said it
@@ -663,13 +662,13 @@ async def speak(store: Store) -> None:
     await furnish(store)
     for source in ("r", "chat", "other"):
         rows = [StoredTurn(f"{source}{at}", "m", b"said", source) for at in range(3)]
-        await store.remember("ann", rows)
-    await store.remember("bob", [StoredTurn("k", "m", b"said", "r")])
+        await put_turns(store, "ann", rows)
+    await put_turns(store, "bob", [StoredTurn("k", "m", b"said", "r")])
 
 
 async def spoken(store: Store) -> set[str | None]:
     names = [f"{source}{at}" for source in ("r", "chat", "other") for at in range(3)]
-    return {row.source for row in await store.recall("ann", ["k", *names])}
+    return {row.source for row in await get_turns(store, "ann", ["k", *names])}
 
 
 @pytest.mark.parametrize("method", SAID)
@@ -680,39 +679,39 @@ def test_what_is_deleted_is_not_remembered(url: str, method: str) -> None:
         await speak(store)
         assert await SAID[method](store)
         assert await spoken(store) == {None, "r", "chat", "other"} - {gone}
-        assert len(await store.recall("bob", ["k"])) == 1
+        assert len(await get_turns(store, "bob", ["k"])) == 1
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 @pytest.mark.parametrize("why", ["age", "size"])
 def test_what_is_swept_is_not_remembered(url: str, why: str) -> None:
     async def scenario(store: Store) -> None:
         await speak(store)
-        await store.update("ann", "r", "completed", b"")
-        poke(url, "UPDATE responses SET touched = touched - 1000")
-        poke(url, "UPDATE completions SET created = created - 1000")
+        await update_response(store, "ann", "r", "completed", b"")
+        execute(url, "UPDATE responses SET touched = touched - 1000")
+        execute(url, "UPDATE completions SET created = created - 1000")
         limits = StoreLimits(ttl=500)
         if why == "size":  # as much as there will be, so that nothing else has to go
             left = counted(url) - weighed(url, "r", "chat")
             limits = StoreLimits(size=left)
-        strict = await opened(url, limits)
+        strict = await open_store(url, limits)
         swept = await strict.sweep()
         assert swept == (SweepCounts(expired=2) if why == "age" else SweepCounts(evicted=2))
         await strict.aclose()
         assert await spoken(store) == {None, "other"}
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_the_last_to_say_something_is_its_source(url: str) -> None:
     async def scenario(store: Store) -> None:
         for source in ("a", "b"):
-            await store.remember("ann", [StoredTurn("k", "m", b"said", source)])
-        await store.delete("ann", "a")
-        assert await store.recall("ann", ["k"]) == [StoredTurn("k", "m", b"said", "b")]
+            await put_turns(store, "ann", [StoredTurn("k", "m", b"said", source)])
+        await delete_response(store, "ann", "a")
+        assert await get_turns(store, "ann", ["k"]) == [StoredTurn("k", "m", b"said", "b")]
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 # what is counted
@@ -732,14 +731,14 @@ TEXTS = {
 def counted(url: str) -> int:
     tables = ("responses", "conversations", "completions", "memories")
     asked = "SELECT coalesce(sum(size), 0) FROM "
-    return sum(int(poke(url, asked + table)[0][0]) for table in tables)
+    return sum(int(execute(url, asked + table)[0][0]) for table in tables)
 
 
 def weighed(url: str, *names: str) -> int:
     """The bytes of all rows, or of those that belong to these, each with what a row takes."""
     size = 0
     for table, (whose, *texts) in TEXTS.items():
-        for name, *found in poke(url, f"SELECT {', '.join([whose, *texts])} FROM {table}"):  # noqa: S608
+        for name, *found in execute(url, f"SELECT {', '.join([whose, *texts])} FROM {table}"):  # noqa: S608
             if not names or name in names:
                 size += ROW + sum(len(data) for data in found)
     return size
@@ -747,7 +746,7 @@ def weighed(url: str, *names: str) -> int:
 
 WRITES: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "add": lambda s: s.add(
-        response("new", previous="r", conversation="c"),
+        make_response("new", previous="r", conversation="c"),
         [StoredItem("i0", b"00", is_output=True), StoredItem("i3", b"three", answered=True)],
     ),
     "append": lambda s: s.append("r", [(0, b"again"), (1, b"one"), (1, b"two"), (2, b"")]),
@@ -787,7 +786,7 @@ def test_what_is_counted_is_what_is_there(url: str, write: str) -> None:
         await WRITES[write](store)
         assert counted(url) == weighed(url)
 
-    play(url, scenario)
+    run_scenario(url, scenario)
     assert counted(url) == weighed(url)  # what ran has failed
 
 
@@ -797,42 +796,42 @@ def test_changing_a_kept_completion_keeps_it_counted(url: str) -> None:
             kept = StoredCompletion(
                 id=f"{name}", owner="ann", created=name, body=b"{}", messages=b"x" * 1000
             )
-            await store.add_completion(kept)
-            assert await store.change_completion("ann", f"{name}", b'{"a":1}')
-        strict = await opened(url, StoreLimits(size=5 * (ROW + 1007), ttl=1e10))
+            await add_completion(store, kept)
+            assert await store.write(lambda tx: tx.completions.update("ann", f"{name}", b'{"a":1}'))
+        strict = await open_store(url, StoreLimits(size=5 * (ROW + 1007), ttl=1e10))
         assert await strict.sweep() == SweepCounts(evicted=5)
         await strict.aclose()
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_a_list_of_completions_reads_no_messages(url: str) -> None:
     async def scenario(store: Store) -> None:
         for name in ("a", "b", "c"):
-            await store.add_completion(
+            await add_completion(store, 
                 StoredCompletion(id=name, owner="ann", created=NOW, body=name.encode())
             )
-        poke(url, "ALTER TABLE completions RENAME COLUMN messages TO unread")
-        found = await store.completions("ann", after="a", limit=1, newest_first=False)
+        execute(url, "ALTER TABLE completions RENAME COLUMN messages TO unread")
+        found = await store.read(lambda tx: tx.completions.list_page("ann", after="a", limit=1, newest_first=False))
         assert found == [("b", b"b")]
         with pytest.raises(BadRequest):
-            await store.completions("ann", after="x", limit=1, newest_first=False)
+            await store.read(lambda tx: tx.completions.list_page("ann", after="x", limit=1, newest_first=False))
 
-    play(url, scenario)
+    run_scenario(url, scenario)
 
 
 def test_a_body_comes_back_rewritten_when_its_server_left(url: str) -> None:
     async def before(store: Store) -> None:
         for place in range(25):
-            await store.add(response(f"r{place}", body=b"%d" % place))
-        await store.update("ann", "r0", "completed", b"whole")
+            await add_response(store, make_response(f"r{place}", body=b"%d" % place))
+        await update_response(store, "ann", "r0", "completed", b"whole")
 
     async def after(store: Store) -> None:
         for place in range(25):
-            found = await store.get("ann", f"r{place}")
+            found = await get_response(store, "ann", f"r{place}")
             assert found is not None
             ended = (found.status, found.body)
-            assert ended == (("failed", died(b"%d" % place)) if place else ("completed", b"whole"))
+            assert ended == (("failed", fail_body(b"%d" % place)) if place else ("completed", b"whole"))
 
-    play(url, before)
-    play(url, after)
+    run_scenario(url, before)
+    run_scenario(url, after)

@@ -93,7 +93,9 @@ def judged(case: dict[str, Any], tools: Schemas) -> Found:
         return Found(name, case["id"], "unclosed", place)
     parser = make_parser(case)
     parser.feed(before)
-    kind = "broken arguments" if parser.is_in_call else "undeclared" if parser.is_waiting else "other"
+    kind = (
+        "broken arguments" if parser.is_in_call else "undeclared" if parser.is_waiting else "other"
+    )
     return Found(name, case["id"], kind, place)
 
 

@@ -66,7 +66,7 @@ class Walk:
     """A way through a grammar; `words` are what it likes to write."""
 
     def __init__(self, source: str, chance: random.Random, words: Iterable[str] = ()) -> None:
-        self._following = _bytes().follow(source)
+        self._following = _bytes().start_grammar(source)
         self._chance = chance
         self._words = [word.encode() for word in sorted((*words, *QUOTES))]
         self._spelling = b""
@@ -97,11 +97,11 @@ class Walk:
             return None
 
     def _take(self, byte: int) -> None:
-        self._following.take(byte)
+        self._following.advance(byte)
         self._said.append(byte)
 
     def _allowed(self) -> set[int]:
-        bits = int.from_bytes(self._following.mask(), "little")
+        bits = int.from_bytes(self._following.get_mask(), "little")
         return {token for token in range(END + 1) if bits >> token & 1}
 
     def _chosen(self, allowed: set[int], tired: float) -> int:

@@ -16,6 +16,7 @@ import httpx
 from jsonschema import Draft202012Validator, FormatChecker
 
 from dragoman import config, runtime
+from dragoman.http.server import make_app
 from tests.support.paths import TEMPLATES
 from tests.support.serving import Running, events, running
 
@@ -28,8 +29,8 @@ ENDED = ("stop", "tool_calls")
 def serve(default_model: Path, **said: Any) -> Iterator[Running]:
     kept = {"port": 0, "store": "sqlite://", "models_dir": str(default_model.parent.parent)}
     settings = config.load(kept | said)
-    models = runtime.find_models(settings, MODEL)
-    with running(runtime.make_app(models, settings, local=True)) as made:
+    models = runtime.build_models(settings, MODEL)
+    with running(make_app(runtime.build_runtime(models, settings), local=True)) as made:
         made.on_loop(models.load(MODEL))
         yield made
 

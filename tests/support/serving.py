@@ -13,9 +13,10 @@ from typing import Any
 import httpx
 import uvloop
 
-from dragoman import runtime
 from dragoman.http import server
 from dragoman.http.app import App
+from dragoman.http.server import make_app
+from dragoman.runtime import build_engine_runtime
 from dragoman.testing import ScriptedEngine
 
 QUIET = {"log_level": "warning"}
@@ -77,7 +78,7 @@ def scripted_app(engine: Any = "Hello there!", **options: Any) -> App:
     if isinstance(engine, str):
         engine = ScriptedEngine(engine)
     options = {"name": "scripted", "port": 0} | options
-    return runtime.engine_app(engine, options, local=True)
+    return make_app(build_engine_runtime(engine, options), local=True)
 
 
 @contextmanager

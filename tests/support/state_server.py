@@ -13,8 +13,9 @@ import sys
 
 from openai import OpenAI
 
-from dragoman import runtime
 from dragoman.http import server
+from dragoman.http.server import make_app
+from dragoman.runtime import build_engine_runtime
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import ROOT
 
@@ -70,9 +71,11 @@ class Spawned:
 def main(store: str, *keys: str) -> None:
     engine = ScriptedEngine(SCRIPT, tokens=True)
     options = {"name": "scripted", "port": 0, "chat_template": TEMPLATE, "store": store}
-    app = runtime.engine_app(engine, options | {"api_key": keys, "drain": 1.0}, local=True)
+    app = make_app(
+        build_engine_runtime(engine, options | {"api_key": keys, "drain": 1.0}), local=True
+    )
     running = server.make(app, app.settings, lambda url: print(url, flush=True))
-    runtime.run(running.serve())
+    server.run_event_loop(running.serve())
 
 
 if __name__ == "__main__":

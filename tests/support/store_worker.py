@@ -1,9 +1,9 @@
-"""A server that works until it is killed, and says what it was told is done.
+"""A server that writes to a store until it is killed, and reports what it writes.
 
     python -m tests.support.store_worker URL SEED
 
-Every line is a JSON list: what it is about to do (`try`) or has been promised (`done`), the
-response, and the particulars. Several responses run at once.
+Every line is a JSON list: whether a write is about to begin (`try`) or was acknowledged (`done`),
+the response, the operation and a number. Several responses run at once.
 """
 
 from __future__ import annotations
@@ -12,59 +12,69 @@ import asyncio
 import json
 import random
 import sys
-from typing import Any
 
 from dragoman.store.rows import StoredConversation, StoredItem
-from tests.support.stores import opened, response
+from dragoman.store.store import Store
+from tests.support.stores import (
+    add_conversation,
+    add_response,
+    append_frames,
+    finish_response,
+    make_response,
+    open_store,
+    update_response,
+)
 
 WORKERS = 4
 
 
-def say(*words: Any) -> None:
-    sys.stdout.write(json.dumps(words) + "\n")
+def report(*values: object) -> None:
+    sys.stdout.write(json.dumps(values) + "\n")
     sys.stdout.flush()
 
 
-def body(name: str, version: int, size: int) -> bytes:
-    """Text that shows whether it is whole."""
-    return json.dumps({"id": name, "version": version, "pad": "x" * size, "end": True}).encode()
+def make_body(response: str, version: int, size: int) -> bytes:
+    """JSON, which cannot be parsed if it was cut off."""
+    return json.dumps({"id": response, "version": version, "pad": "x" * size, "end": True}).encode()
 
 
-def ending(name: str) -> tuple[list[StoredItem], list[tuple[int, bytes]]]:
-    """What comes with the end of a response: items and its last events."""
-    items = [StoredItem(f"{name}-in", b"in"), StoredItem(f"{name}-out", b"out")]
+def make_ending(response: str) -> tuple[list[StoredItem], list[tuple[int, bytes]]]:
+    """What is written when a response ends: its items and its last events."""
+    items = [StoredItem(f"{response}-in", b"in"), StoredItem(f"{response}-out", b"out")]
     return items, [(1000, b"last but one"), (1001, b"last")]
 
 
-async def work(url: str, seed: int) -> None:
-    store = await opened(url)
-    if await store.get_conversation("ann", "c") is None:
-        await store.add_conversation(StoredConversation(id="c", owner="ann", created=1))
-    say("ready")
-    await asyncio.gather(*(turns(store, f"{seed}-{place}") for place in range(WORKERS)))
+async def run(url: str, seed: int) -> None:
+    store = await open_store(url)
+    if await store.read(lambda tx: tx.conversations.get("ann", "c")) is None:
+        await add_conversation(store, StoredConversation(id="c", owner="ann", created=1))
+    report("ready")
+    await asyncio.gather(*(write_responses(store, f"{seed}-{n}") for n in range(WORKERS)))
 
 
-async def turns(store: Any, prefix: str) -> None:
-    chance = random.Random(prefix)
-    for turn in range(1_000_000):
-        name = f"{prefix}-{turn}"
-        size = chance.choice((10, 1000, 100_000))
-        say("try", name, "add", size)
-        await store.add(response(name, status="queued", body=body(name, 0, size), conversation="c"))
-        say("done", name, "add", size)
-        for version in range(1, chance.randint(1, 4)):
-            say("try", name, "update", version)
-            await store.update("ann", name, "in_progress", body(name, version, size))
-            say("done", name, "update", version)
+async def write_responses(store: Store, prefix: str) -> None:
+    generator = random.Random(prefix)
+    for number in range(1_000_000):
+        name = f"{prefix}-{number}"
+        size = generator.choice((10, 1000, 100_000))
+        report("try", name, "add", size)
+        body = make_body(name, 0, size)
+        await add_response(store, make_response(name, status="queued", body=body, conversation="c"))
+        report("done", name, "add", size)
+        for version in range(1, generator.randint(1, 4)):
+            report("try", name, "update", version)
+            body = make_body(name, version, size)
+            await update_response(store, "ann", name, "in_progress", body)
+            report("done", name, "update", version)
             frames = [(version * 10 + part, b"frame") for part in range(5)]
-            say("try", name, "append", version)
-            await store.append(name, frames)
-            say("done", name, "append", version)
-        items, frames = ending(name)
-        say("try", name, "end", 99)
-        await store.finish_turn("ann", name, "completed", body(name, 99, size), items, frames)
-        say("done", name, "end", 99)
+            report("try", name, "append", version)
+            await append_frames(store, name, frames)
+            report("done", name, "append", version)
+        items, frames = make_ending(name)
+        report("try", name, "end", 99)
+        await finish_response(store, name, "completed", make_body(name, 99, size), items, frames)
+        report("done", name, "end", 99)
 
 
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(run(sys.argv[1], int(sys.argv[2])))

@@ -1,80 +1,200 @@
-"""Stores for tests: on SQLite always, on PostgreSQL as well where there is one."""
+"""Stores for tests: always on SQLite, and on PostgreSQL if one is available."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
+import pytest
 from sqlalchemy import create_engine, text
 
-from dragoman.store.rows import StoredResponse, StoreLimits
+from dragoman.store.rows import (
+    NumberedFrames,
+    Status,
+    StoredCompletion,
+    StoredConversation,
+    StoredItem,
+    StoredResponse,
+    StoredTurn,
+    StoreLimits,
+)
 from dragoman.store.store import Store
 from tests.support import postgres
 
+if TYPE_CHECKING:
+    from dragoman.store.transaction import Transaction
+
 POSTGRES = os.environ.get(postgres.VARIABLE, "")
-KINDS = ["sqlite", "postgres"] if POSTGRES else ["sqlite"]
+DATABASES = ["sqlite", "postgres"] if POSTGRES else ["sqlite"]
 LIMITS = StoreLimits()
 NOW = int(time.time())
 
 
 @contextmanager
-def address(kind: str, folder: Path) -> Iterator[str]:
+def create_database(kind: str, folder: Path) -> Iterator[str]:
     """The URL of an empty store."""
     if kind == "sqlite":
         yield f"sqlite:///{folder}/store.db"
         return
-    with postgres.schema(POSTGRES) as url:
+    with postgres.create_schema(POSTGRES) as url:
         yield url
 
 
-def died(body: bytes) -> bytes:
+def fail_body(body: bytes) -> bytes:
     """The body of a response whose server died."""
     return body + b"!"
 
 
-async def opened(url: str, limits: StoreLimits = LIMITS) -> Store:
-    return await Store.open(url, limits, failed=died)
+async def open_store(url: str, limits: StoreLimits = LIMITS) -> Store:
+    return await Store.open(url, limits, fail_body=fail_body)
 
 
-def play(
+def run_scenario(
     url: str, scenario: Callable[..., Awaitable[Any]], limits: StoreLimits = LIMITS, stores: int = 1
 ) -> Any:
-    """Run a scenario with so many stores open at one address."""
+    """Run a scenario with this many stores open at one URL."""
 
-    async def scene() -> Any:
-        opens = [await opened(url, limits) for _ in range(stores)]
+    async def run() -> Any:
+        opened = [await open_store(url, limits) for _ in range(stores)]
         try:
-            return await scenario(*opens)
+            return await scenario(*opened)
         finally:
-            for store in opens:
+            for store in opened:
                 await store.aclose()
 
-    return asyncio.run(scene())
+    return asyncio.run(run())
 
 
-def response(name: str, owner: str = "ann", **said: Any) -> StoredResponse:
-    usual: dict[str, Any] = {"created": NOW, "status": "in_progress", "body": b'{"id":1}'}
-    return StoredResponse(id=name, owner=owner, **(usual | said))
+def make_response(response: str, owner: str = "ann", **fields: Any) -> StoredResponse:
+    defaults: dict[str, Any] = {"created": NOW, "status": "in_progress", "body": b'{"id":1}'}
+    return StoredResponse(id=response, owner=owner, **(defaults | fields))
 
 
-def poke(url: str, statement: str, **values: Any) -> list[Any]:
-    """Do something behind the store's back."""
+def execute(url: str, statement: str, **values: Any) -> list[Any]:
+    """Run a statement on the database, bypassing the store."""
     engine = create_engine(url)
     try:
         with engine.begin() as connection:
-            done = connection.execute(text(statement), values)
-            return list(done) if done.returns_rows else []
+            result = connection.execute(text(statement), values)
+            return list(result) if result.returns_rows else []
     finally:
         engine.dispose()
 
 
-async def until(true: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
-    """Ask again and again, until something is so."""
+async def wait_until(condition: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
+    """Check a condition again and again until it is true."""
     async with asyncio.timeout(seconds):
-        while not await true():  # noqa: ASYNC110 - what is waited for has no event
+        while not await condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
+
+
+def intercept(
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    handler: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
+) -> None:
+    """Run `handler` instead of the store's calls of a method, such as `responses.get`.
+
+    The handler is given a function that makes the original call.
+    """
+    for kind in ("read", "write"):
+        _intercept(monkeypatch, kind, method, handler)
+
+
+def _intercept(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    method: str,
+    handler: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
+) -> None:
+    original = getattr(Store, kind)
+
+    async def run(store: Store, operation: Callable[[Transaction], Any]) -> Any:
+        recorder = MagicMock()
+        operation(recorder)
+        if recorder.mock_calls[0][0] == method:
+            return await handler(lambda: original(store, operation))
+        return await original(store, operation)
+
+    monkeypatch.setattr(Store, kind, run)
+
+
+# one operation each, with its arguments bound: a lambda in a loop would see later values
+
+
+async def add_response(store: Store, row: StoredResponse, items: Sequence[StoredItem] = ()) -> None:
+    await store.write(lambda tx: tx.add_response(row, items))
+
+
+async def get_response(store: Store, owner: str, response: str) -> StoredResponse | None:
+    return await store.read(lambda tx: tx.responses.get(owner, response))
+
+
+async def update_response(
+    store: Store, owner: str, response: str, status: Status, body: bytes
+) -> bool:
+    return await store.write(lambda tx: tx.responses.update(owner, response, status, body))
+
+
+async def finish_response(
+    store: Store,
+    response: str,
+    status: Status,
+    body: bytes,
+    items: Sequence[StoredItem] = (),
+    frames: NumberedFrames = (),
+) -> bool:
+    row = make_response(response, status=status, body=body)
+    return await store.write(lambda tx: tx.finish_response(row, items, frames))
+
+
+async def delete_response(store: Store, owner: str, response: str) -> bool:
+    return await store.write(lambda tx: tx.delete_response(owner, response))
+
+
+async def get_history(store: Store, owner: str, response: str) -> list[StoredResponse] | None:
+    return await store.read(lambda tx: tx.responses.get_history(owner, response))
+
+
+async def append_frames(store: Store, response: str, frames: NumberedFrames) -> bool:
+    return await store.write(lambda tx: tx.responses.append_frames(response, frames))
+
+
+async def list_frames(
+    store: Store, owner: str, response: str, after: int, limit: int = 1000
+) -> list[tuple[int, bytes]]:
+    return await store.read(lambda tx: tx.responses.list_frames(owner, response, after, limit))
+
+
+async def add_conversation(
+    store: Store, row: StoredConversation, items: Sequence[StoredItem] = ()
+) -> None:
+    await store.write(lambda tx: tx.conversations.add(row, items))
+
+
+async def add_items(
+    store: Store, owner: str, conversation: str, items: Sequence[StoredItem]
+) -> bool:
+    return await store.write(lambda tx: tx.conversations.add_items(owner, conversation, items))
+
+
+async def add_completion(store: Store, row: StoredCompletion) -> None:
+    await store.write(lambda tx: tx.completions.add(row))
+
+
+async def get_secret(store: Store, name: str, size: int = 32) -> bytes:
+    return await store.write(lambda tx: tx.key_values.get_or_create_secret(name, size))
+
+
+async def put_turns(store: Store, owner: str, rows: Sequence[StoredTurn]) -> None:
+    await store.write(lambda tx: tx.key_values.put_turns(owner, rows))
+
+
+async def get_turns(store: Store, owner: str, keys: Sequence[str]) -> list[StoredTurn]:
+    return await store.read(lambda tx: tx.key_values.get_turns(owner, keys))

@@ -37,38 +37,38 @@ from dragoman.errors import BadRequest
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LONGEST = 2 * 1024 * 1024  # characters
-DEEPEST = 256  # brackets inside each other
-KEPT, KEPT_LENGTH = 16, 1 << 20  # compiled grammars that are remembered, and their characters
-WORKERS = 8
+MAX_GRAMMAR_CHARACTERS = 2 * 1024 * 1024  # characters
+MAX_NESTING = 256  # brackets inside each other
+CACHED_GRAMMARS, CACHED_CHARACTERS = 16, 1 << 20  # compiled grammars that are remembered, and their characters
+MAX_WORKERS = 8
 # options can be said several times, and the last word counts
-FREE = '\n%llguidance {"no_forcing": true}\n'
+NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
 # what is not closed goes on to the end of its line, or it would be looked for again and again
 _QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|\[(?:[^\]\\\n]|\\.)*+\]?|#[^\n]*')
 
 
-def too_large(grammar: str) -> str | None:
+def find_size_error(grammar: str) -> str | None:
     """Why a grammar is not even read: native readers can run out of stack."""
-    if not grammar.strip() or len(grammar) > LONGEST:
+    if not grammar.strip() or len(grammar) > MAX_GRAMMAR_CHARACTERS:
         return "The grammar is empty or too long."
-    return "The grammar is nested too deeply." if _depth(grammar) > DEEPEST else None
+    return "The grammar is nested too deeply." if _measure_nesting(grammar) > MAX_NESTING else None
 
 
-def unreadable(said: str) -> str:
+def format_parse_error(said: str) -> str:
     """What is wrong with a grammar, from what its reader said of it."""
     lines = said.strip().splitlines()
     return f"The grammar cannot be read: {lines[0][:200] if lines else 'it is not valid.'}"
 
 
-def refused(message: str) -> BadRequest:
+def invalid_grammar_error(message: str) -> BadRequest:
     return BadRequest(message, param="grammar", code="invalid_grammar")
 
 
-def nowhere() -> BadRequest:
-    return refused("The grammar leads nowhere, or is too complex for the engine to keep to.")
+def dead_end_error() -> BadRequest:
+    return invalid_grammar_error("The grammar leads nowhere, or is too complex for the engine to keep to.")
 
 
-def _depth(grammar: str) -> int:
+def _measure_nesting(grammar: str) -> int:
     """How deep brackets stand inside each other, quoted ones apart."""
     depth = deepest = 0
     for letter in _QUOTED.sub("", grammar):
@@ -96,9 +96,9 @@ class TokenMasker:
 
     def prepare(self) -> None:
         """Do now what the first grammar would wait for, and all other threads with it."""
-        self._known()
+        self._get_tokenizer()
 
-    def follow(self, grammar: str, stops: Collection[int] = ()) -> Following:
+    def start_grammar(self, grammar: str, stops: Collection[int] = ()) -> GrammarState:
         """The start of the grammar, or `BadRequest`; `stops` end this answer like the model's ends.
 
         Compiling can take a while: call it in a thread.
@@ -108,48 +108,48 @@ class TokenMasker:
             if start is not None:
                 self._matchers[grammar] = start
         if start is None:
-            start = self._compiled(grammar)
+            start = self._compile(grammar)
             with self._lock:
                 self._matchers[grammar] = start
-                while len(self._matchers) > KEPT or sum(map(len, self._matchers)) > KEPT_LENGTH:
+                while len(self._matchers) > CACHED_GRAMMARS or sum(map(len, self._matchers)) > CACHED_CHARACTERS:
                     self._matchers.popitem(last=False)
         ends = self._ends | frozenset(stops)
-        following = Following(start.deep_copy(), len(self._pieces), ends, self._textless & ends)
-        following.spoilt = partial(self._forget, grammar)
+        following = GrammarState(start.deep_copy(), len(self._pieces), ends, self._textless & ends)
+        following.on_broken = partial(self._evict, grammar)
         return following
 
-    def _forget(self, grammar: str) -> None:
+    def _evict(self, grammar: str) -> None:
         """A place too costly for one choice has spoilt what all copies of the matcher share."""
         with self._lock:
             self._matchers.pop(grammar, None)
 
-    def _compiled(self, grammar: str) -> Any:
+    def _compile(self, grammar: str) -> Any:
         """A matcher at the start of the grammar, which every choice gets a copy of."""
         from llguidance import LLMatcher
 
-        wrong = too_large(grammar)
+        wrong = find_size_error(grammar)
         if wrong:
-            raise refused(wrong)
-        matcher = LLMatcher(self._known(), grammar + FREE, log_level=0)
+            raise invalid_grammar_error(wrong)
+        matcher = LLMatcher(self._get_tokenizer(), grammar + NO_FORCING, log_level=0)
         if matcher.is_error():
-            raise refused(unreadable(matcher.get_error()))
+            raise invalid_grammar_error(format_parse_error(matcher.get_error()))
         matcher.compute_bitmask()  # what is costly about the first mask goes into every copy
         if matcher.is_error():
-            raise nowhere()
+            raise dead_end_error()
         return matcher
 
-    def _known(self) -> Any:
+    def _get_tokenizer(self) -> Any:
         """The vocabulary, in the shape that `llguidance` wants; made when it is first needed."""
         from llguidance import LLTokenizer, TokenizerWrapper
 
         with self._lock:
             if self._tokenizer is None:
-                tokens = _Tokens(self._pieces, min(self._ends), self._textless)
+                tokens = _TokenizerAdapter(self._pieces, min(self._ends), self._textless)
                 self._tokenizer = LLTokenizer(TokenizerWrapper(tokens))
             return self._tokenizer
 
 
-class _Tokens:
+class _TokenizerAdapter:
     """What `TokenizerWrapper` reads from a tokenizer."""
 
     def __init__(self, pieces: Sequence[bytes], end: int, textless: Collection[int]) -> None:
@@ -162,7 +162,7 @@ class _Tokens:
         return []  # nothing is forced, so nothing is ever cut into tokens
 
 
-class Following:
+class GrammarState:
     """Where one choice is in its grammar. One thread at a time may use it."""
 
     def __init__(
@@ -171,91 +171,91 @@ class Following:
         self._matcher = matcher
         self._size = size
         self._ends = ends
-        self._nameable = nameable  # those that a grammar can only mean as tokens
-        self._coming: Future[bytes] | None = None
-        self._exhausted = False  # the mask has shown that nothing but an end may follow
-        self.spoilt: Callable[[], object] = bool  # called when the matcher is past use
+        self._token_only_ends = nameable  # those that a grammar can only mean as tokens
+        self._pending_mask: Future[bytes] | None = None
+        self._is_exhausted = False  # the mask has shown that nothing but an end may follow
+        self.on_broken: Callable[[], object] = bool  # called when the matcher is past use
 
-    def ahead(self) -> Future[bytes]:
+    def start_mask(self) -> Future[bytes]:
         """Begin on the mask of the next token, unless that has begun; returns at once.
 
         The mask has a bit for each token, the lowest bit of a byte first. An event loop can await
         it with `asyncio.wrap_future`.
         """
-        if self._coming is None or self._coming.cancelled():
-            self._coming = _workers().submit(self._compute)
-        return self._coming
+        if self._pending_mask is None or self._pending_mask.cancelled():
+            self._pending_mask = _get_workers().submit(self._compute_mask)
+        return self._pending_mask
 
-    def mask(self) -> bytes:
+    def get_mask(self) -> bytes:
         """The mask of the next token, as soon as it is there; `BadRequest` where none can come."""
-        return self.ahead().result()
+        return self.start_mask().result()
 
-    def apply(self, logits: NDArray[Any]) -> None:
+    def apply_mask(self, logits: NDArray[Any]) -> None:
         """Forbid, in place, every token that the grammar does not allow next."""
         import numpy as np
 
-        bits = np.unpackbits(np.frombuffer(self.mask(), np.uint8), bitorder="little")
+        bits = np.unpackbits(np.frombuffer(self.get_mask(), np.uint8), bitorder="little")
         known = min(len(logits), self._size)
         logits[known:] = -np.inf
         logits[:known][bits[:known] == 0] = -np.inf
 
-    def take(self, *tokens: int) -> None:
+    def advance(self, *tokens: int) -> None:
         """Go on by these tokens, none of which is an end; `BadRequest` if one is not allowed."""
-        matcher = self._still()
-        self._coming, self._exhausted = None, False
+        matcher = self._wait_for_matcher()
+        self._pending_mask, self._is_exhausted = None, False
         if not matcher.consume_tokens(list(tokens)):
-            raise nowhere()
+            raise dead_end_error()
 
     @property
-    def accepting(self) -> bool:
+    def is_accepting(self) -> bool:
         """Whether the answer is complete, if it ends here."""
-        return bool(self._still().is_accepting())
+        return bool(self._wait_for_matcher().is_accepting())
 
     @property
-    def over(self) -> bool:
+    def must_end(self) -> bool:
         """Whether nothing but an end may follow. Some grammars show it only by their mask."""
-        matcher = self._still()
-        return bool(self._exhausted or (matcher.is_stopped() and matcher.is_accepting()))
+        matcher = self._wait_for_matcher()
+        return bool(self._is_exhausted or (matcher.is_stopped() and matcher.is_accepting()))
 
-    def may_end(self, token: int) -> bool:
+    def can_end_with(self, token: int) -> bool:
         """Whether the answer is complete with this end."""
-        return self.accepting or self._names(token)
+        return self.is_accepting or self._names_end(token)
 
-    def _still(self) -> Any:
+    def _wait_for_matcher(self) -> Any:
         """The matcher, once no worker has it."""
-        if self._coming is not None:
-            wait([self._coming])
+        if self._pending_mask is not None:
+            wait([self._pending_mask])
         return self._matcher
 
-    def _compute(self) -> bytes:
+    def _compute_mask(self) -> bytes:
         matcher = self._matcher
         mask = bytearray(matcher.compute_bitmask())
         if matcher.is_error():
-            self.spoilt()
-            raise nowhere()
+            self.on_broken()
+            raise dead_end_error()
         accepting = matcher.is_accepting()
         ends = []
         for end in self._ends:
             at, bit = end >> 3, 1 << (end & 7)
-            if accepting or (mask[at] & bit and self._names(end)):
+            if accepting or (mask[at] & bit and self._names_end(end)):
                 ends.append((at, bit))
             mask[at] &= ~bit
-        self._exhausted = accepting and mask.count(0) == len(mask)
+        self._is_exhausted = accepting and mask.count(0) == len(mask)
         for at, bit in ends:
             mask[at] |= bit
         if mask.count(0) == len(mask):
-            raise nowhere()
+            raise dead_end_error()
         return bytes(mask)
 
-    def _names(self, end: int) -> bool:
+    def _names_end(self, end: int) -> bool:
         """Whether the grammar names this end as its last token here."""
-        if end not in self._nameable:
+        if end not in self._token_only_ends:
             return False
         copy = self._matcher.deep_copy()
         return bool(copy.consume_token(end) and copy.is_accepting())
 
 
 @lru_cache(maxsize=1)
-def _workers() -> ThreadPoolExecutor:
-    most = min(WORKERS, os.cpu_count() or 1)
+def _get_workers() -> ThreadPoolExecutor:
+    most = min(MAX_WORKERS, os.cpu_count() or 1)
     return ThreadPoolExecutor(most, thread_name_prefix="dragoman-mask")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from dragoman.config import LOOPBACK, Settings
+from dragoman.config import LOOPBACK
 from dragoman.errors import DragomanError, ModelLoading, Unavailable, UnsupportedMedia
 from dragoman.http.asgi import Receive, RequestContext, Scope, Send
 from dragoman.http.auth import ApiKeys
@@ -26,18 +26,15 @@ from dragoman.http.routes.responses import Stateful
 from dragoman.http.routes.services import Services
 from dragoman.http.stream import Clock
 from dragoman.http.websocket import WebSocketSessions
-from dragoman.models.registry import ModelRegistry
 from dragoman.protocols import Dialect, messages
 from dragoman.protocols.completions import completions
 from dragoman.protocols.embeddings import embeddings
 from dragoman.protocols.models import models
 from dragoman.protocols.tokenize import tokenize
-from dragoman.replay import ReplayService
 from dragoman.responses.background import BackgroundRuns
 from dragoman.responses.run import CompletionRun
-from dragoman.responses.service import RemoteToolsConfig, ResponseService
-from dragoman.responses.state import State
-from dragoman.store.rows import StoreLimits
+from dragoman.responses.service import ResponseService
+from dragoman.runtime import Runtime
 
 LARGE = 1 << 20  # bytes of a body that takes its time to read
 T = TypeVar("T")
@@ -48,33 +45,27 @@ class App:
 
     def __init__(
         self,
-        models: ModelRegistry,
-        settings: Settings,
+        runtime: Runtime,
         keys: ApiKeys,
         local: bool,
-        elsewhere: RemoteToolsConfig,
     ) -> None:
-        self.models = models
-        self.settings = settings
+        self.runtime = runtime
+        self.services = services = runtime.services
+        self.models = services.models
+        self.settings = settings = runtime.settings
         clock = Clock(settings.patience, settings.ping)
-        if settings.recall and models.memory is None:
-            models.memory = ReplayService()
         self.metrics = Metrics(
-            self._states, lambda: len(clock), lambda: models.workshop.stats, self._recalls
+            self._states, lambda: len(clock), lambda: services.compiler.stats, self._recalls
         )
         self.answering = Responder(clock, self.metrics)
         self.sockets = WebSocketSessions(settings.body_limit)
-        self.state = State(
-            settings.store_url, StoreLimits(ttl=settings.store_ttl, size=settings.store_size)
-        )
-        if models.memory is not None:
-            models.memory.use_store(self.state)
+        self.state = runtime.state
         background = BackgroundRuns(
             lambda: self.answering.watches.watch(None),
             lambda: self.answering.timing().note,
             self.metrics.fail,
         )
-        self.desk = ResponseService(models, self.state, background, elsewhere)
+        self.desk = ResponseService(services, self.state, background, runtime.remote_tools)
         self.routes = Routes(self._table())
         allowed = {host_name(host.encode()) or "" for host in settings.allowed_host}
         hosts = frozenset({*LOOPBACK, "[::1]", *allowed}) if local else None
@@ -96,10 +87,7 @@ class App:
 
     async def aclose(self) -> None:
         await self.desk.aclose()
-        if self.models.memory is not None:
-            await self.models.memory.aclose()
-        await self.state.aclose()
-        await self.models.aclose()
+        await self.runtime.aclose()
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.routes.dispatch(exchange_of(scope))
@@ -123,9 +111,9 @@ class App:
         return None
 
     def _recalls(self) -> RecallState:
-        if self.models.memory is None:
+        if self.services.replay is None:
             return RecallState()
-        now = self.models.memory.stats
+        now = self.services.replay.stats
         return RecallState(now.tokens, now.known, now.recalled, now.lost)
 
     def _states(self) -> Iterator[ModelState]:
@@ -133,7 +121,8 @@ class App:
             engine: Any = model.engine
             up = getattr(engine, "state", "ready") == "ready"
             restarts = getattr(engine, "restarts", 0)
-            yield ModelState(model.id, up, model.gate.running, model.gate.waiting, restarts)
+            gate = self.services.admission.get_gate(model)
+            yield ModelState(model.id, up, gate.running, gate.waiting, restarts)
 
     async def body(self, exchange: RequestContext) -> bytes:
         """The JSON body of a request."""
@@ -158,7 +147,7 @@ class App:
             said = await self.read(exchange, dialect.decode)
             request = replace(said, owner=exchange.owner)
             await self.answering.respond(
-                exchange, lambda: CompletionRun.prepare(dialect, request, self.models)
+                exchange, lambda: CompletionRun.prepare(dialect, request, self.services)
             )
 
         return handler
@@ -233,7 +222,7 @@ class App:
                 handler=do.tokenize,
                 summary="Turn a text or a conversation into token ids.",
                 body=tokenize.TokenizeRequest,
-                answer=tokenize.TokenizeAnswer,
+                answer=tokenize.TokenizeResponse,
             ),
             Route(
                 path="/detokenize",
@@ -241,7 +230,7 @@ class App:
                 handler=do.detokenize,
                 summary="Turn token ids into text.",
                 body=tokenize.DetokenizeRequest,
-                answer=tokenize.DetokenizeAnswer,
+                answer=tokenize.DetokenizeResponse,
             ),
             get(
                 "/tokenizer_info",

@@ -10,7 +10,7 @@ import msgspec
 from dragoman._version import __version__
 from dragoman.http.asgi import WEBSOCKET
 from dragoman.http.router import Route
-from dragoman.protocols.shared.openai import ErrorAnswer
+from dragoman.protocols.shared.openai import ErrorResponse
 
 _REFS = "#/components/schemas/{name}"
 
@@ -18,7 +18,7 @@ _REFS = "#/components/schemas/{name}"
 def document(routes: list[Route]) -> bytes:
     """The whole document as JSON."""
     kinds = [kind for route in routes for kind in (route.body, route.answer) if kind is not None]
-    kinds.append(ErrorAnswer)
+    kinds.append(ErrorResponse)
     unique = list(dict.fromkeys(kinds))
     references, components = msgspec.json.schema_components(unique, ref_template=_REFS)
     schemas = dict(zip(unique, references, strict=True))
@@ -72,5 +72,5 @@ def _answer(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _error(schemas: dict[Any, Any]) -> dict[str, Any]:
-    content = {"application/json": {"schema": schemas[ErrorAnswer]}}
+    content = {"application/json": {"schema": schemas[ErrorResponse]}}
     return {"description": "What went wrong.", "content": content}

@@ -11,8 +11,10 @@ import asyncio
 import gc
 import logging
 import resource
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -20,7 +22,9 @@ import uvicorn
 from dragoman.config import Settings
 from dragoman.errors import Draining
 from dragoman.http.app import App
+from dragoman.http.auth import ApiKeys
 from dragoman.http.connection import guarded
+from dragoman.runtime import Runtime, StartupError
 
 log = logging.getLogger("dragoman.server")
 Ready = Callable[[str], None]
@@ -122,3 +126,43 @@ def settle() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 50, 50)
+
+
+def make_app(runtime: Runtime, *, local: bool) -> App:
+    """Make the app of a runtime, with its API keys.
+
+    `local` is for a server of our own: it guards the Host header on a loopback address, and needs a
+    key or `--allow-open` on any other. A mounted app leaves both to the program around it.
+    """
+    settings = runtime.settings
+    file = Path(settings.api_key_file) if settings.api_key_file else None
+    try:
+        keys = ApiKeys(settings.api_key, settings.admin_key, file)
+    except (OSError, UnicodeDecodeError):
+        raise StartupError("The key file cannot be read.") from None
+    except ValueError as error:
+        raise StartupError(str(error)) from None
+    if local and not settings.loopback and not keys.wanted and not settings.allow_open:
+        raise StartupError(
+            f"Listening on {settings.host} without an API key would give everyone access. "
+            "Set --api-key, or --allow-open to allow it."
+        )
+    return App(runtime, keys, local and settings.loopback)
+
+
+async def serve(app: App) -> None:
+    """Serve until a signal stops the server."""
+    server = make(app, app.settings)
+    settle()
+    await server.serve()
+
+
+def run_event_loop(main: Coroutine[object, object, None]) -> None:
+    """Run a coroutine on uvloop where that is available."""
+    factory = None
+    if sys.platform != "win32":
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main)

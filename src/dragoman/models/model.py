@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from dragoman.engines import get_capabilities
 from dragoman.models.output_format import FormatOverrides, OutputFormat, detect_output_format
-from dragoman.pipeline.admission import Gate
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Capabilities, Engine, Sampling
@@ -50,7 +49,7 @@ class TokenVisibility(Struct, frozen=True):
     shown: frozenset[int] = frozenset()
 
 
-class Model(Struct, kw_only=True, eq=False):
+class Model(Struct, kw_only=True, eq=False, weakref=True):
     """One model in memory."""
 
     id: str
@@ -64,7 +63,6 @@ class Model(Struct, kw_only=True, eq=False):
     defaults: Sampling = Sampling()
     output_format: OutputFormat = OutputFormat()  # the formats of its answers
     renderer: PromptRenderer
-    gate: Gate = msgspec.field(default_factory=lambda: Gate(None, 256))
     _control: dict[OutputFormat, TokenVisibility] = msgspec.field(default_factory=dict)
 
     def get_token_visibility(self, speech: OutputFormat) -> TokenVisibility:

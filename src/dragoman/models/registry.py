@@ -19,7 +19,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -33,7 +32,6 @@ from dragoman.errors import (
     deserialize_error,
     serialize_error,
 )
-from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.models.catalog import ModelCatalog, ModelSource
 from dragoman.models.model import (
     Model,
@@ -44,7 +42,6 @@ from dragoman.models.model import (
 )
 from dragoman.models.output_format import FormatOverrides
 from dragoman.models.residency import LoadedModel, ModelSlot, Residency, State
-from dragoman.pipeline.admission import Gate
 from dragoman.types import Engine
 
 __all__ = [
@@ -69,7 +66,6 @@ class ModelPolicy(Struct, frozen=True, kw_only=True):
     memory: int = 0  # most bytes of models kept loaded; 0 is no limit
     keep_alive: float = -1  # how long an idle model stays loaded; -1 is for ever
     wait: float = 120.0  # how long a request waits for its model to load
-    queue: int = 256  # requests that may wait for a place in one model
     any_model: bool = False  # a name that nothing has means the first model
 
 
@@ -122,8 +118,6 @@ class ModelRegistry:
         self._slots: dict[str, ModelSlot] = {}
         self._keeper = Residency(self.policy.memory, self.policy.keep_alive)
         self._scan: asyncio.Task[None] | None = None
-        self.workshop = CompilerPool()  # grammars of answers; starts nothing before the first one
-        self.memory: Any = None  # a `memory.Memory` of what was said, where that is kept
         catalog.refresh()
 
     @classmethod
@@ -211,7 +205,6 @@ class ModelRegistry:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        await self.workshop.aclose()
         closing = [self._keeper.retire(held, force=True) for held in list(self._keeper.all)]
         if waiting := [task for task in closing if task is not None]:
             await asyncio.wait(waiting)
@@ -342,7 +335,6 @@ class ModelRegistry:
 
     def _adopt(self, slot: ModelSlot, model: Model, owned: bool) -> None:
         model.id, model.aliases = slot.source.id, slot.source.aliases
-        model.gate = Gate(model.capabilities.slots, self.policy.queue)
         self._keeper.adopt(slot, model, owned)
 
     def _fail(self, slot: ModelSlot, error: DragomanError) -> None:

@@ -136,7 +136,9 @@ class Detokenizer:
     @property
     def is_holding(self) -> bool:
         """Whether a tail is held back that may become a stop string, or a character."""
-        return bool(self._decoder.getstate()[0]) or (self._stops is not None and self._stops.is_holding)
+        return bool(self._decoder.getstate()[0]) or (
+            self._stops is not None and self._stops.is_holding
+        )
 
     def read_with_offsets(self, step: Step) -> tuple[int, str, int]:
         """The text of a step, and from where to where its tokens reach.
@@ -191,7 +193,9 @@ class Detokenizer:
         """As `_read`, one token at a time, noting which characters each stands for."""
         if step.text is not None:
             for entry in step.logprobs:
-                self._add_token(self.make_token(entry), self._decoded, self._decoded + len(step.text))
+                self._add_token(
+                    self.make_token(entry), self._decoded, self._decoded + len(step.text)
+                )
             self._decoded += len(step.text)
             return step.text
         parts = []

@@ -25,7 +25,9 @@ from dragoman.types import Job, Logprob, Step
 
 FINISHES = ("stop", "length")
 MAX_HELD_CHARACTERS = 1000  # characters; more of a call that goes on are never given back as text
-MAX_INTERRUPTIONS = 3  # a model that thinks again each time it is interrupted is left to it after so many
+MAX_INTERRUPTIONS = (
+    3  # a model that thinks again each time it is interrupted is left to it after so many
+)
 
 
 def split_step(step: Step) -> Iterator[Step]:
@@ -113,7 +115,9 @@ class Reader:
 
     def _feed(self, step: Step) -> Delta | None:
         self._count_tokens(step)
-        over = self._completion_tokens >= self._limit  # an engine that does not count is counted here
+        over = (
+            self._completion_tokens >= self._limit
+        )  # an engine that does not count is counted here
         if self._is_plain and step.finish is None and not over:  # the usual case
             text = self._detokenizer.read(step)
             return Delta(self._index, text) if text else None
@@ -148,7 +152,9 @@ class Reader:
     def _prepend_echo(self, released: ReleasedText) -> ReleasedText:
         """Put the echoed prompt before the first text."""
         echo, self._echo = self._echo, ""
-        return ReleasedText(echo + released.text, self._prompt_logprobs + released.tokens, released.stop)
+        return ReleasedText(
+            echo + released.text, self._prompt_logprobs + released.tokens, released.stop
+        )
 
     def count_prompt(self, step: Step) -> None:
         """The engine's own count of the prompt, whichever choice it came with."""
@@ -170,7 +176,9 @@ class ReaderOptions(Struct, frozen=True):
 
     parser: OutputParser
     include_reasoning: bool = True  # the client wants to see thoughts
-    parser_only_tokens: frozenset[int] = frozenset()  # control tokens that are there for the parser only
+    parser_only_tokens: frozenset[int] = (
+        frozenset()
+    )  # control tokens that are there for the parser only
     has_grammar: bool = False  # the engine keeps to a grammar
     strip_leading_space: bool = False  # white space before the text is no part of it
     budget: int | None = None  # most tokens of thoughts
@@ -197,7 +205,9 @@ class ChatReader(Reader):
         self._steps: list[Step] = []  # kept only where there is a budget
         self._is_undecided = False  # it is not certain yet what the last characters are
         self._undecided_tokens = 0  # tokens since then
-        self._interruptions_left = MAX_INTERRUPTIONS if how.budget is not None else 0  # interruptions that are left
+        self._interruptions_left = (
+            MAX_INTERRUPTIONS if how.budget is not None else 0
+        )  # interruptions that are left
         self.interrupted = False  # it thought too long: what follows must come from another job
 
     def feed(self, step: Step) -> list[Delta]:
@@ -216,12 +226,17 @@ class ChatReader(Reader):
         if end > start:
             self._ledger.add(self._make_span(step, start, end, count))
         if self._options.has_grammar and self._parser.is_in_call:
-            text, met = self._detokenizer.release_held(text), None  # a call that is held to its schema is whole
+            text, met = (
+                self._detokenizer.release_held(text),
+                None,
+            )  # a call that is held to its schema is whole
         else:
             text, met = self._detokenizer.split_at_stop(text)
         deltas = self._make_deltas(self._parser.feed(text)) if text else []
         if deltas and deltas[-1].channel == "tool_args":
-            self._ledger.discard_before(start - MAX_HELD_CHARACTERS)  # tokens of a call claim nothing
+            self._ledger.discard_before(
+                start - MAX_HELD_CHARACTERS
+            )  # tokens of a call claim nothing
         if met is not None or step.finish is not None or self._completion_tokens >= self._limit:
             return [*deltas, *self._finish_chat(step, met)]
         if self._interruptions_left:
@@ -317,17 +332,28 @@ class ChatReader(Reader):
         What may be the mark that ends them is waited for; no mark has more tokens than letters, so
         what takes longer is a call that the model drafts.
         """
-        waited, self._is_undecided = self._is_undecided, self._parser.is_waiting or self._detokenizer.is_holding
-        self._undecided_tokens = self._undecided_tokens + count if waited and self._is_undecided else 0
-        spent = self._ledger.reasoning_tokens + self._undecided_tokens >= (self._options.budget or 0)
-        sure = not self._is_undecided or self._undecided_tokens >= len(self._options.reasoning_close)
+        waited, self._is_undecided = (
+            self._is_undecided,
+            self._parser.is_waiting or self._detokenizer.is_holding,
+        )
+        self._undecided_tokens = (
+            self._undecided_tokens + count if waited and self._is_undecided else 0
+        )
+        spent = self._ledger.reasoning_tokens + self._undecided_tokens >= (
+            self._options.budget or 0
+        )
+        sure = not self._is_undecided or self._undecided_tokens >= len(
+            self._options.reasoning_close
+        )
         return spent and sure and self._parser.in_reasoning
 
     def _interrupt(self) -> list[Delta]:
         self.interrupted = True
         self._interruptions_left -= 1
         self._is_undecided = False
-        return self._make_deltas(self._parser.feed(self._detokenizer.insert_text(self._options.reasoning_close)))
+        return self._make_deltas(
+            self._parser.feed(self._detokenizer.insert_text(self._options.reasoning_close))
+        )
 
     def take_steps(self) -> list[Step]:
         """What was heard of the job that was interrupted; another one takes over."""

@@ -57,7 +57,9 @@ class TokenLedger:
             if place.is_special:
                 control.append(place)
             else:
-                self.reasoning_tokens += place.count_reasoning(min(end, place.end) - max(start, place.start))
+                self.reasoning_tokens += place.count_reasoning(
+                    min(end, place.end) - max(start, place.start)
+                )
         return _cut_out(text, start, control) if control else text
 
     def take_text(self, start: int, text: str) -> tuple[str, tuple[Token, ...]]:

@@ -9,14 +9,14 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from dragoman.prompt.pieces import Piece
 from dragoman.prompt.token_cache import TokenCache
-from dragoman.replay.turn_boundaries import Piece
 
-YIELD = 20_000  # characters that are cut into tokens before others get a turn
+YIELD_AFTER = 20_000  # characters to encode before other tasks get to run
 
 
 class TextEncoder(Protocol):
-    """What is needed of a tokenizer; see `dragoman.tokenizer`."""
+    """What a prompt needs of a tokenizer (see `dragoman.tokenizers`)."""
 
     pieces: list[bytes]
     specials: dict[str, int]
@@ -30,52 +30,53 @@ class TextEncoder(Protocol):
 
 
 class EncodedPrompt(Struct, frozen=True):
-    """Token ids, and how many of them were known."""
-
     ids: array[int]
-    cached: int = 0
-    opened: int | None = None  # where the piece that opens the answer begins
+    cached_tokens: int = 0  # how many came from the token cache
+    answer_start: int | None = None  # the first id of the piece that starts the answer
 
 
 async def encode_pieces(
-    pieces: Sequence[Piece], tokenizer: TextEncoder, segments: TokenCache, opened: int | None = None
+    pieces: Sequence[Piece],
+    tokenizer: TextEncoder,
+    cache: TokenCache,
+    answer_start: int | None = None,
 ) -> EncodedPrompt:
-    """The ids of all pieces; `opened` is the piece that opens the answer."""
+    """Encode all pieces; `answer_start` is the piece that starts the answer."""
     ids = array("i")
-    cached = cut = 0
-    swallow, place = False, None
-    for at, piece in enumerate(pieces):
-        place = len(ids) if at == opened else place
+    cached = encoded = 0
+    strip, start = False, None
+    for index, piece in enumerate(pieces):
+        start = len(ids) if index == answer_start else start
         if not isinstance(piece, str):
             ids.extend(piece)
-            swallow = False
+            strip = False
             continue
-        if at % 2:
+        if index % 2:
             token = tokenizer.specials[piece]
             ids.append(token)
-            swallow = token in tokenizer.rstrip
+            strip = token in tokenizer.rstrip
             continue
-        text = piece.lstrip() if swallow else piece
-        known = segments.get(text) if text else ()
+        text = piece.lstrip() if strip else piece
+        known = cache.get(text) if text else ()
         if known is not None:
             ids.extend(known)
             cached += len(known)
             continue
-        if cut > YIELD:
-            cut = 0
+        if encoded > YIELD_AFTER:
+            encoded = 0
             await asyncio.sleep(0)
-        cut += len(text)
-        fresh = await tokenizer.encode(text)
-        segments.put(text, fresh)
-        ids.extend(fresh)
-    return _begun(EncodedPrompt(ids, cached, place), tokenizer)
+        encoded += len(text)
+        new = await tokenizer.encode(text)
+        cache.put(text, new)
+        ids.extend(new)
+    return _fix_bos(EncodedPrompt(ids, cached, start), tokenizer)
 
 
-def _begun(made: EncodedPrompt, tokenizer: TextEncoder) -> EncodedPrompt:
-    """Exactly one token that begins the text, where the model wants one."""
-    bos, ids = tokenizer.bos_id, made.ids
+def _fix_bos(prompt: EncodedPrompt, tokenizer: TextEncoder) -> EncodedPrompt:
+    """Start the prompt with exactly one BOS token if the model wants one."""
+    bos, ids = tokenizer.bos_id, prompt.ids
     if bos is None or not tokenizer.add_bos or not ids:
-        return made
-    first = next((at for at, token in enumerate(ids) if token != bos), len(ids))
-    opened = None if made.opened is None else made.opened + 1 - first
-    return EncodedPrompt(array("i", [bos]) + ids[first:], made.cached, opened)
+        return prompt
+    first = next((index for index, token in enumerate(ids) if token != bos), len(ids))
+    start = None if prompt.answer_start is None else prompt.answer_start + 1 - first
+    return EncodedPrompt(array("i", [bos]) + ids[first:], prompt.cached_tokens, start)

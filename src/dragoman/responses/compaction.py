@@ -45,7 +45,7 @@ async def compact(
     `note` is told of every delta of the summary.
     """
     request = responses.to_request(asked, scene.history, owner=scene.owner, sealing=scene.sealing)
-    plan = await fitting(_summarising(request), scene.models)
+    plan = await fitting(_summarising(request), scene.services)
     whole = Completion()
 
     def deliver(delta: Delta) -> None:

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, DragomanError
 from dragoman.events import Delta, Usage
-from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
+from dragoman.pipeline.services import Services
 from dragoman.protocols import responses
 from dragoman.protocols.responses import Asked, Frame, ResponseEncoder
 from dragoman.protocols.responses.types import Item
@@ -44,13 +44,13 @@ class ResponseContext:
 
     def __init__(
         self,
-        models: ModelRegistry,
+        services: Services,
         owner: str,
         sealing: OwnerSigner,
         history: Sequence[Item] = (),
         remote: RemoteTools = NOTHING,
     ) -> None:
-        self.models = models
+        self.services = services
         self.owner = owner
         self.sealing = sealing
         self.history = list(history)
@@ -245,7 +245,7 @@ async def _plan(
         if spent is not None:
             request = _shorter(request, spent)
         try:
-            return await prepare(request, scene.models, bool(output))
+            return await prepare(request, scene.services, bool(output))
         except BadRequest as error:
             if not scene.remote.loosen(error):
                 raise

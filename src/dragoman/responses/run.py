@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from dragoman.errors import DragomanError
 from dragoman.events import Completion, Delta, Usage
-from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
+from dragoman.pipeline.services import Services
 from dragoman.protocols import Dialect, Encoder
 from dragoman.replay import PromptReuse
 from dragoman.types import Request
@@ -77,10 +77,8 @@ class CompletionRun:
         self._usage = Usage()
 
     @classmethod
-    async def prepare(
-        cls, dialect: Dialect, request: Request, models: ModelRegistry
-    ) -> CompletionRun:
-        plan = await pipeline.prepare(request, models)
+    async def prepare(cls, dialect: Dialect, request: Request, services: Services) -> CompletionRun:
+        plan = await pipeline.prepare(request, services)
         return cls(
             plan, dialect.encoder(request, plan.model_name, plan.choice_count, plan.prompt_tokens)
         )

@@ -38,7 +38,7 @@ from dragoman.responses.tool_rounds import (
 from dragoman.store.rows import RUNNING, StoredResponse
 
 if TYPE_CHECKING:
-    from dragoman.models.registry import ModelRegistry
+    from dragoman.pipeline.services import Services
     from dragoman.store.store import Store
 
 log = logging.getLogger("dragoman.turns")
@@ -59,12 +59,12 @@ class ResponseService:
 
     def __init__(
         self,
-        models: ModelRegistry,
+        services: Services,
         state: State,
         background: BackgroundRuns,
         elsewhere: RemoteToolsConfig,
     ) -> None:
-        self._models = models
+        self._services = services
         self._state = state
         self._background = background
         self._elsewhere = elsewhere
@@ -85,7 +85,7 @@ class ResponseService:
         sealing = (await self._state.signer()).for_owner(owner)
         history = await before(asked, owner, self._state, local)
         asked = await resolved(unrepeated(asked, history), history, owner, self._state)
-        return asked, ResponseContext(self._models, owner, sealing, history)
+        return asked, ResponseContext(self._services, owner, sealing, history)
 
     async def _turn(self, asked: Asked, owner: str, local: Local) -> ResponseRun:
         asked, scene = await self.scene(asked, owner, local)
@@ -148,7 +148,7 @@ class ResponseService:
         """How many tokens a request would have the model read."""
         asked, scene = await self.scene(asked, owner, {})
         request = responses.to_request(asked, scene.history, owner=owner, sealing=scene.sealing)
-        return await pipeline.count_prompt_tokens(request, self._models)
+        return await pipeline.count_prompt_tokens(request, self._services)
 
     async def _row(self, owner: str, name: str) -> StoredResponse:
         store = await self._state.store()
@@ -190,7 +190,7 @@ class ResponseService:
         self, owner: str, sources: Sequence[str], delete: Callable[[], Awaitable[bool]]
     ) -> bool:
         """Delete something; what these answers said is not remembered here any more."""
-        memory = self._models.memory
+        memory = self._services.replay
         if memory is None:
             return await delete()
         await memory.forget(owner, sources)

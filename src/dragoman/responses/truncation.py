@@ -17,18 +17,18 @@ from dragoman.pipeline import pipeline
 from dragoman.types import Chat, Request
 
 if TYPE_CHECKING:
-    from dragoman.models.registry import ModelRegistry
+    from dragoman.pipeline.services import Services
 
 ANSWER = 1024  # tokens that an answer should have room for, if nothing else is said
 
 
 async def fitting(
-    request: Request, models: ModelRegistry, already_admitted: bool = False
+    request: Request, services: Services, already_admitted: bool = False
 ) -> pipeline.Plan:
     """A plan for as much of the conversation as fits."""
     starts = _starts(request)
     try:
-        plan = await pipeline.prepare(request, models, already_admitted)
+        plan = await pipeline.prepare(request, services, already_admitted)
     except ContextOverflow:
         if not starts:
             raise
@@ -39,17 +39,17 @@ async def fitting(
     low, high = 0, len(starts) - 1  # the least that must go lies between them
     while low < high:
         middle = (low + high) // 2
-        if await _fits(_from(request, starts[middle]), models, already_admitted):
+        if await _fits(_from(request, starts[middle]), services, already_admitted):
             high = middle
         else:
             low = middle + 1
-    return await pipeline.prepare(_from(request, starts[low]), models, already_admitted)
+    return await pipeline.prepare(_from(request, starts[low]), services, already_admitted)
 
 
-async def _fits(request: Request, models: ModelRegistry, already_admitted: bool) -> bool:
+async def _fits(request: Request, services: Services, already_admitted: bool) -> bool:
     """Whether there is room for a request and for an answer to it."""
     try:
-        plan = await pipeline.prepare(request, models, already_admitted)
+        plan = await pipeline.prepare(request, services, already_admitted)
     except ContextOverflow:
         return False
     with closing(plan):

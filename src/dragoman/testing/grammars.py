@@ -27,13 +27,13 @@ def accepted(grammar: str, text: str, control: Sequence[str] = ()) -> tuple[bool
     """
     tokenizer = ByteTokenizer(tuple(control)) if control else None
     ids = list(text.encode()) if tokenizer is None else tokenizer.encode_marked(text)
-    following = _masker(tuple(control)).follow(grammar)
+    following = _masker(tuple(control)).start_grammar(grammar)
     for at, token in enumerate(ids):
         try:
-            following.take(token)
+            following.advance(token)
         except BadRequest:
             return False, at
-    return following.accepting, len(ids)
+    return following.is_accepting, len(ids)
 
 
 def check_script(
@@ -56,14 +56,14 @@ def check_script(
         masker = _masker(())
     else:
         masker = TokenMasker(tokenizer.pieces, tokenizer.eos_ids, tokenizer.control)
-    following = masker.follow(job.grammar or "")
+    following = masker.start_grammar(job.grammar or "")
     for at, token in enumerate(ids):
         try:
-            following.take(token)
+            following.advance(token)
         except BadRequest:
             before = bytes(token for token in ids[:at] if token < 256)[-40:]
             raise EngineFailed(
                 f"The script leaves its grammar after {before.decode(errors='replace')!r}."
             ) from None
-    if ended and not following.accepting:
+    if ended and not following.is_accepting:
         raise EngineFailed("The script ends before its grammar does.")

@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from dragoman.engines.limits import check_prompt_length, make_context_overflow
 from dragoman.engines.llamacpp import gguf
 from dragoman.engines.llamacpp.choice import Track, Vocabulary, stops_of
 from dragoman.engines.llamacpp.client import Client, Stream
@@ -37,7 +38,6 @@ from dragoman.engines.llamacpp.params import (
     event_of,
     failure,
     mark,
-    overflow,
     payload,
 )
 from dragoman.engines.llamacpp.partial_characters import Pieces
@@ -140,8 +140,7 @@ class LlamaCpp:
         if job.grammar is not None:
             job = msgspec.structs.replace(job, grammar=await readable(job.grammar))
         ids = await self._ids(job)
-        if len(ids) >= self.context:
-            raise overflow(self.context, len(ids))
+        check_prompt_length(len(ids), self.context)
         told = False
         if job.prompt_logprobs is not None:
             async with self.slots.take(1):
@@ -155,7 +154,7 @@ class LlamaCpp:
         tracks = [Track(choice, budget, stops) for choice in range(job.n)]
         if job.grammar is not None and self.vocabulary.pieces is not None:
             for track in tracks:
-                track.grammar = await asyncio.to_thread(self._masker.follow, job.grammar, stops)
+                track.grammar = await asyncio.to_thread(self._masker.start_grammar, job.grammar, stops)
         tracks[0].prompt = None if told else len(ids)
         seed = random.getrandbits(32) if job.sampling.seed is None else job.sampling.seed
         width = 1 if job.sampling.min_tokens else self._settings.slots
@@ -234,9 +233,7 @@ class LlamaCpp:
         check_tokens(ids, self.vocabulary, "input")
         limit = min(self.context, self._settings.embed_context)
         if len(ids) > limit:
-            error = overflow(limit, len(ids))
-            error.param = "input"
-            raise error
+            raise make_context_overflow(len(ids), limit, "input")
         return ids
 
     async def _ids(self, job: Job) -> list[int]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from dragoman.engines.token_mask import Following, nowhere, refused, too_large, unreadable
+from dragoman.engines.token_mask import GrammarState, dead_end_error, invalid_grammar_error, find_size_error, format_parse_error
 
 HEADER = "%llguidance"
 WHOLE = "whole_answer"  # what `start` is called where ends may follow it
@@ -31,7 +31,7 @@ async def readable(grammar: str) -> str:
     """The grammar as the engine is to be given it, or `BadRequest`."""
     wrong = await asyncio.to_thread(_wrong, grammar)
     if wrong is not None:
-        raise refused(wrong)
+        raise invalid_grammar_error(wrong)
     return grammar
 
 
@@ -40,7 +40,7 @@ def _wrong(grammar: str) -> str | None:
     """What is wrong with a grammar, if anything is."""
     from llguidance import LLMatcher
 
-    wrong = too_large(grammar)
+    wrong = find_size_error(grammar)
     if wrong:
         return wrong
     if not grammar.startswith(HEADER):
@@ -49,7 +49,7 @@ def _wrong(grammar: str) -> str | None:
         said = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar))
     except Exception as error:
         said = str(error) or "it is not valid."
-    return unreadable(said) if said else None
+    return format_parse_error(said) if said else None
 
 
 @lru_cache(maxsize=32)
@@ -66,13 +66,13 @@ def endable(grammar: str, ends: frozenset[int]) -> str:
     return f"{renamed.rstrip()}\nstart: {WHOLE} ({tokens})?\n"
 
 
-def keep_to(following: Following, ids: Sequence[int], stops: frozenset[int]) -> None:
+def keep_to(following: GrammarState, ids: Sequence[int], stops: frozenset[int]) -> None:
     """Take the tokens up to a stop, or say that the answer has left its grammar.
 
     The native server drops a grammar in the middle of an answer when it leads nowhere or grows too
     costly, and says nothing. So every token is checked here too, before it is told of.
     """
     until = next((at for at, token in enumerate(ids) if token in stops), len(ids))
-    following.take(*ids[:until])
-    if until < len(ids) and not following.may_end(ids[until]):
-        raise nowhere()
+    following.advance(*ids[:until])
+    if until < len(ids) and not following.can_end_with(ids[until]):
+        raise dead_end_error()

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import BadRequest, ContextOverflow, DragomanError, EngineFailed
+from dragoman.engines.limits import make_context_overflow
+from dragoman.errors import BadRequest, DragomanError, EngineFailed
 from dragoman.types import DEFAULT_SAMPLING, Job, Logprob, Sampling
 
 NEVER = -100.0  # a bias of this or less forbids the token
@@ -164,15 +165,7 @@ def _sound(logprob: float | None) -> float:
 def failure(fault: Fault, context: int) -> DragomanError:
     """What the server complains about, in our words."""
     if fault.type == "exceed_context_size_error":
-        return overflow(context, fault.n_prompt_tokens)
+        return make_context_overflow(fault.n_prompt_tokens, context)
     if fault.code == 400 and "grammar" in fault.message:
         return BadRequest("The grammar cannot be read.", param="grammar", code="invalid_grammar")
     return EngineFailed("The engine failed while it worked on this request.")
-
-
-def overflow(context: int, tokens: int) -> ContextOverflow:
-    return ContextOverflow(
-        f"This model's maximum context length is {context} tokens. However, your prompt has "
-        f"{tokens} tokens. Please shorten it.",
-        param="messages",
-    )

@@ -7,8 +7,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dragoman.engines.limits import check_adapters, check_logprobs, check_prompt_length
 from dragoman.engines.llamacpp.choice import Vocabulary
-from dragoman.engines.llamacpp.params import Ask, overflow
+from dragoman.engines.llamacpp.params import Ask
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.types import Job, Sampling
 
@@ -25,8 +26,7 @@ def check_job(job: Job, ids: Sequence[int], engine: LlamaCpp) -> None:
     if not ids:
         raise BadRequest("The prompt is empty.", param="prompt")
     check_tokens(ids, engine.vocabulary, "prompt")
-    if len(ids) >= engine.context:
-        raise overflow(engine.context, len(ids))
+    check_prompt_length(len(ids), engine.context)
     if not 1 <= job.n <= MOST_CHOICES:
         raise BadRequest(f"`n` must be between 1 and {MOST_CHOICES}.", param="n")
     check_logprobs(job.logprobs, engine.capabilities.logprobs)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from dragoman.engines.logits.choice import Choice
+from dragoman.engines.logits.choice import LogitsChoice
 from dragoman.errors import DragomanError, EngineDown, EngineFailed
 
 log = logging.getLogger("dragoman.engines.logits")
@@ -42,19 +42,19 @@ class LogitsModel(Protocol):
         ...
 
 
-class Rounds:
+class BatchRunner:
     """Choices under way, at most `slots` of them, and those that wait."""
 
     def __init__(self, model: LogitsModel, slots: int) -> None:
         self._model = model
         self._slots = slots
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dragoman-model")
-        self._waiting: deque[Choice] = deque()
-        self._going: list[Choice] = []
+        self._waiting: deque[LogitsChoice] = deque()
+        self._going: list[LogitsChoice] = []
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def add(self, choices: Iterable[Choice]) -> None:
+    def add(self, choices: Iterable[LogitsChoice]) -> None:
         if self._closed:
             raise EngineDown("The engine was closed.")
         self._waiting.extend(choices)
@@ -84,7 +84,7 @@ class Rounds:
                 choice.error = choice.error or EngineDown("The engine was closed.")
                 choice.tell()
 
-    def _present(self) -> list[Choice]:
+    def _present(self) -> list[LogitsChoice]:
         """Who takes part in the next round."""
         self._going = [choice for choice in self._going if not choice.over]
         while self._waiting and len(self._going) < self._slots:
@@ -96,7 +96,7 @@ class Rounds:
 
     # in the model's thread
 
-    def _round(self, choices: list[Choice]) -> None:
+    def _round(self, choices: list[LogitsChoice]) -> None:
         begun = [choice for choice in choices if choice.begun]
         if begun:
             self._heard(begun, self._stepped)
@@ -104,7 +104,7 @@ class Rounds:
             if not choice.begun:
                 self._heard([choice], self._begun)
 
-    def _heard(self, choices: list[Choice], passing: Callable[[list[Choice]], Any]) -> None:
+    def _heard(self, choices: list[LogitsChoice], passing: Callable[[list[LogitsChoice]], Any]) -> None:
         """Run a pass and let each choice hear its row."""
         try:
             rows = passing(choices)
@@ -119,14 +119,14 @@ class Rounds:
             for choice, row in zip(choices, rows, strict=True):
                 choice.hear(row)
 
-    def _stepped(self, choices: list[Choice]) -> Any:
+    def _stepped(self, choices: list[LogitsChoice]) -> Any:
         states = [choice.state for choice in choices]
         rows = self._model.step(states, [choice.token for choice in choices])
         if len(rows) != len(choices):
             raise ValueError(f"{len(rows)} rows of logits for {len(choices)} states")
         return rows
 
-    def _begun(self, choices: list[Choice]) -> Any:
+    def _begun(self, choices: list[LogitsChoice]) -> Any:
         [choice] = choices
         choice.state, logits = self._model.begin(choice.opening)
         choice.begun = True

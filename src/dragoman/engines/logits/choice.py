@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from dragoman.engines.logits.sampling import Floats, Picker, mark
+from dragoman.engines.logits.sampling import Floats, TokenSampler, mark
 from dragoman.engines.step_queue import StepQueue
-from dragoman.engines.token_mask import Following
+from dragoman.engines.token_mask import GrammarState
 from dragoman.errors import DragomanError, EngineFailed
 from dragoman.types import Job, Logprob, Step, StepFinish
 
 log = logging.getLogger("dragoman.engines.logits")
 
 
-class Answer:
+class LogitsJob:
     """Where the choices of one job come together."""
 
     def __init__(self, job: Job, prompt: list[int], size: int) -> None:
@@ -33,17 +33,17 @@ class Answer:
         self.mailbox = StepQueue()
 
 
-class Choice:
+class LogitsChoice:
     """A choice that grows. `rounds` reads the state and the token, and calls `hear` and `tell`."""
 
     def __init__(
         self,
-        answer: Answer,
+        answer: LogitsJob,
         number: int,
         budget: int | None,
         ends: frozenset[int],
-        picker: Picker,
-        following: Following | None,
+        picker: TokenSampler,
+        following: GrammarState | None,
     ) -> None:
         self.state: Any = None
         self.begun = False
@@ -64,7 +64,7 @@ class Choice:
         self._counted: int | None = len(answer.prompt) if first else None
         self._read = len(answer.prompt) if self._top is None else 1
         if following is not None:
-            following.ahead()
+            following.start_mask()
 
     @property
     def over(self) -> bool:
@@ -119,9 +119,9 @@ class Choice:
             self._go_on(logits)
 
     @staticmethod
-    def _is_complete(following: Following) -> bool:
-        following.mask()
-        return following.over
+    def _is_complete(following: GrammarState) -> bool:
+        following.get_mask()
+        return following.must_end
 
     def _go_on(self, logits: Floats) -> None:
         token = self._picker.pick(logits, self._following)
@@ -140,13 +140,13 @@ class Choice:
         if self._left is not None:
             self._left -= 1
         if self._following is not None:
-            self._following.take(token)
-            if self._following.over:
+            self._following.advance(token)
+            if self._following.must_end:
                 return "stop"
         if self._left == 0:
             return "length"
         if self._following is not None:
-            self._following.ahead()
+            self._following.start_mask()
         return None
 
     def _end(self, finish: StepFinish) -> None:

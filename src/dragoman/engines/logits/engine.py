@@ -9,17 +9,18 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Protocol
 
-from dragoman.engines.logits.batches import LogitsModel, Rounds
-from dragoman.engines.logits.choice import Answer, Choice
-from dragoman.engines.logits.sampling import HONOURED, Picker
-from dragoman.engines.token_mask import Following, TokenMasker
-from dragoman.errors import BadRequest, ContextOverflow, Unsupported
+from dragoman.engines.limits import check_logprobs, check_prompt_length
+from dragoman.engines.logits.batches import LogitsModel, BatchRunner
+from dragoman.engines.logits.choice import LogitsJob, LogitsChoice
+from dragoman.engines.logits.sampling import HONOURED, TokenSampler
+from dragoman.engines.token_mask import GrammarState, TokenMasker
+from dragoman.errors import BadRequest, Unsupported
 from dragoman.types import Capabilities, Job, Step
 
 MOST_LOGPROBS = 20
 
 
-class Words(Protocol):
+class LogitsTokenizer(Protocol):
     """What must be known of the tokens; a `dragoman.tokens` tokenizer has it all."""
 
     @property
@@ -50,7 +51,7 @@ class LogitsEngine:
     def __init__(
         self,
         model: LogitsModel,
-        tokenizer: Words,
+        tokenizer: LogitsTokenizer,
         *,
         context: int | None = None,
         slots: int = 16,
@@ -58,7 +59,7 @@ class LogitsEngine:
     ) -> None:
         self.tokenizer = tokenizer
         self._ends = frozenset(tokenizer.eos_ids)
-        self._rounds = Rounds(model, slots)
+        self._rounds = BatchRunner(model, slots)
         self._masker = masker or TokenMasker(tokenizer.pieces, self._ends, tokenizer.control)
         known = sorted(map(re.escape, tokenizer.specials), key=len, reverse=True)
         self._specials = re.compile(f"({'|'.join(known)})") if known else None
@@ -89,7 +90,7 @@ class LogitsEngine:
             raise Unsupported("This model's engine has no adapters.", param="lora")
         if job.grammar is not None:
             self._check_grammar(job)
-            await asyncio.to_thread(self._masker.follow, job.grammar)
+            await asyncio.to_thread(self._masker.start_grammar, job.grammar)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         ids = await self._ids(job)
@@ -97,14 +98,14 @@ class LogitsEngine:
         budget = min((most for most in budgets if most is not None), default=None)
         stops = frozenset(job.sampling.stop_token_ids or ())
         seed = random.getrandbits(63) if job.sampling.seed is None else job.sampling.seed
-        answer = Answer(job, ids, len(self.tokenizer.pieces))
+        answer = LogitsJob(job, ids, len(self.tokenizer.pieces))
         choices = [
-            Choice(
+            LogitsChoice(
                 answer,
                 number,
                 budget,
                 self._ends | stops,
-                Picker(job.sampling, seed + number, ids, self._ends),
+                TokenSampler(job.sampling, seed + number, ids, self._ends),
                 await self._following(job, stops),
             )
             for number in range(job.n)
@@ -130,10 +131,10 @@ class LogitsEngine:
     async def aclose(self) -> None:
         await self._rounds.aclose()
 
-    async def _following(self, job: Job, stops: frozenset[int]) -> Following | None:
+    async def _following(self, job: Job, stops: frozenset[int]) -> GrammarState | None:
         if job.grammar is None:
             return None
-        return await asyncio.to_thread(self._masker.follow, job.grammar, stops)
+        return await asyncio.to_thread(self._masker.start_grammar, job.grammar, stops)
 
     async def _ids(self, job: Job) -> list[int]:
         if isinstance(job.prompt, list):
@@ -145,13 +146,10 @@ class LogitsEngine:
     def _room(self, ids: list[int]) -> int | None:
         """How many tokens the answer may have, as far as that is known; none is an error."""
         context = self.capabilities.context
-        if context is not None and len(ids) >= context:
-            raise ContextOverflow(
-                f"This model's maximum context length is {context} tokens. However, your prompt "
-                f"has {len(ids)} tokens. Please shorten it.",
-                param="messages",
-            )
-        return None if context is None else context - len(ids)
+        if context is None:
+            return None
+        check_prompt_length(len(ids), context)
+        return context - len(ids)
 
     def _check_tokens(self, ids: Collection[int], param: str) -> None:
         size = len(self.tokenizer.pieces)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.engines.token_mask import Following, nowhere
+from dragoman.engines.token_mask import GrammarState, dead_end_error
 from dragoman.types import DEFAULT_SAMPLING, Logprob, Sampling
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -45,7 +45,7 @@ LEAST_LOGPROB = -9999.0
 FEW = 1024  # tokens that are sorted before all are: seldom does it take more to be nearly sure
 
 
-class Picker:
+class TokenSampler:
     """Picks the tokens of one choice. `ends` are those that `ignore_eos` is about."""
 
     def __init__(
@@ -59,15 +59,15 @@ class Picker:
         self._unheard = sorted(ends - stops) if self._sampling.ignore_eos else []
         self._early = sorted(ends | stops)  # what may not come before `min_tokens`
 
-    def pick(self, logits: Floats, following: Following | None) -> int:
+    def pick(self, logits: Floats, following: GrammarState | None) -> int:
         """The next token; it counts as said."""
         scores = logits.copy()
         self._bias(scores)
         self._penalize(scores)
         if following is not None:
-            following.apply(scores)
+            following.apply_mask(scores)
             if scores.max() == -np.inf:
-                raise nowhere()
+                raise dead_end_error()
         token = int(scores.argmax()) if self._sampling.greedy else self._drawn(scores)
         self._history.append(token)
         return token

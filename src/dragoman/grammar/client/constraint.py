@@ -21,9 +21,9 @@ from dragoman.grammar.schema import schema_parser
 from dragoman.grammar.writer.json_writer import JsonWriter
 from dragoman.types import Constraint
 
-LONGEST = 64 * 1024  # characters
-DEEPEST = 256  # brackets inside each other
-LONGEST_PATTERN = 4096
+MAX_GRAMMAR_LENGTH = 64 * 1024  # characters
+MAX_NESTING = 256  # brackets inside each other
+MAX_PATTERN_LENGTH = 4096
 PREFIX = "own_"
 # What is not closed goes on to the end of its line, or it would be looked for again and again.
 _TEXT = r'"(?:[^"\\\n]|\\.)*+(?:"i?|(?=\n)|\Z)'
@@ -47,46 +47,48 @@ _CONDITION = re.compile(r"[^|\n]*")
 _JSON = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}]')
 
 
-def written(lark: LarkBuilder, shape: Constraint, warnings: list[str]) -> str:
+def write_constraint(lark: LarkBuilder, shape: Constraint, warnings: list[str]) -> str:
     """The content that a shape demands, as an expression."""
     match shape.kind:
         case "choice":
             return lark.add_terminal(" | ".join(map(quote_literal, shape.value)), "CHOICE")
         case "regex":
-            return lark.add_terminal(f"/{matched(shape)}/", "PATTERN")
-    return included(lark, shape, warnings)
+            return lark.add_terminal(f"/{read_regex(shape)}/", "PATTERN")
+    return include_grammar(lark, shape, warnings)
 
 
-def matched(shape: Constraint) -> str:
+def read_regex(shape: Constraint) -> str:
     """A pattern that matches all of the content; anchors say what is so anyhow."""
     said: str = shape.value
-    if len(said) > LONGEST_PATTERN:
-        raise make_too_complex_error(shape.param, f"is longer than {LONGEST_PATTERN} characters")
+    if len(said) > MAX_PATTERN_LENGTH:
+        raise make_too_complex_error(shape.param, f"is longer than {MAX_PATTERN_LENGTH} characters")
     found = to_full_match(said, whole=True)
-    _check(f"start: /{found}/", shape)
+    _validate(f"start: /{found}/", shape)
     return found
 
 
-def readable(shape: Constraint) -> str:
+def read_grammar(shape: Constraint) -> str:
     """A client's grammar in Lark, without its header."""
     said: str = shape.value
-    if not said.strip() or len(said) > LONGEST:
-        raise _invalid(shape, f"The grammar is empty, or longer than {LONGEST:,} characters.")
+    if not said.strip() or len(said) > MAX_GRAMMAR_LENGTH:
+        raise _invalid_grammar(
+            shape, f"The grammar is empty, or longer than {MAX_GRAMMAR_LENGTH:,} characters."
+        )
     language = shape.language or ("gbnf" if "::=" in said and "%llguidance" not in said else "lark")
-    if depth(said, language) > DEEPEST:
-        raise _invalid(shape, "The grammar is nested too deeply.")
+    if nesting_depth(said, language) > MAX_NESTING:
+        raise _invalid_grammar(shape, "The grammar is nested too deeply.")
     if language == "gbnf":
-        said = _converted(said, shape)
+        said = _convert_gbnf(said, shape)
     header = _HEADER.match(said)
     if header is not None:
-        said = said[_block(said, header.end()) :]
+        said = said[_find_block_end(said, header.end()) :]
     if re.search(r"(?m)^\s*!?start\b", said) is None:
-        raise _invalid(shape, "The grammar has no rule called `start`.")
-    _check(_unread(said), shape)
+        raise _invalid_grammar(shape, "The grammar has no rule called `start`.")
+    _validate(_blank_schemas(said), shape)
     return said
 
 
-def included(lark: LarkBuilder, shape: Constraint, warnings: list[str]) -> str:
+def include_grammar(lark: LarkBuilder, shape: Constraint, warnings: list[str]) -> str:
     """The start of a client's grammar, whose rules were added."""
 
     def read(text: str) -> str:
@@ -94,30 +96,30 @@ def included(lark: LarkBuilder, shape: Constraint, warnings: list[str]) -> str:
         try:
             said = json.loads(text)
         except ValueError:
-            raise _invalid(shape, "A schema in the grammar is not valid JSON.") from None
+            raise _invalid_grammar(shape, "A schema in the grammar is not valid JSON.") from None
         checked = schema_parser.parse_schema(said, param=shape.param, strict=False)
         warnings.extend(checked.warnings)
         return JsonWriter(lark, dict(checked.definitions), ordered=True).write_value(checked.root)
 
-    lark.include(_renamed(readable(shape), shape, read))
+    lark.include(_rename_rules(read_grammar(shape), shape, read))
     return f"{PREFIX}start"
 
 
-def _converted(said: str, shape: Constraint) -> str:
+def _convert_gbnf(said: str, shape: Constraint) -> str:
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     try:
         return str(gbnf_to_lark(said))
     except RecursionError:
-        raise _invalid(shape, "The grammar is nested too deeply.") from None
+        raise _invalid_grammar(shape, "The grammar is nested too deeply.") from None
     except Exception as error:
         line = str(error).strip().splitlines()
-        raise _invalid(
+        raise _invalid_grammar(
             shape, f"The grammar cannot be read: {line[0][:200] if line else ''}"
         ) from None
 
 
-def _check(said: str, shape: Constraint) -> None:
+def _validate(said: str, shape: Constraint) -> None:
     """Refuse what cannot be read, and say where, before it becomes part of something larger."""
     from llguidance import LLMatcher
 
@@ -125,29 +127,29 @@ def _check(said: str, shape: Constraint) -> None:
     if wrong and is_limit_message(wrong):
         raise make_too_complex_error(shape.param)
     if wrong:
-        raise _invalid(shape, f"`{shape.param}` cannot be read: {_reason(wrong)}")
+        raise _invalid_grammar(shape, f"`{shape.param}` cannot be read: {_extract_reason(wrong)}")
 
 
-def _reason(wrong: str) -> str:
+def _extract_reason(wrong: str) -> str:
     lines = [line.strip() for line in wrong.splitlines()]
     told = (line.removeprefix("error: ") for line in lines if line.startswith("error: "))
     first = re.sub(r"^(?:at )?([0-9]+)\([0-9]+\):", r"line \1:", lines[0])
     return next(told, first)[:200]
 
 
-def _unread(said: str) -> str:
+def _blank_schemas(said: str) -> str:
     """A grammar of as many lines, in which every schema allows anything."""
     out, at = [], 0
     for found in _LARK.finditer(said):
         if found.group() == "%json" and found.start() >= at:
-            end = _block(said, found.end())
+            end = _find_block_end(said, found.end())
             lines = said.count("\n", found.end(), end)
             out.append(said[at : found.end()] + " {" + "\n" * lines + "}")
             at = end
     return "".join(out) + said[at:]
 
 
-def _renamed(said: str, shape: Constraint, read: Callable[[str], str]) -> str:
+def _rename_rules(said: str, shape: Constraint, read: Callable[[str], str]) -> str:
     """A grammar whose names cannot be met elsewhere."""
     kept = {word for line in _IMPORT.findall(said) for word in re.findall(r"\w+", line)}
     out, at = [], 0
@@ -155,44 +157,48 @@ def _renamed(said: str, shape: Constraint, read: Callable[[str], str]) -> str:
         out.append(said[at : found.start()])
         text, name, at = found.group(), found["name"], found.end()
         if found["order"] is not None:
-            end = _about(text, said, at)
-            out.append(_ordered(text, said[at:end], shape, read))
+            end = _find_directive_end(text, said, at)
+            out.append(_rewrite_directive(text, said[at:end], shape, read))
             at = end
         elif found["meet"] is not None:
-            raise _invalid(shape, "In a grammar, `&` must come before a `~` and one pattern.")
+            raise _invalid_grammar(
+                shape, "In a grammar, `&` must come before a `~` and one pattern."
+            )
         elif name is not None and name not in kept:
             options = _OPTIONS.match(said, at)
-            out += [_own(name), options.group() if options is not None else ""]
+            out += [_prefix_name(name), options.group() if options is not None else ""]
             at = at if options is None else options.end()
         elif found["comment"] is None:
             out.append(text)
     return "".join(out) + said[at:]
 
 
-def _ordered(order: str, block: str, shape: Constraint, read: Callable[[str], str]) -> str:
+def _rewrite_directive(
+    order: str, block: str, shape: Constraint, read: Callable[[str], str]
+) -> str:
     """An order to the reader of the grammar, and what it is about."""
     if order == "%json":
         return f" ({read(block)}) "
     if order not in ("%regex", "%import", "%ignore", "%if"):
-        raise _invalid(shape, f"`{order[:32]}` is not supported in a grammar.")
+        raise _invalid_grammar(shape, f"`{order[:32]}` is not supported in a grammar.")
     return order + block
 
 
-def _own(name: str) -> str:
+def _prefix_name(name: str) -> str:
     mark = "!" if name.startswith("!") else ""
     name = name.lstrip("!")
     return f"{mark}{PREFIX.upper() if name[0].isupper() or name.isupper() else PREFIX}{name}"
 
 
-def _about(order: str, said: str, at: int) -> int:
+def _find_directive_end(order: str, said: str, at: int) -> int:
     """Where that ends which an order is about."""
     if order in ("%json", "%regex"):
-        return _block(said, at)
+        return _find_block_end(said, at)
     condition = _CONDITION.match(said, at) if order == "%if" else None
     return at if condition is None else condition.end()
 
 
-def _block(said: str, at: int) -> int:
+def _find_block_end(said: str, at: int) -> int:
     """Where a block of JSON ends."""
     level = 0
     for found in _JSON.finditer(said, at):
@@ -202,7 +208,7 @@ def _block(said: str, at: int) -> int:
     return len(said)
 
 
-def depth(grammar: str, language: str) -> int:
+def nesting_depth(grammar: str, language: str) -> int:
     """How deep brackets stand inside each other, quoted ones apart."""
     level = deepest = 0
     for letter in (_GBNF if language == "gbnf" else _LARK).sub("", grammar):
@@ -214,5 +220,5 @@ def depth(grammar: str, language: str) -> int:
     return deepest
 
 
-def _invalid(shape: Constraint, message: str) -> BadRequest:
+def _invalid_grammar(shape: Constraint, message: str) -> BadRequest:
     return BadRequest(message, param=shape.param, code="invalid_grammar")

@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 )
 _NUMBER = r"(?:{0})|(?:{0}\.[0-9]*|\.{0})(?:[eE][+\-]?{0})?|{0}[eE][+\-]?{0}".format("[0-9]+")
 _FLOAT = r"(?:{0}\.[0-9]*|\.{0})(?:[eE][+\-]?{0})?|{0}[eE][+\-]?{0}".format("[0-9]+")
-COMMON = {
+COMMON_TERMINALS = {
     "DIGIT": "[0-9]",
     "HEXDIGIT": "[a-fA-F0-9]",
     "INT": "[0-9]+",
@@ -59,53 +59,53 @@ COMMON = {
 
 
 @dataclass(frozen=True)
-class Leaf:
+class Terminal:
     """A text as it is, or the number of a regular expression; and which of its grammar it is."""
 
-    said: str | int
-    place: int = 0
+    value: str | int
+    occurrence: int = 0
 
 
 @dataclass(frozen=True)
-class Called:
+class RuleCall:
     """What a rule says."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Row:
-    parts: tuple[Expr, ...]
+class Concatenation:
+    parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
-class Options:
-    parts: tuple[Expr, ...]
+class Alternation:
+    parts: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
-class Times:
-    part: Expr
-    least: int
-    most: int | None
+class Repetition:
+    part: Expression
+    min_count: int
+    max_count: int | None
 
 
-Expr: TypeAlias = Leaf | Called | Row | Options | Times
+Expression: TypeAlias = Terminal | RuleCall | Concatenation | Alternation | Repetition
 Tokens: TypeAlias = list[tuple[str, str]]  # kind and text
 
 
-class Grammar:
+class LarkGrammar:
     """Rules by their names; `ignored` may stand between two leaves."""
 
-    def __init__(self, said: str) -> None:
-        self.patterns = RegexBuilder()
-        self.rules: dict[str, Expr] = {}
-        self.ignored: tuple[Leaf, ...] = ()
-        self._terminals: dict[str, Tokens | Leaf] = {}
-        self._places = 0
+    def __init__(self, source: str) -> None:
+        self.regexes = RegexBuilder()
+        self.rules: dict[str, Expression] = {}
+        self.ignored: tuple[Terminal, ...] = ()
+        self._terminals: dict[str, Tokens | Terminal] = {}
+        self._occurrences = 0
         rules: dict[str, Tokens] = {}
         ignored: list[Tokens] = []
-        for line in _lines(said):
+        for line in _split_definitions(source):
             if line[0] in (("sign", "!"), ("sign", "?")):  # what these say is of trees alone
                 line = line[1:]
             match line:
@@ -122,8 +122,8 @@ class Grammar:
                 case [("name", _), (_, what), *_] | [(_, what), *_]:
                     raise UnsupportedSyntax(f"`{what}`")
         for name, body in rules.items():
-            self.rules[name] = _Body(self, body).rule()
-        self.ignored = tuple(map(self._terminal, ignored))
+            self.rules[name] = _DefinitionParser(self, body).parse_rule()
+        self.ignored = tuple(map(self._parse_terminal, ignored))
 
     def _import(self, line: Tokens) -> None:
         names = [text for kind, text in line if kind == "name"]
@@ -132,44 +132,46 @@ class Grammar:
         said = names[1:]
         new = said[-1:] if ("sign", "->") in line else said
         for name, known in zip(new, said[: len(new)], strict=True):
-            self._terminals[name] = self.regex(COMMON[known])
+            self._terminals[name] = self.parse_regex(COMMON_TERMINALS[known])
 
-    def terminal(self, name: str) -> Leaf:
+    def get_terminal(self, name: str) -> Terminal:
         found = self._terminals[name]
-        if not isinstance(found, Leaf):
-            found = self._terminals[name] = self._terminal(found)
+        if not isinstance(found, Terminal):
+            found = self._terminals[name] = self._parse_terminal(found)
         return found
 
-    def _terminal(self, body: Tokens) -> Leaf:
-        return _Body(self, body).terminal()
+    def _parse_terminal(self, body: Tokens) -> Terminal:
+        return _DefinitionParser(self, body).parse_terminal()
 
-    def regex(self, said: str, flags: str = "") -> Leaf:
-        return Leaf(RegexParser(self.patterns, said, flags).parse())
+    def parse_regex(self, said: str, flags: str = "") -> Terminal:
+        return Terminal(RegexParser(self.regexes, said, flags).parse())
 
-    def text(self, token: str) -> Leaf:
+    def parse_string(self, token: str) -> Terminal:
         """A text in quotes; one whose case does not matter is an expression."""
         said = re.sub(r"\\x([0-9a-fA-F]{2})", r"\\u00\1", token.removesuffix("i"))
         letters = json.loads(said)
         if not token.endswith("i"):
-            return Leaf(letters)
-        one = self.patterns.char
-        return Leaf(self.patterns.concat(one(fold_case(((ord(each),) * 2,))) for each in letters))
+            return Terminal(letters)
+        one = self.regexes.char
+        return Terminal(
+            self.regexes.concat(one(fold_case(((ord(each),) * 2,))) for each in letters)
+        )
 
-    def placed(self, leaf: Leaf) -> Leaf:
+    def new_occurrence(self, leaf: Terminal) -> Terminal:
         """The same leaf in a place of its own."""
-        self._places += 1
-        return Leaf(leaf.said, self._places)
+        self._occurrences += 1
+        return Terminal(leaf.value, self._occurrences)
 
-    def number(self, leaf: Leaf) -> int:
+    def to_regex(self, leaf: Terminal) -> int:
         """A leaf as an expression."""
-        return self.patterns.literal(leaf.said) if isinstance(leaf.said, str) else leaf.said
+        return self.regexes.literal(leaf.value) if isinstance(leaf.value, str) else leaf.value
 
 
 def _is_terminal(name: str) -> bool:
     return name.lstrip("_")[:1].isupper()
 
 
-def _lines(said: str) -> Iterator[Tokens]:
+def _split_definitions(said: str) -> Iterator[Tokens]:
     """What belongs together."""
     line: Tokens = []
     ended = False
@@ -187,174 +189,178 @@ def _lines(said: str) -> Iterator[Tokens]:
         yield line
 
 
-class _Body:
+class _DefinitionParser:
     """Reads the body of one rule, or of a terminal."""
 
-    def __init__(self, grammar: Grammar, tokens: Tokens) -> None:
+    def __init__(self, grammar: LarkGrammar, tokens: Tokens) -> None:
         self._grammar = grammar
         self._tokens = tokens
-        self._at = 0
+        self._position = 0
 
-    def rule(self) -> Expr:
-        found = self._options()
-        self._done()
+    def parse_rule(self) -> Expression:
+        found = self._parse_alternatives()
+        self._expect_end()
         return found
 
-    def terminal(self) -> Leaf:
-        found = self._meets()
-        self._done()
-        if isinstance(found, Leaf):
+    def parse_terminal(self) -> Terminal:
+        found = self._parse_terminal_alternatives()
+        self._expect_end()
+        if isinstance(found, Terminal):
             return found
         raise UnsupportedSyntax("a rule in a terminal")
 
-    def _done(self) -> None:
-        if self._at < len(self._tokens):
-            raise UnsupportedSyntax(f"`{self._tokens[self._at][1]}`")
+    def _expect_end(self) -> None:
+        if self._position < len(self._tokens):
+            raise UnsupportedSyntax(f"`{self._tokens[self._position][1]}`")
 
-    def _sign(self, *signs: str) -> bool:
+    def _accept(self, *signs: str) -> bool:
         """Whether one of some signs comes next, which is then read."""
-        hit = self._at < len(self._tokens) and self._tokens[self._at] in [
+        hit = self._position < len(self._tokens) and self._tokens[self._position] in [
             ("sign", s) for s in signs
         ]
-        self._at += hit
+        self._position += hit
         return hit
 
     def _peek(self) -> tuple[str, str]:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ("end", "")
+        return self._tokens[self._position] if self._position < len(self._tokens) else ("end", "")
 
     # rules
 
-    def _options(self) -> Expr:
-        found = [self._row()]
-        while self._sign("|"):
-            found.append(self._row())
-        return found[0] if len(found) == 1 else Options(tuple(found))
+    def _parse_alternatives(self) -> Expression:
+        found = [self._parse_sequence()]
+        while self._accept("|"):
+            found.append(self._parse_sequence())
+        return found[0] if len(found) == 1 else Alternation(tuple(found))
 
-    def _row(self) -> Expr:
+    def _parse_sequence(self) -> Expression:
         found = []
         while self._peek()[1] not in ("|", ")", "]", "", "->"):
-            found.append(self._repeated(self._part()))
-        self._alias()
-        return found[0] if len(found) == 1 else Row(tuple(found))
+            found.append(self._parse_quantifiers(self._parse_part()))
+        self._skip_alias()
+        return found[0] if len(found) == 1 else Concatenation(tuple(found))
 
-    def _alias(self) -> None:
-        if self._sign("->"):
-            self._at += 1
+    def _skip_alias(self) -> None:
+        if self._accept("->"):
+            self._position += 1
 
-    def _part(self) -> Expr:
+    def _parse_part(self) -> Expression:
         kind, text = self._peek()
         if kind == "name" and not _is_terminal(text):
-            self._at += 1
-            return Called(text)
-        if self._sign("("):
-            found = self._options()
-            self._at += 1
+            self._position += 1
+            return RuleCall(text)
+        if self._accept("("):
+            found = self._parse_alternatives()
+            self._position += 1
             return found
-        if self._sign("["):
-            found = self._options()
-            self._at += 1
-            return Times(found, 0, 1)
-        return self._leaf()
+        if self._accept("["):
+            found = self._parse_alternatives()
+            self._position += 1
+            return Repetition(found, 0, 1)
+        return self._parse_occurrence()
 
-    def _repeated(self, part: Expr) -> Expr:
-        while (counts := self._counts()) is not None:
-            part = Times(part, *counts)
+    def _parse_quantifiers(self, part: Expression) -> Expression:
+        while (counts := self._parse_quantifier()) is not None:
+            part = Repetition(part, *counts)
         return part
 
-    def _counts(self) -> tuple[int, int | None] | None:
-        if self._sign("*"):
+    def _parse_quantifier(self) -> tuple[int, int | None] | None:
+        if self._accept("*"):
             return 0, None
-        if self._sign("+"):
+        if self._accept("+"):
             return 1, None
-        if self._sign("?"):
+        if self._accept("?"):
             return 0, 1
-        if self._peek() == ("sign", "~") and self._tokens[self._at + 1][0] == "number":
-            self._at += 1
-            least = self._count()
-            return (least, self._count()) if self._sign("..") else (least, least)
-        if not self._sign("{"):
+        if self._peek() == ("sign", "~") and self._tokens[self._position + 1][0] == "number":
+            self._position += 1
+            least = self._parse_count()
+            return (least, self._parse_count()) if self._accept("..") else (least, least)
+        if not self._accept("{"):
             return None
-        least = self._count() if self._peek()[0] == "number" else 0
+        least = self._parse_count() if self._peek()[0] == "number" else 0
         most: int | None = least
-        if self._sign(","):
-            most = self._count() if self._peek()[0] == "number" else None
-        self._at += 1
+        if self._accept(","):
+            most = self._parse_count() if self._peek()[0] == "number" else None
+        self._position += 1
         return least, most
 
-    def _count(self) -> int:
-        self._at += 1
-        return int(self._tokens[self._at - 1][1])
+    def _parse_count(self) -> int:
+        self._position += 1
+        return int(self._tokens[self._position - 1][1])
 
-    def _leaf(self) -> Leaf:
-        return self._grammar.placed(self._unplaced())
+    def _parse_occurrence(self) -> Terminal:
+        return self._grammar.new_occurrence(self._parse_token())
 
-    def _unplaced(self) -> Leaf:
+    def _parse_token(self) -> Terminal:
         kind, text = self._peek()
-        self._at += 1
+        self._position += 1
         match kind:
             case "text":
-                first = self._grammar.text(text)
-                if self._sign(".."):
-                    last = self._grammar.text(self._peek()[1])
-                    self._at += 1
-                    return Leaf(self._grammar.patterns.char(((_code(first), _code(last)),)))
+                first = self._grammar.parse_string(text)
+                if self._accept(".."):
+                    last = self._grammar.parse_string(self._peek()[1])
+                    self._position += 1
+                    return Terminal(
+                        self._grammar.regexes.char(((_char_code(first), _char_code(last)),))
+                    )
                 return first
             case "regex":
                 said, _, flags = text[1:].rpartition("/")
-                return self._grammar.regex(said, flags)
+                return self._grammar.parse_regex(said, flags)
             case "name":
-                return self._grammar.terminal(text)
+                return self._grammar.get_terminal(text)
         raise UnsupportedSyntax(f"`{text}`")
 
     # terminals
 
-    def _meets(self) -> Leaf:
-        found = [self._met()]
-        while self._sign("|"):
-            found.append(self._met())
+    def _parse_terminal_alternatives(self) -> Terminal:
+        found = [self._parse_terminal_intersection()]
+        while self._accept("|"):
+            found.append(self._parse_terminal_intersection())
         if len(found) == 1:
             return found[0]
-        return Leaf(self._grammar.patterns.union(map(self._grammar.number, found)))
+        return Terminal(self._grammar.regexes.union(map(self._grammar.to_regex, found)))
 
-    def _met(self) -> Leaf:
-        found = [self._letters()]
-        while self._sign("&"):
-            found.append(self._letters())
+    def _parse_terminal_intersection(self) -> Terminal:
+        found = [self._parse_terminal_sequence()]
+        while self._accept("&"):
+            found.append(self._parse_terminal_sequence())
         if len(found) == 1:
             return found[0]
-        return Leaf(self._grammar.patterns.intersect(map(self._grammar.number, found)))
+        return Terminal(self._grammar.regexes.intersect(map(self._grammar.to_regex, found)))
 
-    def _letters(self) -> Leaf:
-        found: list[Leaf] = []
+    def _parse_terminal_sequence(self) -> Terminal:
+        found: list[Terminal] = []
         while self._peek()[1] not in ("|", "&", ")", "]", "", "->"):
-            found.append(self._counted())
-        self._alias()
+            found.append(self._parse_terminal_part())
+        self._skip_alias()
         if len(found) == 1:
             return found[0]
-        if all(isinstance(one.said, str) for one in found):
-            return Leaf("".join(str(one.said) for one in found))
-        return Leaf(self._grammar.patterns.concat(map(self._grammar.number, found)))
+        if all(isinstance(one.value, str) for one in found):
+            return Terminal("".join(str(one.value) for one in found))
+        return Terminal(self._grammar.regexes.concat(map(self._grammar.to_regex, found)))
 
-    def _counted(self) -> Leaf:
-        patterns = self._grammar.patterns
-        if self._sign("~"):
-            found = Leaf(patterns.complement(self._grammar.number(self._atom())))
+    def _parse_terminal_part(self) -> Terminal:
+        patterns = self._grammar.regexes
+        if self._accept("~"):
+            found = Terminal(
+                patterns.complement(self._grammar.to_regex(self._parse_terminal_atom()))
+            )
         else:
-            found = self._atom()
-        while (counts := self._counts()) is not None:
-            found = Leaf(patterns.repeat(self._grammar.number(found), *counts))
+            found = self._parse_terminal_atom()
+        while (counts := self._parse_quantifier()) is not None:
+            found = Terminal(patterns.repeat(self._grammar.to_regex(found), *counts))
         return found
 
-    def _atom(self) -> Leaf:
+    def _parse_terminal_atom(self) -> Terminal:
         optional = self._peek() == ("sign", "[")
-        if not self._sign("(", "["):
-            return self._leaf()
-        found = self._meets()
-        self._at += 1
+        if not self._accept("(", "["):
+            return self._parse_occurrence()
+        found = self._parse_terminal_alternatives()
+        self._position += 1
         if optional:
-            return Leaf(self._grammar.patterns.repeat(self._grammar.number(found), 0, 1))
+            return Terminal(self._grammar.regexes.repeat(self._grammar.to_regex(found), 0, 1))
         return found
 
 
-def _code(leaf: Leaf) -> int:
-    return ord(leaf.said) if isinstance(leaf.said, str) else 0
+def _char_code(leaf: Terminal) -> int:
+    return ord(leaf.value) if isinstance(leaf.value, str) else 0

@@ -9,69 +9,83 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from dragoman.grammar.client.first_follow import Follow
-from dragoman.grammar.client.lark_parser import Called, Expr, Grammar, Leaf, Options, Row, Times
-from dragoman.grammar.client.terminal_writer import Leaves
-from dragoman.grammar.client.text_syntax import Between, Quotes
+from dragoman.grammar.client.first_follow import FollowSets
+from dragoman.grammar.client.lark_parser import (
+    Alternation,
+    Concatenation,
+    Expression,
+    LarkGrammar,
+    Repetition,
+    RuleCall,
+    Terminal,
+)
+from dragoman.grammar.client.terminal_writer import TerminalWriter
+from dragoman.grammar.client.text_syntax import DelimitedSyntax, QuotedSyntax
 from dragoman.grammar.lark_builder import EMPTY, LarkBuilder, format_repeat, join_alternatives
 from dragoman.grammar.regex.char_sets import CharSet, intersect, to_regex_class
 
 
-class Rewriting:
+class RuleWriter:
     """Writes the rules of one grammar in one spelling."""
 
     def __init__(
-        self, lark: LarkBuilder, grammar: Grammar, follow: Follow, spelling: Quotes | Between
+        self,
+        lark: LarkBuilder,
+        grammar: LarkGrammar,
+        follow: FollowSets,
+        spelling: QuotedSyntax | DelimitedSyntax,
     ) -> None:
         self.lark = lark
         self.grammar = grammar
-        self.follow = follow
-        self._spelling = spelling
+        self.follow_sets = follow
+        self._syntax = spelling
         self._names: dict[tuple[str, bool], str] = {}
-        self._leaves = Leaves(lark, grammar, follow, spelling)
+        self._terminals = TerminalWriter(lark, grammar, follow, spelling)
 
-    def text(self) -> str | None:
+    def write_text(self) -> str | None:
         """An expression for the whole text; None where none can be written."""
-        alone = self._alone()
+        alone = self._write_single_terminal()
         if alone is not None:
             return alone
-        if "start" not in self.possible:
+        if "start" not in self.writable_rules:
             return None
         if not self.grammar.ignored:
-            return self._rule("start")
-        found = self._first(Called("start"))
+            return self._add_rule("start")
+        found = self._write_first(RuleCall("start"))
         options = [] if found is None else [found]
-        return join_alternatives([*options, *([EMPTY] if self.follow.empty("start") else [])])
+        return join_alternatives(
+            [*options, *([EMPTY] if self.follow_sets.is_nullable_rule("start") else [])]
+        )
 
-    def unbroken(self, leaf: Leaf) -> str | None:
+    def write_unpadded_terminal(self, leaf: Terminal) -> str | None:
         """A leaf that does not end with a piece that breaks it."""
-        return self._leaves.unbroken(leaf)
+        return self._terminals.write_unpadded(leaf)
 
-    def _alone(self) -> str | None:
+    def _write_single_terminal(self) -> str | None:
         """A text that is one leaf: between quotes nothing can be taken for its end."""
-        leaf, spelling = self.grammar.rules["start"], self._spelling
+        leaf, spelling = self.grammar.rules["start"], self._syntax
         if (
-            not isinstance(leaf, Leaf)
-            or isinstance(leaf.said, str)
-            or isinstance(spelling, Between)
+            not isinstance(leaf, Terminal)
+            or isinstance(leaf.value, str)
+            or isinstance(spelling, DelimitedSyntax)
         ):
             return None
-        patterns = self.grammar.patterns
-        letters = patterns.collect_chars(leaf.said)
+        patterns = self.grammar.regexes
+        letters = patterns.collect_chars(leaf.value)
         if not letters:
             return None
 
         def one(some: CharSet) -> str:
             plain = intersect(some, spelling.plain)
             ways = [to_regex_class(plain)] if plain else []
-            return f"(?:{'|'.join([*ways, *spelling.escapes(intersect(some, spelling.special))])})"
+            return f"(?:{'|'.join([*ways, *spelling.escape_regexes(intersect(some, spelling.special))])})"
 
-        return self.lark.add_terminal(f"/{patterns.to_regex(leaf.said, one)}/", "TEXT")
+        return self.lark.add_terminal(f"/{patterns.to_regex(leaf.value, one)}/", "TEXT")
 
     # rules
 
     @cached_property
-    def possible(self) -> set[str]:
+    def writable_rules(self) -> set[str]:
         """Rules of which there are texts that can be written."""
         found: set[str] = set()
         count = -1
@@ -79,102 +93,106 @@ class Rewriting:
             found |= {
                 name
                 for name, body in self.grammar.rules.items()
-                if name not in found and self.can_be(body, found)
+                if name not in found and self.is_writable(body, found)
             }
         return found
 
-    def can_be(self, part: Expr, rules: set[str]) -> bool:
+    def is_writable(self, part: Expression, rules: set[str]) -> bool:
         match part:
-            case Leaf():
-                return self._nothing(part) or self._leaves.whole(part) is not None
-            case Called():
+            case Terminal():
+                return self._is_nullable(part) or self._terminals.write(part) is not None
+            case RuleCall():
                 return part.name in rules
-            case Row():
-                return all(self.can_be(one, rules) for one in part.parts)
-            case Options():
-                return any(self.can_be(one, rules) for one in part.parts)
-            case Times():
-                return part.least == 0 or self.can_be(part.part, rules)
+            case Concatenation():
+                return all(self.is_writable(one, rules) for one in part.parts)
+            case Alternation():
+                return any(self.is_writable(one, rules) for one in part.parts)
+            case Repetition():
+                return part.min_count == 0 or self.is_writable(part.part, rules)
 
-    def _nothing(self, leaf: Leaf) -> bool:
+    def _is_nullable(self, leaf: Terminal) -> bool:
         """Whether a leaf may be no letter at all."""
-        return self.follow.may_be_empty(leaf)
+        return self.follow_sets.is_nullable(leaf)
 
-    def _rule(self, name: str, *, first: bool = False) -> str:
+    def _add_rule(self, name: str, *, first: bool = False) -> str:
         """A rule of the client's; `first` as in `_first`."""
         if (name, first) not in self._names:
             own = self._names[name, first] = self.lark.reserve("input")
             body = self.grammar.rules[name]
-            said = self._first(body) if first else self.written(body)
+            said = self._write_first(body) if first else self.write(body)
             self.lark.define(own, said or EMPTY)
         return self._names[name, first]
 
-    def written(self, part: Expr) -> str:
+    def write(self, part: Expression) -> str:
         """A part, of which there is a text, after something else was written."""
-        possible = self.possible
+        possible = self.writable_rules
         match part:
-            case Leaf():
-                said = self._leaves.whole(part)
+            case Terminal():
+                said = self._terminals.write(part)
                 if said is None:
                     return EMPTY
-                said = f"{self._between}{said}"
-                return f"({said})?" if self._nothing(part) else said
-            case Called():
-                return self._rule(part.name)
-            case Row():
-                return " ".join(map(self.written, part.parts)) or EMPTY
-            case Options():
-                return join_alternatives(map(self.written, self._options(part)))
-            case Times():
-                if not self.can_be(part.part, possible):
+                said = f"{self._ignored_text}{said}"
+                return f"({said})?" if self._is_nullable(part) else said
+            case RuleCall():
+                return self._add_rule(part.name)
+            case Concatenation():
+                return " ".join(map(self.write, part.parts)) or EMPTY
+            case Alternation():
+                return join_alternatives(map(self.write, self._writable_alternatives(part)))
+            case Repetition():
+                if not self.is_writable(part.part, possible):
                     return EMPTY
-                return f"({self.written(part.part)}){format_repeat(part.least, part.most)}"
+                return f"({self.write(part.part)}){format_repeat(part.min_count, part.max_count)}"
 
-    def _options(self, part: Options) -> Iterator[Expr]:
-        return (one for one in part.parts if self.can_be(one, self.possible))
+    def _writable_alternatives(self, part: Alternation) -> Iterator[Expression]:
+        return (one for one in part.parts if self.is_writable(one, self.writable_rules))
 
     @cached_property
-    def _between(self) -> str:
+    def _ignored_text(self) -> str:
         """What may stand between two leaves and is ignored."""
         found = [
-            said for leaf in self.grammar.ignored if (said := self._leaves.whole(leaf)) is not None
+            said
+            for leaf in self.grammar.ignored
+            if (said := self._terminals.write(leaf)) is not None
         ]
         return f"{self.lark.add_rule(f'{join_alternatives(found)}*', 'ignored')} " if found else ""
 
-    def _first(self, part: Expr) -> str | None:
+    def _write_first(self, part: Expression) -> str | None:
         """A part where nothing was written before, but for no text at all; None if it is only that.
 
         What is ignored stands between two leaves, so not before the first.
         """
-        if not self.can_be(part, self.possible):
+        if not self.is_writable(part, self.writable_rules):
             return None
         match part:
-            case Leaf():
-                return self._leaves.whole(part)
-            case Called():
-                return self._rule(part.name, first=True) if self._begins(part) else None
-            case Row():
-                return self._first_of_row(part.parts)
-            case Options():
-                found = [said for one in part.parts if (said := self._first(one)) is not None]
+            case Terminal():
+                return self._terminals.write(part)
+            case RuleCall():
+                return (
+                    self._add_rule(part.name, first=True) if self._can_be_nonempty(part) else None
+                )
+            case Concatenation():
+                return self._write_first_of_sequence(part.parts)
+            case Alternation():
+                found = [said for one in part.parts if (said := self._write_first(one)) is not None]
                 return join_alternatives(found) if found else None
-            case Times():
-                said = self._first(part.part) if part.most != 0 else None
-                most = None if part.most is None else part.most - 1
-                more = f"({self.written(part.part)}){format_repeat(max(0, part.least - 1), most)}"
+            case Repetition():
+                said = self._write_first(part.part) if part.max_count != 0 else None
+                most = None if part.max_count is None else part.max_count - 1
+                more = f"({self.write(part.part)}){format_repeat(max(0, part.min_count - 1), most)}"
                 return None if said is None else f"{said} {more if most != 0 else ''}"
 
-    def _begins(self, part: Called) -> bool:
+    def _can_be_nonempty(self, part: RuleCall) -> bool:
         """Whether a rule has more to say than nothing."""
-        return self.follow.begins(part.name)
+        return self.follow_sets.can_be_nonempty(part.name)
 
-    def _first_of_row(self, parts: tuple[Expr, ...]) -> str | None:
-        empty = [self.follow.may_be_empty(part) for part in parts]
+    def _write_first_of_sequence(self, parts: tuple[Expression, ...]) -> str | None:
+        empty = [self.follow_sets.is_nullable(part) for part in parts]
         last = next((at for at, may in enumerate(empty) if not may), len(parts) - 1)
-        after, found = " ".join(map(self.written, parts[last + 1 :])), []
+        after, found = " ".join(map(self.write, parts[last + 1 :])), []
         for at in range(last, -1, -1):
-            said = self._first(parts[at])
+            said = self._write_first(parts[at])
             found += [] if said is None else [f"{said} {after}"]
             if at:
-                after = self.lark.add_rule(f"{self.written(parts[at])} {after}", "rest")
+                after = self.lark.add_rule(f"{self.write(parts[at])} {after}", "rest")
         return join_alternatives(found) if found else None

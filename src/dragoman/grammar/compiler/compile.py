@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from dragoman.errors import BadRequest
 from dragoman.formats import find_tools
-from dragoman.grammar.client.constraint import written
+from dragoman.grammar.client.constraint import write_constraint
 from dragoman.grammar.compiler.verify import Verdict, verify
 from dragoman.grammar.complexity import make_too_complex_error
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
@@ -86,7 +86,7 @@ def _write_content(
     lark: LarkBuilder, constraint: Constraint, rules: FormatRules, warnings: list[str]
 ) -> str:
     if constraint.kind != "json":
-        return written(lark, constraint, warnings)
+        return write_constraint(lark, constraint, warnings)
     # the parser would act on a marker inside a string of the content
     banned = [
         marker

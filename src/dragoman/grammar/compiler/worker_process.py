@@ -9,7 +9,7 @@ from collections import deque
 from dragoman.grammar.compiler.worker import MAX_FRAME_BYTES, CompileResult, result_decoder
 from dragoman.processes.supervisor import ChildProcess
 
-log = logging.getLogger("dragoman.constraint")
+log = logging.getLogger("dragoman.grammar")
 
 START_TIMEOUT = 60.0  # seconds for a process to import what it needs
 

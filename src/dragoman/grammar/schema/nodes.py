@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dragoman.grammar.client.grammar_text import Worded
+from dragoman.grammar.client.grammar_text import GrammarText
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ Node: TypeAlias = (
     | Nothing
     | Literals
     | String
-    | Worded
+    | GrammarText
     | Number
     | Array
     | Object

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 
 from dragoman.errors import BadRequest
-from dragoman.grammar.client.constraint import matched, readable
-from dragoman.grammar.client.first_follow import Follow
-from dragoman.grammar.client.grammar_text import Worded
-from dragoman.grammar.client.lark_parser import Grammar
+from dragoman.grammar.client.constraint import read_grammar, read_regex
+from dragoman.grammar.client.first_follow import FollowSets
+from dragoman.grammar.client.grammar_text import GrammarText
+from dragoman.grammar.client.lark_parser import LarkGrammar
 from dragoman.grammar.complexity import make_too_complex_error
 from dragoman.grammar.regex.automaton import TooComplex
 from dragoman.grammar.regex.full_match import UNICODE_CLASSES, expand_classes, is_supported_pattern
@@ -39,7 +39,7 @@ def _build_text(shape: Constraint) -> Node:
             return Literals(tuple(json.dumps(one) for one in shape.value))
         case "grammar":
             try:
-                return _build_grammar_text(readable(shape), shape)
+                return _build_grammar_text(read_grammar(shape), shape)
             except UnsupportedSyntax as error:
                 raise BadRequest(
                     f"`{shape.param}` cannot be enforced: {error.construct} cannot be used in the "
@@ -54,7 +54,7 @@ def _build_text(shape: Constraint) -> Node:
 
 def _build_pattern_text(shape: Constraint) -> Node:
     """A pattern; what is too much for us may still be none for the reader of schemas."""
-    found = matched(shape)
+    found = read_regex(shape)
     pattern = f"^(?:{expand_classes(found, UNICODE_CLASSES)})$"
     if not is_supported_pattern(pattern):
         raise make_too_complex_error(shape.param)
@@ -64,6 +64,6 @@ def _build_pattern_text(shape: Constraint) -> Node:
         return String(pattern=pattern)
 
 
-def _build_grammar_text(said: str, shape: Constraint, pattern: str | None = None) -> Worded:
-    grammar = Grammar(said)
-    return Worded(grammar, Follow(grammar), shape.param, pattern)
+def _build_grammar_text(said: str, shape: Constraint, pattern: str | None = None) -> GrammarText:
+    grammar = LarkGrammar(said)
+    return GrammarText(grammar, FollowSets(grammar), shape.param, pattern)

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dragoman.errors import Unsupported
-from dragoman.grammar.client.grammar_text import Worded, written
-from dragoman.grammar.client.text_syntax import Quotes
+from dragoman.grammar.client.grammar_text import GrammarText, write_grammar_text
+from dragoman.grammar.client.text_syntax import QuotedSyntax
 from dragoman.grammar.lark_builder import (
     LarkBuilder,
     format_repeat,
@@ -126,7 +126,7 @@ class JsonWriter:
                 return self.write_literals(node.values)
             case String():
                 return self.write_text(node)
-            case Worded():
+            case GrammarText():
                 return self.write_grammar_text(node)
             case Number():
                 return self.write_number(node)
@@ -206,13 +206,13 @@ class JsonWriter:
         """A terminal for texts that hold no mark."""
         return self.lark.add_terminal(body + exclude_markers(self._banned_markers, length_bounded=counted), hint)
 
-    def write_grammar_text(self, node: Worded) -> str:
+    def write_grammar_text(self, node: GrammarText) -> str:
         """A text that keeps to a grammar."""
-        return self._write_quoted_text(node, Quotes())
+        return self._write_quoted_text(node, QuotedSyntax())
 
-    def _write_quoted_text(self, node: Worded, quotes: Quotes) -> str:
-        mark = quote_literal(quotes.mark)
-        return f"{mark} {written(self.lark, node, quotes)} {mark}"
+    def _write_quoted_text(self, node: GrammarText, quotes: QuotedSyntax) -> str:
+        mark = quote_literal(quotes.quote)
+        return f"{mark} {write_grammar_text(self.lark, node, quotes)} {mark}"
 
     def write_number(self, node: Number) -> str:
         if node == Number(integer=node.integer):

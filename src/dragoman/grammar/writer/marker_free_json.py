@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dragoman.grammar.client.text_syntax import CONTROL, Quotes
+from dragoman.grammar.client.text_syntax import CONTROL_CHARS, QuotedSyntax
 from dragoman.grammar.lark_builder import format_repeat
 from dragoman.grammar.regex.automaton import RegexBuilder, TooComplex
 from dragoman.grammar.regex.char_sets import (
@@ -31,7 +31,7 @@ from dragoman.grammar.schema.nodes import String
 from dragoman.output.arguments.cast import load_value
 
 MAX_REGEX_LENGTH = 20_000  # characters of a pattern once it is rewritten
-NEVER_LITERAL: CharSet = union_ranges((*CONTROL, *chars_of('"\\')))  # never stand for themselves in a string
+NEVER_LITERAL: CharSet = union_ranges((*CONTROL_CHARS, *chars_of('"\\')))  # never stand for themselves in a string
 BRACKET = re.compile(r"[<>\[\]]")  # of these no format has more than an address in brackets
 
 
@@ -74,7 +74,7 @@ def build_pattern_terminal(node: String, marks: Sequence[str], character: str) -
 
     def one(letters: CharSet) -> str:
         ways = [to_regex_class(plain)] if (plain := intersect(letters, complement(NEVER_LITERAL))) else []
-        ways += Quotes().escapes(intersect(letters, NEVER_LITERAL))
+        ways += QuotedSyntax().escape_regexes(intersect(letters, NEVER_LITERAL))
         begins = [code for low, high in intersect(letters, first) for code in range(low, high + 1)]
         ways += [rf"\\u{code:04x}" for code in begins]
         return f"(?:{'|'.join(dict.fromkeys(ways))})"

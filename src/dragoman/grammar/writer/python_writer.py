@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from dragoman.grammar.client.grammar_text import Worded, written
-from dragoman.grammar.client.text_syntax import Between, Quotes
+from dragoman.grammar.client.grammar_text import GrammarText, write_grammar_text
+from dragoman.grammar.client.text_syntax import DelimitedSyntax, QuotedSyntax
 from dragoman.grammar.lark_builder import (
     LarkBuilder,
     format_repeat,
@@ -25,8 +25,8 @@ from dragoman.grammar.writer.unquoted_text import (
 
 LINE_CHARACTERS = ((9, 10), (13, 13))  # may stand in Python's texts as they are
 PYTHON_QUOTES = (
-    Quotes('"', LINE_CHARACTERS),
-    Quotes("'", LINE_CHARACTERS, pairs=False, either='"'),
+    QuotedSyntax('"', LINE_CHARACTERS),
+    QuotedSyntax("'", LINE_CHARACTERS, surrogate_pairs=False, optional_escapes='"'),
 )
 
 
@@ -45,7 +45,7 @@ class PythonWriter(JsonWriter):
         body = rf"/\"{self.DOUBLE_QUOTED}{count}\"|'{self.SINGLE_QUOTED}{count}'/"
         return self._add_string_terminal(body, "STRING", counted=node != String())
 
-    def write_grammar_text(self, node: Worded) -> str:
+    def write_grammar_text(self, node: GrammarText) -> str:
         return join_alternatives(self._write_quoted_text(node, quotes) for quotes in PYTHON_QUOTES)
 
     def write_literals(self, values: Sequence[str]) -> str:
@@ -92,14 +92,14 @@ class BareKeyWriter(JsonWriter):
         )
         return f"{self.lark.write_marker(mark)} {inner}"
 
-    def write_grammar_text(self, node: Worded) -> str:
+    def write_grammar_text(self, node: GrammarText) -> str:
         if node.pattern is not None:
             return self.write_text(String(pattern=node.pattern))
         found = []
         for mark in self._quotes:
             letters = (mark,) if self.lark.is_plain_text(mark) else ()
             said = self.lark.write_marker(mark)
-            found.append(f"{said} {written(self.lark, node, Between(letters))} {said}")
+            found.append(f"{said} {write_grammar_text(self.lark, node, DelimitedSyntax(letters))} {said}")
         return join_alternatives(found)
 
     def write_literals(self, values: Sequence[str]) -> str:

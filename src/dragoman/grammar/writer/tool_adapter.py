@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from dragoman.errors import Unsupported
-from dragoman.grammar.client.grammar_text import Worded
+from dragoman.grammar.client.grammar_text import GrammarText
 from dragoman.grammar.regex.full_match import is_supported_pattern
 from dragoman.grammar.schema import keywords
 from dragoman.grammar.schema.nodes import (
@@ -198,7 +198,7 @@ class _ToolAdapter:
 
     def _adapt_new_node(self, node: Node, types: Types | None) -> Node:
         leaves = self._list_leaves(node)
-        if any(isinstance(one, Anything | Worded) for one in leaves):
+        if any(isinstance(one, Anything | GrammarText) for one in leaves):
             return node
         own = frozenset[str]().union(*map(list_types, leaves))
         read = own if types is None else types

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dragoman.grammar.client.grammar_text import Worded, written
-from dragoman.grammar.client.text_syntax import Between
+from dragoman.grammar.client.grammar_text import GrammarText, write_grammar_text
+from dragoman.grammar.client.text_syntax import DelimitedSyntax
 from dragoman.grammar.lark_builder import ANY, LarkBuilder, join_alternatives, quote_literal
 from dragoman.grammar.regex.escape import escape_regex, marker_to_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers
@@ -66,7 +66,7 @@ FORMATS = {
     "uuid": r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}",
     "uri": r"[a-z][a-z0-9+.\-]{1,15}:\/\/[a-zA-Z0-9.\-]{1,253}(?:\/[a-zA-Z0-9._~\-]{0,64}){0,16}",
 }
-TextualNode: TypeAlias = String | Literals | Worded
+TextualNode: TypeAlias = String | Literals | GrammarText
 ALL_TYPES: Types = frozenset(TYPE_ORDER) | STRING
 # texts that are read as a value of this kind where a text is allowed too, and how they begin
 BLANK = r"\s\x1c-\x1f"
@@ -191,9 +191,9 @@ class TaggedValueWriter:
             match one:
                 case AnyOf():
                     queue += one.options
-                case Worded() if one.pattern is not None:
+                case GrammarText() if one.pattern is not None:
                     texts.append(String(pattern=one.pattern))
-                case String() | Worded():
+                case String() | GrammarText():
                     texts.append(one)
                 case Anything():
                     texts.append(String())
@@ -221,7 +221,7 @@ class TaggedValueWriter:
     def write_text(
         self, node: TextualNode, closes: Sequence[str], others: Sequence[Node] = ()
     ) -> str:
-        if isinstance(node, Worded):
+        if isinstance(node, GrammarText):
             return self._write_grammar_text(node, closes)
         if isinstance(node, Literals):
             said = join_alternatives(
@@ -258,13 +258,13 @@ class TaggedValueWriter:
             list_restricted_types(others) | taken, "".join(firsts) if closes else None
         )
 
-    def _write_grammar_text(self, node: Worded, closes: Sequence[str]) -> str:
+    def _write_grammar_text(self, node: GrammarText, closes: Sequence[str]) -> str:
         """A text that keeps to a grammar."""
         marks = [
             mark for mark in (*closes, *self._banned_markers) if self._lark.is_plain_text(mark)
         ]
         breaks = "\n" if self._trims_newlines else ""
-        said = written(self._lark, node, Between(tuple(dict.fromkeys(marks)), breaks))
+        said = write_grammar_text(self._lark, node, DelimitedSyntax(tuple(dict.fromkeys(marks)), breaks))
         return f"{said} {self._lark.write_any_marker(closes)}"
 
     def _write_cdata(self, node: TextualNode, closes: Sequence[str], others: Sequence[Node]) -> str:
@@ -273,8 +273,8 @@ class TaggedValueWriter:
         if isinstance(node, Literals):
             said = join_alternatives(quote_literal(json.loads(value)) for value in node.values)
             inner = f"{said} {quote_literal(end)}"
-        elif isinstance(node, Worded):
-            inner = f"{written(self._lark, node, Between((end,)))} {quote_literal(end)}"
+        elif isinstance(node, GrammarText):
+            inner = f"{write_grammar_text(self._lark, node, DelimitedSyntax((end,)))} {quote_literal(end)}"
         else:
             body = build_bare_regex(node) + self._exclude_other_types(node, others)
             inner = write_text_until(self._lark, body, (end,), some=cannot_be_empty(node))
@@ -291,7 +291,7 @@ class TaggedValueWriter:
 def list_types(node: Node) -> Types:
     """The kinds that a value may be of; of a node with options, see each."""
     match node:
-        case String() | Worded():
+        case String() | GrammarText():
             return STRING
         case Number():
             return frozenset({"integer" if node.integer else "number"})

@@ -15,7 +15,7 @@ from dragoman.http.paging import paging
 from dragoman.http.respond import warnings
 from dragoman.http.router import Route
 from dragoman.protocols.chat import decode, encode, stored
-from dragoman.protocols.shared.openai import new_name
+from dragoman.protocols.shared.openai import new_id
 from dragoman.responses.run import CompletionRun
 from dragoman.store.rows import StoredCompletion
 
@@ -39,12 +39,12 @@ class Chats:
 
     async def complete(self, exchange: RequestContext) -> None:
         body = await self._app.body(exchange)
-        said = await self._app.decoded(body, decode.decode)
-        request = replace(said, owner=exchange.owner, response_id=new_name("chatcmpl"))
+        said = await self._app.decoded(body, decode.decode_request)
+        request = replace(said, owner=exchange.owner, response_id=new_id("chatcmpl"))
 
         async def prepare() -> CompletionRun:
             store = await self._store() if request.store else None
-            answer = await CompletionRun.prepare(decode, request, self._app.models)
+            answer = await CompletionRun.prepare(decode, request, self._app.services)
             if store is not None:
                 answer.keep = lambda whole: self._keep(exchange, body, whole, store)
             return answer
@@ -54,10 +54,10 @@ class Chats:
     @staticmethod
     async def _keep(exchange: RequestContext, body: bytes, whole: bytes, store: Store) -> None:
         """An answer is told even if it cannot be kept; a whole one says so."""
-        messages, metadata = stored.asked(body)
-        kept = stored.noted(whole, metadata)
+        messages, metadata = stored.decode_stored_fields(body)
+        kept = stored.set_metadata(whole, metadata)
         row = StoredCompletion(
-            id=stored.name_of(kept),
+            id=stored.get_id(kept),
             owner=exchange.owner,
             created=int(time.time()),
             body=kept,
@@ -81,9 +81,9 @@ class Chats:
 
     async def change(self, exchange: RequestContext) -> None:
         body = await self._app.body(exchange)
-        metadata = stored.decode_change(body, self._app.settings.strict_params)
+        metadata = stored.decode_update(body, self._app.settings.strict_params)
         row = await self._found(exchange)
-        changed = stored.noted(row.body, metadata)
+        changed = stored.set_metadata(row.body, metadata)
         store = await self._store()
         if not await store.write(lambda tx: tx.completions.update(row.owner, row.id, changed)):
             raise _nothing(exchange)
@@ -96,13 +96,13 @@ class Chats:
             owner, [name], lambda: store.write(lambda tx: tx.delete_completion(owner, name))
         ):
             raise _nothing(exchange)
-        await exchange.answer(200, stored.deleted(name))
+        await exchange.answer(200, stored.encode_deletion(name))
 
     async def messages(self, exchange: RequestContext) -> None:
         limit, newest = paging(exchange, "asc")
         row = await self._found(exchange)
         after = exchange.query.get("after")
-        page = stored.messages(row.id, row.messages, after, limit, newest)
+        page = stored.encode_messages(row.id, row.messages, after, limit, newest)
         await exchange.answer(200, page)
 
     async def every(self, exchange: RequestContext) -> None:
@@ -125,11 +125,11 @@ class Chats:
 
         while len(found) <= limit:
             page = await load_page(after)
-            found += [body for _, body in page if stored.fits(body, model, wanted)]
+            found += [body for _, body in page if stored.matches(body, model, wanted)]
             if len(page) < some:
                 break
             after = page[-1][0]
-        await exchange.answer(200, stored.listed(found[:limit], len(found) > limit))
+        await exchange.answer(200, stored.encode_list(found[:limit], len(found) > limit))
 
     def routes(self) -> list[Route]:
         path = "/v1/chat/completions"
@@ -151,7 +151,7 @@ class Chats:
                 method="POST",
                 handler=self.change,
                 summary="Change what is noted of it.",
-                body=stored.ChangedCompletion,
+                body=stored.CompletionUpdate,
             ),
             Route(path=one, method="DELETE", handler=self.delete, summary="Forget it."),
             Route(

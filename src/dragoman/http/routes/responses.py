@@ -78,7 +78,7 @@ class Stateful:
         if after is not None:
             items = _behind(items, after)
         page = items[:limit]
-        await exchange.answer(200, conversations.listed(page, more=len(items) > limit))
+        await exchange.answer(200, conversations.encode_item_list(page, more=len(items) > limit))
 
     async def compact(self, exchange: RequestContext) -> None:
         asked = await self._app.read(exchange, responses.decode_compact)
@@ -177,7 +177,7 @@ class Stateful:
         await self._show(exchange, row)
 
     async def change(self, exchange: RequestContext) -> None:
-        metadata = encode(await self._app.read(exchange, conversations.decode_change))
+        metadata = encode(await self._app.read(exchange, conversations.decode_update))
         store, name = await self._store(), exchange.params["id"]
         owner = exchange.owner
         row = await store.write(lambda tx: tx.conversations.update(owner, name, metadata))
@@ -186,7 +186,7 @@ class Stateful:
     async def _show(self, exchange: RequestContext, row: StoredConversation | None) -> None:
         if row is None:
             raise _no_conversation(exchange)
-        await exchange.answer(200, conversations.shown(row.id, row.created, row.metadata))
+        await exchange.answer(200, conversations.encode_conversation(row.id, row.created, row.metadata))
 
     async def forget(self, exchange: RequestContext) -> None:
         owner, name, store = exchange.owner, exchange.params["id"], await self._store()
@@ -195,7 +195,7 @@ class Stateful:
             owner, said, lambda: store.write(lambda tx: tx.delete_conversation(owner, name))
         ):
             raise _no_conversation(exchange)
-        await exchange.answer(200, conversations.deleted(name))
+        await exchange.answer(200, conversations.encode_deletion(name))
 
     async def items(self, exchange: RequestContext) -> None:
         limit, newest = paging(exchange)
@@ -209,7 +209,7 @@ class Stateful:
         if found is None:
             raise _no_conversation(exchange)
         items = [msgspec.json.decode(entry.body) for entry in found[:limit]]
-        await exchange.answer(200, conversations.listed(items, more=len(found) > limit))
+        await exchange.answer(200, conversations.encode_item_list(items, more=len(found) > limit))
 
     async def add_items(self, exchange: RequestContext) -> None:
         items = await self._app.read(exchange, conversations.decode_items)
@@ -222,7 +222,7 @@ class Stateful:
                 raise taken(entry.id, f"items[{at}].id")
         if not await store.write(lambda tx: tx.conversations.add_items(owner, name, entries)):
             raise _no_conversation(exchange)
-        await exchange.answer(200, conversations.listed(items, more=False))
+        await exchange.answer(200, conversations.encode_item_list(items, more=False))
 
     async def item(self, exchange: RequestContext) -> None:
         store, owner = await self._store(), exchange.owner

@@ -21,7 +21,7 @@ from dragoman.protocols.embeddings import embeddings
 from dragoman.protocols.messages import Count, Messages, model_list
 from dragoman.protocols.models import models
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.json_body import read
+from dragoman.protocols.shared.json_body import decode_body
 from dragoman.protocols.tokenize import tokenize as tokens
 from dragoman.responses.run import CompletionRun
 from dragoman.tokenizers.tokenizer import AnyTokenizer
@@ -41,20 +41,21 @@ class Services:
     def __init__(self, app: App) -> None:
         self._app = app
         self._models = app.models
+        self._services = app.services
 
     async def message(self, exchange: RequestContext) -> None:
         dialect = await self._speaking(exchange)
         said = await self._app.read(exchange, dialect.decode)
         request = replace(said, owner=exchange.owner)
         await self._app.answering.respond(
-            exchange, lambda: CompletionRun.prepare(dialect, request, self._models)
+            exchange, lambda: CompletionRun.prepare(dialect, request, self._services)
         )
 
     async def count_tokens(self, exchange: RequestContext) -> None:
         dialect = await self._speaking(exchange)
         said = await self._app.read(exchange, dialect.to_count)
         counted = Count(
-            await count_prompt_tokens(replace(said, owner=exchange.owner), self._models)
+            await count_prompt_tokens(replace(said, owner=exchange.owner), self._services)
         )
         await exchange.answer(200, openai.encode(counted))
 
@@ -66,15 +67,15 @@ class Services:
         return dialect
 
     async def embed(self, exchange: RequestContext) -> None:
-        request = await self._app.read(exchange, embeddings.decode)
+        request = await self._app.read(exchange, embeddings.decode_request)
         async with self._app.answering.watching(exchange.gone):
-            model, vectors, spent = await embed(request.model, request.inputs, self._models)
+            model, vectors, spent = await embed(request.model, request.inputs, self._services)
         self._app.metrics.spent += spent
-        body = embeddings.whole(request, model, vectors, spent.prompt)
+        body = embeddings.encode_embeddings(request, model, vectors, spent.prompt)
         await exchange.answer(200, body)
 
     async def tokenize(self, exchange: RequestContext) -> None:
-        said, prompt = await self._app.read(exchange, tokens.decode)
+        said, prompt = await self._app.read(exchange, tokens.decode_tokenize_request)
         with await self._models.acquire(said.model or self._models.default_name) as model:
             vocabulary = vocabulary_of(model)
             if isinstance(prompt, Chat):
@@ -82,7 +83,7 @@ class Services:
                 ids = (await model.renderer.render(prompt)).ids or []
             else:
                 ids = list(await model.renderer.encode_prompt(prompt))
-            answer = tokens.TokenizeAnswer(len(ids), model.capabilities.context, ids)
+            answer = tokens.TokenizeResponse(len(ids), model.capabilities.context, ids)
             if said.return_token_strs:
                 answer.token_strs = [
                     vocabulary.pieces[token].decode(errors="replace") for token in ids
@@ -90,13 +91,13 @@ class Services:
         await exchange.answer(200, await asyncio.to_thread(openai.encode, answer))
 
     async def detokenize(self, exchange: RequestContext) -> None:
-        said = await self._app.read(exchange, tokens.decode_ids)
+        said = await self._app.read(exchange, tokens.decode_detokenize_request)
         with await self._models.acquire(said.model or self._models.default_name) as model:
             vocabulary = vocabulary_of(model)
             if any(token >= vocabulary.vocab_size for token in said.tokens):
                 raise BadRequest("A token is not in the model's vocabulary.", param="tokens")
             text = await asyncio.to_thread(vocabulary.decode, said.tokens)
-        await exchange.answer(200, openai.encode(tokens.DetokenizeAnswer(text)))
+        await exchange.answer(200, openai.encode(tokens.DetokenizeResponse(text)))
 
     async def tokenizer_info(self, exchange: RequestContext) -> None:
         with await self._models.acquire(self._models.default_name) as model:
@@ -115,19 +116,19 @@ class Services:
         if exchange.messages:
             await exchange.answer(200, model_list.page(cards, exchange.query))
         else:
-            await exchange.answer(200, models.whole(cards))
+            await exchange.answer(200, models.encode_model_list(cards))
 
     async def one_model(self, exchange: RequestContext) -> None:
         found = card(self._models.get(exchange.params["model"]))
-        await exchange.answer(200, (model_list if exchange.messages else models).one(found))
+        await exchange.answer(200, (model_list if exchange.messages else models).encode_model(found))
 
     async def load(self, exchange: RequestContext) -> None:
-        said = read(await self._app.body(exchange), models.ModelName)
+        said = decode_body(await self._app.body(exchange), models.ModelName)
         await self._models.load(said.model)
         await exchange.answer(200, openai.encode(card(self._models.get(said.model))))
 
     async def unload(self, exchange: RequestContext) -> None:
-        said = read(await self._app.body(exchange), models.ModelName)
+        said = decode_body(await self._app.body(exchange), models.ModelName)
         await self._models.unload(said.model)
         await exchange.answer(200, openai.encode(card(self._models.get(said.model))))
 

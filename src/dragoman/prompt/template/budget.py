@@ -232,7 +232,7 @@ class RenderBudget:
             self.spend(ITEM_BYTES // 2)
             yield value
 
-    def take_slice(self, value: Any, where: take_slice) -> Any:
+    def take_slice(self, value: Any, where: slice) -> Any:
         """What `[from:to]` does."""
         if isinstance(value, str):
             length = len(range(*where.indices(len(value))))

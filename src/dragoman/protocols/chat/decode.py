@@ -11,7 +11,7 @@ from dragoman.protocols.chat import encode
 from dragoman.protocols.chat import tools as chat_tools
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.content import ContentPartFields, decode_content
-from dragoman.protocols.shared.json_body import read
+from dragoman.protocols.shared.json_body import decode_body
 from dragoman.types import Chat, Message, Request, Role, ToolCall, text_content
 
 encode_error = openai.encode_error
@@ -20,15 +20,15 @@ ROLES = get_args(Role)
 T = TypeVar("T")
 
 
-class CalledFunction(Struct):
+class ChatFunctionCall(Struct):
     name: openai.Name
     arguments: str
 
 
-class PastCall(Struct):
+class ChatToolCallParam(Struct):
     """A tool call of an earlier turn."""
 
-    function: CalledFunction
+    function: ChatFunctionCall
     id: str = ""
     type: str = "function"
 
@@ -42,9 +42,9 @@ class ChatMessage(Struct):
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
-    tool_calls: Annotated[list[PastCall], Meta(max_length=1024)] | None = None
+    tool_calls: Annotated[list[ChatToolCallParam], Meta(max_length=1024)] | None = None
     tool_call_id: str | None = None
-    function_call: CalledFunction | None = None
+    function_call: ChatFunctionCall | None = None
     audio: Any = None
 
 
@@ -57,15 +57,15 @@ class ChatReasoningOptions(Struct):
     enabled: bool | None = None
 
 
-class ChatRequest(response_format.DemandingFields, kw_only=True):
+class ChatRequest(response_format.ConstraintFields, kw_only=True):
     """A conversation to go on with."""
 
     messages: Annotated[list[ChatMessage], Meta(max_length=100_000)]
     max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: Annotated[list[chat_tools.FunctionTool], Meta(max_length=1024)] | None = None
-    tool_choice: str | chat_tools.ToolChoice | None = None
+    tools: Annotated[list[chat_tools.ChatTool], Meta(max_length=1024)] | None = None
+    tool_choice: str | chat_tools.ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
     include_reasoning: bool | None = None
@@ -95,13 +95,13 @@ class ChatRequest(response_format.DemandingFields, kw_only=True):
     moderation: Any = None
 
 
-def decode(body: bytes, strict: bool = False) -> Request:
-    said = read(body, ChatRequest, strict)
+def decode_request(body: bytes, strict: bool = False) -> Request:
+    said = decode_body(body, ChatRequest, strict)
     _refuse(said)
     longest = said.max_completion_tokens
-    chat = conversation(said)
-    shape, warnings = response_format.demanded(said, calls=chat.tool_choice == "required")
-    return openai.request(
+    chat = decode_chat(said)
+    shape, warnings = response_format.decode_constraint(said, calls=chat.tool_choice == "required")
+    return openai.make_request(
         said,
         strict,
         said.max_tokens if longest is None else longest,
@@ -124,19 +124,19 @@ def _unkept(said: ChatRequest) -> list[str]:
     return found
 
 
-def conversation(said: ChatRequest) -> Chat:
+def decode_chat(said: ChatRequest) -> Chat:
     """The part of a request that the model's template turns into a prompt."""
     (effort, effort_name), (budget, budget_name) = _effort(said), _budget(said)
-    tools = chat_tools.tools(said.tools)
-    chosen = chat_tools.chosen(said.tool_choice, tools)
+    tools = chat_tools.decode_tools(said.tools)
+    chosen = chat_tools.decode_tool_choice(said.tool_choice, tools)
     return Chat(
         messages=_messages(said),
         tools=tools,
         tool_choice=chosen.mode,
-        allowed_tools=chosen.callable,
-        parallel_tool_calls=said.parallel_tool_calls is not False and not chosen.named,
-        forces_named_tool=chosen.named,
-        response_format=response_format.shown(said.response_format),
+        allowed_tools=chosen.allowed_tools,
+        parallel_tool_calls=said.parallel_tool_calls is not False and not chosen.forces_named_tool,
+        forces_named_tool=chosen.forces_named_tool,
+        response_format=response_format.to_template_format(said.response_format),
         template_kwargs=dict(said.chat_template_kwargs or {}),
         reasoning_effort=effort,
         thinking_budget=budget,
@@ -147,13 +147,13 @@ def conversation(said: ChatRequest) -> Chat:
 
 
 def _refuse(said: ChatRequest) -> None:
-    openai.refuse({"chat_template": said.chat_template}, "a request cannot bring its own template")
-    openai.refuse(
+    openai.reject_unsupported({"chat_template": said.chat_template}, "a request cannot bring its own template")
+    openai.reject_unsupported(
         {"functions": said.functions, "function_call": said.function_call},
         "use `tools` and `tool_choice`",
     )
-    openai.refuse({"audio": said.audio}, "answers are text")
-    openai.refuse({"web_search_options": said.web_search_options}, "there is no web search here")
+    openai.reject_unsupported({"audio": said.audio}, "answers are text")
+    openai.reject_unsupported({"web_search_options": said.web_search_options}, "there is no web search here")
     if said.modalities and said.modalities != ["text"]:
         raise Unsupported("Answers are text: `modalities` can only be `text`.", param="modalities")
 
@@ -231,8 +231,8 @@ def _message(said: ChatMessage, at: str) -> Message:
         content = text_content(said.refusal)
     if said.content is None and said.refusal is None and said.role != "assistant":
         raise BadRequest(f"`{at}.content` is required.", param=f"{at}.content")
-    openai.refuse({f"{at}.audio": said.audio}, "this model reads text")
-    openai.refuse({f"{at}.function_call": said.function_call}, "use `tool_calls`")
+    openai.reject_unsupported({f"{at}.audio": said.audio}, "this model reads text")
+    openai.reject_unsupported({f"{at}.function_call": said.function_call}, "use `tool_calls`")
     reasoning = said.reasoning_content if said.reasoning_content is not None else said.reasoning
     return Message(
         role=said.role,  # type: ignore[arg-type]  # checked above

@@ -10,37 +10,37 @@ from msgspec import Struct
 from dragoman.events import Choice as Gained
 from dragoman.events import Completion, Delta, Finish
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.openai import Logprobs, encode
+from dragoman.protocols.shared.openai import ContentLogprobs, encode
 from dragoman.types import Chat, Request
 
 
-class Called(Struct):
+class ChatCalledFunction(Struct):
     name: str
     arguments: str
 
 
-class Call(Struct):
+class ChatToolCall(Struct):
     """A tool call the model made."""
 
     id: str
-    function: Called
+    function: ChatCalledFunction
     type: str = "function"
 
 
-class Answer(Struct):
+class ChatResponseMessage(Struct):
     """What the assistant said. Reasoning and calls are left out when there are none."""
 
     role: str
     content: str | None
     refusal: str | None = None
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
-    tool_calls: list[Call] | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ChatToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
-class Choice(Struct):
+class ChatChoice(Struct):
     index: int
-    message: Answer
-    logprobs: Logprobs | None
+    message: ChatResponseMessage
+    logprobs: ContentLogprobs | None
     finish_reason: str
 
 
@@ -51,14 +51,14 @@ class ChatCompletion(Struct):
     object: str
     created: int
     model: str
-    choices: list[Choice]
-    usage: openai.Usage
+    choices: list[ChatChoice]
+    usage: openai.CompletionUsage
 
 
-class ChunkChoice(Struct):
+class ChatChunkChoice(Struct):
     index: int
     delta: dict[str, Any]
-    logprobs: Logprobs | None = None
+    logprobs: ContentLogprobs | None = None
     finish_reason: str | None = None
 
 
@@ -66,7 +66,7 @@ class ChatEncoder(openai.ChunkEncoder):
     """Writes one answer."""
 
     def __init__(self, request: Request, model: str, choices: int, prompt: int = 0) -> None:
-        envelope = openai.envelope_of(request, "chatcmpl", "chat.completion.chunk", model)
+        envelope = openai.make_envelope(request, "chatcmpl", "chat.completion.chunk", model)
         every = range(choices)
         super().__init__(request, envelope, [_around(envelope, i, b'"content":') for i in every])
         self._choices = choices
@@ -77,7 +77,7 @@ class ChatEncoder(openai.ChunkEncoder):
 
     def start(self) -> list[bytes]:
         first = {"role": "assistant", "content": ""}
-        return [self.envelope.chunk(ChunkChoice(i, first)) for i in range(self._choices)]
+        return [self.envelope.encode_chunk(ChatChunkChoice(i, first)) for i in range(self._choices)]
 
     def encode_delta(self, delta: Delta) -> list[bytes]:
         channel = delta.channel
@@ -88,23 +88,23 @@ class ChatEncoder(openai.ChunkEncoder):
         ends = self._thoughts[delta.choice]
         if channel == "tool_args":
             ends = self._calls[delta.choice, delta.call]
-        return [self.envelope.framed(ends, delta.text)]
+        return [self.envelope.encode_text(ends, delta.text)]
 
     def _call(self, delta: Delta) -> bytes:
         """The first chunk of a call; those that follow have its arguments only."""
         before = b'"tool_calls":[{"index":%d,"function":{"arguments":' % delta.call
         ends = _around(self.envelope, delta.choice, before, b"}}]")
         self._calls[delta.choice, delta.call] = ends
-        named = Call(delta.id, Called(delta.text, ""))
+        named = ChatToolCall(delta.id, ChatCalledFunction(delta.text, ""))
         call = {"index": delta.call, **msgspec.structs.asdict(named)}
-        return self.envelope.chunk(ChunkChoice(delta.choice, {"tool_calls": [call]}))
+        return self.envelope.encode_chunk(ChatChunkChoice(delta.choice, {"tool_calls": [call]}))
 
-    def gained(self, delta: Delta) -> ChunkChoice:
-        logprobs = openai.logprobs(delta.tokens) if delta.tokens else None
-        return ChunkChoice(delta.choice, {"content": delta.text}, logprobs)
+    def make_text_choice(self, delta: Delta) -> ChatChunkChoice:
+        logprobs = openai.encode_logprobs(delta.tokens) if delta.tokens else None
+        return ChatChunkChoice(delta.choice, {"content": delta.text}, logprobs)
 
-    def ended(self, delta: Delta) -> ChunkChoice:
-        return ChunkChoice(delta.choice, {}, finish_reason=self._finish(delta.finish))
+    def make_final_choice(self, delta: Delta) -> ChatChunkChoice:
+        return ChatChunkChoice(delta.choice, {}, finish_reason=self._finish(delta.finish))
 
     def _finish(self, finish: Finish | None) -> str | None:
         """A call of the one tool that was named ends with `stop`, as OpenAI has it."""
@@ -118,26 +118,26 @@ class ChatEncoder(openai.ChunkEncoder):
             envelope.created,
             envelope.model,
             [self._choice(choice) for choice in completion.choices()],
-            openai.usage(completion.usage),
+            openai.encode_usage(completion.usage),
         )
         return encode(answer)
 
-    def _choice(self, gained: Gained) -> Choice:
-        message = Answer("assistant", gained.text)
+    def _choice(self, gained: Gained) -> ChatChoice:
+        message = ChatResponseMessage("assistant", gained.text)
         if gained.reasoning:
             message.reasoning_content = gained.reasoning
         if gained.calls:
             message.content = gained.text or None
             message.tool_calls = [
-                Call(call.id, Called(call.name, call.arguments)) for call in gained.calls
+                ChatToolCall(call.id, ChatCalledFunction(call.name, call.arguments)) for call in gained.calls
             ]
-        logprobs = openai.logprobs(gained.tokens) if gained.tokens else None
-        return Choice(gained.index, message, logprobs, self._finish(gained.finish) or "stop")
+        logprobs = openai.encode_logprobs(gained.tokens) if gained.tokens else None
+        return ChatChoice(gained.index, message, logprobs, self._finish(gained.finish) or "stop")
 
 
 def _around(
-    envelope: openai.Envelope, index: int, before: bytes, after: bytes = b""
+    envelope: openai.ChunkEnvelope, index: int, before: bytes, after: bytes = b""
 ) -> tuple[bytes, bytes]:
     """What stands around the text of an ordinary chunk."""
     after += b'},"logprobs":null,"finish_reason":null}'
-    return envelope.ends(b'{"index":%d,"delta":{' % index + before, after)
+    return envelope.make_frame(b'{"index":%d,"delta":{' % index + before, after)

@@ -8,11 +8,11 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.tool_choice import Chosen, by_word, one, some, undeclared, unreadable
+from dragoman.protocols.shared.tool_choice import DecodedToolChoice, decode_mode, force_tool, allow_tools, undeclared_tool, invalid_tool_choice
 from dragoman.types import Tool
 
 
-class Function(Struct):
+class ChatFunction(Struct):
     """A function the model may call."""
 
     name: openai.Name
@@ -21,43 +21,43 @@ class Function(Struct):
     strict: bool | None = None
 
 
-class FunctionTool(Struct):
+class ChatTool(Struct):
     type: str
-    function: Function | None = None
+    function: ChatFunction | None = None
 
 
-class FunctionName(Struct):
+class ChatFunctionName(Struct):
     name: str
 
 
-class ToolName(Struct):
+class ChatToolName(Struct):
     """A declared tool; some clients have the name right in here."""
 
     type: str
-    function: FunctionName | None = None
+    function: ChatFunctionName | None = None
     name: str | None = None
 
 
-ToolNames: TypeAlias = Annotated[list[ToolName], Meta(max_length=1024)]
+ToolNames: TypeAlias = Annotated[list[ChatToolName], Meta(max_length=1024)]
 
 
-class AllowedTools(Struct):
+class ChatAllowedTools(Struct):
     mode: str
     tools: ToolNames
 
 
-class ToolChoice(Struct):
+class ChatToolChoice(Struct):
     """`function`: this tool. `allowed_tools`: some of them, which some clients have in here."""
 
     type: str
-    function: FunctionName | None = None
+    function: ChatFunctionName | None = None
     name: str | None = None
-    allowed_tools: AllowedTools | None = None
+    allowed_tools: ChatAllowedTools | None = None
     mode: str | None = None
     tools: ToolNames | None = None
 
 
-def tools(said: list[FunctionTool] | None) -> tuple[Tool, ...]:
+def decode_tools(said: list[ChatTool] | None) -> tuple[Tool, ...]:
     found: dict[str, Tool] = {}
     for i, tool in enumerate(said or ()):
         at = f"tools[{i}]"
@@ -76,20 +76,20 @@ def tools(said: list[FunctionTool] | None) -> tuple[Tool, ...]:
     return tuple(found.values())
 
 
-def chosen(said: str | ToolChoice | None, declared: tuple[Tool, ...]) -> Chosen:
+def decode_tool_choice(said: str | ChatToolChoice | None, declared: tuple[Tool, ...]) -> DecodedToolChoice:
     match said:
         case None:
-            return Chosen("auto")
+            return DecodedToolChoice("auto")
         case str():
-            return by_word(said, bool(declared))
-        case ToolChoice(type="function"):
-            return one(_name(said, _names(declared), "tool_choice"))
-        case ToolChoice(type="allowed_tools"):
+            return decode_mode(said, bool(declared))
+        case ChatToolChoice(type="function"):
+            return force_tool(_name(said, _names(declared), "tool_choice"))
+        case ChatToolChoice(type="allowed_tools"):
             return _allowed(said, declared)
-    raise unreadable()
+    raise invalid_tool_choice()
 
 
-def _allowed(said: ToolChoice, declared: tuple[Tool, ...]) -> Chosen:
+def _allowed(said: ChatToolChoice, declared: tuple[Tool, ...]) -> DecodedToolChoice:
     at, mode, listed = "tool_choice", said.mode, said.tools
     if said.allowed_tools is not None:
         at, mode, listed = f"{at}.allowed_tools", said.allowed_tools.mode, said.allowed_tools.tools
@@ -97,19 +97,19 @@ def _allowed(said: ToolChoice, declared: tuple[Tool, ...]) -> Chosen:
         raise BadRequest(f"`{at}.tools` must list a tool.", param=f"{at}.tools")
     known = _names(declared)
     names = {_name(tool, known, f"{at}.tools[{i}]") for i, tool in enumerate(listed)}
-    return some(mode, names, declared, at)
+    return allow_tools(mode, names, declared, at)
 
 
 def _names(tools: tuple[Tool, ...]) -> frozenset[str]:
     return frozenset(tool.name for tool in tools)
 
 
-def _name(said: ToolName | ToolChoice, declared: frozenset[str], at: str) -> str:
+def _name(said: ChatToolName | ChatToolChoice, declared: frozenset[str], at: str) -> str:
     if said.type != "function":
         raise BadRequest(f"`{at}` must be of type `function`.", param=at)
     name = said.name if said.function is None else said.function.name
     if name is None:
         raise BadRequest(f"`{at}` must name a tool.", param=at)
     if name not in declared:
-        raise undeclared(at)
+        raise undeclared_tool(at)
     return name

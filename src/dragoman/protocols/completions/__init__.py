@@ -1,0 +1,22 @@
+"""Text completions: OpenAI's `/v1/completions`."""
+
+from __future__ import annotations
+
+from dragoman.protocols.completions.completions import CompletionEncoder, decode_request
+from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext, needs_strict_only
+from dragoman.protocols.shared import openai
+from dragoman.types import Request
+
+__all__ = ["DIALECT"]
+
+
+def _make_encoder(request: Request, answer: AnswerInfo, _: DialectContext) -> CompletionEncoder:
+    return CompletionEncoder(request, answer.model, answer.choices)
+
+
+DIALECT: Dialect[Request] = Dialect(
+    name="completions",
+    decode=needs_strict_only(decode_request),
+    encoder=_make_encoder,
+    encode_error=openai.encode_error,
+)

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.events import Completion, Delta, Token
 from dragoman.protocols.shared import openai, response_format
-from dragoman.protocols.shared.json_body import convert, read
+from dragoman.protocols.shared.json_body import convert_value, decode_body
 from dragoman.protocols.shared.openai import encode
 from dragoman.types import Prompt, Request
 
@@ -23,7 +23,7 @@ Tokens = Annotated[list[openai.TokenId], Meta(min_length=1)]
 Prompts = Annotated[list[str | Tokens], Meta(max_length=MOST_PROMPTS)]
 
 
-class CompletionRequest(response_format.DemandingFields, kw_only=True):
+class CompletionRequest(response_format.ConstraintFields, kw_only=True):
     """A prompt: a string, token ids, or a list of either."""
 
     prompt: str | list[Any]
@@ -35,8 +35,8 @@ class CompletionRequest(response_format.DemandingFields, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
 
 
-def decode(body: bytes, strict: bool = False) -> Request:
-    said = read(body, CompletionRequest, strict)
+def decode_request(body: bytes, strict: bool = False) -> Request:
+    said = decode_body(body, CompletionRequest, strict)
     if said.suffix:
         raise Unsupported("This model cannot fill in before a `suffix`.", param="suffix")
     n, best_of = said.n or 1, said.best_of
@@ -45,14 +45,14 @@ def decode(body: bytes, strict: bool = False) -> Request:
     if best_of is not None and best_of > n and said.stream:
         raise BadRequest("`best_of` cannot be streamed.", param="best_of")
     special = said.add_special_tokens is not False
-    every = prompts(said.prompt)
+    every = decode_prompts(said.prompt)
     if len(every) * max(n, best_of or 0) > MOST_CHOICES:
         raise BadRequest(
             f"`n` times the number of prompts must be at most {MOST_CHOICES}.", param="n"
         )
     longest = DEFAULT_MAX_TOKENS if said.max_tokens is None else said.max_tokens
-    shape, warnings = response_format.demanded(said)
-    return openai.request(
+    shape, warnings = response_format.decode_constraint(said)
+    return openai.make_request(
         said,
         strict,
         longest,
@@ -65,19 +65,19 @@ def decode(body: bytes, strict: bool = False) -> Request:
     )
 
 
-def prompts(said: str | list[Any], at: str = "prompt") -> list[str | list[int]]:
+def decode_prompts(said: str | list[Any], at: str = "prompt") -> list[str | list[int]]:
     """The four shapes of a prompt, as a list of prompts."""
     if isinstance(said, str):
         return [said]
     if not said:
         raise BadRequest(f"`{at}` must not be empty.", param=at)
     if type(said[0]) is int:
-        return [convert(said, Tokens, at)]
-    found: list[str | list[int]] = convert(said, Prompts, at)
+        return [convert_value(said, Tokens, at)]
+    found: list[str | list[int]] = convert_value(said, Prompts, at)
     return found
 
 
-class TextLogprobs(Struct):
+class CompletionLogprobs(Struct):
     """Four lists of the same length, an entry a token."""
 
     tokens: list[str]
@@ -86,10 +86,10 @@ class TextLogprobs(Struct):
     text_offset: list[int]
 
 
-class TextChoice(Struct):
+class CompletionChoice(Struct):
     text: str
     index: int
-    logprobs: TextLogprobs | None
+    logprobs: CompletionLogprobs | None
     finish_reason: str | None
 
 
@@ -100,19 +100,19 @@ class TextCompletion(Struct):
     object: str
     created: int
     model: str
-    choices: list[TextChoice]
-    usage: openai.Usage
+    choices: list[CompletionChoice]
+    usage: openai.CompletionUsage
 
 
-class Offsets:
+class TextOffsets:
     """Where each token's text begins, counted in characters of the whole text."""
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._seen = 0
 
-    def logprobs(self, tokens: Sequence[Token]) -> TextLogprobs:
-        lists = TextLogprobs([], [], [], [])
+    def encode_logprobs(self, tokens: Sequence[Token]) -> CompletionLogprobs:
+        lists = CompletionLogprobs([], [], [], [])
         for token in tokens:
             lists.tokens.append(token.text)
             lists.token_logprobs.append(token.logprob)
@@ -132,29 +132,29 @@ class CompletionEncoder(openai.ChunkEncoder):
     """Writes one answer."""
 
     def __init__(self, request: Request, model: str, choices: int, prompt: int = 0) -> None:
-        envelope = openai.envelope_of(request, "cmpl", "text_completion", model)
+        envelope = openai.make_envelope(request, "cmpl", "text_completion", model)
         after = b',"logprobs":null,"finish_reason":null}'
-        ends = [envelope.ends(b'{"index":%d,"text":' % index, after) for index in range(choices)]
+        ends = [envelope.make_frame(b'{"index":%d,"text":' % index, after) for index in range(choices)]
         super().__init__(request, envelope, ends)
         self._logprobs = request.logprobs is not None
-        self._offsets = [Offsets() for _ in range(choices)]
+        self._offsets = [TextOffsets() for _ in range(choices)]
 
     def start(self) -> list[bytes]:
         return []
 
-    def gained(self, delta: Delta) -> TextChoice:
-        lists = self._offsets[delta.choice].logprobs(delta.tokens) if self._logprobs else None
-        return TextChoice(delta.text, delta.choice, lists, None)
+    def make_text_choice(self, delta: Delta) -> CompletionChoice:
+        lists = self._offsets[delta.choice].encode_logprobs(delta.tokens) if self._logprobs else None
+        return CompletionChoice(delta.text, delta.choice, lists, None)
 
-    def ended(self, delta: Delta) -> TextChoice:
-        return TextChoice("", delta.choice, None, delta.finish)
+    def make_final_choice(self, delta: Delta) -> CompletionChoice:
+        return CompletionChoice("", delta.choice, None, delta.finish)
 
     def encode_whole(self, completion: Completion) -> bytes:
         choices = [
-            TextChoice(
+            CompletionChoice(
                 choice.text,
                 choice.index,
-                Offsets().logprobs(choice.tokens) if self._logprobs else None,
+                TextOffsets().encode_logprobs(choice.tokens) if self._logprobs else None,
                 choice.finish or "stop",
             )
             for choice in completion.choices()
@@ -166,7 +166,7 @@ class CompletionEncoder(openai.ChunkEncoder):
             envelope.created,
             envelope.model,
             choices,
-            openai.usage(completion.usage),
+            openai.encode_usage(completion.usage),
         )
         return encode(answer)
 

@@ -12,7 +12,7 @@ from dragoman.errors import BadRequest, Unsupported
 from dragoman.protocols.responses.decode.items import Items, kept
 from dragoman.protocols.responses.types import Item
 from dragoman.protocols.shared.content import MEDIA_TYPES
-from dragoman.protocols.shared.json_body import read
+from dragoman.protocols.shared.json_body import decode_body
 from dragoman.protocols.shared.openai import Metadata, encode
 
 
@@ -23,37 +23,37 @@ class NewConversation(Struct):
     metadata: Metadata | None = None
 
 
-class ChangedConversation(Struct):
+class ConversationUpdate(Struct):
     """What is noted of a conversation, in place of what was."""
 
     metadata: Metadata | None
 
 
-class NewItems(Struct):
+class NewConversationItems(Struct):
     """Items to add to a conversation."""
 
     items: Items
     include: Any = None
 
 
-class Begun(Struct, frozen=True):
+class ConversationContent(Struct, frozen=True):
     """A new conversation as it is kept."""
 
     items: list[Item]
     metadata: dict[str, str]
 
 
-def decode_new(body: bytes, strict: bool = False) -> Begun:
-    said = read(body, NewConversation, strict)
-    return Begun(_kept(said.items), said.metadata or {})
+def decode_new(body: bytes, strict: bool = False) -> ConversationContent:
+    said = decode_body(body, NewConversation, strict)
+    return ConversationContent(_kept(said.items), said.metadata or {})
 
 
-def decode_change(body: bytes, strict: bool = False) -> dict[str, str]:
-    return read(body, ChangedConversation, strict).metadata or {}
+def decode_update(body: bytes, strict: bool = False) -> dict[str, str]:
+    return decode_body(body, ConversationUpdate, strict).metadata or {}
 
 
 def decode_items(body: bytes, strict: bool = False) -> list[Item]:
-    return _kept(read(body, NewItems, strict).items)
+    return _kept(decode_body(body, NewConversationItems, strict).items)
 
 
 def _kept(said: list[Item] | None) -> list[Item]:
@@ -76,17 +76,17 @@ def _reject_media(item: Item, at: str) -> None:
             )
 
 
-def shown(name: str, created: int, metadata: bytes) -> bytes:
+def encode_conversation(name: str, created: int, metadata: bytes) -> bytes:
     """A conversation; `metadata` is JSON as it was kept."""
     noted = msgspec.Raw(metadata)
     return encode({"id": name, "object": "conversation", "created_at": created, "metadata": noted})
 
 
-def deleted(name: str) -> bytes:
+def encode_deletion(name: str) -> bytes:
     return encode({"id": name, "object": "conversation.deleted", "deleted": True})
 
 
-def listed(items: Sequence[Item], more: bool) -> bytes:
+def encode_item_list(items: Sequence[Item], more: bool) -> bytes:
     """A page of items, of a conversation or of what a response was asked; `more` are behind it."""
     return encode(
         {

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest, EngineFailed
-from dragoman.protocols.completions.completions import prompts
+from dragoman.protocols.completions.completions import decode_prompts
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.json_body import read
+from dragoman.protocols.shared.json_body import decode_body
 
 
 class EmbeddingRequest(Struct, kw_only=True):
@@ -27,7 +27,7 @@ class EmbeddingRequest(Struct, kw_only=True):
     user: str | None = None
 
 
-class EmbedRequest(Struct, frozen=True):
+class EmbeddingInput(Struct, frozen=True):
     """The same, dialect apart."""
 
     model: str
@@ -56,31 +56,31 @@ class EmbeddingList(Struct):
     usage: EmbeddingUsage
 
 
-def decode(body: bytes, strict: bool = False) -> EmbedRequest:
-    said = read(body, EmbeddingRequest, strict)
+def decode_request(body: bytes, strict: bool = False) -> EmbeddingInput:
+    said = decode_body(body, EmbeddingRequest, strict)
     if said.stream:
         raise BadRequest("Embeddings cannot be streamed.", param="stream")
-    inputs = prompts(said.input, "input")
+    inputs = decode_prompts(said.input, "input")
     for i, one in enumerate(inputs):
         if one == "":
             at = "input" if isinstance(said.input, str) else f"input[{i}]"
             raise BadRequest(f"`{at}` must not be empty.", param=at)
-    return EmbedRequest(
+    return EmbeddingInput(
         openai.check_model(said.model), inputs, said.encoding_format == "base64", said.dimensions
     )
 
 
-def whole(request: EmbedRequest, model: str, vectors: Sequence[list[float]], tokens: int) -> bytes:
+def encode_embeddings(request: EmbeddingInput, model: str, vectors: Sequence[list[float]], tokens: int) -> bytes:
     data = []
     for index, vector in enumerate(vectors):
         if not all(map(math.isfinite, vector)):
             raise EngineFailed("The engine gave a vector that is not made of numbers.")
-        short = shorten(vector, request.dimensions)
-        data.append(Embedding("embedding", index, pack(short) if request.base64 else short))
+        short = shorten_vector(vector, request.dimensions)
+        data.append(Embedding("embedding", index, pack_vector(short) if request.base64 else short))
     return openai.encode(EmbeddingList("list", data, model, EmbeddingUsage(tokens, tokens)))
 
 
-def shorten(vector: list[float], dimensions: int | None) -> list[float]:
+def shorten_vector(vector: list[float], dimensions: int | None) -> list[float]:
     """The first dimensions, scaled back to length one."""
     if dimensions is None or dimensions == len(vector):
         return vector
@@ -94,6 +94,6 @@ def shorten(vector: list[float], dimensions: int | None) -> list[float]:
     return [x / norm for x in head]
 
 
-def pack(vector: list[float]) -> str:
+def pack_vector(vector: list[float]) -> str:
     """Little-endian 32-bit floats in base64, as the SDKs ask for by default."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -8,12 +8,13 @@
     failures   errors, in this dialect's words
     listing    the list of models
 
-A `Messages` is made for one exchange, because thoughts are signed for the one who is told them.
+Reasoning is signed for the owner of a request, so decoding and encoding need a signer.
 """
 
 from __future__ import annotations
 
 from dragoman.errors import DragomanError
+from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext
 from dragoman.protocols.messages.decode import Asked, MessagesRequest, decode, to_count
 from dragoman.protocols.messages.encode import Count, Message, MessagesEncoder, event
 from dragoman.protocols.messages.errors import encode_error, error_status
@@ -21,34 +22,51 @@ from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Request
 
 __all__ = [
+    "DIALECT",
     "Asked",
     "Count",
     "Message",
-    "Messages",
     "MessagesRequest",
+    "decode_count",
     "encode_error",
     "error_status",
 ]
 
 
-class Messages:
-    """The dialect as one client speaks it; see `protocols.Dialect`."""
+def _signer(context: DialectContext) -> ContentSigner:
+    if context.signer is None:
+        raise ValueError("The Messages API needs a signer.")
+    return context.signer
 
-    ping = event("ping")
 
-    def __init__(self, signing: ContentSigner, request_id: str | None = None) -> None:
-        self._signing = signing
-        self._request_id = request_id
+def _decode(body: bytes, context: DialectContext) -> Request:
+    return decode(body, context.strict, _signer(context))
 
-    def decode(self, body: bytes, strict: bool) -> Request:
-        return decode(body, strict, self._signing)
 
-    def to_count(self, body: bytes, strict: bool) -> Request:
-        """A request that only wants its tokens counted."""
-        return to_count(body, strict, self._signing)
+def decode_count(body: bytes, context: DialectContext) -> Request:
+    """Decode a request whose prompt tokens are to be counted."""
+    return to_count(body, context.strict, _signer(context))
 
-    def encoder(self, request: Request, model: str, choices: int, prompt: int) -> MessagesEncoder:
-        return MessagesEncoder(request, model, prompt, self._signing, self.encode_error)
 
-    def encode_error(self, failure: DragomanError) -> bytes:
-        return encode_error(failure, self._request_id)
+def _make_encoder(
+    request: Request, answer: AnswerInfo, context: DialectContext
+) -> MessagesEncoder:
+    def encode_own_error(failure: DragomanError) -> bytes:
+        return encode_error(failure, context.request_id)
+
+    return MessagesEncoder(
+        request, answer.model, answer.prompt_tokens, _signer(context), encode_own_error
+    )
+
+
+DIALECT: Dialect[Request] = Dialect(
+    name="messages",
+    decode=_decode,
+    encoder=_make_encoder,
+    encode_error=encode_error,
+    error_status=error_status,
+    uses_signer=True,
+    keep_alive_frame=event("ping"),
+    client_header=b"anthropic-version",
+    request_id_headers=(b"x-request-id", b"request-id"),
+)

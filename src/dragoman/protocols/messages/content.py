@@ -20,7 +20,7 @@ from dragoman.protocols.shared.content import (
     join_content,
     merge_text,
 )
-from dragoman.protocols.shared.json_body import convert, require
+from dragoman.protocols.shared.json_body import convert_value, require
 from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import (
     Content,
@@ -259,7 +259,7 @@ def _decode_tool_use(block: ContentBlock, at: str) -> ToolCall:
 
 
 def _read_nested(content: Json, at: str) -> str | list[NestedBlock]:
-    nested: str | list[NestedBlock] | None = convert(
+    nested: str | list[NestedBlock] | None = convert_value(
         content, str | list[NestedBlock] | None, f"{at}.content"
     )
     return "" if nested is None else nested

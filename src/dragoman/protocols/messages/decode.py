@@ -17,7 +17,7 @@ from dragoman.errors import BadRequest
 from dragoman.protocols.messages.content import ContentBlock, ConversationDecoder, MessageParam
 from dragoman.protocols.messages.tools import ToolChoice, ToolParam, chosen, offered
 from dragoman.protocols.shared import openai, response_format
-from dragoman.protocols.shared.json_body import read
+from dragoman.protocols.shared.json_body import decode_body
 from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Chat, Constraint, Request, Sampling
 
@@ -95,12 +95,12 @@ class Effort(Struct, frozen=True):
 
 
 def decode(body: bytes, strict: bool, signing: ContentSigner) -> Request:
-    return _request(read(body, MessagesRequest, strict), signing)
+    return _request(decode_body(body, MessagesRequest, strict), signing)
 
 
 def to_count(body: bytes, strict: bool, signing: ContentSigner) -> Request:
     """A request that only wants its tokens counted."""
-    return _request(read(body, Asked, strict), signing)
+    return _request(decode_body(body, Asked, strict), signing)
 
 
 def _request(said: Asked, signing: ContentSigner) -> Request:
@@ -144,9 +144,9 @@ def conversation(
         messages=tuple(decoder.messages),
         tools=offer.tools,
         tool_choice=choice.mode,
-        allowed_tools=choice.callable,
+        allowed_tools=choice.allowed_tools,
         parallel_tool_calls=not single or goes_on,
-        forces_named_tool=choice.named,
+        forces_named_tool=choice.forces_named_tool,
         response_format=_shown(shape),
         reasoning_effort=thinking.effort,
         thinking_budget=thinking.budget,
@@ -213,7 +213,7 @@ def _shape(said: Asked) -> Constraint | None:
             param=f"{at}.schema",
             code="missing_required_parameter",
         )
-    return response_format.content(wanted.schema, None, f"{at}.schema")
+    return response_format.make_json_constraint(wanted.schema, None, f"{at}.schema")
 
 
 def _shown(shape: Constraint | None) -> dict[str, Any] | None:

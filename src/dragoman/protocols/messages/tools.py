@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from dragoman.errors import BadRequest
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.tool_choice import Chosen, one, undeclared
+from dragoman.protocols.shared.tool_choice import DecodedToolChoice, force_tool, undeclared_tool
 from dragoman.types import Tool
 
 TEXT = {"type": "string"}
@@ -160,17 +160,17 @@ def _memory(kind: str) -> tuple[str, str, Any]:
 KNOWN = {"bash_2": _bash, "text_editor_2": _text_editor, "memory_2": _memory}
 
 
-def chosen(said: ToolChoice | None, offer: Offer) -> tuple[Chosen, tuple[str, ...]]:
+def chosen(said: ToolChoice | None, offer: Offer) -> tuple[DecodedToolChoice, tuple[str, ...]]:
     """The choice, and what was chosen that cannot be had, a sentence each."""
     match said.type if said is not None else "auto":
         case "auto":
-            return Chosen("auto"), ()
+            return DecodedToolChoice("auto"), ()
         case "none":
-            return Chosen("none"), ()
+            return DecodedToolChoice("none"), ()
         case "any" if offer.tools:
-            return Chosen("required"), ()
+            return DecodedToolChoice("required"), ()
         case "any" if offer.left_out:
-            return Chosen("auto"), ("`tool_choice` has no effect: all tools are left out.",)
+            return DecodedToolChoice("auto"), ("`tool_choice` has no effect: all tools are left out.",)
         case "any":
             raise BadRequest("`tool_choice: any` needs `tools`.", param="tool_choice")
         case "tool":
@@ -180,12 +180,12 @@ def chosen(said: ToolChoice | None, offer: Offer) -> tuple[Chosen, tuple[str, ..
     )
 
 
-def _named(name: str | None, offer: Offer) -> tuple[Chosen, tuple[str, ...]]:
+def _named(name: str | None, offer: Offer) -> tuple[DecodedToolChoice, tuple[str, ...]]:
     at = "tool_choice.name"
     if name is None:
         raise BadRequest(f"`{at}` is required.", param=at, code="missing_required_parameter")
     if any(tool.name == name for tool in offer.tools):
-        return one(name), ()
+        return force_tool(name), ()
     if name in offer.left_out:
-        return Chosen("auto"), ("`tool_choice` has no effect: its tool is left out.",)
-    raise undeclared(at)
+        return DecodedToolChoice("auto"), ("`tool_choice` has no effect: its tool is left out.",)
+    raise undeclared_tool(at)

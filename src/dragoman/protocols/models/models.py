@@ -37,9 +37,9 @@ class ModelList(Struct):
     data: list[ModelCard]
 
 
-def whole(cards: list[ModelCard]) -> bytes:
+def encode_model_list(cards: list[ModelCard]) -> bytes:
     return openai.encode(ModelList("list", cards))
 
 
-def one(card: ModelCard) -> bytes:
+def encode_model(card: ModelCard) -> bytes:
     return openai.encode(card)

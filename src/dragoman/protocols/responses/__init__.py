@@ -8,6 +8,7 @@ whole, and `replay` tells one again that was kept.
 
 from __future__ import annotations
 
+from dragoman.protocols.dialect import Dialect, needs_strict_only
 from dragoman.protocols.responses.decode.fields import Asked as Asked
 from dragoman.protocols.responses.decode.fields import ResponseRequest as ResponseRequest
 from dragoman.protocols.responses.decode.items import compaction as compaction
@@ -39,3 +40,8 @@ from dragoman.protocols.responses.types import Frame as Frame
 from dragoman.protocols.responses.types import Known as Known
 from dragoman.protocols.responses.types import RemoteCall as RemoteCall
 from dragoman.protocols.shared.openai import encode_error as encode_error
+
+# A response is encoded by its run, which builds the encoder itself; see `dragoman.responses`.
+DIALECT: Dialect[Asked] = Dialect(
+    name="responses", decode=needs_strict_only(decode), encode_error=encode_error
+)

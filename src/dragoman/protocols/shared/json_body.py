@@ -46,7 +46,7 @@ _WORDS = {
 _SIZES = {"str": "characters", "array": "entries", "object": "entries"}
 
 
-def read(body: bytes, kind: type[T], strict: bool = False) -> T:
+def decode_body(body: bytes, kind: type[T], strict: bool = False) -> T:
     """Decode a body. Fields the Struct does not have are logged, or refused if `strict`."""
     try:
         if not body.isascii():
@@ -82,7 +82,7 @@ def _measure(body: bytes, fields: Fields, small: set[str]) -> None:
         raise BadRequest("The body says a field more than once.", code="invalid_value")
 
 
-def convert(value: Any, kind: Any, at: str) -> Any:
+def convert_value(value: Any, kind: Any, at: str) -> Any:
     """The same for a part of a body that was decoded before."""
     try:
         return msgspec.convert(value, kind)

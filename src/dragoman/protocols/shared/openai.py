@@ -79,7 +79,7 @@ class SamplingFields(Struct, kw_only=True):
     cache_prompt: bool | None = None
 
 
-def sampling(body: SamplingFields, max_tokens: int | None) -> Sampling:
+def decode_sampling(body: SamplingFields, max_tokens: int | None) -> Sampling:
     """The sampling fields that were said, and only those."""
     top_k = 0 if body.top_k == -1 else body.top_k
     repetition, other = body.repetition_penalty, body.repeat_penalty
@@ -118,7 +118,7 @@ def _bias(said: dict[str, float] | None) -> dict[int, float] | None:
     return {int(key): value for key, value in said.items()}
 
 
-def stops(said: str | list[str] | None, strict: bool) -> tuple[str, ...]:
+def decode_stops(said: str | list[str] | None, strict: bool) -> tuple[str, ...]:
     """Stop strings; empty ones mean nothing and are left out, unless the server is strict."""
     every = (said,) if isinstance(said, str) else tuple(said or ())
     if strict and (len(every) > 4 or "" in every):
@@ -126,7 +126,7 @@ def stops(said: str | list[str] | None, strict: bool) -> tuple[str, ...]:
     return tuple(stop for stop in every if stop)
 
 
-def adapters(said: str | list[AdapterChoice] | None) -> tuple[Adapter, ...] | None:
+def decode_adapters(said: str | list[AdapterChoice] | None) -> tuple[Adapter, ...] | None:
     if said is None:
         return None
     if isinstance(said, str):
@@ -134,15 +134,15 @@ def adapters(said: str | list[AdapterChoice] | None) -> tuple[Adapter, ...] | No
     return tuple(Adapter(choice.name, choice.scale) for choice in said)
 
 
-def request(said: SamplingFields, strict: bool, max_tokens: int | None, **more: Any) -> Request:
+def make_request(said: SamplingFields, strict: bool, max_tokens: int | None, **more: Any) -> Request:
     """A request of what every generating dialect says alike, and `more` of its own."""
-    options = stream_options(said)
+    options = decode_stream_options(said)
     return Request(
         model=check_model(said.model),
-        sampling=sampling(said, max_tokens),
+        sampling=decode_sampling(said, max_tokens),
         n=said.n or 1,
-        stop=stops(said.stop, strict),
-        lora=adapters(said.lora),
+        stop=decode_stops(said.stop, strict),
+        lora=decode_adapters(said.lora),
         cache_prompt=said.cache_prompt,
         stream=bool(said.stream),
         include_usage=options.include_usage,
@@ -157,7 +157,7 @@ def check_model(name: str) -> str:
     return name
 
 
-def stream_options(body: SamplingFields) -> StreamOptions:
+def decode_stream_options(body: SamplingFields) -> StreamOptions:
     if body.stream_options is not None and not body.stream:
         raise BadRequest(
             "`stream_options` is only allowed when `stream` is true.", param="stream_options"
@@ -165,38 +165,38 @@ def stream_options(body: SamplingFields) -> StreamOptions:
     return body.stream_options or StreamOptions()
 
 
-def refuse(fields: dict[str, Any], why: str) -> None:
+def reject_unsupported(fields: dict[str, Any], why: str) -> None:
     """Refuse by name what is known but cannot be honoured."""
     for name, value in fields.items():
         if value is not None and value is not False and value != []:
             raise Unsupported(f"`{name}` is not supported: {why}.", param=name)
 
 
-class PromptDetails(Struct):
+class PromptTokensDetails(Struct):
     cached_tokens: int = 0
 
 
-class CompletionDetails(Struct):
+class CompletionTokensDetails(Struct):
     reasoning_tokens: int = 0
 
 
-class Usage(Struct):
+class CompletionUsage(Struct):
     """Tokens of the prompt and of the answer."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptDetails
-    completion_tokens_details: CompletionDetails
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
-def usage(spent: Spent) -> Usage:
-    return Usage(
+def encode_usage(spent: Spent) -> CompletionUsage:
+    return CompletionUsage(
         spent.prompt,
         spent.completion,
         spent.prompt + spent.completion,
-        PromptDetails(spent.cached),
-        CompletionDetails(spent.reasoning),
+        PromptTokensDetails(spent.cached),
+        CompletionTokensDetails(spent.reasoning),
     )
 
 
@@ -213,15 +213,15 @@ class TokenLogprob(Struct):
     top_logprobs: list[TopLogprob]
 
 
-class Logprobs(Struct):
+class ContentLogprobs(Struct):
     """Logprobs of the content, token by token."""
 
     content: list[TokenLogprob]
     refusal: None = None
 
 
-def logprobs(tokens: tuple[Token, ...] | list[Token]) -> Logprobs:
-    return Logprobs([_logprob(token) for token in tokens])
+def encode_logprobs(tokens: tuple[Token, ...] | list[Token]) -> ContentLogprobs:
+    return ContentLogprobs([_logprob(token) for token in tokens])
 
 
 def _logprob(token: Token) -> TokenLogprob:
@@ -238,17 +238,17 @@ class ErrorBody(Struct):
     code: str | None
 
 
-class ErrorAnswer(Struct):
+class ErrorResponse(Struct):
     error: ErrorBody
 
 
 def encode_error(failure: DragomanError, request_id: str | None = None) -> bytes:
     """The error object; this dialect has the request's id in a header only."""
     body = ErrorBody(failure.message, failure.type, failure.param, failure.code)
-    return encode(ErrorAnswer(body))
+    return encode(ErrorResponse(body))
 
 
-class Envelope:
+class ChunkEnvelope:
     """What all chunks of one answer have in common: id, time, model, and the ends of a frame."""
 
     def __init__(self, name: str, kind: str, model: str, options: StreamOptions) -> None:
@@ -262,17 +262,17 @@ class Envelope:
         self._head = b"data: " + encode(head)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if self._usage else b"]}\n\n"
 
-    def ends(self, before: bytes, after: bytes) -> tuple[bytes, bytes]:
+    def make_frame(self, before: bytes, after: bytes) -> tuple[bytes, bytes]:
         """The two halves around the text of an ordinary chunk."""
         return self._head + before, after + self._tail
 
-    def framed(self, ends: tuple[bytes, bytes], text: str) -> bytes:
+    def encode_text(self, ends: tuple[bytes, bytes], text: str) -> bytes:
         """A chunk of a text between two halves."""
         before, after = ends
         frame = before + encode(text) + after
         return self._padded(frame) if self._pad else frame
 
-    def chunk(self, choice: Any) -> bytes:
+    def encode_chunk(self, choice: Any) -> bytes:
         """A chunk with one choice, of any shape."""
         frame = self._head + encode(choice) + self._tail
         return self._padded(frame) if self._pad else frame
@@ -284,11 +284,11 @@ class Envelope:
         filling = secrets.token_hex(16)[:room].encode()
         return frame[:-3] + b',"obfuscation":"' + filling + b'"}\n\n'
 
-    def last(self, spent: Spent) -> list[bytes]:
+    def encode_end(self, spent: Spent) -> list[bytes]:
         """The chunk with the usage, if it was asked for, and the end of the stream."""
         if not self._usage:
             return [DONE]
-        frame = self._head + b'],"usage":' + encode(usage(spent)) + b"}\n\n"
+        frame = self._head + b'],"usage":' + encode(encode_usage(spent)) + b"}\n\n"
         return [frame, DONE]
 
 
@@ -298,16 +298,16 @@ class ChunkEncoder:
     The frame around the text of an ordinary chunk is made once for each choice.
     """
 
-    def __init__(self, request: Request, envelope: Envelope, ends: list[tuple[bytes, bytes]]):
+    def __init__(self, request: Request, envelope: ChunkEnvelope, ends: list[tuple[bytes, bytes]]):
         self.envelope = envelope
         self._ends = ends
         self._plain = request.logprobs is None and not request.obfuscate
 
-    def gained(self, delta: Delta) -> Struct:
+    def make_text_choice(self, delta: Delta) -> Struct:
         """The choice of a chunk with what the delta gained."""
         raise NotImplementedError
 
-    def ended(self, delta: Delta) -> Struct:
+    def make_final_choice(self, delta: Delta) -> Struct:
         """The choice of a chunk that ends it."""
         raise NotImplementedError
 
@@ -317,22 +317,22 @@ class ChunkEncoder:
             return [before + encode(delta.text) + after]
         frames = []
         if delta.text or delta.tokens:
-            frames.append(self.envelope.chunk(self.gained(delta)))
+            frames.append(self.envelope.encode_chunk(self.make_text_choice(delta)))
         if delta.finish is not None:
-            frames.append(self.envelope.chunk(self.ended(delta)))
+            frames.append(self.envelope.encode_chunk(self.make_final_choice(delta)))
         return frames
 
     def end(self, spent: Spent) -> list[bytes]:
-        return self.envelope.last(spent)
+        return self.envelope.encode_end(spent)
 
     def fail(self, failure: DragomanError) -> list[bytes]:
         return [b"data: " + encode_error(failure) + b"\n\n", DONE]
 
 
-def envelope_of(request: Request, prefix: str, kind: str, model: str) -> Envelope:
+def make_envelope(request: Request, prefix: str, kind: str, model: str) -> ChunkEnvelope:
     options = StreamOptions(request.include_usage, request.obfuscate)
-    return Envelope(request.response_id or new_name(prefix), kind, model, options)
+    return ChunkEnvelope(request.response_id or new_id(prefix), kind, model, options)
 
 
-def new_name(prefix: str) -> str:
+def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.json_body import convert
+from dragoman.protocols.shared.json_body import convert_value
 from dragoman.types import Constraint
 
 Kind: TypeAlias = Literal["json", "grammar", "regex", "choice"]
@@ -30,7 +30,7 @@ Choices: TypeAlias = Annotated[
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class JsonSchema(Struct):
+class JsonSchemaFormat(Struct):
     """A schema with a name, as OpenAI has it."""
 
     name: str
@@ -43,7 +43,7 @@ class ResponseFormat(Struct):
     """`text`, `json_object` or `json_schema`; other servers have the schema right in here."""
 
     type: str
-    json_schema: JsonSchema | None = None
+    json_schema: JsonSchemaFormat | None = None
     schema: Schema | None = None
     name: str | None = None
     description: str | None = None
@@ -74,7 +74,7 @@ class StructuredOutputs(Struct, forbid_unknown_fields=True):
     backend: Any = None
 
 
-class DemandingFields(openai.SamplingFields, kw_only=True):
+class ConstraintFields(openai.SamplingFields, kw_only=True):
     """Sampling, and what the answer must look like."""
 
     response_format: ResponseFormat | None = None
@@ -92,18 +92,18 @@ class DemandingFields(openai.SamplingFields, kw_only=True):
     structural_tag: Any = None
 
 
-def demanded(
-    said: DemandingFields, calls: bool = False
+def decode_constraint(
+    said: ConstraintFields, calls: bool = False
 ) -> tuple[Constraint | None, tuple[str, ...]]:
     """The shape of the answer, and what was said that it does not keep to, a sentence each.
 
     `calls`: the answer must be a tool call.
     """
-    return settled(said, _wanted(said.response_format), "response_format", calls)
+    return resolve_constraint(said, _wanted(said.response_format), "response_format", calls)
 
 
-def settled(
-    said: DemandingFields, wanted: Constraint | None, name: str, calls: bool
+def resolve_constraint(
+    said: ConstraintFields, wanted: Constraint | None, name: str, calls: bool
 ) -> tuple[Constraint | None, tuple[str, ...]]:
     """The same for a dialect that has another `name` for what is `wanted` of the content."""
     explicit = _explicit(said)
@@ -118,7 +118,7 @@ def settled(
     return explicit, (f"`{name}` is not enforced: `{explicit.param}` takes its place.",)
 
 
-def shown(said: ResponseFormat | None) -> dict[str, Any] | None:
+def to_template_format(said: ResponseFormat | None) -> dict[str, Any] | None:
     """A `response_format` as templates know it, which is as OpenAI writes it."""
     if said is None or said.type == "text":
         return None
@@ -153,20 +153,20 @@ def _wanted(said: ResponseFormat | None) -> Constraint | None:
     if said.type == "text":
         return None
     at = "response_format" if said.schema is None else "response_format.schema"
-    check_name(said.name, "response_format.name")
-    return content(said.schema, said.strict, at)
+    check_schema_name(said.name, "response_format.name")
+    return make_json_constraint(said.schema, said.strict, at)
 
 
-def _named(said: ResponseFormat, inner: JsonSchema) -> Constraint:
+def _named(said: ResponseFormat, inner: JsonSchemaFormat) -> Constraint:
     at = "response_format.json_schema"
     if said.schema is not None:
         raise _both(f"{at}.schema", "response_format.schema")
-    check_name(inner.name, f"{at}.name")
+    check_schema_name(inner.name, f"{at}.name")
     strict = said.strict if inner.strict is None else inner.strict
-    return content(inner.schema, strict, f"{at}.schema")
+    return make_json_constraint(inner.schema, strict, f"{at}.schema")
 
 
-def content(schema: Schema | None, strict: bool | None, at: str) -> Constraint:
+def make_json_constraint(schema: Schema | None, strict: bool | None, at: str) -> Constraint:
     """JSON as the content of an answer that may call tools instead."""
     return Constraint(kind="json", value=schema, strict=strict, param=at, allows_tool_calls=True)
 
@@ -190,7 +190,7 @@ def _misplaced(said: ResponseFormat) -> None:
             )
 
 
-def check_name(name: str | None, at: str) -> None:
+def check_schema_name(name: str | None, at: str) -> None:
     if name is not None and not _NAME.fullmatch(name):
         raise BadRequest(
             f"`{at}` must be 1 to 64 letters, digits, underscores and dashes.",
@@ -199,7 +199,7 @@ def check_name(name: str | None, at: str) -> None:
         )
 
 
-def _explicit(said: DemandingFields) -> Constraint | None:
+def _explicit(said: ConstraintFields) -> Constraint | None:
     """The one thing that is said in a field of its own."""
     _refuse(said)
     every = [
@@ -219,18 +219,18 @@ def _explicit(said: DemandingFields) -> Constraint | None:
     return found[0] if found else None
 
 
-def _refuse(said: DemandingFields) -> None:
+def _refuse(said: ConstraintFields) -> None:
     """Refuse what would change how a grammar is kept to."""
     nested = said.structured_outputs or StructuredOutputs()
     inside = "structured_outputs"
-    openai.refuse(
+    openai.reject_unsupported(
         {
             f"{inside}.structural_tag": nested.structural_tag,
             "structural_tag": said.structural_tag,
         },
         "use `tools` or a `grammar`",
     )
-    openai.refuse(
+    openai.reject_unsupported(
         {
             f"{inside}.backend": nested.backend,
             f"{inside}.disable_fallback": nested.disable_fallback,
@@ -238,7 +238,7 @@ def _refuse(said: DemandingFields) -> None:
         },
         "there is one back end here",
     )
-    openai.refuse(
+    openai.reject_unsupported(
         {
             f"{inside}.whitespace_pattern": nested.whitespace_pattern,
             f"{inside}.disable_any_whitespace": nested.disable_any_whitespace,
@@ -246,7 +246,7 @@ def _refuse(said: DemandingFields) -> None:
         },
         "white space in JSON is not for the request to choose",
     )
-    openai.refuse(
+    openai.reject_unsupported(
         {f"{inside}.disable_additional_properties": nested.disable_additional_properties},
         "say `additionalProperties` in the schema",
     )
@@ -284,11 +284,11 @@ def _grammar(said: str | TypedGrammar | None) -> Constraint | None:
         raise BadRequest(f"`{at}` is required.", param=at, code="missing_required_parameter")
     match said.type:
         case "json_schema" | "json":
-            return _shape("json", convert(value, SchemaOrText, at), at)
+            return _shape("json", convert_value(value, SchemaOrText, at), at)
         case "regex":
-            return _shape("regex", convert(value, Source, at), at)
+            return _shape("regex", convert_value(value, Source, at), at)
         case None | "gbnf" | "lark":
-            text = convert(value, Source, at)
+            text = convert_value(value, Source, at)
             return Constraint(kind="grammar", value=text, param=at, language=said.type)
     raise BadRequest(
         "`grammar.type` must be `gbnf`, `lark`, `regex` or `json_schema`.", param="grammar.type"
@@ -309,5 +309,5 @@ def _schema(text: str, at: str) -> Schema:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         raise BadRequest(f"`{at}` is not valid JSON.", param=at, code="invalid_json") from None
-    found: Schema = convert(value, Schema, at)
+    found: Schema = convert_value(value, Schema, at)
     return found

@@ -17,44 +17,44 @@ from dragoman.types import Tool
 Mode: TypeAlias = Literal["auto", "none", "required"]
 
 
-class Chosen(Struct):
+class DecodedToolChoice(Struct):
     """What a `tool_choice` comes down to."""
 
     mode: Mode
-    callable: tuple[str, ...] | None = None
-    named: bool = False
+    allowed_tools: tuple[str, ...] | None = None
+    forces_named_tool: bool = False
 
 
-def by_word(said: str, tools: bool) -> Chosen:
+def decode_mode(said: str, tools: bool) -> DecodedToolChoice:
     """A choice that is one word; `tools`: there are some to choose from."""
     match said:
         case "auto" | "none":
-            return Chosen(said)
+            return DecodedToolChoice(said)
         case "required":
             if not tools:
                 raise BadRequest("`tool_choice: required` needs `tools`.", param="tool_choice")
-            return Chosen("required")
-    raise unreadable()
+            return DecodedToolChoice("required")
+    raise invalid_tool_choice()
 
 
-def one(name: str) -> Chosen:
+def force_tool(name: str) -> DecodedToolChoice:
     """This very tool."""
-    return Chosen("required", (name,), named=True)
+    return DecodedToolChoice("required", (name,), forces_named_tool=True)
 
 
-def some(mode: str | None, names: Collection[str], declared: Sequence[Tool], at: str) -> Chosen:
+def allow_tools(mode: str | None, names: Collection[str], declared: Sequence[Tool], at: str) -> DecodedToolChoice:
     """Some of the tools, in the order in which they were declared."""
     match mode:
         case "auto" | "required":
-            return Chosen(mode, tuple(tool.name for tool in declared if tool.name in names))
+            return DecodedToolChoice(mode, tuple(tool.name for tool in declared if tool.name in names))
     raise BadRequest(f"`{at}.mode` must be `auto` or `required`.", param=f"{at}.mode")
 
 
-def undeclared(at: str) -> BadRequest:
+def undeclared_tool(at: str) -> BadRequest:
     return BadRequest(f"`{at}` names a tool that is not declared in `tools`.", param=at)
 
 
-def unreadable() -> BadRequest:
+def invalid_tool_choice() -> BadRequest:
     return BadRequest(
         "`tool_choice` must be `none`, `auto`, `required`, name a tool or list `allowed_tools`.",
         param="tool_choice",

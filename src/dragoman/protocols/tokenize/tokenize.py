@@ -10,7 +10,7 @@ from dragoman.errors import BadRequest
 from dragoman.protocols.chat import decode as chat
 from dragoman.protocols.chat import tools as chat_tools
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.json_body import read
+from dragoman.protocols.shared.json_body import decode_body
 from dragoman.types import Chat, Prompt
 
 
@@ -20,7 +20,7 @@ class TokenizeRequest(Struct, kw_only=True):
     model: str = ""
     prompt: str | None = None
     messages: Annotated[list[chat.ChatMessage], Meta(max_length=100_000)] | None = None
-    tools: list[chat_tools.FunctionTool] | None = None
+    tools: list[chat_tools.ChatTool] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool | None = None
@@ -28,7 +28,7 @@ class TokenizeRequest(Struct, kw_only=True):
     return_token_strs: bool = False
 
 
-class TokenizeAnswer(Struct):
+class TokenizeResponse(Struct):
     count: int
     max_model_len: int | None
     tokens: list[int]
@@ -40,7 +40,7 @@ class DetokenizeRequest(Struct, kw_only=True):
     model: str = ""
 
 
-class DetokenizeAnswer(Struct):
+class DetokenizeResponse(Struct):
     prompt: str
 
 
@@ -54,8 +54,8 @@ class TokenizerInfo(Struct):
     add_bos_token: bool
 
 
-def decode(body: bytes, strict: bool = False) -> tuple[TokenizeRequest, Chat | Prompt]:
-    said = read(body, TokenizeRequest, strict)
+def decode_tokenize_request(body: bytes, strict: bool = False) -> tuple[TokenizeRequest, Chat | Prompt]:
+    said = decode_body(body, TokenizeRequest, strict)
     if (said.prompt is None) == (said.messages is None):
         raise BadRequest("Give either `prompt` or `messages`.", param="prompt")
     if said.prompt is not None:
@@ -68,8 +68,8 @@ def decode(body: bytes, strict: bool = False) -> tuple[TokenizeRequest, Chat | P
         add_generation_prompt=said.add_generation_prompt,
         continue_final_message=said.continue_final_message,
     )
-    return said, chat.conversation(conversation)
+    return said, chat.decode_chat(conversation)
 
 
-def decode_ids(body: bytes, strict: bool = False) -> DetokenizeRequest:
-    return read(body, DetokenizeRequest, strict)
+def decode_detokenize_request(body: bytes, strict: bool = False) -> DetokenizeRequest:
+    return decode_body(body, DetokenizeRequest, strict)

@@ -54,7 +54,7 @@ class CacheOptions(Struct):
     prewarm: bool | None = None
 
 
-class ResponseRequest(response_format.DemandingFields, kw_only=True):
+class ResponseRequest(response_format.ConstraintFields, kw_only=True):
     """A conversation to answer, and what is to be done with the answer."""
 
     input: str | Items | None = None

@@ -20,7 +20,7 @@ from dragoman.protocols.responses.secrets import without_secrets
 from dragoman.protocols.responses.types import Item
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.content import ContentPartFields, decode_content
-from dragoman.protocols.shared.json_body import LARGEST, check_depth, convert, missing_field
+from dragoman.protocols.shared.json_body import LARGEST, check_depth, convert_value, missing_field
 from dragoman.protocols.shared.signer import ContentPacker
 
 Id: TypeAlias = Annotated[str, Meta(max_length=512)]
@@ -169,7 +169,7 @@ def kept(said: str | list[Item] | None, at: str = "input") -> list[Item]:
 def _whole(item: Item, at: str) -> Item:
     check_depth(item, at)
     kind = _kind(item, at)
-    read = convert(item, READ[kind], at) if kind in READ else None
+    read = convert_value(item, READ[kind], at) if kind in READ else None
     whole: Item = {"id": _short(item, "id", 512, at) or fresh(kind), "type": kind}
     whole |= {name: value for name, value in item.items() if name not in whole}
     if kind in WITH_STATUS and not isinstance(whole.get("status"), str):

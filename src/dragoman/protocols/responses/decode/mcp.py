@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest
-from dragoman.protocols.shared.json_body import convert
+from dragoman.protocols.shared.json_body import convert_value
 
 Names: TypeAlias = Annotated[list[str], Meta(max_length=4096)]
 _LABEL = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
@@ -84,7 +84,7 @@ def servers(tools: Iterable[tuple[dict[str, Any], str]]) -> list[McpTool]:
 
 
 def _checked(said: dict[str, Any], at: str) -> McpTool:
-    server: McpTool = convert(said, McpTool, at)
+    server: McpTool = convert_value(said, McpTool, at)
     if not _LABEL.fullmatch(server.server_label):
         raise _wrong(
             f"{at}.server_label",

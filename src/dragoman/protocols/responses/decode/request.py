@@ -28,7 +28,7 @@ from dragoman.protocols.responses.decode.fields import (
 from dragoman.protocols.responses.decode.messages import Telling
 from dragoman.protocols.responses.types import Item, Known
 from dragoman.protocols.shared import openai, response_format
-from dragoman.protocols.shared.json_body import check_depth, read
+from dragoman.protocols.shared.json_body import check_depth, decode_body
 from dragoman.protocols.shared.signer import ContentPacker
 from dragoman.types import Chat, Constraint, Message, Request, Tool
 
@@ -54,16 +54,16 @@ READING = frozenset(
 
 
 def decode(body: bytes, strict: bool = False) -> Asked:
-    return _asked(read(body, ResponseRequest, strict), strict)
+    return _asked(decode_body(body, ResponseRequest, strict), strict)
 
 
 def decode_frame(body: bytes | str, strict: bool = False) -> Asked:
     """A frame that asks for a response, which is always streamed."""
     raw = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
-    said = read(raw, FrameRequest, strict)
+    said = decode_body(raw, FrameRequest, strict)
     if said.type != "response.create":
         raise BadRequest("`type` must be `response.create`.", param="type", code="invalid_value")
-    openai.refuse({"background": said.background}, "a socket has no background")
+    openai.reject_unsupported({"background": said.background}, "a socket has no background")
     if said.stream is False:
         raise BadRequest("A socket only streams: leave `stream` out.", param="stream")
     return _asked(replace(said, stream=True), strict)
@@ -79,12 +79,12 @@ def stream_of(body: bytes) -> str | None:
 
 def decode_compact(body: bytes, strict: bool = False) -> Asked:
     """A request whose answer would be a summary of what goes in."""
-    return _asked(_reading(read(body, ResponseRequest, strict), strict), strict)
+    return _asked(_reading(decode_body(body, ResponseRequest, strict), strict), strict)
 
 
 def decode_count(body: bytes, strict: bool = False) -> Asked:
     """A request that is only counted; where it names no model, the caller chooses one."""
-    said = _reading(read(body, CountRequest, strict), strict)
+    said = _reading(decode_body(body, CountRequest, strict), strict)
     return _checked(Asked(said, items.kept(said.input)))
 
 
@@ -103,7 +103,7 @@ def _asked(said: ResponseRequest, strict: bool) -> Asked:
     _check_pairs(said)
     if strict:
         _check_include(said.include or [])
-    openai.stops(said.stop, strict)
+    openai.decode_stops(said.stop, strict)
     asked = Asked(said, items.kept(said.input))
     if not (asked.items or said.previous_response_id or said.conversation):
         raise BadRequest("`input` is required.", param="input", code="missing_required_parameter")
@@ -111,12 +111,12 @@ def _asked(said: ResponseRequest, strict: bool) -> Asked:
 
 
 def _refuse(said: ResponseRequest) -> None:
-    openai.refuse({"prompt": said.prompt}, "there are no stored prompts here")
-    openai.refuse({"chat_template": said.chat_template}, "a request cannot bring its own template")
-    openai.refuse({"max_tokens": said.max_tokens}, "use `max_output_tokens`")
-    openai.refuse({"response_format": said.response_format}, "use `text.format`")
+    openai.reject_unsupported({"prompt": said.prompt}, "there are no stored prompts here")
+    openai.reject_unsupported({"chat_template": said.chat_template}, "a request cannot bring its own template")
+    openai.reject_unsupported({"max_tokens": said.max_tokens}, "use `max_output_tokens`")
+    openai.reject_unsupported({"response_format": said.response_format}, "use `text.format`")
     if said.n not in (None, 1):
-        openai.refuse({"n": said.n}, "a response is one answer")
+        openai.reject_unsupported({"n": said.n}, "a response is one answer")
 
 
 def _check_pairs(said: ResponseRequest) -> None:
@@ -228,24 +228,24 @@ def _request(
 ) -> Request:
     said = asked.said
     chosen, unkept = tools.chosen(said.tool_choice, offered, remote)
-    shape, replaced = response_format.settled(
+    shape, replaced = response_format.resolve_constraint(
         said, _shape(said), "text.format", chosen.mode == "required"
     )
     chat = Chat(
         messages=messages,
         tools=_together(offered, remote),
         tool_choice=chosen.mode,
-        allowed_tools=chosen.callable,
-        parallel_tool_calls=said.parallel_tool_calls is not False and not chosen.named,
-        forces_named_tool=chosen.named,
-        response_format=response_format.shown(_response_format(said)),
+        allowed_tools=chosen.allowed_tools,
+        parallel_tool_calls=said.parallel_tool_calls is not False and not chosen.forces_named_tool,
+        forces_named_tool=chosen.forces_named_tool,
+        response_format=response_format.to_template_format(_response_format(said)),
         template_kwargs=dict(said.chat_template_kwargs or {}),
         reasoning_effort=None if said.reasoning is None else said.reasoning.effort,
         thinking_budget=said.thinking_budget,
         client_field_names={"reasoning_effort": "reasoning.effort"},
         optional_fields=("reasoning_effort",),
     )
-    return openai.request(
+    return openai.make_request(
         said,
         False,
         said.max_output_tokens,
@@ -289,7 +289,7 @@ def _shape(said: ResponseRequest) -> Constraint | None:
         case "text":
             return None
         case "json_object":
-            return response_format.content(None, form.strict, "text.format")
+            return response_format.make_json_constraint(None, form.strict, "text.format")
         case "json_schema":
             at = "text.format"
             for name in ("name", "schema"):
@@ -299,8 +299,8 @@ def _shape(said: ResponseRequest) -> Constraint | None:
                         param=f"{at}.{name}",
                         code="missing_required_parameter",
                     )
-            response_format.check_name(form.name, f"{at}.name")
-            return response_format.content(form.schema, form.strict, f"{at}.schema")
+            response_format.check_schema_name(form.name, f"{at}.name")
+            return response_format.make_json_constraint(form.schema, form.strict, f"{at}.schema")
     raise BadRequest(
         "`text.format.type` must be `text`, `json_object` or `json_schema`.",
         param="text.format.type",
@@ -317,5 +317,5 @@ def _response_format(said: ResponseRequest) -> response_format.ResponseFormat | 
     form = _format(said)
     if form.type != "json_schema" or form.name is None or form.schema is None:
         return response_format.ResponseFormat(form.type)
-    inner = response_format.JsonSchema(form.name, form.schema, form.description, form.strict)
+    inner = response_format.JsonSchemaFormat(form.name, form.schema, form.description, form.strict)
     return response_format.ResponseFormat(form.type, inner)

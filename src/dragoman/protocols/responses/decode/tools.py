@@ -19,9 +19,9 @@ from dragoman.errors import BadRequest
 from dragoman.protocols.responses.decode.items import RawTools
 from dragoman.protocols.responses.types import Known, Names
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.json_body import check_depth, convert
+from dragoman.protocols.shared.json_body import check_depth, convert_value
 from dragoman.protocols.shared.response_format import Source
-from dragoman.protocols.shared.tool_choice import Chosen, by_word, one, some, undeclared, unreadable
+from dragoman.protocols.shared.tool_choice import DecodedToolChoice, decode_mode, force_tool, allow_tools, undeclared_tool, invalid_tool_choice
 from dragoman.types import Constraint, Tool
 
 MOST = 4096  # tools
@@ -142,13 +142,13 @@ def _declare(
     kind = kind_of(said, at)
     match kind:
         case "function":
-            tool = _function(convert(said, FunctionTool, at), at)
+            tool = _function(convert_value(said, FunctionTool, at), at)
             return found.put(tool, Known(kind="function", name=tool.name, namespace=namespace))
         case "custom":
-            tool = _custom(convert(said, CustomTool, at), at)
+            tool = _custom(convert_value(said, CustomTool, at), at)
             return found.put(tool, Known(kind="custom", name=tool.name, namespace=namespace))
         case "namespace" if namespace is None:
-            _unfold(found, convert(said, Namespace, at), at)
+            _unfold(found, convert_value(said, Namespace, at), at)
         case "mcp" if namespace is None:
             found.labels.append(str(said.get("server_label")))
         case _:
@@ -236,28 +236,28 @@ NOTHING_LEFT = "`tool_choice` has no effect: none of its tools can be called her
 
 def chosen(
     said: str | dict[str, Any] | None, declared: Offered, remote: Sequence[Tool]
-) -> tuple[Chosen, list[str]]:
+) -> tuple[DecodedToolChoice, list[str]]:
     """What the choice comes down to, and a sentence for what of it cannot be kept to."""
     every = (*declared.tools.values(), *remote)
     if said is None or isinstance(said, str):
         unusable = bool(declared.labels or declared.left_out)
         if said == "required" and not every and unusable:
-            return Chosen("auto"), [NOTHING_LEFT]
-        return by_word(said or "auto", bool(every)), []
-    choice: ToolChoice = convert(said, ToolChoice, "tool_choice")
+            return DecodedToolChoice("auto"), [NOTHING_LEFT]
+        return decode_mode(said or "auto", bool(every)), []
+    choice: ToolChoice = convert_value(said, ToolChoice, "tool_choice")
     if choice.type == "allowed_tools":
         return _allowed(choice, declared, remote)
     names = Choosable(declared, remote).named(choice, "tool_choice")
     if not names:
-        return Chosen("auto"), [NOTHING_LEFT]
+        return DecodedToolChoice("auto"), [NOTHING_LEFT]
     if len(names) == 1 and choice.name is not None and choice.type != "namespace":
-        return one(names[0]), []
-    return some("required", names, every, "tool_choice"), []
+        return force_tool(names[0]), []
+    return allow_tools("required", names, every, "tool_choice"), []
 
 
 def _allowed(
     said: ToolChoice, declared: Offered, remote: Sequence[Tool]
-) -> tuple[Chosen, list[str]]:
+) -> tuple[DecodedToolChoice, list[str]]:
     at = "tool_choice"
     if not said.tools:
         raise BadRequest(f"`{at}.tools` must list a tool.", param=f"{at}.tools")
@@ -268,10 +268,10 @@ def _allowed(
         if key not in seen:  # one that is listed again may stand for thousands of tools
             names.update(choosable.named(tool, f"{at}.tools[{i}]"))
             seen.add(key)
-    found = some(said.mode, names, (*declared.tools.values(), *remote), at)
+    found = allow_tools(said.mode, names, (*declared.tools.values(), *remote), at)
     if names or found.mode == "auto":
         return found, []
-    return Chosen("auto", ()), [NOTHING_LEFT]
+    return DecodedToolChoice("auto", ()), [NOTHING_LEFT]
 
 
 class Choosable:
@@ -298,18 +298,18 @@ class Choosable:
                     raise BadRequest(f"`{at}` must name a tool.", param=at)
                 names = self._own(said.type, said.namespace, said.name)
                 if not names:
-                    raise undeclared(at)
+                    raise undeclared_tool(at)
                 return names
             case "mcp":
                 theirs = self._theirs.get(said.server_label)
                 if theirs is None:
-                    raise undeclared(at)
+                    raise undeclared_tool(at)
                 if said.name is None:
                     return list(theirs)
                 name = remote_name(said.server_label or "", said.name)
                 return [name] if name in theirs else []
             case "allowed_tools":
-                raise unreadable()
+                raise invalid_tool_choice()
         return []
 
     def _own(self, kind: str, namespace: str | None, name: str) -> list[str]:

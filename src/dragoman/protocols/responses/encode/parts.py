@@ -207,5 +207,5 @@ def _summary(text: str) -> Item:
 
 
 def _logprobs(tokens: tuple[Token, ...] | list[Token]) -> list[Item]:
-    said: list[Item] = msgspec.to_builtins(openai.logprobs(tokens).content) if tokens else []
+    said: list[Item] = msgspec.to_builtins(openai.encode_logprobs(tokens).content) if tokens else []
     return said

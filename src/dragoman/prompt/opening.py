@@ -1,0 +1,37 @@
+"""What a template writes to start an answer, found by comparing two prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from dragoman.prompt.conversation import flatten_content
+from dragoman.types import Chat, text_content
+
+SENTINEL = "zqlast"
+
+
+def find_opening(chat: Chat, render: Callable[[Chat], str]) -> str:
+    """Return what the template writes to start the answer. It contains no text of the client's."""
+    prompt = render(chat)
+    if chat.continue_final_message:
+        return _find_continued_opening(chat, prompt, render)
+    before = render(replace(chat, add_generation_prompt=False))
+    if prompt != before and prompt.startswith(before):
+        return prompt[len(before) :]
+    # The template ignores `add_generation_prompt`: take what it writes after a last message
+    last = replace(chat.messages[-1], content=text_content(SENTINEL))
+    other = render(replace(chat, messages=(*chat.messages[:-1], last)))
+    _, match, rest = other.rpartition(SENTINEL)
+    return rest if match and prompt.endswith(rest) else ""
+
+
+def _find_continued_opening(chat: Chat, prompt: str, render: Callable[[Chat], str]) -> str:
+    """Return what the template writes before the text of a last message that the model continues."""
+    text, earlier = flatten_content(chat.messages[-1].content).strip(), chat.messages[:-1]
+    before = ""
+    if earlier:
+        before = render(replace(chat, messages=earlier, continue_final_message=False))
+    last_turn = prompt.removeprefix(before)
+    return last_turn.rpartition(text)[0] if text else last_turn
