@@ -133,7 +133,7 @@ def _many_rows(many: dict[str, list[Report]]) -> list[list[str]]:
 
 def _masks(model: str) -> str:
     """First and later masks of varied schemas over the model's vocabulary, on random walks."""
-    pieces = pieces_from_gguf(gguf.read(model).metadata)
+    pieces = pieces_from_gguf(gguf.read_header(model).metadata)
     masker = TokenMasker(pieces, {0}, range(1, 17))
     masker.prepare()
     dice = random.Random(1)

@@ -122,7 +122,7 @@ class Cutter:
     """Cuts a text into tokens."""
 
     def __init__(self, model: str) -> None:
-        backend = backend_from_gguf(gguf.read(Path(model)).metadata)
+        backend = backend_from_gguf(gguf.read_header(Path(model)).metadata)
         assert backend is not None
         self._backend: Backend = backend
 

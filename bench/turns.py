@@ -50,7 +50,7 @@ def talk(dice: random.Random, turns: int) -> list[Message]:
 class Full:
     """Renders and encodes everything each time."""
 
-    def __init__(self, header: gguf.Header) -> None:
+    def __init__(self, header: gguf.GgufHeader) -> None:
         known = tokenizer_from_gguf(header.metadata)
         ours = backend_from_gguf(header.metadata)
         assert known is not None
@@ -79,7 +79,7 @@ class Full:
 class Room:
     """Our prompt room."""
 
-    def __init__(self, header: gguf.Header) -> None:
+    def __init__(self, header: gguf.GgufHeader) -> None:
         self._prompter: Any = PromptRenderer(
             header.chat_template, tokenizer_from_gguf(header.metadata)
         )
@@ -92,7 +92,7 @@ class Room:
 
 async def compare(plan: Plan) -> tuple[list[float], list[float], list[float], int]:
     """CPU seconds of the next turn, ours and the peer's; of our first look; and tokens."""
-    header = gguf.read(Path(plan.model))
+    header = gguf.read_header(Path(plan.model))
     room, full = Room(header), Full(header)
     ours, theirs, cold, count = [], [], [], 0
     for number in range(-1, 2 * plan.rounds):

@@ -87,7 +87,7 @@ def _of_model(name: str, settings: Settings) -> Source:
         if found is None:
             raise ModelBroken("The model has no chat template.")
         return found
-    header = gguf.read(entry.path)
+    header = gguf.read_header(entry.path)
     template = template_of(entry, header)
     if template is None:
         raise ModelBroken("The model has no chat template.")

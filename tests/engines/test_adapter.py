@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from dragoman.engines import get_capabilities
-from dragoman.engines.adapter import NAMES, GenerateRequest, adapt, sampling_params
+from dragoman.engines.adapter import (
+    SAMPLING_PARAM_NAMES,
+    GenerateRequest,
+    adapt,
+    build_sampling_params,
+)
 from dragoman.engines.merge import merge_streams
 from dragoman.errors import EngineFailed, Overloaded
 from dragoman.testing import ScriptedEngine, check_engine
@@ -278,13 +283,15 @@ def test_the_request_carries_prompt_sampling_and_id() -> None:
     assert own.asked[-1].stream
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", sorted(SAMPLING_PARAM_NAMES))
 def test_d23_every_field_it_claims_reaches_the_engine(name: str) -> None:
     value: Any = (4,) if name == "stop_token_ids" else 1
     own = Own(answer("a", "stop"))
     play(own, job(**{name: value}))
-    assert own.asked[0].sampling_params == {NAMES[name]: [4] if name == "stop_token_ids" else 1}
-    assert NAMES[name] in sampling_params(
+    assert own.asked[0].sampling_params == {
+        SAMPLING_PARAM_NAMES[name]: [4] if name == "stop_token_ids" else 1
+    }
+    assert SAMPLING_PARAM_NAMES[name] in build_sampling_params(
         Sampling(seed=0, max_tokens=1).with_defaults(DEFAULT_SAMPLING)
     )
 
@@ -295,7 +302,7 @@ def test_what_it_does_not_claim_is_not_sent() -> None:
     unclaimed = set(Sampling.__struct_fields__) - can.sampling
     assert unclaimed == {"typical_p", "repeat_last_n", "logit_bias"}
     assert not unclaimed & set(
-        sampling_params(Sampling(logit_bias={1: 2.0}).with_defaults(DEFAULT_SAMPLING))
+        build_sampling_params(Sampling(logit_bias={1: 2.0}).with_defaults(DEFAULT_SAMPLING))
     )
     assert (can.logprobs, can.token_prompts, can.grammars) == (-1, False, False)
 

@@ -77,7 +77,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_reads_what_is_there(place: Path) -> None:
-    header = gguf.read(write(place, GOOD))
+    header = gguf.read_header(write(place, GOOD))
     assert header.version == 3
     assert header.size == len(GOOD)
     assert header.architecture == "llama"
@@ -88,17 +88,17 @@ def test_reads_what_is_there(place: Path) -> None:
     assert header.quantisation == "Q4_K_M"
     assert header.chat_template == "{{ messages }}"
     assert header.chat_templates == {"default": "{{ messages }}", "tool_use": "{{ tools }}"}
-    assert header.tensors == gguf.Tensors(2, 96, 274, {"F32": 64, "Q4_0": 32})
+    assert header.tensors == gguf.TensorSummary(2, 96, 274, {"F32": 64, "Q4_0": 32})
     assert header.parameters == "96"
 
 
 def test_without_arrays_texts_are_checked_but_not_kept(place: Path) -> None:
-    header = gguf.read(write(place, GOOD), arrays=False)
+    header = gguf.read_header(write(place, GOOD), arrays=False)
     assert "tokenizer.ggml.tokens" not in header.metadata
     assert header.architecture == "llama"
     cut = GOOD[: GOOD.index("é".encode()) + 1]
     with pytest.raises(ModelBroken):
-        gguf.read(write(place, cut), arrays=False)
+        gguf.read_header(write(place, cut), arrays=False)
 
 
 def test_reads_every_kind_of_value(place: Path) -> None:
@@ -122,7 +122,7 @@ def test_reads_every_kind_of_value(place: Path) -> None:
         pair(f"l{kind}", 9, u32(kind) + u64(3) + struct.pack(layout, value) * 3)
         for kind, (layout, value) in numbers.items()
     ]
-    header = gguf.read(write(place, file(pairs, [])))
+    header = gguf.read_header(write(place, file(pairs, [])))
     for kind, (_, value) in numbers.items():
         assert header.metadata[f"k{kind}"] == value
         assert list(header.metadata[f"l{kind}"]) == [value] * 3
@@ -137,16 +137,16 @@ def test_agrees_with_the_reference_writer(place: Path) -> None:
     made.write_kv_data_to_file()
     made.write_tensors_to_file()
     made.close()
-    header = gguf.read(place)
+    header = gguf.read_header(place)
     assert header.architecture == "qwen2"
     assert header.text("general.name") == "A Name"
     assert header.metadata["tokenizer.ggml.tokens"] == ["x" * 50] * 30_000
-    assert header.tensors == gguf.Tensors(1, 2048, 4096, {"F16": 2048})
+    assert header.tensors == gguf.TensorSummary(1, 2048, 4096, {"F16": 2048})
     assert header.quantisation == "F16"
 
 
 def test_reads_the_default_model(default_model: Path) -> None:
-    header = gguf.read(default_model)
+    header = gguf.read_header(default_model)
     assert (header.architecture, header.context_length, header.embedding_length) == (
         "llama",
         8192,
@@ -212,7 +212,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 def test_d70_a_hostile_file_gives_the_cause(case: str, place: Path) -> None:
     data, cause = HOSTILE[case]
     with pytest.raises(ModelBroken) as caught:
-        gguf.read(write(place, data))
+        gguf.read_header(write(place, data))
     assert cause in caught.value.message
     assert str(place.parent) not in caught.value.message
 
@@ -220,39 +220,39 @@ def test_d70_a_hostile_file_gives_the_cause(case: str, place: Path) -> None:
 @pytest.mark.parametrize("length", range(0, len(GOOD), 7))
 def test_every_cut_is_noticed(length: int, place: Path) -> None:
     with pytest.raises(ModelBroken):
-        gguf.read(write(place, GOOD[:length]))
+        gguf.read_header(write(place, GOOD[:length]))
 
 
 def test_one_byte_short_is_noticed(place: Path) -> None:
     with pytest.raises(ModelBroken, match="cut short"):
-        gguf.read(write(place, GOOD[:-1]))
+        gguf.read_header(write(place, GOOD[:-1]))
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.gguf")
     for path in (tmp_path, tmp_path / "none.gguf", tmp_path / "pipe.gguf", "a\0b"):
         with pytest.raises(ModelBroken) as caught:
-            gguf.read(path)
+            gguf.read_header(path)
         assert str(tmp_path) not in caught.value.message
 
 
 def test_too_many_texts_are_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf, "MAX_STRINGS", 2)
     with pytest.raises(ModelBroken, match="too many texts"):
-        gguf.read(write(place, GOOD))
+        gguf.read_header(write(place, GOOD))
 
 
 def test_a_header_without_end_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf, "MAX_HEADER", 1000)
     data = file([pair("k", 8, text("x" * 5000))], [])
     with pytest.raises(ModelBroken, match="larger than any real one"):
-        gguf.read(write(place, data))
+        gguf.read_header(write(place, data))
 
 
 def outcome(path: Path, data: bytes) -> Any:
     """A header or None; whatever else escapes fails the test."""
     try:
-        return gguf.read(write(path, data))
+        return gguf.read_header(write(path, data))
     except ModelBroken:
         return None
 
@@ -288,7 +288,7 @@ def test_mutations_never_escape_and_never_take_much_memory(place: Path) -> None:
         tracemalloc.stop()
 
 
-def touch_everything(header: gguf.Header) -> None:
+def touch_everything(header: gguf.GgufHeader) -> None:
     """Properties hold for whatever types the metadata has."""
     assert isinstance(header.architecture, str)
     assert isinstance(header.kind, str)
@@ -313,7 +313,7 @@ def touch_everything(header: gguf.Header) -> None:
     ],
 )
 def test_size_labels(count: int, label: str) -> None:
-    assert gguf.size_label(count) == label
+    assert gguf.format_parameter_count(count) == label
 
 
 @pytest.mark.parametrize(
@@ -328,14 +328,14 @@ def test_size_labels(count: int, label: str) -> None:
     ],
 )
 def test_split_names(stem: str, split: tuple[str, int, int] | None) -> None:
-    assert gguf.split_of(stem) == split
+    assert gguf.parse_split_name(stem) == split
 
 
 def test_split_files_must_all_be_there(tmp_path: Path) -> None:
     first, second = (tmp_path / f"m-0000{part}-of-00002.gguf" for part in (1, 2))
     write(first, GOOD)
     with pytest.raises(ModelBroken, match="1 of the 2 files"):
-        gguf.split_files(first)
+        gguf.list_split_files(first)
     write(second, GOOD)
-    assert gguf.split_files(second) == [first, second]
-    assert gguf.split_files(tmp_path / "whole.gguf") == [tmp_path / "whole.gguf"]
+    assert gguf.list_split_files(second) == [first, second]
+    assert gguf.list_split_files(tmp_path / "whole.gguf") == [tmp_path / "whole.gguf"]

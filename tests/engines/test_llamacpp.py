@@ -49,7 +49,7 @@ def test_it_answers(bench: Bench) -> None:
 def test_d44_the_end_token_is_told_apart_from_the_text(bench: Bench) -> None:
     last = bench.answer(max_tokens=40).steps[-1]
     assert (last.finish, last.stop_id, last.ids, last.tokens) == ("stop", 2, [], 1)
-    assert bench.engine.vocabulary.ends == {0, 2, 4}
+    assert bench.engine.vocabulary.eos_ids == {0, 2, 4}
 
 
 @pytest.mark.parametrize("most", [1, 3])
@@ -184,7 +184,7 @@ def test_stop_tokens_end_an_answer(bench: Bench) -> None:
 def test_ignoring_the_end_goes_on_to_the_limit(bench: Bench) -> None:
     answer = bench.answer(max_tokens=24, ignore_eos=True)
     assert (answer.tokens(), answer.finish()) == (24, "length")
-    assert not set(answer.ids()) & bench.engine.vocabulary.ends
+    assert not set(answer.ids()) & bench.engine.vocabulary.eos_ids
 
 
 @pytest.mark.parametrize("said", [{}, {"temperature": 1.0, "seed": 3}], ids=str)
@@ -192,7 +192,7 @@ def test_min_tokens_are_reached_before_an_end(bench: Bench, said: dict[str, Any]
     answers = [bench.answer(min_tokens=20, max_tokens=60, n=2, **said) for _ in range(2)]
     for choice in range(2):
         assert answers[0].tokens(choice) >= 20
-        assert not set(answers[0].ids(choice)) & bench.engine.vocabulary.ends
+        assert not set(answers[0].ids(choice)) & bench.engine.vocabulary.eos_ids
         assert answers[0].ids(choice) == answers[1].ids(choice)
     if not said:
         assert answers[0].ids()[:7] == bench.answer().ids()

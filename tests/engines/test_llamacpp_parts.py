@@ -7,34 +7,34 @@ from typing import Any
 
 import pytest
 
-from dragoman.engines.llamacpp.choice import Track
-from dragoman.engines.llamacpp.client import Events, Reply
+from dragoman.engines.llamacpp.choice import ChoiceProgress
+from dragoman.engines.llamacpp.client import EventSplitter, ResponseParser
 from dragoman.engines.llamacpp.params import (
     SEEDS,
-    Ask,
-    Event,
-    Fault,
-    Prob,
-    event_of,
-    failure,
-    mark,
-    payload,
+    NativeError,
+    NativeEvent,
+    NativeLogprob,
+    NativeRequest,
+    build_payload,
+    convert_error,
+    convert_logprob,
+    event_decoder,
 )
-from dragoman.engines.llamacpp.partial_characters import Pieces
-from dragoman.engines.llamacpp.slots import Slots
+from dragoman.engines.llamacpp.partial_characters import PieceIndex
+from dragoman.engines.llamacpp.slots import SlotPool
 from dragoman.errors import BadRequest, ContextOverflow, EngineFailed
 from dragoman.types import DEFAULT_SAMPLING, Adapter, Job, Logprob, Sampling, Step
 
 # what a job asks for -> what the server is told
 
-ASK = Ask(prompt=[1, 2], tokens=7, seed=5)
+ASK = NativeRequest(prompt=[1, 2], tokens=7, seed=5)
 GRAMMAR = '%llguidance {}\nstart: "a"'
 
 
-def told(sampling: Sampling | None = None, ask: Ask = ASK, **job: Any) -> dict[str, Any]:
+def told(sampling: Sampling | None = None, ask: NativeRequest = ASK, **job: Any) -> dict[str, Any]:
     chosen = (sampling or Sampling()).with_defaults(DEFAULT_SAMPLING)
     asked = Job(id="a", prompt=[1, 2], sampling=chosen, **job)
-    return payload(asked, ask, 1000, {"x": 0, "y": 1})
+    return build_payload(asked, ask, 1000, {"x": 0, "y": 1})
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_d26_nothing_said_is_exactly_our_defaults() -> None:
     assert (body["presence_penalty"], body["frequency_penalty"]) == (0.0, 0.0)
     assert (body["ignore_eos"], body["logit_bias"], body["n_probs"]) == (False, [], 0)
     assert "grammar" not in body
-    assert body == payload(
+    assert body == build_payload(
         Job(id="a", prompt=[1], sampling=Sampling()), ASK, 1000, {"x": 0, "y": 1}
     )
 
@@ -114,7 +114,7 @@ def test_d72_every_adapter_is_named_in_every_request(
 
 
 def test_nothing_that_ends_an_answer_may_come_in_an_unending_request() -> None:
-    ask = Ask(prompt=[1], tokens=3, seed=1, unending=True)
+    ask = NativeRequest(prompt=[1], tokens=3, seed=1, unending=True)
     body = told(Sampling(stop_token_ids=(8,), logit_bias={9: 1.0}), ask)
     assert body["ignore_eos"] is True
     assert body["logit_bias"] == [[9, 1.0], [8, False]]
@@ -127,30 +127,34 @@ def test_under_a_grammar_no_token_is_forbidden_for_good() -> None:
 
 @pytest.mark.parametrize("seed", [0, 5, -1, 2**31, 2**32 - 1, 2**63])
 def test_any_seed_is_a_seed(seed: int) -> None:
-    said = told(ask=Ask(prompt=[1], tokens=1, seed=seed))["seed"]
+    said = told(ask=NativeRequest(prompt=[1], tokens=1, seed=seed))["seed"]
     assert 0 <= said < SEEDS
-    assert said == told(ask=Ask(prompt=[1], tokens=1, seed=seed))["seed"]
+    assert said == told(ask=NativeRequest(prompt=[1], tokens=1, seed=seed))["seed"]
 
 
 def test_logprobs_keep_as_many_alternatives_as_were_asked_for() -> None:
-    prob = Prob(3, -0.5, [Prob(3, -0.5), Prob(4, -3.4e38)])
-    assert mark(prob, 0) == Logprob(3, -0.5)
-    assert mark(prob, 2) == Logprob(3, -0.5, (Logprob(3, -0.5), Logprob(4, -9999.0)))
+    prob = NativeLogprob(3, -0.5, [NativeLogprob(3, -0.5), NativeLogprob(4, -3.4e38)])
+    assert convert_logprob(prob, 0) == Logprob(3, -0.5)
+    assert convert_logprob(prob, 2) == Logprob(3, -0.5, (Logprob(3, -0.5), Logprob(4, -9999.0)))
 
 
 @pytest.mark.parametrize(
     ("fault", "kind", "param"),
     [
-        (Fault(400, "too long", "exceed_context_size_error", 1200), ContextOverflow, "messages"),
-        (Fault(400, "Failed to start: failed to parse grammar"), BadRequest, "grammar"),
-        (Fault(400, "Prompt contains invalid tokens"), EngineFailed, None),
-        (Fault(500, "/secret/grammar.cpp: compute error"), EngineFailed, None),
+        (
+            NativeError(400, "too long", "exceed_context_size_error", 1200),
+            ContextOverflow,
+            "messages",
+        ),
+        (NativeError(400, "Failed to start: failed to parse grammar"), BadRequest, "grammar"),
+        (NativeError(400, "Prompt contains invalid tokens"), EngineFailed, None),
+        (NativeError(500, "/secret/grammar.cpp: compute error"), EngineFailed, None),
     ],
 )
 def test_d73_what_the_server_complains_about(
-    fault: Fault, kind: type[Exception], param: str | None
+    fault: NativeError, kind: type[Exception], param: str | None
 ) -> None:
-    error = failure(fault, 1000)
+    error = convert_error(fault, 1000)
     assert type(error) is kind
     assert error.param == param
     assert "/" not in error.message
@@ -162,7 +166,9 @@ def test_d73_what_the_server_complains_about(
 
 
 def test_events_with_fields_we_do_not_know_are_read() -> None:
-    event = event_of.decode(b'{"index":1,"content":"a","tokens":[5],"new":{"x":[1]},"stop":false}')
+    event = event_decoder.decode(
+        b'{"index":1,"content":"a","tokens":[5],"new":{"x":[1]},"stop":false}'
+    )
     assert (event.index, event.content, event.tokens) == (1, "a", [5])
 
 
@@ -177,7 +183,7 @@ LENGTH = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 11\r\n\r\nhello world"
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_a_chunked_response_is_read_however_it_is_cut(size: int) -> None:
-    reply, events, found = Reply(), Events(), []
+    reply, events, found = ResponseParser(), EventSplitter(), []
     for at in range(0, len(CHUNKED), size):
         found += events.feed(reply.feed(CHUNKED[at : at + size]))
     assert reply.status == 200
@@ -187,7 +193,7 @@ def test_a_chunked_response_is_read_however_it_is_cut(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_a_response_with_a_length_is_read_however_it_is_cut(size: int) -> None:
-    reply, body = Reply(), b""
+    reply, body = ResponseParser(), b""
     for at in range(0, len(LENGTH), size):
         body += reply.feed(LENGTH[at : at + size])
     assert (reply.status, reply.ended, body) == (400, True, b"hello world")
@@ -210,7 +216,7 @@ PIECES = [bytes([byte]) for byte in range(256)] + [b" \xe6\x97", b"\xf0\x9f", b"
 )
 def test_missing_tokens_are_found_from_the_bytes(before: list[int], last: int) -> None:
     text = b"".join(PIECES[token] for token in [*before, last]).decode(errors="ignore")
-    found = Pieces(PIECES).missing(text, last, len(before))
+    found = PieceIndex(PIECES).find_missing(text, last, len(before))
     assert found is not None
     assert len(found) == len(before)
     assert b"".join(PIECES[token] for token in [*found, last]).decode(errors="ignore") == text
@@ -219,28 +225,28 @@ def test_missing_tokens_are_found_from_the_bytes(before: list[int], last: int) -
 @pytest.mark.parametrize(("before", "last"), [([0xE6], 259), ([256], 258), ([0xF0, 0xE6], 0x41)])
 def test_bytes_that_are_no_text_are_found_by_how_they_read(before: list[int], last: int) -> None:
     text = b"".join(PIECES[token] for token in [*before, last]).decode(errors="replace")
-    found = Pieces(PIECES).missing(text, last, len(before))
+    found = PieceIndex(PIECES).find_missing(text, last, len(before))
     assert found is not None
     again = b"".join(PIECES[token] for token in [*found, last]).decode(errors="replace")
     assert again.replace("\ufffd\ufffd", "\ufffd") == text.replace("\ufffd\ufffd", "\ufffd")
 
 
 def test_tokens_that_cannot_be_are_not_made_up() -> None:
-    assert Pieces(PIECES).missing("abc", ord("c"), 5) is None
+    assert PieceIndex(PIECES).find_missing("abc", ord("c"), 5) is None
 
 
 # choices
 
 
 def test_a_choice_ends_at_its_limit() -> None:
-    track = Track(1, 3, frozenset({9}))
+    track = ChoiceProgress(1, 3, frozenset({9}))
     assert track.add([4, 5], []) == [Step(1, None, [4, 5], 2)]
     assert track.add([6, 7], []) == [Step(1, None, [6], 1, finish="length")]
     assert track.over
 
 
 def test_d5_a_stop_token_ends_a_choice_and_is_no_part_of_it() -> None:
-    track = Track(0, 5, frozenset({9}))
+    track = ChoiceProgress(0, 5, frozenset({9}))
     marks = [Logprob(4, -1.0), Logprob(9, -2.0), Logprob(5, -3.0)]
     assert track.add([4, 9, 5], marks) == [
         Step(0, None, [4], 1, marks[:1]),
@@ -249,22 +255,24 @@ def test_d5_a_stop_token_ends_a_choice_and_is_no_part_of_it() -> None:
 
 
 def test_a_stop_token_beyond_the_limit_does_not_count() -> None:
-    assert Track(0, 1, frozenset({9})).add([4, 9], []) == [Step(0, None, [4], 1, finish="length")]
+    assert ChoiceProgress(0, 1, frozenset({9})).add([4, 9], []) == [
+        Step(0, None, [4], 1, finish="length")
+    ]
 
 
 def test_counts_go_out_once() -> None:
-    track = Track(0, 5, frozenset())
+    track = ChoiceProgress(0, 5, frozenset())
     track.prompt, track.cached = 12, 3
     steps = track.add([1], []) + track.add([2], [])
     assert [(step.prompt_tokens, step.cached_tokens) for step in steps] == [(12, 3), (None, None)]
 
 
 def test_a_request_that_ends_inside_a_character_has_lost_tokens() -> None:
-    track = Track(0, 5, frozenset())
+    track = ChoiceProgress(0, 5, frozenset())
     track.begin(5)
-    assert track.new(Event(tokens_predicted=3)) == 3
+    assert track.new(NativeEvent(tokens_predicted=3)) == 3
     track.add([1, 2, 3], [])
-    track.end(Event(stop=True, tokens_predicted=5))
+    track.end(NativeEvent(stop=True, tokens_predicted=5))
     assert (track.lost, track.short, track.finish) == (2, False, None)
 
 
@@ -273,11 +281,11 @@ def test_a_request_that_ends_inside_a_character_has_lost_tokens() -> None:
 
 def test_slots_are_given_first_come_first_served() -> None:
     async def go() -> list[str]:
-        slots, order = Slots(2), []
+        slots, order = SlotPool(2), []
         leave = asyncio.Event()
 
         async def one(name: str, count: int) -> None:
-            async with slots.take(count):
+            async with slots.acquire(count):
                 order.append(name)
                 await leave.wait()
 
@@ -294,13 +302,13 @@ def test_slots_are_given_first_come_first_served() -> None:
 
 def test_who_walks_away_from_the_queue_holds_nobody_up() -> None:
     async def go() -> None:
-        slots = Slots(2)
+        slots = SlotPool(2)
 
         async def one(count: int) -> None:
-            async with slots.take(count):
+            async with slots.acquire(count):
                 pass
 
-        async with slots.take(1):
+        async with slots.acquire(1):
             wide = asyncio.create_task(one(2))
             await asyncio.sleep(0)
             narrow = asyncio.create_task(one(1))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.engines.llamacpp.engine import LlamaCpp, create
+from dragoman.engines.llamacpp.engine import LlamaCppEngine, create
 from dragoman.engines.llamacpp.grammar import HEADER
 from dragoman.errors import BadRequest, ContextOverflow, Unsupported
 from dragoman.types import Adapter
@@ -34,7 +34,7 @@ def starting(rule: str) -> str:
 # logprobs
 
 
-async def table(engine: LlamaCpp, before: list[int]) -> dict[int, float]:
+async def table(engine: LlamaCppEngine, before: list[int]) -> dict[int, float]:
     """The logprob of every token after these, in one look at the whole vocabulary."""
     size = engine.vocabulary.size
     body = {

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gguf import GGUFWriter
 
-from dragoman.engines.llamacpp.server import PREFIX, cores, sweep
+from dragoman.engines.llamacpp.server import PREFIX, count_cores, remove_stale_folders
 from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
 from dragoman.errors import BadRequest, EngineDown, ModelBroken
 from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
@@ -157,7 +157,7 @@ def test_folders_of_the_dead_are_swept() -> None:
     gone = Path(tempfile.mkdtemp(prefix=f"{PREFIX}999999999-"))
     mine = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     try:
-        sweep()
+        remove_stale_folders()
         assert not gone.exists()
         assert mine.exists()
     finally:
@@ -165,7 +165,7 @@ def test_folders_of_the_dead_are_swept() -> None:
 
 
 def test_at_least_one_core_is_used() -> None:
-    assert 1 <= cores() <= len(os.sched_getaffinity(0))
+    assert 1 <= count_cores() <= len(os.sched_getaffinity(0))
 
 
 def test_a_job_crosses_unchanged(default_model: Path) -> None:

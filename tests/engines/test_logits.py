@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from dragoman.engines.logits import LogitsEngine
-from dragoman.engines.logits.sampling import FEW, HONOURED, log_softmax, nucleus
+from dragoman.engines.logits.sampling import FEW, SAMPLING_FIELDS, log_softmax, select_top_p
 from dragoman.engines.token_mask import GrammarState, TokenMasker
 from dragoman.errors import (
     BadRequest,
@@ -136,7 +136,7 @@ def test_a_choice_of_a_seeded_job_has_a_seed_of_its_own() -> None:
 def test_a_text_is_read_with_its_special_tokens() -> None:
     text = "<|im_start|>user\nhé<|im_end|>\n"
     engine = LogitsEngine(LittleModel(), ByteTokenizer(add_bos=True))
-    ids = [256, *TOKENIZER.encode_marked(text)]
+    ids = [256, *TOKENIZER.encode_with_specials(text)]
     [as_text] = together(engine, job_of(text, temperature=0.0))
     assert ids_of(as_text) == ids_of(answer(job_of(ids, temperature=0.0)))
     assert as_text[0].prompt_tokens == len(ids)
@@ -244,7 +244,7 @@ def test_the_likeliest_of_a_large_vocabulary_are_found(spread: float) -> None:
     order = np.argsort(-scores)
     count = int(np.searchsorted(np.cumsum(chances[order]), 0.8)) + 1
     assert (count > FEW) == (spread < 1)
-    assert nucleus(scores, 0.8).tolist() == order[:count].tolist()
+    assert select_top_p(scores, 0.8).tolist() == order[:count].tolist()
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
@@ -298,7 +298,7 @@ def test_what_ends_an_answer(asked: dict[str, Any], text: str, why: str, stop: i
 
 
 def test_every_field_is_honoured() -> None:
-    assert frozenset(Sampling.__struct_fields__) == HONOURED
+    assert frozenset(Sampling.__struct_fields__) == SAMPLING_FIELDS
 
 
 # logprobs

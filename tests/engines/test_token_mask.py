@@ -8,8 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dragoman.engines.llamacpp.grammar import keep_to
-from dragoman.engines.token_mask import MAX_NESTING, CACHED_GRAMMARS, MAX_GRAMMAR_CHARACTERS, GrammarState, TokenMasker
+from dragoman.engines.llamacpp.grammar import check_tokens_allowed
+from dragoman.engines.token_mask import (
+    CACHED_GRAMMARS,
+    MAX_GRAMMAR_CHARACTERS,
+    MAX_NESTING,
+    GrammarState,
+    TokenMasker,
+)
 from dragoman.errors import BadRequest
 from dragoman.testing import ByteTokenizer
 
@@ -225,7 +231,7 @@ def test_an_answer_that_leaves_its_grammar_is_an_error(
 ) -> None:
     following = MASKER.start_grammar(grammar(start))
     if kept:
-        keep_to(following, ids, frozenset({END}))
+        check_tokens_allowed(following, ids, frozenset({END}))
         return
     with pytest.raises(BadRequest, match="leads nowhere"):
-        keep_to(following, ids, frozenset({END}))
+        check_tokens_allowed(following, ids, frozenset({END}))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser, ParserPolicy
 from dragoman.testing import check_format
-from dragoman.testing.format_checks import Said, fold, read
+from dragoman.testing.format_checks import ParsedOutput, fold_spans, parse_pieces
 from tests.support.paths import FORMAT_CASES
 
 CASES = FORMAT_CASES
@@ -52,8 +52,8 @@ def parser(case: dict[str, Any]) -> OutputParser:
     )
 
 
-def said(case: dict[str, Any], pieces: list[str]) -> Said:
-    return fold(read(parser(case), pieces))
+def said(case: dict[str, Any], pieces: list[str]) -> ParsedOutput:
+    return fold_spans(parse_pieces(parser(case), pieces))
 
 
 @pytest.mark.parametrize("case", ALL)
@@ -89,7 +89,7 @@ def test_junk_after_it_takes_nothing_back(case: dict[str, Any]) -> None:
     for junk in JUNK:
         text = case["text"] + junk
         more = said(case, [text])
-        assert more.written[: len(whole.written)] == whole.written
+        assert more.raw_calls[: len(whole.raw_calls)] == whole.raw_calls
         assert said(case, list(text)) == more
 
 

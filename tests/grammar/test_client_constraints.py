@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.testing.grammars import accepted
+from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint
 from tests.support.grammars import grammar
 
@@ -95,8 +95,8 @@ def test_content_is_what_a_client_says(
     shape: Constraint, right: list[str], wrong: list[str]
 ) -> None:
     source = grammar(constraint=shape)
-    assert [text for text in right if not accepted(source, text)[0]] == []
-    assert [text for text in wrong if accepted(source, text)[0]] == []
+    assert [text for text in right if not match_grammar(source, text)[0]] == []
+    assert [text for text in wrong if match_grammar(source, text)[0]] == []
 
 
 @pytest.mark.parametrize(("shape", "right", "wrong"), PARAMS)
@@ -120,10 +120,10 @@ def test_thoughts_stay_free_before_it(
     thoughts: str,
 ) -> None:
     source = grammar(constraint=shape, reasoning_format=reasoning, starts_in_reasoning=inside)
-    assert [text for text in right if not accepted(source, thoughts + text)[0]] == []
+    assert [text for text in right if not match_grammar(source, thoughts + text)[0]] == []
     # white space before content is no part of it
     wrong = [text for text in wrong if text.strip()]
-    assert [text for text in wrong if accepted(source, thoughts + text)[0]] == []
+    assert [text for text in wrong if match_grammar(source, thoughts + text)[0]] == []
     for text in ("", "I say yes."):
-        assert not accepted(source, text)[0]
-        assert not accepted(source, f"{thoughts}{text}".removesuffix("<|message|>"))[0]
+        assert not match_grammar(source, text)[0]
+        assert not match_grammar(source, f"{thoughts}{text}".removesuffix("<|message|>"))[0]

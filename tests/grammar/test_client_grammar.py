@@ -13,7 +13,7 @@ from dragoman.grammar.client.constraint import MAX_GRAMMAR_LENGTH
 from dragoman.grammar.compiler.compile import compile_grammar
 from dragoman.grammar.compiler.verify import verify
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
-from dragoman.testing.grammars import accepted
+from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint
 
 
@@ -52,8 +52,8 @@ MEANING: list[tuple[str, list[str], list[str]]] = [
 def test_what_a_grammar_means(grammar: str, right: list[str], wrong: list[str]) -> None:
     found = made(grammar).grammar
     assert found is not None
-    assert [accepted(found, text)[0] for text in right] == [True] * len(right)
-    assert [accepted(found, text)[0] for text in wrong] == [False] * len(wrong)
+    assert [match_grammar(found, text)[0] for text in right] == [True] * len(right)
+    assert [match_grammar(found, text)[0] for text in wrong] == [False] * len(wrong)
 
 
 REFUSED: list[tuple[str, str]] = [
@@ -138,8 +138,8 @@ def test_two_patterns_of_one_text_are_enforced() -> None:
         GrammarSpec(constraint=Constraint(kind="json", value=both, param="schema", strict=True))
     )
     assert found.grammar is not None
-    assert accepted(found.grammar, '"ab"')[0]
-    assert not accepted(found.grammar, '"b"')[0]
+    assert match_grammar(found.grammar, '"ab"')[0]
+    assert not match_grammar(found.grammar, '"b"')[0]
 
 
 VERDICTS = {

@@ -18,7 +18,7 @@ from dragoman.grammar.client.text_syntax import DelimitedSyntax, QuotedSyntax
 from dragoman.grammar.lark_builder import HEADER, LarkBuilder, quote_literal
 from dragoman.grammar.writer.free_text_tools import build_arguments
 from dragoman.grammar.writer.python_writer import PYTHON_QUOTES
-from dragoman.testing.grammars import accepted
+from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint
 from tests.support.client_grammars import CASES, Case
 from tests.support.grammars import Walk
@@ -40,7 +40,7 @@ def rewritten(grammar: str, spelling: QuotedSyntax | DelimitedSyntax, before: st
 
 
 def fits(grammar: str, text: str) -> bool:
-    return accepted(f"{HEADER}\n{grammar}", text)[0]
+    return match_grammar(f"{HEADER}\n{grammar}", text)[0]
 
 
 def texts(case: Case, chance: random.Random) -> Iterator[str]:
@@ -92,7 +92,7 @@ def test_texts_in_quotes(name: str) -> None:
     for text in texts(case, random.Random(name)):
         right = fits(case.grammar, text)
         for quotes, way in WAYS:
-            found = accepted(sources[quotes], way(text))
+            found = match_grammar(sources[quotes], way(text))
             assert found[0] is right, f"{text!r} as {way(text)}: {found}"
 
 
@@ -113,7 +113,7 @@ def test_texts_between_marks(name: str, close: str, banned: tuple[str, ...], bre
     source = rewritten(case.grammar, DelimitedSyntax(marks, breaks), "(", close)
     for text in texts(case, random.Random(name)):
         right = fits(case.grammar, text)
-        found = accepted(source, f"({breaks}{text}{breaks}{close}")
+        found = match_grammar(source, f"({breaks}{text}{breaks}{close}")
         # tags of any name may make up a mark, so that none of them can be written
         size = 1 if name == "marks" else 2
         begun = any(mark[:size] in text or text.endswith(mark[0]) for mark in marks)

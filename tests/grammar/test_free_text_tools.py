@@ -24,7 +24,7 @@ from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.grammar.lark_builder import HEADER
 from dragoman.output.spec import TaggedArguments
 from dragoman.testing import ScriptedEngine
-from dragoman.testing.grammars import accepted
+from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint, Tool
 from tests.grammar.test_tool_formats import UNMARKED
 from tests.pipeline.test_constrain import THINKER
@@ -80,7 +80,7 @@ def calls(name: str, text: str) -> list[str]:
 def inputs(name: str, text: str) -> list[str]:
     """The texts of all calls in an answer."""
     said = Pair(name, {"f": schema(TEXT)}, "none").said(text)
-    return [json.loads(arguments)["input"] for _, arguments in said.written]
+    return [json.loads(arguments)["input"] for _, arguments in said.raw_calls]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -88,15 +88,15 @@ def test_a_text_that_fits_can_be_written_and_no_other(name: str) -> None:
     forced, free = source(name, lark(PATCH), tool_choice="required"), source(name, lark(PATCH))
     right = [text for text in PATCHES if not text.endswith("\n")]
     for text in right:
-        found = [call for call in calls(name, text) if accepted(forced, call)[0]]
+        found = [call for call in calls(name, text) if match_grammar(forced, call)[0]]
         # a line feed before the closing mark is part of it
         assert found if name in TRIMMED else len(found) == COUNT, text
         assert [inputs(name, call) for call in found] == [[text]] * len(found)
-        assert name in UNMARKED or accepted(free, found[0])[0]
+        assert name in UNMARKED or match_grammar(free, found[0])[0]
     for text in ("x", NO_PATCHES[2], *NO_PATCHES[6:]):
         call = calls(name, text)[0]
-        assert not accepted(forced, call)[0], text
-        assert not accepted(free, call)[0] or not inputs(name, call), text
+        assert not match_grammar(forced, call)[0], text
+        assert not match_grammar(free, call)[0] or not inputs(name, call), text
 
 
 WALKS = {
@@ -120,7 +120,7 @@ def test_whatever_is_written_fits(name: str, what: str) -> None:
     for _ in range(3):
         text = Walk(forced, chance, words).go(steps=200)
         for one in [] if text is None else inputs(name, text):
-            assert accepted(f"{HEADER}\n{own}", one)[0], f"{one!r} in {text!r}"
+            assert match_grammar(f"{HEADER}\n{own}", one)[0], f"{one!r} in {text!r}"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -128,9 +128,9 @@ def test_a_pattern_is_kept_to(name: str) -> None:
     shape = Constraint(kind="regex", value=r'a"[0-9]\n<?|é+', param="tools[0].format")
     forced = source(name, shape, tool_choice="required")
     for text in ('a"1\n<', "éé"):
-        assert any(accepted(forced, call)[0] for call in calls(name, text)), text
+        assert any(match_grammar(forced, call)[0] for call in calls(name, text)), text
     for text in ('a"1', ' a"1\n<'):
-        assert not any(accepted(forced, call)[0] for call in calls(name, text)), text
+        assert not any(match_grammar(forced, call)[0] for call in calls(name, text)), text
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -138,7 +138,7 @@ def test_without_a_grammar_any_text_will_do(name: str) -> None:
     forced = source(name, None, tool_choice="required")
     for text in ("x", 'a "b" \\ c\nd\té', "1", "null", "{}"):
         call = calls(name, text)[0]
-        assert accepted(forced, call)[0], call
+        assert match_grammar(forced, call)[0], call
         assert inputs(name, call) == [text]
     chance = random.Random(name)
     for _ in range(4):
@@ -188,8 +188,8 @@ GBNF = 'root ::= "say \\"" [^"\\n]+ "\\"\\n"?'
 def test_gbnf_will_do() -> None:
     shape = Constraint(kind="grammar", value=GBNF, language="gbnf", param="tools[0].format")
     forced = source("hermes_json", shape, tool_choice="required")
-    assert all(accepted(forced, call)[0] for call in calls("hermes_json", 'say "é\\"\n'))
-    assert not any(accepted(forced, call)[0] for call in calls("hermes_json", 'say "a\nb"'))
+    assert all(match_grammar(forced, call)[0] for call in calls("hermes_json", 'say "é\\"\n'))
+    assert not any(match_grammar(forced, call)[0] for call in calls("hermes_json", 'say "a\nb"'))
 
 
 REFUSED = [

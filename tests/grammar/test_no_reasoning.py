@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.formats import find_reasoning, find_tools, reasoning_formats, tool_formats
 from dragoman.testing import ScriptedEngine
-from dragoman.testing.grammars import accepted
+from dragoman.testing.grammars import match_grammar
 from tests.pipeline.test_constrain import CALL, ROME, SCHEMA, THINKER, TOOLS, post
 from tests.support.grammars import Pair, grammar, thoughts_of
 from tests.support.serving import serving
@@ -68,15 +68,15 @@ OPENED = {
 def test_a_thought_cannot_be_opened(reasoning: str, order: str) -> None:
     name, opening = OPENED[reasoning]
     pair = Pair(name, FREE, reasoning)
-    assert accepted(pair.grammar(**ORDERS[order]), opening)[1] == len(opening)
+    assert match_grammar(pair.grammar(**ORDERS[order]), opening)[1] == len(opening)
     silent = pair.grammar(without_reasoning=True, **ORDERS[order])
-    assert accepted(silent, opening)[1] < len(opening)
+    assert match_grammar(silent, opening)[1] < len(opening)
 
 
 def test_a_mark_that_is_a_token_cannot_be_said() -> None:
     source = grammar(FREE, tool_format="hermes_json", reasoning_format="think", without_reasoning=True, special_tokens=TOKENS)
-    assert accepted(source, "Well.", tuple(TOKENS)) == (True, 5)
-    assert accepted(source, "Well.<think>", tuple(TOKENS)) == (False, 5)
+    assert match_grammar(source, "Well.", tuple(TOKENS)) == (True, 5)
+    assert match_grammar(source, "Well.<think>", tuple(TOKENS)) == (False, 5)
 
 
 TOKENS = {"<think>": 256, "</think>": 257}
@@ -85,16 +85,16 @@ TOKENS = {"<think>": 256, "</think>": 257}
 def test_headers_of_calls_name_no_channel_of_thoughts() -> None:
     source = Pair("harmony", FREE).grammar(without_reasoning=True)
     call = "<|channel|>{} to=functions.f <|constrain|>json<|message|>{{}}<|call|>"
-    assert accepted(source, call.format("commentary"))[0]
-    assert not accepted(source, call.format("analysis"))[0]
+    assert match_grammar(source, call.format("commentary"))[0]
+    assert not match_grammar(source, call.format("analysis"))[0]
 
 
 def test_what_begins_like_a_mark_is_still_text() -> None:
     source = Pair("pythonic", FREE, "think").grammar(without_reasoning=True)
     for text in ("a <b> [<b>x</b>] <thin>", "[<th", "1 < 2"):
-        assert accepted(source, text)[0] or text.endswith("<th")
+        assert match_grammar(source, text)[0] or text.endswith("<th")
     for text in ("[<think>", "<think>", "a [f<think>", "[[<think>"):
-        assert accepted(source, text)[1] < len(text)
+        assert match_grammar(source, text)[1] < len(text)
 
 
 @pytest.mark.parametrize("enabled", [False, True])
@@ -118,5 +118,5 @@ def test_a_model_that_wants_to_think_again_cannot(
         response = post(server, thinking_budget=budget, chat_template_kwargs=kwargs, **fields)
     assert response.status_code == 200
     last = engine.jobs[-1].grammar or ""
-    assert accepted(last, said)[0]
-    assert accepted(last, f"<think>Hm.</think>{said}")[1] < len("<think>")
+    assert match_grammar(last, said)[0]
+    assert match_grammar(last, f"<think>Hm.</think>{said}")[1] < len("<think>")

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from dragoman.grammar.lark_builder import HEADER
-from dragoman.testing.grammars import accepted
+from dragoman.testing.grammars import match_grammar
 from tests.support.client_grammars import PATCH
 from tests.support.real_model import (
     CITY,
@@ -215,7 +215,7 @@ def test_the_text_of_a_custom_tool_keeps_to_its_grammar(server: Running, grammar
     }
     said = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60).json()
     [call] = said["output"]
-    whole, at = accepted(f"{HEADER}\n{grammar}", call["input"])
+    whole, at = match_grammar(f"{HEADER}\n{grammar}", call["input"])
     assert at == len(call["input"].encode())
     assert whole or said["status"] == "incomplete"
     assert whole or grammar == PATCH

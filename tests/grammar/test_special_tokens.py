@@ -15,7 +15,7 @@ from dragoman.engines.token_mask import TokenMasker
 from dragoman.errors import BadRequest
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.testing import ByteTokenizer
-from dragoman.testing.grammars import BYTES
+from dragoman.testing.grammars import BYTE_PIECES
 from dragoman.types import Constraint
 from tests.support.grammars import grammar
 
@@ -89,7 +89,7 @@ class Speaker:
     def __init__(self, name: str, reasoning: str) -> None:
         self.control = CONTROL[name, reasoning]
         self._tokenizer = ByteTokenizer(self.control)
-        self._pieces = (*BYTES, *(mark.encode() for mark in self.control), b"<|over|>")
+        self._pieces = (*BYTE_PIECES, *(mark.encode() for mark in self.control), b"<|over|>")
         end = len(self._pieces) - 1
         self._masker = TokenMasker(self._pieces, {end}, range(256, end + 1))
         self._order = {
@@ -105,7 +105,7 @@ class Speaker:
 
     def ids(self, text: str) -> list[int]:
         """A text in which marks are tokens."""
-        return self._tokenizer.encode_marked(text)
+        return self._tokenizer.encode_with_specials(text)
 
     def may_say(self, source: str, ids: Sequence[int]) -> bool:
         following = self._masker.start_grammar(source)

@@ -17,8 +17,8 @@ from dragoman.grammar.compiler.compile import compile_grammar
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.grammar.regex.full_match import is_supported_pattern, to_full_match
 from dragoman.output.library import OutputParser
-from dragoman.testing.format_checks import fold, read
-from dragoman.testing.grammars import accepted
+from dragoman.testing.format_checks import fold_spans, parse_pieces
+from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint, Tool
 from tests.grammar.test_response_format import members, shape
 
@@ -68,7 +68,7 @@ def one(schema: Any, **more: Any) -> dict[str, Any]:
 def allows(name: str, schema: Any, text: str) -> bool:
     source = made(name, schema).grammar
     assert source is not None
-    return accepted(source, text)[0]
+    return match_grammar(source, text)[0]
 
 
 def call(name: str, **said: str) -> str:
@@ -76,8 +76,8 @@ def call(name: str, **said: str) -> str:
 
 
 def heard(name: str, schema: Any, text: str) -> Any:
-    said = fold(read(OutputParser(name, None, tools=(a_tool(schema),), inside=False), [text]))
-    [(_, arguments)] = said.written
+    said = fold_spans(parse_pieces(OutputParser(name, None, tools=(a_tool(schema),), inside=False), [text]))
+    [(_, arguments)] = said.raw_calls
     return json.loads(arguments)
 
 
@@ -157,7 +157,7 @@ def test_lines_around_a_listed_text_are_told_from_its_own(value: str) -> None:
     for before in ("", "\n"):
         for after in ("", "\n"):
             text = frame.format(before + value + after)
-            if accepted(source, text)[0]:
+            if match_grammar(source, text)[0]:
                 seen += 1
                 assert heard("qwen3_coder", schema, text) == {"v": value}
     assert seen
@@ -259,10 +259,10 @@ def test_a_pattern_means_the_same_in_every_format(pattern: str) -> None:
     assert is_supported_pattern(pattern)
     whole = f"start: /{to_full_match(pattern)}/"
     for text in TEXTS:
-        fits = accepted(quoted, json.dumps(text, ensure_ascii=False))[0]
-        assert accepted(whole, text)[0] is fits, text
+        fits = match_grammar(quoted, json.dumps(text, ensure_ascii=False))[0]
+        assert match_grammar(whole, text)[0] is fits, text
         if text:  # of an empty text it is not asked whether a pattern allows it
-            assert accepted(bare, GEMMA.format(text))[0] is fits, text
+            assert match_grammar(bare, GEMMA.format(text))[0] is fits, text
 
 
 @pytest.mark.parametrize(
@@ -278,8 +278,8 @@ def test_the_pattern_of_a_whole_answer(pattern: str, right: list[str], wrong: li
         GrammarSpec(constraint=Constraint(kind="regex", value=pattern, param="regex"))
     ).grammar
     assert source is not None
-    assert [text for text in right if not accepted(source, text)[0]] == []
-    assert [text for text in wrong if accepted(source, text)[0]] == []
+    assert [text for text in right if not match_grammar(source, text)[0]] == []
+    assert [text for text in wrong if match_grammar(source, text)[0]] == []
 
 
 @pytest.mark.parametrize("name", ["hermes_json", "gemma4", "qwen3_coder"])
@@ -297,5 +297,5 @@ def test_the_pattern_of_a_tool_goes_by_unicode_in_every_format(name: str) -> Non
         GrammarSpec(tools=(tool,), tool_choice="required", tool_format=name)
     ).grammar
     assert source is not None
-    assert accepted(source, frames[name].format("٣é-"))[0]
-    assert not accepted(source, frames[name].format("٣-é"))[0]
+    assert match_grammar(source, frames[name].format("٣é-"))[0]
+    assert not match_grammar(source, frames[name].format("٣-é"))[0]

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.formats import tool_formats
 from dragoman.output.library import combine_formats
-from dragoman.testing.grammars import accepted
+from dragoman.testing.grammars import match_grammar
 from tests.formats.test_formats import ALL, TOOLS, parser
 from tests.support.grammars import Pair, Schemas, grammar
 
@@ -58,12 +58,12 @@ def test_the_example_of_a_format_is_allowed(name: str, choice: str) -> None:
     example = tool_formats()[name].example
     tools = {"f": EXAMPLES.get(name, members("a", a=ANY_NUMBER)), "g": members()}
     source = grammar(tools, tool_format=name, tool_choice=choice)
-    assert accepted(source, example)[0]
+    assert match_grammar(source, example)[0]
     for text in ("", "Hello there.", "Well, 1 < 2.\n\nSo it is."):
-        assert accepted(source, text)[0] is (choice == "auto" and name not in LETTERED)
+        assert match_grammar(source, text)[0] is (choice == "auto" and name not in LETTERED)
     if choice == "required":
-        assert not accepted(source, example[: len(example) // 2])[0]
-        assert not accepted(source, f"Well. {example}")[0]
+        assert not match_grammar(source, example[: len(example) // 2])[0]
+        assert not match_grammar(source, f"Well. {example}")[0]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in LETTERED])
@@ -75,12 +75,12 @@ def test_thoughts_and_words_come_before_a_call(name: str) -> None:
         free = choice == "auto"
         source = pair.grammar(tool_choice=choice)
         thoughts = f"{opening}I call f.\nMaybe.{closing}"
-        assert accepted(source, thoughts + example)[0]
-        assert accepted(source, f"{thoughts}{answer}Well.")[0] is free
+        assert match_grammar(source, thoughts + example)[0]
+        assert match_grammar(source, f"{thoughts}{answer}Well.")[0] is free
         text = f"{thoughts}{answer}I call f. {closing if answer else ''}{example}"
-        assert accepted(source, text)[0] is free
+        assert match_grammar(source, text)[0] is free
         inside = pair.grammar(tool_choice=choice, starts_in_reasoning=True)
-        assert accepted(inside, thoughts.removeprefix(opening) + example)[0]
+        assert match_grammar(inside, thoughts.removeprefix(opening) + example)[0]
 
 
 # calls that are wrong in one thing
@@ -123,13 +123,13 @@ def test_a_call_that_is_wrong_in_one_thing_is_not_allowed(name: str) -> None:
     forced, free = strict.grammar(tool_choice="required"), strict.grammar()
     for tools in FINE:
         text = a_call(name, tools, chance)
-        assert accepted(forced, text)[0], text
+        assert match_grammar(forced, text)[0], text
     for what, tools in WRONG.items():
         text = a_call(name, tools, chance)
-        assert not accepted(forced, text)[0], f"{what}: {text}"
+        assert not match_grammar(forced, text)[0], f"{what}: {text}"
         if name not in UNMARKED:
-            assert not accepted(free, text)[0], f"{what}: {text}"
-        elif accepted(free, text)[0]:
+            assert not match_grammar(free, text)[0], f"{what}: {text}"
+        elif match_grammar(free, text)[0]:
             assert strict.wrong(text, forced=False) is None, f"{what}: {text}"
 
 
@@ -186,9 +186,9 @@ READ: list[tuple[str, Any, dict[str, Any]]] = [
 def read_back(name: str, schema: Any, text: str) -> Any:
     """What is read in the only call of a text, if the grammar allows that; else nothing."""
     pair = Pair(name, {"f": schema}, "none")
-    if not accepted(pair.grammar(tool_choice="required"), text)[0]:
+    if not match_grammar(pair.grammar(tool_choice="required"), text)[0]:
         return None
-    [(_, arguments)] = pair.said(text).written
+    [(_, arguments)] = pair.said(text).raw_calls
     return json.loads(arguments)
 
 
@@ -249,4 +249,4 @@ def test_what_a_model_writes_is_allowed(case: dict[str, Any]) -> None:
         starts_in_reasoning=parser(case).in_reasoning,
         header_start=prompt if header is not None and prompt.endswith(header.open) else None,
     )
-    assert accepted(source, case["text"])[0] is not case.get("forgiven", False)
+    assert match_grammar(source, case["text"])[0] is not case.get("forgiven", False)

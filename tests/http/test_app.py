@@ -25,7 +25,7 @@ from dragoman.protocols.shared import openai
 from dragoman.testing import ScriptedEngine
 from tests.support.serving import Running, chat, running, scripted_app, serving
 
-TABLE = scripted_app().routes.all
+TABLE = scripted_app().routes.routes
 ROUTES = [route for route in TABLE if route.method != WEBSOCKET]
 OPEN = {"/", "/docs", "/health", "/health/live", "/health/ready"}
 LEAKS = re.compile(r"0x[0-9a-f]{6,}|Traceback|site-packages|/root/|/work/|/tmp/|Struct|msgspec")
@@ -267,7 +267,7 @@ def test_d80_an_unknown_path_is_a_404_with_the_error_object(server: Running, pat
     assert is_error(response)["code"] == "not_found"
 
 
-POSTS = [route for route in ROUTES if route.body is not None]
+POSTS = [route for route in ROUTES if route.request_type is not None]
 
 
 @pytest.mark.parametrize("route", POSTS, ids=name)

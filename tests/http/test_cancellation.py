@@ -71,7 +71,7 @@ def test_d1_a_request_sent_ahead_does_not_hide_the_leaving(streamed: bool) -> No
                     made.sendall(more)
                 made.close()
             until(server, engine, lambda e: e.active == 0)
-        poll(lambda: len(server.app.answering.watches) == 0)
+        poll(lambda: len(server.app.answering.runs) == 0)
 
 
 def test_what_is_sent_ahead_does_not_reach_into_the_answer() -> None:
@@ -342,7 +342,7 @@ def test_the_end_of_an_answer_is_to_be_taken_too(buffer: Buffer) -> None:
 def test_who_leaves_as_the_work_ends_interrupts_nothing_else() -> None:
     async def scenario() -> None:
         gone = asyncio.get_running_loop().create_future()
-        async with RunRegistry().watch(gone):
+        async with RunRegistry().track(gone):
             gone.set_result(None)  # heard of in the next round of the loop
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -20,12 +20,12 @@ from tests.support.serving import scripted_app
 async def tell(exchange: RequestContext) -> None:
     """Answer with what the exchange knows of the request."""
     said = {"route": exchange.route, "params": exchange.params, "owner": exchange.owner}
-    said |= {"query": exchange.query, "include": exchange.queries("include")}
-    await exchange.answer(200, json.dumps(said).encode())
+    said |= {"query": exchange.query, "include": exchange.query_values("include")}
+    await exchange.send_response(200, json.dumps(said).encode())
 
 
 async def large(exchange: RequestContext) -> None:
-    await exchange.body(10, 5)
+    await exchange.read_body(10, 5)
 
 
 def shouted(error: DragomanError, request_id: str) -> bytes:

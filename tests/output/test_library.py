@@ -19,7 +19,7 @@ from dragoman.output.library import (
     parse_reasoning_complete,
     parse_tool_call_complete,
 )
-from dragoman.testing.format_checks import fold, read
+from dragoman.testing.format_checks import fold_spans, parse_pieces
 
 WEATHER = {
     "type": "function",
@@ -37,9 +37,9 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool
 def say(text: str, *names: str | None, **options: Any) -> dict[str, Any]:
     """What a text means, read whole and one character at a time."""
     cut = options.pop("cut", False)
-    whole = fold(read(OutputParser(*names, **options), [text], cut=cut))
-    assert fold(read(OutputParser(*names, **options), text, cut=cut)) == whole
-    calls = [list(call) for call in whole.written]
+    whole = fold_spans(parse_pieces(OutputParser(*names, **options), [text], cut=cut))
+    assert fold_spans(parse_pieces(OutputParser(*names, **options), text, cut=cut)) == whole
+    calls = [list(call) for call in whole.raw_calls]
     return {"text": whole.text, "reasoning": whole.reasoning, "calls": calls}
 
 
@@ -286,7 +286,7 @@ def test_deep_nesting_breaks_nothing(name: str, depth: int) -> None:
     start = find_tools(name).example.partition("1")[0]
     for brackets in ("[", "{", '{"a":', "(", "]<]minimax[>[<a>"):
         text = start + brackets * depth
-        anything = fold(read(OutputParser(name), [text]))
+        anything = fold_spans(parse_pieces(OutputParser(name), [text]))
         assert all(isinstance(arguments, dict) for _, arguments in anything.calls)
-        undeclared = fold(read(OutputParser(name, tools=[WEATHER]), [text]))
+        undeclared = fold_spans(parse_pieces(OutputParser(name, tools=[WEATHER]), [text]))
         assert (undeclared.text, undeclared.calls) == (text, [])

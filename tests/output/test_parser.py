@@ -10,8 +10,8 @@ import pytest
 from dragoman.output.arguments.cast import cast, to_json
 from dragoman.output.arguments.parameter_types import read_parameter_schema
 from dragoman.output.library import OutputParser, ParserPolicy
-from dragoman.testing.format_checks import Said, check_format, fold
-from dragoman.testing.format_checks import read as read_spans
+from dragoman.testing.format_checks import ParsedOutput, check_format, fold_spans
+from dragoman.testing.format_checks import parse_pieces as read_spans
 
 TOOLS = [
     {
@@ -35,7 +35,7 @@ def elements(text: str) -> str:
     return ELEMENTS % marked + "]<]minimax[>[</tool_call>"
 
 
-def said(text: str, *names: str | None, tools: Any = None, **options: Any) -> Said:
+def said(text: str, *names: str | None, tools: Any = None, **options: Any) -> ParsedOutput:
     return check_format(lambda: OutputParser(*names, tools=tools, **options), text, randoms=2)
 
 
@@ -50,7 +50,7 @@ def test_odd_white_space_for_a_value(space: str) -> None:
 def test_objects_for_names_nest_once(name: str) -> None:
     start = {"mistral": "[TOOL_CALLS]", "llama3_json": ""}.get(name, "<tool_call>")
     text = start + '{"name":' * 3000
-    assert fold(read_spans(OutputParser(name), [text])).text == text
+    assert fold_spans(read_spans(OutputParser(name), [text])).text == text
 
 
 @pytest.mark.parametrize("size", [90, 120, 250, 257, 400, 3000])
@@ -65,15 +65,15 @@ def test_long_names_mean_the_same_in_all_pieces(size: int) -> None:
         ("hermes_json", HERMES % f'{{"a": 1, "{long}"   :   2}}'),
         ("inkling", f"<|message_model|>{long}<|content_text|>hi<|end_message|>"),
     ):
-        whole = fold(read_spans(OutputParser(name), [text]))
-        assert fold(read_spans(OutputParser(name), text)) == whole
+        whole = fold_spans(read_spans(OutputParser(name), [text]))
+        assert fold_spans(read_spans(OutputParser(name), text)) == whole
         assert all(isinstance(arguments, dict) for _, arguments in whole.calls)
 
 
 def test_long_marks_of_ones_own_are_no_trouble() -> None:
     mark = "<" + "x" * 500 + ">"
     parser = OutputParser(policy=ParserPolicy(hidden=(mark,)))
-    assert fold(read_spans(parser, f"a{mark}b")).text == "ab"
+    assert fold_spans(read_spans(parser, f"a{mark}b")).text == "ab"
     tools = [{"name": "f", "parameters": {"properties": {"x" * 500: {"type": "string"}}}}]
     OutputParser("lfm2", tools=tools).feed("<|tool_call_start|>[f(b=Rom)]")
 
@@ -116,9 +116,9 @@ def test_nothing_is_written_that_was_not_said() -> None:
     ],
 )
 def test_arguments_that_only_look_like_json(arguments: str, expected: dict[str, Any]) -> None:
-    found = fold(read_spans(OutputParser("hermes_json"), [HERMES % arguments]))
+    found = fold_spans(read_spans(OutputParser("hermes_json"), [HERMES % arguments]))
     assert found.calls == [("f", expected)]
-    found.written[0][1].encode()  # half a character could not be sent
+    found.raw_calls[0][1].encode()  # half a character could not be sent
 
 
 @pytest.mark.parametrize("arguments", ['{"city"}', '{"cityern", "days": 2}', "{1}", '{"a" "b"}'])
@@ -178,13 +178,13 @@ def test_names_that_cannot_be_sent_are_none() -> None:
 )
 def test_nothing_is_lost(name: str, text: str, lost: str) -> None:
     found = said(text, name, tools=TOOLS)
-    assert lost in found.text + "".join(arguments for _, arguments in found.written)
+    assert lost in found.text + "".join(arguments for _, arguments in found.raw_calls)
 
 
 def test_a_limit_leaves_arguments_as_they_are() -> None:
     for name, text in (("pythonic", "[f(a=1, b"), ("hermes_json", HERMES[:44] % '{"a": 1, "b')):
-        found = fold(read_spans(OutputParser(name), text, cut=True))
-        assert found.written == [("f", '{"a": 1')]
+        found = fold_spans(read_spans(OutputParser(name), text, cut=True))
+        assert found.raw_calls == [("f", '{"a": 1')]
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,7 @@ def as_tokens(text: str, speech: OutputFormat, known: ByteTokenizer) -> Choice:
         first=True,
     )
     whole = Completion()
-    for step in [Step(ids=[token], tokens=1) for token in known.encode_marked(text)]:
+    for step in [Step(ids=[token], tokens=1) for token in known.encode_with_specials(text)]:
         for delta in reader.feed(step):
             whole.add(delta)
     for delta in reader.feed(Step(finish="stop")):

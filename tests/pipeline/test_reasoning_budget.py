@@ -166,5 +166,5 @@ def test_marks_that_came_as_text_go_back_as_tokens() -> None:
         assert message(server, thinking_budget=1)["content"] == "The answer."
     first, second = (job.prompt for job in engine.jobs)
     assert isinstance(second, list)
-    marked = engine.tokenizer.encode_marked("<think>one\n</think>\n\n")
+    marked = engine.tokenizer.encode_with_specials("<think>one\n</think>\n\n")
     assert second == [*first, *marked]

@@ -396,7 +396,7 @@ def test_the_next_turn_costs_its_own_length_only() -> None:
 
 
 def test_same_ids_with_and_without_memory(default_model: Path) -> None:
-    metadata = gguf.read(default_model).metadata
+    metadata = gguf.read_header(default_model).metadata
     cutter = tokenizer.tokenizer_from_gguf(metadata)
     template = metadata["tokenizer.chat_template"]
     warm, cold = PromptRenderer(template, cutter), PromptRenderer(template, cutter, cache_bytes=0)

@@ -84,7 +84,7 @@ def story(**said: str) -> Chat:
 
 @pytest.fixture(scope="module")
 def default_tokenizer(default_model: Path) -> tokenizer.AnyTokenizer:
-    found = tokenizer.tokenizer_from_gguf(gguf.read(default_model).metadata)
+    found = tokenizer.tokenizer_from_gguf(gguf.read_header(default_model).metadata)
     assert found is not None
     return found
 
@@ -120,7 +120,7 @@ def test_security_row_9_no_special_token_comes_from_a_client(
 def test_security_row_9_in_the_default_models_own_template(
     default_model: Path, default_tokenizer: tokenizer.AnyTokenizer
 ) -> None:
-    template = gguf.read(default_model).metadata["tokenizer.chat_template"]
+    template = gguf.read_header(default_model).metadata["tokenizer.chat_template"]
     prompter = PromptRenderer(template, default_tokenizer)
     special = set(default_tokenizer.specials.values())
     wanted: list[int] | None = None

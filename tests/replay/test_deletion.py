@@ -20,7 +20,7 @@ from dragoman.store.store import Store
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
 from tests.support.serving import serving
-from tests.support.stores import poke
+from tests.support.stores import execute
 
 THINKER = TEMPLATES / "thinker.jinja"
 ENTRY = ReplayEntry(b"told", b"", b"", b"ids.")
@@ -45,7 +45,7 @@ class Talk:
     @property
     def remembered(self) -> tuple[set[str | None], set[str | None]]:
         """Who said what is in the store, and what is in memory."""
-        sources = {row[0] for row in poke(self.url, "SELECT source FROM memories")}
+        sources = {row[0] for row in execute(self.url, "SELECT source FROM memories")}
         return sources, {source for _, source in self.memory._shelf._entries.values()}
 
     def settle(self, *sources: str) -> None:

@@ -201,7 +201,7 @@ def source(name: str) -> str:
 
 def said_by(manner: Manner, text: str) -> list[int]:
     """The tokens of an answer, without the one that ended it."""
-    ids = manner.tokenizer().encode_marked(text)
+    ids = manner.tokenizer().encode_with_specials(text)
     return ids[:-1] if ids and ids[-1] in manner.tokenizer().eos_ids else ids
 
 

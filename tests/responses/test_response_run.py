@@ -133,7 +133,7 @@ def test_leaving_while_it_is_launched_does_not_orphan_it(monkeypatch: pytest.Mon
             await leaving
         engine: Any = next(iter(app.models.list_loaded())).engine
         await engine.until(lambda one: one.started == 1 and one.active == 0)
-        await app.answering.watches.idle()
+        await app.answering.runs.wait_idle()
         assert await store.sweep() is not None
 
     play(scene)

@@ -1,4 +1,4 @@
-"""Stores that live through deaths, upgrades, crowds and full disks."""
+"""The store survives killed servers, upgrades, concurrent processes and full disks."""
 
 from __future__ import annotations
 
@@ -33,19 +33,38 @@ from dragoman.store.store import Store
 from dragoman.store.tables import METADATA
 from tests.support import postgres
 from tests.support.paths import ROOT
-from tests.support.store_worker import ending
-from tests.support.stores import KINDS, POSTGRES, address, died, opened, play, poke, response
+from tests.support.store_worker import make_ending
+from tests.support.stores import (
+    DATABASES,
+    POSTGRES,
+    add_conversation,
+    add_items,
+    add_response,
+    create_database,
+    delete_response,
+    execute,
+    fail_body,
+    get_history,
+    get_response,
+    get_secret,
+    get_turns,
+    list_frames,
+    make_response,
+    open_store,
+    run_scenario,
+    update_response,
+)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=DATABASES)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with create_database(request.param, tmp_path) as made:
-        yield made
+    with create_database(request.param, tmp_path) as database:
+        yield database
 
 
 @contextlib.contextmanager
-def child(*args: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python of its own, killed at the end."""
+def start_python(*args: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python process, which is killed at the end."""
     process = subprocess.Popen(
         [sys.executable, *args],
         cwd=ROOT,
@@ -62,12 +81,12 @@ def child(*args: str) -> Iterator[subprocess.Popen[str]]:
             pass
 
 
-# deaths
+# killed servers
 
 
-def said_before_death(url: str, seed: int) -> list[list[Any]]:
-    """Let a server work, kill it at some moment, and return all that it had said."""
-    with child("-m", "tests.support.store_worker", url, str(seed)) as process:
+def run_until_killed(url: str, seed: int) -> list[list[Any]]:
+    """Run a server, kill it at a random moment, and return what it reported."""
+    with start_python("-m", "tests.support.store_worker", url, str(seed)) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(random.Random(seed).randint(5, 150))]
         process.send_signal(signal.SIGKILL)
@@ -75,57 +94,60 @@ def said_before_death(url: str, seed: int) -> list[list[Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-async def check(store: Store, name: str, told: dict[str, list[tuple[str, int]]]) -> None:
-    """A response is as was promised, or as the one thing under way would have made it."""
-    done, tried = told["done"], told["try"]
-    row = await get_response(store, "ann", name)
+async def check_response(
+    store: Store, response: str, reported: dict[str, list[tuple[str, int]]]
+) -> None:
+    """A response is as it was acknowledged, or as the write in progress would have left it."""
+    acknowledged, tried = reported["done"], reported["try"]
+    row = await get_response(store, "ann", response)
     if row is None:
-        assert not done
+        assert not acknowledged
         return
-    items, last = ending(name)
-    numbers = [number for number, _ in await list_frames(store, "ann", name, -1)]
-    held = [await store.read(lambda tx: tx.conversations.get_item("ann", "c", item.id)) for item in items]
+    items, last = make_ending(response)
+    numbers = [number for number, _ in await list_frames(store, "ann", response, -1)]
+    ids = [item.id for item in items]
+    stored = await store.read(lambda tx: tx.conversations.get_items("ann", "c", ids))
     version = json.loads(row.body.removesuffix(b"!"))["version"]
     if row.status == "completed":
         assert ("end", 99) in tried
         assert version == 99
         assert numbers[-2:] == [number for number, _ in last]
-        assert held == items
+        assert stored == {item.id: item.body for item in items}
     else:
         assert (row.status, row.body[-1:]) == ("failed", b"!")
-        assert ("end", 99) not in done
-        versions = [0, *(number for what, number in tried if what == "update")]
-        promised = [0, *(number for what, number in done if what == "update")]
-        assert versions.index(version) >= len(promised) - 1
-        assert held == [None, None]
+        assert ("end", 99) not in acknowledged
+        versions = [0, *(number for operation, number in tried if operation == "update")]
+        written = [0, *(number for operation, number in acknowledged if operation == "update")]
+        assert versions.index(version) >= len(written) - 1
+        assert stored == {}
         assert 1000 not in numbers
-    for what, number in done:
-        if what == "append":
+    for operation, number in acknowledged:
+        if operation == "append":
             assert set(range(number * 10, number * 10 + 5)) <= set(numbers)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_after_a_kill_nothing_promised_is_lost_and_nothing_is_half(url: str, seed: int) -> None:
-    told: dict[str, dict[str, list[tuple[str, int]]]] = {}
-    for kind, *words in said_before_death(url, seed):
-        if words:
-            name, what, number = words
-            record = told.setdefault(name, {"try": [], "done": []})
-            record[kind].append((what, number))
+def test_a_kill_loses_no_acknowledged_write_and_leaves_none_incomplete(url: str, seed: int) -> None:
+    reported: dict[str, dict[str, list[tuple[str, int]]]] = {}
+    for kind, *values in run_until_killed(url, seed):
+        if values:
+            response, operation, number = values
+            record = reported.setdefault(response, {"try": [], "done": []})
+            record[kind].append((operation, number))
 
     async def scenario(store: Store) -> None:
-        for name, record in told.items():
-            await check(store, name, record)
+        for response, record in reported.items():
+            await check_response(store, response, record)
         assert execute(url, "SELECT id FROM responses WHERE ended IS NULL") == []
         assert len(execute(url, "SELECT id FROM servers")) == 1
 
-    assert told
+    assert reported
     run_scenario(url, scenario)
 
 
-HOLD = """
+RUN_RESPONSE = """
 import asyncio, sys
-from tests.support.stores import opened, response
+from tests.support.stores import add_response, make_response, open_store
 async def main():
     store = await open_store(sys.argv[1])
     await add_response(store, make_response("theirs", body=b"1"))
@@ -135,38 +157,38 @@ asyncio.run(main())
 """
 
 
-def test_what_a_living_process_runs_is_left_alone_until_it_dies(url: str) -> None:
+def test_responses_of_a_process_fail_only_after_it_dies(url: str) -> None:
     async def scenario(store: Store) -> None:
-        with child("-c", HOLD, url) as process:
+        with start_python("-c", RUN_RESPONSE, url) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             assert await store.sweep() == SweepCounts()
-            found = await get_response(store, "ann", "theirs")
-            assert found is not None
-            assert found.status == "in_progress"
+            row = await get_response(store, "ann", "theirs")
+            assert row is not None
+            assert row.status == "in_progress"
             process.kill()
-            dead = os.WEXITED | os.WNOWAIT  # and not yet buried
-            await asyncio.to_thread(os.waitid, os.P_PID, process.pid, dead)
+            exited = os.WEXITED | os.WNOWAIT  # leaves it a zombie
+            await asyncio.to_thread(os.waitid, os.P_PID, process.pid, exited)
             assert await store.sweep() == SweepCounts(failed=1)
-            found = await get_response(store, "ann", "theirs")
-            assert found is not None
-            assert (found.status, found.body) == ("failed", fail_body(b"1"))
+            row = await get_response(store, "ann", "theirs")
+            assert row is not None
+            assert (row.status, row.body) == ("failed", fail_body(b"1"))
 
     run_scenario(url, scenario)
 
 
-# what a row of the register says, and whether the server it stands for is taken for dead
+# how the row of a server is changed, and whether the server counts as dead then
 SERVERS = {
     "itself": ("", False),
     "no such process": ("pid = 2147483647", True),
-    "its number has another process": ("started = '1'", True),
-    "elsewhere, silent": ("place = 'boot elsewhere', beat = beat - 61", True),
-    "not in the register": (None, True),
+    "its pid belongs to another process": ("started = '1'", True),
+    "on another host, without heartbeats": ("place = 'boot elsewhere', beat = beat - 61", True),
+    "not registered": (None, True),
 }
 
 
 @pytest.mark.parametrize("case", SERVERS)
-def test_who_is_dead(url: str, case: str) -> None:
+def test_dead_servers_are_recognised(url: str, case: str) -> None:
     change, dead = SERVERS[case]
 
     async def scenario(mine: Store, other: Store) -> None:
@@ -178,14 +200,14 @@ def test_who_is_dead(url: str, case: str) -> None:
             execute(url, f"UPDATE servers SET {change} {whose}")  # noqa: S608
         assert await mine.sweep() == SweepCounts(failed=int(dead))
         assert await update_response(other, "ann", "r", "completed", b"2") is not dead
-        await add_response(other, make_response("again"))  # it is known again
-        if case == "not in the register":
+        await add_response(other, make_response("again"))  # registers the server again
+        if case == "not registered":
             assert await mine.sweep() == SweepCounts()
 
     run_scenario(url, scenario, stores=2)
 
 
-def test_a_server_elsewhere_lives_while_it_is_heard(url: str) -> None:
+def test_a_server_on_another_host_is_alive_while_its_heartbeat_is_recent(url: str) -> None:
     async def scenario(mine: Store, other: Store) -> None:
         await add_response(other, make_response("r"))
         [[place], _] = execute(url, "SELECT place FROM servers")
@@ -199,22 +221,22 @@ def test_a_server_elsewhere_lives_while_it_is_heard(url: str) -> None:
     run_scenario(url, scenario, stores=2)
 
 
-def test_a_server_that_is_heard_in_the_last_moment_lives(url: str) -> None:
+def test_a_late_heartbeat_keeps_a_server_from_being_declared_dead(url: str) -> None:
     async def scenario(store: Store) -> None:
         await add_response(store, make_response("r"))
         execute(url, "UPDATE servers SET place = 'boot elsewhere', beat = beat - 61")
-        other = Database(url, 1)
-        [dead] = other.run([lambda desk: desk.servers.dead()], False)
+        other = Database(url, connections=1, row_limit=1000)
+        [dead] = other.run([lambda tx: tx.servers.list_dead()], write=False)
         execute(url, "UPDATE servers SET beat = beat + 61")
-        [buried] = other.run([lambda desk: desk.servers.bury(dead[0], died)], True)
+        [failed] = other.run([lambda tx: tx.servers.fail_responses(dead[0], fail_body)], write=True)
         other.close()
-        assert (len(dead), buried) == (1, (0, True))
+        assert (len(dead), failed) == (1, (0, True))
         assert await update_response(store, "ann", "r", "completed", b"2")
 
     run_scenario(url, scenario)
 
 
-def test_a_server_that_was_taken_for_dead_does_not_believe_it(url: str) -> None:
+def test_a_server_that_is_not_registered_keeps_its_own_responses(url: str) -> None:
     async def scenario(store: Store) -> None:
         await add_response(store, make_response("r"))
         execute(url, "DELETE FROM servers")
@@ -224,7 +246,7 @@ def test_a_server_that_was_taken_for_dead_does_not_believe_it(url: str) -> None:
     run_scenario(url, scenario)
 
 
-def test_a_file_from_before_a_reboot_has_no_living_server(tmp_path: Path) -> None:
+def test_servers_from_before_a_reboot_are_dead(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
 
     async def scenario(mine: Store, other: Store) -> None:
@@ -235,46 +257,46 @@ def test_a_file_from_before_a_reboot_has_no_living_server(tmp_path: Path) -> Non
     run_scenario(url, scenario, stores=2)
 
 
-def test_a_body_that_cannot_be_rewritten_still_fails(
+def test_a_response_fails_even_if_its_body_cannot_be_rewritten(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(_: bytes) -> bytes:
+    def raise_error(_: bytes) -> bytes:
         raise ValueError
 
     async def scenario() -> StoredResponse | None:
-        store = await Store.open(url, failed=broken)
+        store = await Store.open(url, fail_body=raise_error)
         await add_response(store, make_response("r", body=b"1"))
         await store.aclose()
         store = await open_store(url)
-        found = await get_response(store, "ann", "r")
+        row = await get_response(store, "ann", "r")
         await store.aclose()
         return found
 
     found = asyncio.run(scenario())
-    assert found is not None
-    assert (found.status, found.body) == ("failed", b"1")
+    assert row is not None
+    assert (row.status, row.body) == ("failed", b"1")
     assert "could not be rewritten" in caplog.text
 
 
-# crowds
+# concurrent processes
 
-CROWD = """
+WRITE_CONCURRENTLY = """
 import asyncio, sys
-from dragoman.store.rows import Entry
-from tests.support.stores import opened, response
-async def main(url, who):
-    store = await open_store(url)
+from dragoman.store.rows import StoredItem
+from tests.support import stores
+async def main(url, process):
+    store = await stores.open_store(url)
     print("ready", flush=True)
     sys.stdin.readline()
-    secret = await get_secret(store, "seal")
-    won = []
-    for turn in range(20):
-        await add_response(store, make_response(f"{who}-{turn}"))
-        await add_items(store, "ann", "c", [Entry(f"{who}-{turn}", b"")])
-        if await finish_response(store, f"shared-{turn}", "completed", who.encode()):
-            won.append(turn)
-        await finish_response(store, f"{who}-{turn}", "completed", b"end")
-    print(secret.hex(), *won, flush=True)
+    secret = await stores.get_secret(store, "key")
+    finished = []
+    for n in range(20):
+        await stores.add_response(store, stores.make_response(f"{process}-{n}"))
+        await stores.add_items(store, "ann", "c", [StoredItem(f"{process}-{n}", b"")])
+        if await stores.finish_response(store, f"shared-{n}", "completed", process.encode()):
+            finished.append(n)
+        await stores.finish_response(store, f"{process}-{n}", "completed", b"end")
+    print(secret.hex(), *finished, flush=True)
     await store.aclose()
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -282,42 +304,48 @@ asyncio.run(main(*sys.argv[1:]))
 
 def test_processes_share_a_database(url: str) -> None:
     """They start at once on an empty database, and then race for the same rows."""
-    people = ["p", "q", "r"]
+    names = ["p", "q", "r"]
     with contextlib.ExitStack() as stack:
-        crowd = [stack.enter_context(child("-c", CROWD, url, who)) for who in people]
-        for process in crowd:
+        processes = [
+            stack.enter_context(start_python("-c", WRITE_CONCURRENTLY, url, name)) for name in names
+        ]
+        for process in processes:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
 
         async def prepare(store: Store) -> list[tuple[str, str]]:
             await add_conversation(store, StoredConversation(id="c", owner="ann", created=1))
-            for turn in range(20):
-                await add_response(store, make_response(f"shared-{turn}"))
-            talks = [asyncio.to_thread(process.communicate, "go\n") for process in crowd]
-            return await asyncio.gather(*talks)
+            for n in range(20):
+                await add_response(store, make_response(f"shared-{n}"))
+            runs = [asyncio.to_thread(process.communicate, "go\n") for process in processes]
+            return await asyncio.gather(*runs)
 
-        told = run_scenario(url, prepare)
-    assert [process.returncode for process in crowd] == [0, 0, 0], told
-    lines = [out.split() for out, _ in told]
+        outputs = run_scenario(url, prepare)
+    assert [process.returncode for process in processes] == [0, 0, 0], outputs
+    lines = [out.split() for out, _ in outputs]
     assert len({secret for secret, *_ in lines}) == 1
 
     async def scenario(store: Store) -> None:
-        items = await store.read(lambda tx: tx.conversations.list_items("ann", "c", after=None, limit=100, newest_first=False))
-        expected = {f"{who}-{turn}" for who in people for turn in range(20)}
+        items = await store.read(
+            lambda tx: tx.conversations.list_items(
+                "ann", "c", after=None, limit=100, newest_first=False
+            )
+        )
+        expected = {f"{name}-{n}" for name in names for n in range(20)}
         assert items is not None
         assert len(items) == 60
         assert {item.id for item in items} == expected
-        for name in expected:
-            found = await get_response(store, "ann", name)
-            assert found is not None
-            assert (found.status, found.body) == ("completed", b"end")
-        for turn in range(20):
-            found = await get_response(store, "ann", f"shared-{turn}")
-            assert found is not None
-            assert [found.body] == [
-                who.encode()
-                for who, (_, *won) in zip(people, lines, strict=True)
-                if str(turn) in won
+        for response in expected:
+            row = await get_response(store, "ann", response)
+            assert row is not None
+            assert (row.status, row.body) == ("completed", b"end")
+        for n in range(20):
+            row = await get_response(store, "ann", f"shared-{n}")
+            assert row is not None
+            assert [row.body] == [
+                name.encode()
+                for name, (_, *finished) in zip(names, lines, strict=True)
+                if str(n) in finished
             ]
 
     run_scenario(url, scenario)
@@ -326,18 +354,18 @@ def test_processes_share_a_database(url: str) -> None:
 # upgrades
 
 
-def at_version(url: str, version: int) -> None:
-    """Make a database as an older server left it."""
+def create_version(url: str, version: int) -> None:
+    """Create a database as an older server left it."""
     engine = create_engine(url)
     more = True
     while more:
         with engine.begin() as connection:
-            more = migrations.step(connection, version)
+            more = migrations.apply_next(connection, version)
     engine.dispose()
 
 
-def test_an_old_database_is_brought_up_with_all_it_holds(url: str) -> None:
-    at_version(url, 1)
+def test_an_old_database_is_migrated_with_its_rows(url: str) -> None:
+    create_version(url, 1)
     old = "id, owner, status, created, ended, server, background, hidden, cancel, previous"
     for row in (
         "'a', 'ann', 'completed', 10, 11.0, 'old', false, false, false, NULL",
@@ -346,10 +374,14 @@ def test_an_old_database_is_brought_up_with_all_it_holds(url: str) -> None:
         execute(url, f"INSERT INTO responses ({old}) VALUES ({row})")  # noqa: S608
     for name in ("a", "b"):
         execute(
-            url, "INSERT INTO bodies VALUES (:id, :body, :said)", id=name, body=b"12345", said=b"[]"
+            url,
+            "INSERT INTO bodies VALUES (:id, :body, :input)",
+            id=name,
+            body=b"12345",
+            input=b"[]",
         )
         execute(url, "INSERT INTO frames VALUES (:id, 7, :data)", id=name, data=b"seven")
-    execute(url, "INSERT INTO secrets VALUES ('seal', :data)", data=b"kept")
+    execute(url, "INSERT INTO secrets VALUES ('key', :data)", data=b"secret")
 
     async def scenario(store: Store) -> None:
         chain = await get_history(store, "ann", "b")
@@ -359,7 +391,7 @@ def test_an_old_database_is_brought_up_with_all_it_holds(url: str) -> None:
             ("b", "failed", b"12345!", None),
         ]
         assert await list_frames(store, "ann", "a", 0) == [(7, b"seven")]
-        assert await get_secret(store, "seal") == b"kept"
+        assert await get_secret(store, "key") == b"secret"
         sizes = execute(url, "SELECT size FROM responses ORDER BY id")
         assert [size for (size,) in sizes] == [3 * ROW + 12, 3 * ROW + 13]  # with body and event
         assert await store.sweep() == SweepCounts(expired=1)  # the other one ended just now
@@ -368,8 +400,8 @@ def test_an_old_database_is_brought_up_with_all_it_holds(url: str) -> None:
     assert execute(url, "SELECT version FROM dragoman") == [(migrations.NEWEST,)]
 
 
-def test_old_rows_are_counted_as_new_ones_are(url: str) -> None:
-    at_version(url, 3)
+def test_migrated_rows_have_the_sizes_of_new_ones(url: str) -> None:
+    create_version(url, 3)
     for statement in (
         "INSERT INTO responses (id, owner, status, created, ended, server, background, hidden,"
         " cancel, size) VALUES ('r', 'ann', 'completed', 10, 11.0, 'old', false, false, false, 9)",
@@ -394,33 +426,35 @@ def test_old_rows_are_counted_as_new_ones_are(url: str) -> None:
     run_scenario(url, scenario)
 
 
-def test_the_steps_make_the_tables_that_queries_use(url: str) -> None:
-    at_version(url, migrations.NEWEST)
+def test_the_migrations_create_the_tables_that_queries_use(url: str) -> None:
+    create_version(url, migrations.NEWEST)
     engine = create_engine(url)
-    made = inspect(engine)
-    found = {
-        name: {column["name"] for column in made.get_columns(name)}
-        for name in made.get_table_names()
+    inspector = inspect(engine)
+    columns = {
+        name: {column["name"] for column in inspector.get_columns(name)}
+        for name in inspector.get_table_names()
     }
-    keys = {name: made.get_pk_constraint(name)["constrained_columns"] for name in METADATA.tables}
+    keys = {
+        name: inspector.get_pk_constraint(name)["constrained_columns"] for name in METADATA.tables
+    }
     engine.dispose()
-    assert found.pop("dragoman") == {"version"}
-    assert found == {name: set(table.columns.keys()) for name, table in METADATA.tables.items()}
+    assert columns.pop("dragoman") == {"version"}
+    assert columns == {name: set(table.columns.keys()) for name, table in METADATA.tables.items()}
     assert keys == {
         name: [*table.primary_key.columns.keys()] for name, table in METADATA.tables.items()
     }
 
 
-def test_a_newer_database_is_refused(url: str) -> None:
-    at_version(url, migrations.NEWEST)
+def test_a_newer_database_is_rejected(url: str) -> None:
+    create_version(url, migrations.NEWEST)
     execute(url, "UPDATE dragoman SET version = 99")
     with pytest.raises(StoreError, match="version 99"):
         asyncio.run(open_store(url))
     assert execute(url, "SELECT version FROM dragoman") == [(99,)]
 
 
-def test_a_step_that_fails_leaves_the_database_as_it_was(url: str) -> None:
-    at_version(url, 1)
+def test_a_failed_migration_leaves_the_database_unchanged(url: str) -> None:
+    create_version(url, 1)
     execute(url, "CREATE TABLE memories (mine INTEGER)")  # in the way of step 2
     with pytest.raises(StoreError, match="cannot be opened"):
         asyncio.run(open_store(url))
@@ -429,49 +463,49 @@ def test_a_step_that_fails_leaves_the_database_as_it_was(url: str) -> None:
     run_scenario(url, lambda store: add_response(store, make_response("r")))
 
 
-# what goes wrong
+# failures
 
-BAD = {
+BAD_URLS = {
     "mysql://host/name": "must begin with",
     "sqlite+aiosqlite:///x": "must begin with",
     "postgresql+asyncpg://host/name": "must begin with",
-    "nonsense": "cannot be read",
+    "nonsense": "cannot be parsed",
     "sqlite:///x?cache=shared": "only option",
     "sqlite:////proc/nowhere/store.db": "cannot be opened",
     "postgresql://me:hunter2@127.0.0.1:1/name": "cannot be opened|install",
 }
 
 
-@pytest.mark.parametrize("bad", BAD)
-def test_an_address_that_does_not_work_is_explained(bad: str) -> None:
-    with pytest.raises(StoreError, match=BAD[bad]) as caught:
-        asyncio.run(open_store(bad))
+@pytest.mark.parametrize("bad_url", BAD_URLS)
+def test_the_error_explains_a_bad_url(bad_url: str) -> None:
+    with pytest.raises(StoreError, match=BAD_URLS[bad_url]) as caught:
+        asyncio.run(open_store(bad_url))
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_missing_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(StoreError, match=r"install dragoman\[postgres\]"):
         asyncio.run(open_store("postgresql://host/name"))
 
 
-def test_the_file_is_its_users_alone(tmp_path: Path) -> None:
+def test_only_its_user_can_read_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "store.db"
 
     async def scenario(store: Store) -> None:
         await add_response(store, make_response("r"))
-        modes = {found.name: found.stat().st_mode & 0o777 for found in path.parent.iterdir()}
+        modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
         assert modes == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
         assert [parent.stat().st_mode & 0o777 for parent in path.parents[:2]] == [0o700, 0o700]
 
-    old = os.umask(0o022)
+    umask = os.umask(0o022)
     try:
         run_scenario(f"sqlite:///{path}", scenario)
     finally:
-        os.umask(old)
+        os.umask(umask)
 
 
-def test_a_locked_file_is_waited_for_without_blocking_the_loop(tmp_path: Path) -> None:
+def test_waiting_for_a_locked_file_does_not_block_the_event_loop(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db?timeout=0.3"
     holder = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
 
@@ -479,16 +513,16 @@ def test_a_locked_file_is_waited_for_without_blocking_the_loop(tmp_path: Path) -
         await add_response(store, make_response("r"))
         holder.execute("BEGIN IMMEDIATE")
         writing = asyncio.ensure_future(update_response(store, "ann", "r", "completed", b""))
-        turns = 0
+        iterations = 0
         while not writing.done():
             await asyncio.sleep(0.001)
-            turns += 1
+            iterations += 1
         with pytest.raises(Unavailable) as caught:
             writing.result()
-        assert turns > 20
+        assert iterations > 20
         assert str(tmp_path) not in caught.value.message
         assert "SQL" not in caught.value.message
-        assert await get_response(store, "ann", "r") == make_response("r")  # reading goes on
+        assert await get_response(store, "ann", "r") == make_response("r")  # reads still work
         holder.execute("COMMIT")
         assert await update_response(store, "ann", "r", "completed", b"")
 
@@ -496,21 +530,21 @@ def test_a_locked_file_is_waited_for_without_blocking_the_loop(tmp_path: Path) -
     holder.close()
 
 
-FULL = """
+FILL_DISK = """
 import asyncio, resource, signal, sys
 from dragoman.errors import Unavailable
-from tests.support.stores import opened, response
+from tests.support.stores import add_response, get_response, make_response, open_store
 async def main(url):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     store = await open_store(url)
-    await add_response(store, make_response("kept"))
+    await add_response(store, make_response("before"))
     resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
     try:
-        for turn in range(100):
-            await add_response(store, make_response(f"r{turn}", body=b"x" * 100_000))
+        for n in range(100):
+            await add_response(store, make_response(f"r{n}", body=b"x" * 100_000))
     except Unavailable as error:
         print(error.message)
-    print(turn, (await get_response(store, "ann", "kept")) is not None, flush=True)
+    print(n, (await get_response(store, "ann", "before")) is not None, flush=True)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     await add_response(store, make_response("after"))
     await store.aclose()
@@ -518,60 +552,62 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-def test_a_full_disk_is_said_and_survived(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
-    with child("-c", FULL, url) as process:
+    with start_python("-c", FILL_DISK, url) as process:
         out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     message, line = out.splitlines()
-    count, kept = line.split()
+    count, readable = line.split()
     assert message.startswith("The server")
     assert str(tmp_path) not in message
-    assert kept == "True"
+    assert readable == "True"
 
     async def scenario(store: Store) -> None:
-        for name in ("kept", "after", *(f"r{turn}" for turn in range(int(count)))):
-            assert await get_response(store, "ann", name) is not None
+        for response in ("before", "after", *(f"r{n}" for n in range(int(count)))):
+            assert await get_response(store, "ann", response) is not None
         assert await get_response(store, "ann", f"r{count}") is None
 
     run_scenario(url, scenario)
 
 
-def test_deleted_rows_give_their_room_back(tmp_path: Path) -> None:
+def test_deleting_rows_shrinks_the_file(tmp_path: Path) -> None:
     async def scenario(store: Store) -> None:
-        for place in range(20):
-            await add_response(store, make_response(f"r{place}", body=b"x" * 100_000, status="completed"))
-        for place in range(20):
-            await delete_response(store, "ann", f"r{place}")
+        for n in range(20):
+            await add_response(
+                store, make_response(f"r{n}", body=b"x" * 100_000, status="completed")
+            )
+        for n in range(20):
+            await delete_response(store, "ann", f"r{n}")
         await store.sweep()
 
     run_scenario(f"sqlite:///{tmp_path}/store.db", scenario)
     assert (tmp_path / "store.db").stat().st_size < 500_000
 
 
-def test_who_waits_together_fails_alone(url: str) -> None:
-    """Writes that wait for the database go to disk together; one that is wrong spoils no other."""
+def test_a_write_that_fails_in_a_batch_fails_alone(url: str) -> None:
+    """Writes that wait for the database are committed together."""
 
     async def scenario(store: Store) -> None:
         await add_response(store, make_response("r5"))
-        adding = [add_response(store, make_response(f"r{place}")) for place in range(200)]
-        done = await asyncio.gather(*adding, return_exceptions=True)
-        assert [place for place, error in enumerate(done) if error] == [5]
-        assert isinstance(done[5], StoreError)
-        for place in range(200):
-            assert await get_response(store, "ann", f"r{place}") is not None
+        writes = [add_response(store, make_response(f"r{n}")) for n in range(200)]
+        results = await asyncio.gather(*writes, return_exceptions=True)
+        assert [n for n, error in enumerate(results) if error] == [5]
+        assert isinstance(results[5], StoreError)
+        for n in range(200):
+            assert await get_response(store, "ann", f"r{n}") is not None
 
     run_scenario(url, scenario)
 
 
-def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_bytes(b"something else" * 100)
     with pytest.raises(StoreError, match="not a database"):
         asyncio.run(open_store(f"sqlite:///{tmp_path}/store.db"))
     assert (tmp_path / "store.db").read_bytes() == b"something else" * 100
 
 
-def test_a_closed_store_says_so(url: str) -> None:
+def test_a_closed_store_is_unavailable(url: str) -> None:
     async def scenario() -> None:
         store = await open_store(url)
         await store.aclose()
@@ -582,29 +618,31 @@ def test_a_closed_store_says_so(url: str) -> None:
     asyncio.run(scenario())
 
 
-def test_who_stops_waiting_leaves_nothing_half(url: str) -> None:
+def test_a_cancelled_write_leaves_no_incomplete_row(url: str) -> None:
     async def scenario(store: Store) -> None:
-        for place in range(30):
-            adding = asyncio.ensure_future(add_response(store, make_response(f"r{place}")))
+        for n in range(30):
+            adding = asyncio.ensure_future(add_response(store, make_response(f"r{n}")))
             await asyncio.sleep(0)
             adding.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await adding
 
     run_scenario(url, scenario)
-    begun = execute(url, "SELECT status, body FROM responses LEFT JOIN bodies ON response = id")
-    assert {(status, bytes(body)) for status, body in begun} <= {("failed", b'{"id":1}!')}
+    rows = execute(url, "SELECT status, body FROM responses LEFT JOIN bodies ON response = id")
+    assert {(status, bytes(body)) for status, body in rows} <= {("failed", b'{"id":1}!')}
 
 
-def test_the_library_is_imported_only_when_a_store_is_opened() -> None:
+def test_sqlalchemy_is_imported_only_when_a_store_is_opened() -> None:
     code = "import sys, dragoman.store.store; print({'sqlalchemy', 'psycopg'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "set()\n"
 
 
 @pytest.mark.skipif(not POSTGRES, reason="needs PostgreSQL")
-def test_a_database_that_comes_back_is_used_again() -> None:
-    with postgres.cluster() as server:
+def test_the_store_reconnects_after_a_database_restart() -> None:
+    with postgres.start_cluster() as server:
 
         async def scenario(store: Store) -> None:
             await add_response(store, make_response("r"))

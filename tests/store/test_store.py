@@ -26,7 +26,7 @@ from dragoman.store.rows import (
     SweepCounts,
 )
 from dragoman.store.store import Store
-from tests.support.stores import KINDS, NOW, address, died, opened, play, poke, response, until
+from tests.support.stores import KINDS, NOW
 
 STATES: tuple[Status, ...] = get_args(Status)
 ENDS = [state for state in STATES if state not in RUNNING]
@@ -94,7 +94,9 @@ OTHERS |= {"remember", "add_completion"}
 
 
 async def furnish(store: Store) -> None:
-    await add_response(store, make_response("r", conversation="c"), [StoredItem("i0", b"0", is_output=True)])
+    await add_response(
+        store, make_response("r", conversation="c"), [StoredItem("i0", b"0", is_output=True)]
+    )
     await append_frames(store, "r", [(0, b"zero")])
     await add_conversation(store, talk("c"), entries("i"))
     await put_turns(store, "ann", [StoredTurn("k", "m", b"said")])
@@ -119,7 +121,11 @@ def test_what_belongs_to_another_is_not_there(url: str, method: str) -> None:
             await get_response(store, "ann", "r"),
             await list_frames(store, "ann", "r", -1),
             await store.read(lambda tx: tx.conversations.get("ann", "c")),
-            await store.read(lambda tx: tx.conversations.list_items("ann", "c", after=None, limit=9, newest_first=False)),
+            await store.read(
+                lambda tx: tx.conversations.list_items(
+                    "ann", "c", after=None, limit=9, newest_first=False
+                )
+            ),
             await get_turns(store, "ann", ["k"]),
             await store.read(lambda tx: tx.responses.list_cancel_requests(["r"])),
         ]
@@ -173,7 +179,9 @@ def test_a_response_comes_out_as_it_went_in(tmp_path: Path, odd: str, state: Sta
 def test_odd_names_are_kept_apart(url: str) -> None:
     async def scenario(store: Store) -> None:
         for name in ODD:
-            await add_response(store, make_response(name, owner=name, body=name.encode("utf-8", "surrogatepass")))
+            await add_response(
+                store, make_response(name, owner=name, body=name.encode("utf-8", "surrogatepass"))
+            )
             await put_turns(store, name, [StoredTurn(name, name, b"1")])
         for name in ODD:
             found = await get_response(store, name, name)
@@ -225,8 +233,7 @@ def test_of_many_ends_one_wins(url: str) -> None:
             tries = [(store, end) for store in stores for end in ENDS]
             won = await asyncio.gather(
                 *(
-                    finish_response(store, f"r{turn}", end, b"%d" % place, frames=[(place, b"end")]
-                    )
+                    finish_response(store, f"r{turn}", end, b"%d" % place, frames=[(place, b"end")])
                     for place, (store, end) in enumerate(tries)
                 )
             )
@@ -322,7 +329,9 @@ def test_a_long_history_comes_in_order(url: str) -> None:
     async def scenario(store: Store) -> None:
         for turn in range(60):
             previous = f"r{turn - 1}" if turn else None
-            await add_response(store, make_response(f"r{turn}", previous=previous, input=b"%d" % turn))
+            await add_response(
+                store, make_response(f"r{turn}", previous=previous, input=b"%d" % turn)
+            )
         found = await get_history(store, "ann", "r59")
         assert found is not None
         assert [row.input for row in found] == [b"%d" % turn for turn in range(60)]
@@ -337,7 +346,9 @@ def test_another_process_can_ask_for_an_end(url: str) -> None:
         assert await mine.read(lambda tx: tx.responses.list_cancel_requests(["r", "s"])) == set()
         assert await other.write(lambda tx: tx.responses.request_cancel("ann", "r"))
         assert await mine.read(lambda tx: tx.responses.list_cancel_requests(["s"])) == set()
-        assert await mine.read(lambda tx: tx.responses.list_cancel_requests([*map(str, range(2000)), "s", "r"])) == {"r"}
+        assert await mine.read(
+            lambda tx: tx.responses.list_cancel_requests([*map(str, range(2000)), "s", "r"])
+        ) == {"r"}
         assert await mine.read(lambda tx: tx.responses.list_cancel_requests([])) == set()
         assert not await other.write(lambda tx: tx.responses.request_cancel("ann", "nowhere"))
 
@@ -375,7 +386,9 @@ def test_an_item_is_kept_once_and_can_go(url: str) -> None:
         await add_conversation(store, talk("c"), [*entries("a", "b"), StoredItem("a", b"again")])
         assert await add_items(store, "ann", "c", [StoredItem("a", b"later"), *entries("d")])
         assert await names(store) == ["a", "b", "d"]
-        assert await store.read(lambda tx: tx.conversations.get_item("ann", "c", "a")) == StoredItem("a", b"a")
+        assert await store.read(
+            lambda tx: tx.conversations.get_item("ann", "c", "a")
+        ) == StoredItem("a", b"a")
         assert await store.write(lambda tx: tx.conversations.delete_item("ann", "c", "d"))
         assert not await store.write(lambda tx: tx.conversations.delete_item("ann", "c", "d"))
         assert await store.read(lambda tx: tx.conversations.get_item("ann", "c", "d")) is None
@@ -388,9 +401,13 @@ def test_an_item_is_kept_once_and_can_go(url: str) -> None:
 def test_a_conversation_changes_and_goes(url: str) -> None:
     async def scenario(store: Store) -> None:
         await add_conversation(store, talk("c", metadata=b'{"a":1}'), entries("a"))
-        assert await store.read(lambda tx: tx.conversations.get("ann", "c")) == talk("c", metadata=b'{"a":1}')
+        assert await store.read(lambda tx: tx.conversations.get("ann", "c")) == talk(
+            "c", metadata=b'{"a":1}'
+        )
         changed = talk("c", metadata=b'{"b":2}')
-        assert await store.write(lambda tx: tx.conversations.update("ann", "c", b'{"b":2}')) == changed
+        assert (
+            await store.write(lambda tx: tx.conversations.update("ann", "c", b'{"b":2}')) == changed
+        )
         assert await store.read(lambda tx: tx.conversations.get("ann", "c")) == changed
         with pytest.raises(StoreError):
             await add_conversation(store, talk("c"), entries("b"))
@@ -514,8 +531,8 @@ def test_what_is_old_goes(url: str) -> None:
         await append_frames(store, "old", [(0, b"")])
         await add_response(store, make_response("runs", created=old))
         await add_response(store, make_response("new", created=now, status="completed"))
-        await add_completion(store, 
-            StoredCompletion(id="kept", owner="ann", created=old, body=b"{}")
+        await add_completion(
+            store, StoredCompletion(id="kept", owner="ann", created=old, body=b"{}")
         )
         for who in ("old", "new"):
             await add_conversation(store, talk(who), entries("a"))
@@ -577,7 +594,9 @@ def test_many_go_in_batches(url: str) -> None:
 def test_a_lot_at_once_is_swept_without_being_asked(url: str) -> None:
     async def scenario(store: Store) -> None:
         for place in range(30):
-            await add_response(store, make_response(f"r{place}", created=place, body=b"x" * 100, status="failed"))
+            await add_response(
+                store, make_response(f"r{place}", created=place, body=b"x" * 100, status="failed")
+            )
 
         async def swept() -> bool:
             return await get_response(store, "ann", "r0") is None
@@ -595,7 +614,9 @@ async def grown(url: str, store: Store) -> None:
     """A chain of two and some others, all old; then the chain is gone on from."""
     old = int(time.time()) - 1000
     for name, previous in {"a": None, "b": "a", "x": None, "y": "x"}.items():
-        await add_response(store, make_response(name, created=old, status="completed", previous=previous))
+        await add_response(
+            store, make_response(name, created=old, status="completed", previous=previous)
+        )
     execute(url, f"UPDATE responses SET touched = {old}")  # noqa: S608
     await add_response(store, make_response("c", status="completed", previous="b"))
 
@@ -638,10 +659,15 @@ def test_only_the_owner_keeps_a_chain_in_use(url: str) -> None:
 def test_many_may_go_on_from_one_chain_at_once(url: str) -> None:
     async def scenario(*stores: Store) -> None:
         for turn in range(40):
-            await add_response(stores[0], make_response(f"r{turn}", previous=f"r{turn - 1}" if turn else None))
+            await add_response(
+                stores[0], make_response(f"r{turn}", previous=f"r{turn - 1}" if turn else None)
+            )
         forks = [(store, f"{at}-{n}", n) for n in range(40) for at, store in enumerate(stores)]
         await asyncio.gather(
-            *(add_response(store, make_response(name, previous=f"r{n}")) for store, name, n in forks)
+            *(
+                add_response(store, make_response(name, previous=f"r{n}"))
+                for store, name, n in forks
+            )
         )
         for store, name, n in forks:
             assert await chain(store, name) == [*(f"r{turn}" for turn in range(n + 1)), name]
@@ -808,14 +834,18 @@ def test_changing_a_kept_completion_keeps_it_counted(url: str) -> None:
 def test_a_list_of_completions_reads_no_messages(url: str) -> None:
     async def scenario(store: Store) -> None:
         for name in ("a", "b", "c"):
-            await add_completion(store, 
-                StoredCompletion(id=name, owner="ann", created=NOW, body=name.encode())
+            await add_completion(
+                store, StoredCompletion(id=name, owner="ann", created=NOW, body=name.encode())
             )
         execute(url, "ALTER TABLE completions RENAME COLUMN messages TO unread")
-        found = await store.read(lambda tx: tx.completions.list_page("ann", after="a", limit=1, newest_first=False))
+        found = await store.read(
+            lambda tx: tx.completions.list_page("ann", after="a", limit=1, newest_first=False)
+        )
         assert found == [("b", b"b")]
         with pytest.raises(BadRequest):
-            await store.read(lambda tx: tx.completions.list_page("ann", after="x", limit=1, newest_first=False))
+            await store.read(
+                lambda tx: tx.completions.list_page("ann", after="x", limit=1, newest_first=False)
+            )
 
     run_scenario(url, scenario)
 
@@ -831,7 +861,9 @@ def test_a_body_comes_back_rewritten_when_its_server_left(url: str) -> None:
             found = await get_response(store, "ann", f"r{place}")
             assert found is not None
             ended = (found.status, found.body)
-            assert ended == (("failed", fail_body(b"%d" % place)) if place else ("completed", b"whole"))
+            assert ended == (
+                ("failed", fail_body(b"%d" % place)) if place else ("completed", b"whole")
+            )
 
     run_scenario(url, before)
     run_scenario(url, after)

@@ -25,8 +25,8 @@ from dragoman.errors import DragomanError
 from dragoman.grammar.compiler.compile import compile_grammar
 from dragoman.grammar.grammar_spec import GrammarSpec
 from dragoman.output.library import combine_formats
-from dragoman.testing.format_checks import fold, read
-from dragoman.testing.grammars import accepted
+from dragoman.testing.format_checks import fold_spans, parse_pieces
+from dragoman.testing.grammars import match_grammar
 from tests.grammar.test_random_walks import NAMES, wrong
 from tests.support.format_cases import make_parser
 from tests.support.grammars import Schemas, offered
@@ -49,12 +49,12 @@ def well_formed(case: dict[str, Any]) -> Schemas | None:
         return None
     if case.get("finished") is False or case.get("is_partial"):
         return None
-    said = fold(read(make_parser(case), [case.get("full_text") or ""]))
-    if not said.written:
+    said = fold_spans(parse_pieces(make_parser(case), [case.get("full_text") or ""]))
+    if not said.raw_calls:
         return None
     declared = [tool.get("function", tool) for tool in case.get("tools") or []]
     tools = {one["name"]: one.get("parameters") for one in declared if "name" in one}
-    for name, arguments in said.written:
+    for name, arguments in said.raw_calls:
         try:
             jsonschema.validate(json.loads(arguments), tools.setdefault(name, None) or {})
         except (jsonschema.ValidationError, jsonschema.SchemaError):
@@ -84,7 +84,7 @@ def judged(case: dict[str, Any], tools: Schemas) -> Found:
         ).grammar
     except DragomanError as error:
         return Found(name, case["id"], "no grammar", error.message)
-    fits, at = accepted(source or "", text)
+    fits, at = match_grammar(source or "", text)
     if fits:
         return Found(name, case["id"], "")
     before, after = text.encode()[:at].decode(errors="ignore"), text.encode()[at:][:40]

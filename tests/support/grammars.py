@@ -22,8 +22,8 @@ from dragoman.formats import find_reasoning, find_tools, reasoning_formats
 from dragoman.grammar.compiler.compile import compile_grammar
 from dragoman.grammar.grammar_spec import GrammarSpec
 from dragoman.output.library import OutputParser, collect_markers
-from dragoman.testing.format_checks import Said, fold, read
-from dragoman.testing.grammars import BYTES
+from dragoman.testing.format_checks import ParsedOutput, fold_spans, parse_pieces
+from dragoman.testing.grammars import BYTE_PIECES
 from dragoman.types import Tool
 
 Schemas = Mapping[str, Any]  # of tools, by their names
@@ -33,7 +33,7 @@ PLAIN = frozenset(range(32, 127))
 LIKELY = PLAIN - frozenset(b" 0123456789+-eE{[\\")  # what does not make things longer
 QUOTES = ('"', "'") * 4
 WIDE = 60  # bytes; where that many are allowed, a text goes on
-END = len(BYTES)
+END = len(BYTE_PIECES)
 
 
 def offered(schemas: Schemas) -> tuple[Tool, ...]:
@@ -59,7 +59,7 @@ def thoughts_of(name: str) -> str:
 
 @cache
 def _bytes() -> TokenMasker:
-    return TokenMasker((*BYTES, b"<|end|>"), {END}, {END})
+    return TokenMasker((*BYTE_PIECES, b"<|end|>"), {END}, {END})
 
 
 class Walk:
@@ -138,16 +138,16 @@ class Pair:
             if text is not None:
                 yield text
 
-    def said(self, text: str) -> Said:
+    def said(self, text: str) -> ParsedOutput:
         parser = OutputParser(self.name, self.reasoning, tools=offered(self.tools), inside=False)
-        return fold(read(parser, [text]))
+        return fold_spans(parse_pieces(parser, [text]))
 
     def wrong(self, text: str, *, forced: bool) -> str | None:
         """What is wrong with an answer; where calls were forced, it is nothing but calls."""
         said = self.said(text)
-        if forced and (said.text.strip() or not said.written):
-            return f"no calls alone: {said.text!r} beside {said.written!r}"
-        for name, arguments in said.written:
+        if forced and (said.text.strip() or not said.raw_calls):
+            return f"no calls alone: {said.text!r} beside {said.raw_calls!r}"
+        for name, arguments in said.raw_calls:
             try:
                 jsonschema.validate(json.loads(arguments), self.tools[name])
             except jsonschema.ValidationError as error:

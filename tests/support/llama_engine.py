@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dragoman.engines.llamacpp.engine import LlamaCpp, create
+from dragoman.engines.llamacpp.engine import LlamaCppEngine, create
 from dragoman.errors import DragomanError
 from dragoman.types import DEFAULT_SAMPLING, Job, Logprob, Sampling, Step
 
@@ -28,13 +28,13 @@ class Bench:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         try:
-            self.engine: LlamaCpp = self.run(self._make(settings))
+            self.engine: LlamaCppEngine = self.run(self._make(settings))
         except BaseException:
             self._end()
             raise
 
     @staticmethod
-    async def _make(settings: dict[str, Any]) -> LlamaCpp:
+    async def _make(settings: dict[str, Any]) -> LlamaCppEngine:
         return create(**settings)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -60,7 +60,7 @@ class Bench:
 class Answer:
     """All steps of a job."""
 
-    def __init__(self, engine: LlamaCpp, steps: list[Step]) -> None:
+    def __init__(self, engine: LlamaCppEngine, steps: list[Step]) -> None:
         self.steps = steps
         self._pieces = engine.vocabulary.pieces or []
 
@@ -96,7 +96,7 @@ def job_of(prompt: list[int] | str, **said: Any) -> Job:
     return Job(id="test", prompt=prompt, sampling=chosen, **said)
 
 
-async def ask(engine: LlamaCpp, prompt: list[int] | str, **said: Any) -> Answer:
+async def ask(engine: LlamaCppEngine, prompt: list[int] | str, **said: Any) -> Answer:
     job = job_of(prompt, **said)
     await engine.admit(job)
     return Answer(engine, [step async for step in engine.generate(job)])

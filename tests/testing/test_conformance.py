@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.testing import NotConformant, Reply, Result, ScriptedEngine, check_engine
+from dragoman.testing import CheckResult, NotConformant, Reply, ScriptedEngine, check_engine
 from dragoman.testing.engine_checks import CHECKS
 from dragoman.types import Capabilities, Job, Step
 
@@ -368,7 +368,7 @@ HANGING = {"did not return within", "half way did not return", "no step came"}
 def test_a_broken_engine_fails_the_check_meant_for_it(
     make: Callable[[], Any], name: str, says: str
 ) -> None:
-    async def main() -> list[Result]:
+    async def main() -> list[CheckResult]:
         with pytest.raises(NotConformant) as caught:
             await check_engine(make(), patience=0.3 if says in HANGING else 10)
         assert f"- {name}: " in str(caught.value)

@@ -21,7 +21,7 @@ from dragoman.errors import (
     Unsupported,
 )
 from dragoman.testing import ByteTokenizer, Reply, ScriptedEngine, every_cut
-from dragoman.testing.replies import cut, last_message
+from dragoman.testing.replies import cut_text, find_last_message
 from dragoman.testing.scripted import create
 from dragoman.types import Adapter, Job, Sampling, Step
 
@@ -63,7 +63,7 @@ def test_a_reply_is_said_whole_however_it_is_cut(text: str, chunks: Any) -> None
 
 
 def test_words_are_cut_like_tokens() -> None:
-    assert cut("Hello there, internationalisation!", "words") == [
+    assert cut_text("Hello there, internationalisation!", "words") == [
         "Hello", " there", ",", " internat", "ionalisa", "tion", "!",
     ]  # fmt: skip
 
@@ -222,8 +222,8 @@ def test_an_agent_loop_is_played_by_the_last_message(turn: str, opening: str, to
 
 
 def test_a_prompt_without_marks_is_looked_at_as_it_is() -> None:
-    assert last_message("What is the weather?") == "What is the weather?"
-    assert last_message("<|im_start|>assistant\n") == ""
+    assert find_last_message("What is the weather?") == "What is the weather?"
+    assert find_last_message("<|im_start|>assistant\n") == ""
     assert said(play(ScriptedEngine(AGENT), job("user: the weather?"))) == "<call>look()</call>"
 
 
@@ -463,7 +463,7 @@ def test_settings_that_do_not_exist_are_refused(settings: dict[str, Any]) -> Non
 
 def test_byte_tokenizer() -> None:
     tokenizer = ByteTokenizer(("<s>", "</s>"), markup=("<think>",), add_bos=True)
-    ids = tokenizer.encode_marked("<s>é<think></s>")
+    ids = tokenizer.encode_with_specials("<s>é<think></s>")
     assert ids == [256, 195, 169, 258, 257]
     assert tokenizer.decode([*ids, 999]) == "<s>é<think></s>"
     assert tokenizer.encode_now("<s>") == [*b"<s>"] == asyncio.run(tokenizer.encode("<s>"))
@@ -473,7 +473,7 @@ def test_byte_tokenizer() -> None:
     assert tokenizer.add_bos
     assert tokenizer.encode_now(TEXT) == [*TEXT.encode()]
     plain = ByteTokenizer(())
-    assert (plain.bos_id, plain.eos_id, plain.variables, plain.parts("a")) == (
+    assert (plain.bos_id, plain.eos_id, plain.variables, plain.split_specials("a")) == (
         None,
         None,
         {},

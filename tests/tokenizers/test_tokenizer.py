@@ -52,7 +52,7 @@ ONE_OF_EACH = {cut: name for name, cut in reversed(PRETOKENIZERS.items())}
 
 @pytest.fixture(scope="module")
 def ours(default_model: Path) -> Tokenizer:
-    made = tokenizer_from_gguf(gguf.read(default_model).metadata)
+    made = tokenizer_from_gguf(gguf.read_header(default_model).metadata)
     assert isinstance(made, Tokenizer)
     return made
 
@@ -64,7 +64,7 @@ def theirs(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def build(path: Path, vocabulary: dict[str, Any]) -> Tokenizer:
-    made = tokenizer_from_gguf(gguf.read(tiny_model(path, vocabulary)).metadata)
+    made = tokenizer_from_gguf(gguf.read_header(tiny_model(path, vocabulary)).metadata)
     assert isinstance(made, Tokenizer)
     return made
 

@@ -34,7 +34,7 @@ from dragoman.types import Capabilities, Engine, Job, Sampling, Step, StepFinish
 log = logging.getLogger("dragoman.engines.adapter")
 
 # our names of sampling fields, and those such engines know them by
-NAMES = {
+SAMPLING_PARAM_NAMES = {
     "temperature": "temperature",
     "top_p": "top_p",
     "top_k": "top_k",
@@ -48,7 +48,7 @@ NAMES = {
     "ignore_eos": "ignore_eos",
     "seed": "sampling_seed",
 }
-FINISHES: dict[str, StepFinish] = {
+FINISH_REASONS: dict[str, StepFinish] = {
     "stop": "stop",
     "eos": "stop",
     "eos_token": "stop",
@@ -78,7 +78,7 @@ def adapt(engine: object) -> Engine:
     if callable(getattr(engine, "generate", None)):
         return _with_admit(engine)
     if callable(getattr(engine, "generate_request", None)):
-        return Adapted(engine)
+        return RequestEngine(engine)
     raise TypeError(
         f"{type(engine).__name__} is no engine: it has neither `generate(job)` (with an optional "
         "`admit(job)`) nor `async generate_request(obj)`"
@@ -92,14 +92,14 @@ def _with_admit(engine: Any) -> Engine:
         )
     admit = getattr(engine, "admit", None)
     if admit is None:
-        return Unguarded(engine)
+        return GenerateOnlyEngine(engine)
     if not inspect.iscoroutinefunction(admit):
         raise TypeError(f"`admit` of {type(engine).__name__} must be `async`")
     found: Engine = engine
     return found
 
 
-class Unguarded:
+class GenerateOnlyEngine:
     """An engine that has only `generate`: every job is let in, one choice at a time."""
 
     def __init__(self, engine: Any) -> None:
@@ -129,7 +129,7 @@ class Unguarded:
             yield replace(step, choice=choice)
 
 
-class Adapted:
+class RequestEngine:
     """An engine that has only `generate_request`."""
 
     def __init__(self, engine: Any) -> None:
@@ -139,7 +139,7 @@ class Adapted:
         self.capabilities = (
             said
             if isinstance(said, Capabilities)
-            else Capabilities(sampling=frozenset(NAMES), logprobs=-1)
+            else Capabilities(sampling=frozenset(SAMPLING_PARAM_NAMES), logprobs=-1)
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -159,7 +159,7 @@ class Adapted:
             await close()
 
     async def _choice(self, job: Job, choice: int) -> AsyncGenerator[Step, None]:
-        reader = Reader(job, choice, self._mode)
+        reader = ChunkReader(job, choice, self._mode)
         async with aclosing(self._answers(_request(job, choice))) as answers:
             async for answer in answers:
                 step = reader.read(answer)
@@ -197,16 +197,16 @@ def _request(job: Job, choice: int) -> GenerateRequest:
     return GenerateRequest(
         text=job.prompt if isinstance(job.prompt, str) else None,
         input_ids=ids,
-        sampling_params=sampling_params(job.sampling, choice),
+        sampling_params=build_sampling_params(job.sampling, choice),
         rid=job.id if job.n == 1 else f"{job.id}-{choice}",
     )
 
 
-def sampling_params(sampling: Sampling, choice: int = 0) -> dict[str, Any]:
+def build_sampling_params(sampling: Sampling, choice: int = 0) -> dict[str, Any]:
     """The fields that were said, as such engines spell them."""
     said = {
         theirs: value
-        for ours, theirs in NAMES.items()
+        for ours, theirs in SAMPLING_PARAM_NAMES.items()
         if (value := getattr(sampling, ours)) is not None
     }
     if said.get("top_k") == 0:
@@ -218,7 +218,7 @@ def sampling_params(sampling: Sampling, choice: int = 0) -> dict[str, Any]:
     return said
 
 
-class Reader:
+class ChunkReader:
     """Turns what one choice of such an engine yields into steps."""
 
     def __init__(self, job: Job, choice: int, mode: Mode) -> None:
@@ -324,7 +324,7 @@ def _finish(reason: object) -> tuple[StepFinish | None, int | None]:
         reason = reason.get("type")
     if reason is None:
         return None, None
-    finish = FINISHES.get(reason) if isinstance(reason, str) else None
+    finish = FINISH_REASONS.get(reason) if isinstance(reason, str) else None
     if finish is None:
         _fail("the engine ended with finish_reason %r", reason)
     return finish, matched if type(matched) is int else None

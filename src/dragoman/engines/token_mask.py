@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 MAX_GRAMMAR_CHARACTERS = 2 * 1024 * 1024  # characters
 MAX_NESTING = 256  # brackets inside each other
-CACHED_GRAMMARS, CACHED_CHARACTERS = 16, 1 << 20  # compiled grammars that are remembered, and their characters
+CACHED_GRAMMARS, CACHED_CHARACTERS = (
+    16,
+    1 << 20,
+)  # compiled grammars that are remembered, and their characters
 MAX_WORKERS = 8
 # options can be said several times, and the last word counts
 NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
@@ -65,7 +68,9 @@ def invalid_grammar_error(message: str) -> BadRequest:
 
 
 def dead_end_error() -> BadRequest:
-    return invalid_grammar_error("The grammar leads nowhere, or is too complex for the engine to keep to.")
+    return invalid_grammar_error(
+        "The grammar leads nowhere, or is too complex for the engine to keep to."
+    )
 
 
 def _measure_nesting(grammar: str) -> int:
@@ -111,7 +116,10 @@ class TokenMasker:
             start = self._compile(grammar)
             with self._lock:
                 self._matchers[grammar] = start
-                while len(self._matchers) > CACHED_GRAMMARS or sum(map(len, self._matchers)) > CACHED_CHARACTERS:
+                while (
+                    len(self._matchers) > CACHED_GRAMMARS
+                    or sum(map(len, self._matchers)) > CACHED_CHARACTERS
+                ):
                     self._matchers.popitem(last=False)
         ends = self._ends | frozenset(stops)
         following = GrammarState(start.deep_copy(), len(self._pieces), ends, self._textless & ends)

@@ -61,8 +61,8 @@ class App:
         self.sockets = WebSocketSessions(settings.body_limit)
         self.state = runtime.state
         background = BackgroundRuns(
-            lambda: self.answering.watches.watch(None),
-            lambda: self.answering.timing().note,
+            lambda: self.answering.runs.track(None),
+            lambda: self.answering.start_timer().record,
             self.metrics.fail,
         )
         self.desk = ResponseService(services, self.state, background, runtime.remote_tools)
@@ -94,13 +94,13 @@ class App:
 
     def drain(self, seconds: float) -> None:
         """Take no new work; what runs may go on."""
-        self.answering.drain = seconds
+        self.answering.drain_seconds = seconds
         self.sockets.drain(seconds)
 
     def not_ready(self) -> DragomanError | None:
         """Why requests cannot be served now, if they cannot."""
-        if self.answering.drain is not None:
-            return self.answering.stopping()
+        if self.answering.drain_seconds is not None:
+            return self.answering.make_draining_error()
         if self.awaited is not None:
             if self.models.get(self.awaited).state != "ready":
                 return ModelLoading(f"The model `{self.awaited}` is loading.", retry_after=1)
@@ -130,7 +130,7 @@ class App:
         packed = exchange.header(b"content-encoding") or b"identity"
         if not kind.strip().lower().endswith(b"json") or packed.lower() != b"identity":
             raise UnsupportedMedia("Send the body as plain `application/json`.")
-        return await exchange.body(self.settings.body_limit, self.settings.receive_timeout)
+        return await exchange.read_body(self.settings.body_limit, self.settings.receive_timeout)
 
     async def read(self, exchange: RequestContext, decode: Callable[[bytes, bool], T]) -> T:
         """What a request says."""
@@ -161,8 +161,8 @@ class App:
                 method="POST",
                 handler=self._generating(completions),
                 summary="Go on with a prompt.",
-                body=completions.CompletionRequest,
-                answer=completions.TextCompletion,
+                request_type=completions.CompletionRequest,
+                response_type=completions.TextCompletion,
                 streams=True,
             ),
             Route(
@@ -170,8 +170,8 @@ class App:
                 method="POST",
                 handler=do.embed,
                 summary="Turn texts into vectors.",
-                body=embeddings.EmbeddingRequest,
-                answer=embeddings.EmbeddingList,
+                request_type=embeddings.EmbeddingRequest,
+                response_type=embeddings.EmbeddingList,
             ),
             *self._messages(do),
             *Stateful(self).routes(),
@@ -187,8 +187,8 @@ class App:
                 method="POST",
                 handler=do.message,
                 summary="Go on with a conversation, in the Messages dialect.",
-                body=messages.MessagesRequest,
-                answer=messages.Message,
+                request_type=messages.MessagesRequest,
+                response_type=messages.Message,
                 streams=True,
                 error=messages.encode_error,
                 status=messages.error_status,
@@ -198,8 +198,8 @@ class App:
                 method="POST",
                 handler=do.count_tokens,
                 summary="Count the tokens of a conversation.",
-                body=messages.Asked,
-                answer=messages.Count,
+                request_type=messages.Asked,
+                response_type=messages.Count,
                 error=messages.encode_error,
                 status=messages.error_status,
             ),
@@ -221,16 +221,16 @@ class App:
                 method="POST",
                 handler=do.tokenize,
                 summary="Turn a text or a conversation into token ids.",
-                body=tokenize.TokenizeRequest,
-                answer=tokenize.TokenizeResponse,
+                request_type=tokenize.TokenizeRequest,
+                response_type=tokenize.TokenizeResponse,
             ),
             Route(
                 path="/detokenize",
                 method="POST",
                 handler=do.detokenize,
                 summary="Turn token ids into text.",
-                body=tokenize.DetokenizeRequest,
-                answer=tokenize.DetokenizeResponse,
+                request_type=tokenize.DetokenizeRequest,
+                response_type=tokenize.DetokenizeResponse,
             ),
             get(
                 "/tokenizer_info",
@@ -256,8 +256,8 @@ class App:
                 handler=handler,
                 summary=summary,
                 access="admin",
-                body=models.ModelName,
-                answer=models.ModelCard,
+                request_type=models.ModelName,
+                response_type=models.ModelCard,
             )
             for verb, handler, summary in (
                 ("load", do.load, "Load a model now."),

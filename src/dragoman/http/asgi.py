@@ -49,8 +49,8 @@ class RequestContext:
         self.receive = receive
         self.send = send
         self.request_id = request_id
-        self.upgrading = scope["type"] == "websocket"
-        self.method: str = WEBSOCKET if self.upgrading else scope["method"]
+        self.is_websocket = scope["type"] == "websocket"
+        self.method: str = WEBSOCKET if self.is_websocket else scope["method"]
         self.path: str = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
         self.match: Match | None = None  # what stands at the path, once it was looked up
         self.params: dict[str, str] = {}  # the path's, by the names in its pattern
@@ -61,7 +61,7 @@ class RequestContext:
             self.headers.append((b"request-id", request_id.encode()))
         self.ping = PING  # sent into every long silence of a stream; a dialect may have its own
         self.status: int | None = None  # of the answer, once its headers are out
-        self.code: str | None = None  # of the error that was answered or broke the stream
+        self.error_code: str | None = None  # of the error that was answered or broke the stream
         self.route = ""  # the pattern that matched, for metrics
         # these two are the route's
         self.write_error: Callable[[DragomanError, str], bytes] = openai.encode_error
@@ -86,11 +86,11 @@ class RequestContext:
         """What stands behind the question mark; of a name that comes twice, the last."""
         return dict(self._queries)
 
-    def queries(self, name: str) -> list[str]:
+    def query_values(self, name: str) -> list[str]:
         """All values of a name, said as `name=a&name=b` or as `name[]=a&name[]=b`."""
         return [value for key, value in self._queries if key in (name, f"{name}[]")]
 
-    async def body(self, limit: int, timeout: float) -> bytes:
+    async def read_body(self, limit: int, timeout: float) -> bytes:
         """The whole body, or an error once it is too large or too slow."""
         length = self.header(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
@@ -116,19 +116,19 @@ class RequestContext:
             if not message.get("more_body", False):
                 return b"".join(parts)
 
-    async def gone(self) -> None:
+    async def wait_disconnected(self) -> None:
         """Return when the client has disconnected. Only after the body was read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
-    async def start(self, status: int, headers: Iterable[Header]) -> None:
+    async def start_response(self, status: int, headers: Iterable[Header]) -> None:
         self.status = status
         every = [*headers, *self.headers]
         await self._say({"type": "http.response.start", "status": status, "headers": every})
 
     async def _say(self, message: Message) -> None:
         """Send a part of an answer, also where a WebSocket was asked for."""
-        if not self.upgrading:
+        if not self.is_websocket:
             told = message
         elif _REFUSAL in (self.scope.get("extensions") or {}):
             told = {**message, "type": f"websocket.{message['type']}"}
@@ -141,11 +141,11 @@ class RequestContext:
         except OSError:  # what servers say when the client has left
             raise Disconnected from None
 
-    async def answer(
+    async def send_response(
         self, status: int, body: bytes, kind: bytes = JSON, headers: Iterable[Header] = ()
     ) -> None:
         length = str(len(body)).encode()
-        await self.start(status, [(b"content-type", kind), (b"content-length", length), *headers])
+        await self.start_response(status, [(b"content-type", kind), (b"content-length", length), *headers])
         shown = b"" if self.method == "HEAD" else body
         await self._say({"type": "http.response.body", "body": shown})
 

@@ -46,22 +46,22 @@ class ApiKeys:
             self._from_file = self._read(file)
 
     @property
-    def wanted(self) -> bool:
+    def required(self) -> bool:
         """Whether a request needs a key."""
         return bool(self._given or self._file)
 
     @property
-    def administered(self) -> bool:
+    def has_admin_keys(self) -> bool:
         """Whether there is an admin key."""
         return bool(self._admin)
 
     def allow(self, keys: Iterable[bytes]) -> bool:
         """Whether one of the shown keys is known; an admin key opens everything."""
-        return not self.wanted or self._accepted(keys) is not None
+        return not self.required or self._accepted(keys) is not None
 
     def owner(self, keys: Iterable[bytes]) -> str:
         """Who keeps things here: a digest of the key that is known, and "" where none is wanted."""
-        key = self._accepted(keys) if self.wanted else None
+        key = self._accepted(keys) if self.required else None
         return "" if key is None else hashlib.blake2b(key, key=b"owner", digest_size=16).hexdigest()
 
     def _accepted(self, keys: Iterable[bytes]) -> bytes | None:

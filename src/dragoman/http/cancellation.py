@@ -49,7 +49,7 @@ class RunRegistry:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         await self._idle.wait()
 
     def interrupt_all(self, reason: Callable[[], Exception]) -> None:
@@ -57,7 +57,7 @@ class RunRegistry:
             watch.interrupt(reason())
 
     @asynccontextmanager
-    async def watch(self, gone: Awaitable[None] | None) -> AsyncGenerator[ActiveRun, None]:
+    async def track(self, gone: Awaitable[None] | None) -> AsyncGenerator[ActiveRun, None]:
         """While this is open, the client's leaving ends the work with `Disconnected`."""
         watch = ActiveRun()
         waiting = None if gone is None else asyncio.ensure_future(gone)

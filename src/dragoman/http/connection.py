@@ -149,7 +149,7 @@ class Connection(HttpToolsProtocol):
         url = httptools.parse_url(self.url)
         path = unquote((url.path or b"").decode("latin-1"))
         asked = handshake(self.headers, self.settings.body_limit)
-        if asked is None or not self.routes.upgrades(path):
+        if asked is None or not self.routes.has_websocket(path):
             return False
         scope: Scope = {
             **self.scope,

@@ -63,7 +63,7 @@ class Outermost:
         except DragomanError as error:
             await self._fail(exchange, error)
         except Disconnected:
-            exchange.code = "client_disconnected"
+            exchange.error_code = "client_disconnected"
         except asyncio.CancelledError:
             await self._fail(exchange, Draining("The server is stopping.", retry_after=1))
             raise
@@ -74,28 +74,28 @@ class Outermost:
             self._count(exchange, time.perf_counter() - began)
 
     async def _fail(self, exchange: RequestContext, error: DragomanError) -> None:
-        exchange.code = error.code or error.type
+        exchange.error_code = error.code or error.type
         if exchange.status is not None:
             return
         status = exchange.status_of(error)
         body = exchange.write_error(error, exchange.request_id)
         try:
-            await exchange.answer(status, body, headers=retry(error))
+            await exchange.send_response(status, body, headers=retry(error))
         except Disconnected:
-            exchange.code = "client_disconnected"
+            exchange.error_code = "client_disconnected"
 
     def _count(self, exchange: RequestContext, seconds: float) -> None:
         metrics = self._metrics
         status = exchange.status or CLOSED_BY_CLIENT
-        if exchange.code == "client_disconnected":
+        if exchange.error_code == "client_disconnected":
             status = CLOSED_BY_CLIENT
         metrics.requests[exchange.route or "none", status] += 1
-        if not exchange.upgrading:  # how long one stays open measures nothing
+        if not exchange.is_websocket:  # how long one stays open measures nothing
             metrics.duration.observe(seconds)
-        if exchange.code is None:
+        if exchange.error_code is None:
             metrics.succeeded += 1
         else:
-            metrics.errors[exchange.code] += 1
+            metrics.errors[exchange.error_code] += 1
         level = logging.DEBUG if exchange.route in PROBES and status < 500 else logging.INFO
         log.log(
             level,
@@ -105,7 +105,7 @@ class Outermost:
             exchange.route or "no route",
             status,
             seconds * 1000,
-            f" {exchange.code}" if exchange.code else "",
+            f" {exchange.error_code}" if exchange.error_code else "",
         )
 
 
@@ -149,7 +149,7 @@ class HostGuard:
             for name in (host_name(host), page):
                 if name is not None and name not in self._hosts:
                     raise Forbidden("This server does not answer to that host name.")
-        elif exchange.upgrading and page is not None and page != host_name(host):
+        elif exchange.is_websocket and page is not None and page != host_name(host):
             # browsers ask nobody before they let a page open one
             raise Forbidden("This server gives no WebSockets to pages from elsewhere.")
         await self._app(scope, receive, send)
@@ -183,14 +183,14 @@ class KeyGuard:
             raise self._refusal(shown, "This needs an admin key.")
         if access == "key":
             exchange.owner = self._keys.owner(shown)
-            if self._keys.wanted and not exchange.owner:
+            if self._keys.required and not exchange.owner:
                 raise self._refusal(shown, "")
         await self._app(scope, receive, send)
 
     def _administers(self, shown: list[bytes]) -> bool:
-        if self._keys.administered:
+        if self._keys.has_admin_keys:
             return self._keys.administer(shown)
-        return not self._keys.wanted
+        return not self._keys.required
 
     def _refusal(self, shown: list[bytes], forbidden: str) -> DragomanError:
         if forbidden and shown and self._keys.allow(shown):

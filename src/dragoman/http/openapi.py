@@ -17,7 +17,7 @@ _REFS = "#/components/schemas/{name}"
 
 def document(routes: list[Route]) -> bytes:
     """The whole document as JSON."""
-    kinds = [kind for route in routes for kind in (route.body, route.answer) if kind is not None]
+    kinds = [kind for route in routes for kind in (route.request_type, route.response_type) if kind is not None]
     kinds.append(ErrorResponse)
     unique = list(dict.fromkeys(kinds))
     references, components = msgspec.json.schema_components(unique, ref_template=_REFS)
@@ -56,16 +56,16 @@ def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in route.parameters
         ]
-    if route.body is not None:
-        body = {"application/json": {"schema": schemas[route.body]}}
+    if route.request_type is not None:
+        body = {"application/json": {"schema": schemas[route.request_type]}}
         operation["requestBody"] = {"required": True, "content": body}
     return operation
 
 
 def _answer(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
-    if route.answer is not None:
-        content["application/json"] = {"schema": schemas[route.answer]}
+    if route.response_type is not None:
+        content["application/json"] = {"schema": schemas[route.response_type]}
     if route.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     return {"description": "The answer.", "content": content}

@@ -36,7 +36,7 @@ class Timing:
         self.last = time.perf_counter()  # when something came
         self._observe = metrics.first_token.observe
 
-    def note(self, delta: Delta) -> None:
+    def record(self, delta: Delta) -> None:
         now = time.perf_counter()
         self._observe(now - self.last)
         self.last = now
@@ -51,32 +51,32 @@ class Responder:
     def __init__(self, clock: Clock, metrics: Metrics) -> None:
         self._clock = clock
         self._metrics = metrics
-        self.watches = RunRegistry()
-        self.drain: float | None = None  # seconds, once the server is stopping
+        self.runs = RunRegistry()
+        self.drain_seconds: float | None = None  # seconds, once the server is stopping
 
-    def stopping(self) -> Draining:
-        return Draining("The server is stopping.", retry_after=self.drain)
+    def make_draining_error(self) -> Draining:
+        return Draining("The server is stopping.", retry_after=self.drain_seconds)
 
-    def timing(self) -> Timing:
+    def start_timer(self) -> Timing:
         return Timing(self._metrics)
 
     @asynccontextmanager
-    async def watching(self, gone: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
+    async def track(self, gone: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
         """While this is open the client's leaving ends the work; a server that stops takes none."""
-        if self.drain is not None:
-            raise self.stopping()
-        async with self.watches.watch(gone()):
+        if self.drain_seconds is not None:
+            raise self.make_draining_error()
+        async with self.runs.track(gone()):
             yield
 
     async def respond(
         self, exchange: RequestContext, prepare: Callable[[], Awaitable[Run]]
     ) -> None:
         """Prepare a piece of work, which may fail with a status, and tell what comes of it."""
-        timing = self.timing()
+        timing = self.start_timer()
         stream: Stream | None = None
         work: Run | None = None
         try:
-            async with self.watching(exchange.gone):
+            async with self.track(exchange.wait_disconnected):
                 work = await prepare()
                 exchange.headers += warnings(work.warnings) + prompted(work.reuse)
                 if work.streamed:
@@ -85,7 +85,7 @@ class Responder:
         except DragomanError as error:
             if stream is None or work is None or not stream.started:
                 raise
-            exchange.code = error.code or error.type
+            exchange.error_code = error.code or error.type
             await last_words(stream, await work.fail(error))
 
     async def _run(
@@ -93,8 +93,8 @@ class Responder:
     ) -> None:
         with closing(work), unbroken(f"request {exchange.request_id}"):
             if stream is None:
-                await work.run(Sink(timing.note))
-                await exchange.answer(200, work.whole())
+                await work.run(Sink(timing.record))
+                await exchange.send_response(200, work.whole())
             else:
                 with self._clock.watching(stream):
                     # a task of its own is not resumed through all the layers, token by token
@@ -128,7 +128,7 @@ async def send_stream(stream: Stream, work: Run, timing: Timing) -> None:
     def push(frames: list[bytes]) -> Awaitable[None] | None:
         return stream.push(frames, timing.last)
 
-    await work.run(Sink(timing.note, push))
+    await work.run(Sink(timing.record, push))
     await stream.start()
     await stream.finish()
 
@@ -138,5 +138,5 @@ async def last_words(stream: Stream, events: list[bytes]) -> None:
     with suppress(TimeoutError, Disconnected, RuntimeError):
         async with asyncio.timeout(LAST_WORDS):
             await stream.start()
-            await stream.events(events)
+            await stream.send_frames(events)
             await stream.finish()

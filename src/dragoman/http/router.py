@@ -38,8 +38,8 @@ class Route(Struct, frozen=True, kw_only=True):
     handler: Handler
     summary: str
     access: Access = "key"
-    body: Any = None  # the Struct of its JSON body, for the document
-    answer: Any = None
+    request_type: Any = None  # the Struct of its JSON body, for the document
+    response_type: Any = None
     streams: bool = False
     error: Callable[[DragomanError, str], bytes] = openai.encode_error  # in the dialect of the path
     # for clients of Messages, where they come to the same path
@@ -112,7 +112,7 @@ class Routes:
     """Looks routes up."""
 
     def __init__(self, routes: list[Route]) -> None:
-        self.all: list[Route] = []
+        self.routes: list[Route] = []
         self._exact: dict[str, dict[str, Route]] = {}
         self._tree = Node()
         for route in routes:
@@ -120,7 +120,7 @@ class Routes:
 
     def add(self, route: Route) -> None:
         """Add a route, or put it in the place of one."""
-        self.all.append(route)
+        self.routes.append(route)
         for path in spellings(route.path):
             self._tree.add(path.split("/"), route)
             if not route.parameters:
@@ -134,7 +134,7 @@ class Routes:
         found = self._tree.find(segments, 0, ())
         return found or Match({}, (), self._tree.nearest(segments))
 
-    def upgrades(self, path: str) -> bool:
+    def has_websocket(self, path: str) -> bool:
         """Whether a WebSocket can be had there."""
         return WEBSOCKET in self.find(path).methods
 
@@ -159,7 +159,7 @@ class Routes:
         if not match.methods:
             raise NotFound("There is nothing at this path.")
         route = match.route(exchange.method)
-        if route is None or (route.method == WEBSOCKET) != exchange.upgrading:
+        if route is None or (route.method == WEBSOCKET) != exchange.is_websocket:
             allowed = ", ".join(sorted(set(match.methods) - {WEBSOCKET}))
             exchange.headers.append((b"allow", allowed.encode()))
             raise MethodNotAllowed(f"This path takes {allowed or 'WebSockets only'}.")

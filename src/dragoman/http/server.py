@@ -55,7 +55,7 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if not await super().on_tick(counter):
             return False
-        watches = self._app.answering.watches
+        watches = self._app.answering.runs
         if self._deadline is None:
             seconds = self._app.settings.drain
             self._deadline = time.monotonic() + seconds
@@ -69,13 +69,13 @@ class Server(uvicorn.Server):
         return True
 
     async def _interrupt(self) -> None:
-        watches = self._app.answering.watches
+        watches = self._app.answering.runs
         watches.interrupt_all(
             lambda: Draining("The server stopped before the answer was finished.")
         )
         try:
             async with asyncio.timeout(FAREWELL):
-                await watches.idle()
+                await watches.wait_idle()
                 await self._app.sockets.close(LAST_TEXTS)
         except TimeoutError:
             log.warning("%d requests did not end in time", len(watches))
@@ -142,7 +142,7 @@ def make_app(runtime: Runtime, *, local: bool) -> App:
         raise StartupError("The key file cannot be read.") from None
     except ValueError as error:
         raise StartupError(str(error)) from None
-    if local and not settings.loopback and not keys.wanted and not settings.allow_open:
+    if local and not settings.loopback and not keys.required and not settings.allow_open:
         raise StartupError(
             f"Listening on {settings.host} without an API key would give everyone access. "
             "Set --api-key, or --allow-open to allow it."

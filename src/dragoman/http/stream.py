@@ -51,7 +51,7 @@ class Stream:
 
     async def _open(self) -> None:
         self._sending = True
-        await self._exchange.start(200, STREAM_HEADERS)
+        await self._exchange.start_response(200, STREAM_HEADERS)
         for event in self._opening:
             await self._write(event)
         self.open = True
@@ -61,13 +61,13 @@ class Stream:
         """Send at once if that can be done without waiting, else say what to wait for."""
         direct = self._direct
         if direct is None or not self.open or not direct.ready:
-            return self.events(events)
+            return self.send_frames(events)
         for event in events:
             direct.write(event)
         self._since = at
         return None
 
-    async def events(self, events: list[bytes]) -> None:
+    async def send_frames(self, events: list[bytes]) -> None:
         if not self.open:
             await self.start()
         self._sending = True
@@ -88,9 +88,9 @@ class Stream:
         self._sending = False
         self._since = now()
 
-    async def ping(self) -> None:
+    async def send_keep_alive(self) -> None:
         with suppress(Disconnected, RuntimeError):  # the client left meanwhile
-            await self.events([self._exchange.ping])
+            await self.send_frames([self._exchange.ping])
 
     def tick(self, at: float, patience: float, ping: float) -> None:
         """Called by the clock: begin or ping as the time asks for."""
@@ -102,7 +102,7 @@ class Stream:
                 self.started = True
                 self._started = self._loop.create_task(self._begin())
         elif quiet >= ping:
-            self._pinging = self._loop.create_task(self.ping())
+            self._pinging = self._loop.create_task(self.send_keep_alive())
 
     async def _begin(self) -> None:
         with suppress(Disconnected, RuntimeError):

@@ -211,8 +211,8 @@ def describe_gguf(path: Path) -> ModelSource:
     created = changed // 10**9
     broken = ModelSource(id=path.stem, path=path, created=created, size=max(0, length))
     try:
-        files = gguf.split_files(path)
-        header = gguf.read(path, arrays=False)
+        files = gguf.list_split_files(path)
+        header = gguf.read_header(path, arrays=False)
     except ModelBroken as error:
         return msgspec.structs.replace(broken, broken=error.message)
     if header.kind != "model":
@@ -233,7 +233,7 @@ def describe_gguf(path: Path) -> ModelSource:
     return entry if known else msgspec.structs.replace(entry, id=_stem(entry))
 
 
-def _titles(header: gguf.Header) -> tuple[str, ...]:
+def _titles(header: gguf.GgufHeader) -> tuple[str, ...]:
     base, size, tune = (
         header.text(f"general.{key}") for key in ("basename", "size_label", "finetune")
     )
@@ -275,7 +275,7 @@ def _model_files(root: Path) -> Iterator[Path]:
         for name in files:
             if not name.lower().endswith(".gguf") or name.startswith("."):
                 continue
-            split = gguf.split_of(name[: -len(".gguf")])
+            split = gguf.parse_split_name(name[: -len(".gguf")])
             if split is None or split[1] == 1:
                 yield here / name
         if (
@@ -289,7 +289,7 @@ def _model_files(root: Path) -> Iterator[Path]:
 def _stem(entry: ModelSource) -> str:
     if entry.kind == "safetensors":
         return entry.path.name
-    split = gguf.split_of(entry.path.stem)
+    split = gguf.parse_split_name(entry.path.stem)
     return split[0] if split else entry.path.stem
 
 

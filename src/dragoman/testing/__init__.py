@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from dragoman.testing.byte_tokenizer import ByteTokenizer
-from dragoman.testing.conformance import NotConformant, Result, check_engine
+from dragoman.testing.conformance import CheckResult, NotConformant, check_engine
 from dragoman.testing.cuts import every_cut
 from dragoman.testing.format_checks import check_format
 from dragoman.testing.replies import Reply

@@ -51,14 +51,14 @@ class ByteTokenizer(Tokenizer):
         choices = "|".join(map(re.escape, sorted(whole, key=len, reverse=True)))
         self._split = re.compile(f"({choices})") if whole else None
 
-    def parts(self, text: str) -> list[str]:
+    def split_specials(self, text: str) -> list[str]:
         """The text cut around its special tokens, which stay as parts of their own."""
         return [part for part in self._split.split(text) if part] if self._split else [text]
 
-    def encode_marked(self, text: str) -> list[int]:
+    def encode_with_specials(self, text: str) -> list[int]:
         """Ids of a text in which special tokens are written out."""
         ids: list[int] = []
-        for part in self.parts(text):
+        for part in self.split_specials(text):
             known = self.specials.get(part)
             ids.extend(part.encode() if known is None else (known,))
         return ids

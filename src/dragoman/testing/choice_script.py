@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from dragoman.testing.byte_tokenizer import ByteTokenizer
-from dragoman.testing.replies import Reply, cut
+from dragoman.testing.replies import Reply, cut_text
 from dragoman.types import Job, Logprob, Step, StepFinish
 
 OTHER_WORDS = (" the", " a", "\n", " and", " not", ".", " I", " of")
 
 
-class Voice:
+class ChoiceScript:
     """Says one choice of a reply."""
 
     def __init__(
@@ -94,28 +94,28 @@ class Voice:
         top = self._job.logprobs
         if top is None:
             return []
-        return [logprob_of(token, self._count + at, top) for at, token in enumerate(tokens)]
+        return [make_logprob(token, self._count + at, top) for at, token in enumerate(tokens)]
 
 
 def cut_ids(tokenizer: ByteTokenizer, reply: Reply, text: str) -> list[list[int]]:
     """Runs of ids; a control token is a run of its own and is never cut."""
     if reply.pieces:
         return [
-            list(piece) if isinstance(piece, bytes) else tokenizer.encode_marked(piece)
+            list(piece) if isinstance(piece, bytes) else tokenizer.encode_with_specials(piece)
             for piece in reply.pieces
         ]
     runs: list[list[int]] = []
-    for part in tokenizer.parts(text):
+    for part in tokenizer.split_specials(text):
         if part in tokenizer.specials:
             runs.append([tokenizer.specials[part]])
         elif reply.chunks == "bytes":
             runs.extend([byte] for byte in part.encode())
         else:
-            runs.extend(list(piece.encode()) for piece in cut(part, reply.chunks))
+            runs.extend(list(piece.encode()) for piece in cut_text(part, reply.chunks))
     return runs
 
 
-def logprob_of(token: int | str, position: int, top: int) -> Logprob:
+def make_logprob(token: int | str, position: int, top: int) -> Logprob:
     """A number that depends on nothing but the token and its place; the token leads its top."""
     value = -(zlib.crc32(f"{position}:{token}".encode()) % 2000) / 1000
 
@@ -130,7 +130,7 @@ def logprob_of(token: int | str, position: int, top: int) -> Logprob:
     return msgspec.structs.replace(best, top=tuple(entry(rank) for rank in range(top)))
 
 
-def vector(text: str, size: int) -> list[float]:
+def make_vector(text: str, size: int) -> list[float]:
     raw = hashlib.shake_256(text.encode()).digest(2 * size)
     values = [int.from_bytes(raw[at : at + 2]) / 32767.5 - 1 for at in range(0, 2 * size, 2)]
     length = math.sqrt(sum(value * value for value in values)) or 1.0

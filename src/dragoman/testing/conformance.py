@@ -16,11 +16,11 @@ from typing import Literal
 from msgspec import Struct
 
 from dragoman.testing.engine_checks import BASIC, CHECKS, Check
-from dragoman.testing.subject import MakeJob, Skip, Subject
+from dragoman.testing.subject import CheckSkipped, EngineUnderTest, MakeJob
 from dragoman.types import Engine
 
 
-class Result(Struct, frozen=True):
+class CheckResult(Struct, frozen=True):
     """How one check came out."""
 
     name: str
@@ -32,7 +32,7 @@ class Result(Struct, frozen=True):
 class NotConformant(AssertionError):
     """At least one check failed; `results` has all of them."""
 
-    def __init__(self, results: Sequence[Result]) -> None:
+    def __init__(self, results: Sequence[CheckResult]) -> None:
         self.results = list(results)
         broken = [result for result in results if result.outcome == "broken"]
         lines = [f"- {result.name}: {result.note}" for result in broken]
@@ -45,15 +45,15 @@ async def check_engine(
     make_job: MakeJob | None = None,
     patience: float = 30.0,
     deterministic: bool = True,
-) -> list[Result]:
+) -> list[CheckResult]:
     """Run all checks over an engine; `NotConformant` if it breaks one.
 
     `make_job` turns a text into a job, for an engine that wants more than a prompt; it may be
     async. `patience` is how many seconds a step may take. An engine whose greedy answers are not
     always the same says so with `deterministic=False`.
     """
-    subject = Subject(engine, make_job, patience, deterministic)
-    results: list[Result] = []
+    subject = EngineUnderTest(engine, make_job, patience, deterministic)
+    results: list[CheckResult] = []
     for check in CHECKS:
         result = await _run(check, subject)
         results.append(result)
@@ -64,15 +64,15 @@ async def check_engine(
     return results
 
 
-async def _run(check: Check, subject: Subject) -> Result:
+async def _run(check: Check, subject: EngineUnderTest) -> CheckResult:
     name = check.__name__
     about = (check.__doc__ or "").partition("\n")[0]
     try:
         await check(subject)
-    except Skip as reason:
-        return Result(name, about, "skipped", str(reason))
+    except CheckSkipped as reason:
+        return CheckResult(name, about, "skipped", str(reason))
     except AssertionError as error:
-        return Result(name, about, "broken", str(error))
+        return CheckResult(name, about, "broken", str(error))
     except Exception as error:
-        return Result(name, about, "broken", f"{type(error).__name__} was raised: {error}")
-    return Result(name, about, "kept")
+        return CheckResult(name, about, "broken", f"{type(error).__name__} was raised: {error}")
+    return CheckResult(name, about, "kept")

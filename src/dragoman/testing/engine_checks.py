@@ -17,16 +17,16 @@ import msgspec
 from dragoman.errors import BadRequest, ContextOverflow
 from dragoman.testing.subject import (
     PROMPTS,
-    Skip,
-    Subject,
-    finish_of,
-    prompt_tokens_of,
-    text_of,
-    tokens_of,
+    CheckSkipped,
+    EngineUnderTest,
+    count_tokens,
+    get_finish,
+    get_output,
+    get_prompt_tokens,
 )
 from dragoman.types import Adapter, Job, Logprob, Step
 
-Check: TypeAlias = Callable[[Subject], Coroutine[Any, Any, None]]
+Check: TypeAlias = Callable[[EngineUnderTest], Coroutine[Any, Any, None]]
 CHECKS: list[Check] = []
 
 
@@ -37,7 +37,7 @@ def check(function: Check) -> Check:
 
 
 @check
-async def admits_an_ordinary_job(on: Subject) -> None:
+async def admits_an_ordinary_job(on: EngineUnderTest) -> None:
     """`admit` lets an ordinary job pass, and returns nothing."""
     admit: Any = on.engine.admit
     answer = await on.within(admit(await on.job()), "`admit` did not return")
@@ -45,7 +45,7 @@ async def admits_an_ordinary_job(on: Subject) -> None:
 
 
 @check
-async def generates_an_async_generator(on: Subject) -> None:
+async def generates_an_async_generator(on: EngineUnderTest) -> None:
     """`generate` returns an async generator at once, without being awaited."""
     stream: Any = on.engine.generate(await on.job())
     if inspect.isawaitable(stream):
@@ -58,7 +58,7 @@ async def generates_an_async_generator(on: Subject) -> None:
 
 
 @check
-async def yields_steps(on: Subject) -> None:
+async def yields_steps(on: EngineUnderTest) -> None:
     """Every job yields at least one thing, and all are `Step`s with fields of the right type."""
     steps = await on.all(await on.job())
     assert steps, "nothing was yielded; even an empty answer has a step with a `finish`"
@@ -74,7 +74,7 @@ BASIC = frozenset(CHECKS)  # an engine that fails one of these cannot be asked a
 
 
 @check
-async def finishes_each_choice_once(on: Subject) -> None:
+async def finishes_each_choice_once(on: EngineUnderTest) -> None:
     """Every choice says `finish` exactly once, and nothing of it follows."""
     for n in (1, 2):
         done: set[int] = set()
@@ -90,7 +90,7 @@ async def finishes_each_choice_once(on: Subject) -> None:
 
 
 @check
-async def numbers_choices_from_nought(on: Subject) -> None:
+async def numbers_choices_from_nought(on: EngineUnderTest) -> None:
     """A job of n choices answers with choices 0 … n-1, all of them."""
     for n in (1, 3):
         seen = {step.choice for step in await on.all(await on.job(n=n))}
@@ -98,44 +98,44 @@ async def numbers_choices_from_nought(on: Subject) -> None:
 
 
 @check
-async def keeps_to_max_tokens(on: Subject) -> None:
+async def keeps_to_max_tokens(on: EngineUnderTest) -> None:
     """An answer cut by `max_tokens` has so many tokens and says `length`."""
     whole = await on.all(await on.job())
-    natural = tokens_of(whole)
+    natural = count_tokens(whole)
     assert natural <= 8, f"max_tokens=8 was answered with {natural} tokens"
     if natural == 8:
-        assert finish_of(whole) == "length", f"8 of 8 tokens ended as {finish_of(whole)!r}"
+        assert get_finish(whole) == "length", f"8 of 8 tokens ended as {get_finish(whole)!r}"
     if natural < 2 or not on.deterministic:
-        raise Skip("needs an answer of two tokens that comes out the same twice")
+        raise CheckSkipped("needs an answer of two tokens that comes out the same twice")
     cut = await on.all(await on.job(max_tokens=natural // 2))
-    count, finish = tokens_of(cut), finish_of(cut)
+    count, finish = count_tokens(cut), get_finish(cut)
     assert count == natural // 2, f"max_tokens={natural // 2} was answered with {count} tokens"
     assert finish == "length", f"an answer cut by max_tokens said {finish!r} instead of 'length'"
 
 
 @check
-async def repeats_a_greedy_answer(on: Subject) -> None:
+async def repeats_a_greedy_answer(on: EngineUnderTest) -> None:
     """Temperature 0 gives the same answer twice."""
     if not on.deterministic:
-        raise Skip("the engine does not claim it")
-    first, second = [text_of(await on.all(await on.job())) for _ in range(2)]
+        raise CheckSkipped("the engine does not claim it")
+    first, second = [get_output(await on.all(await on.job())) for _ in range(2)]
     assert first == second, f"two greedy runs differ: {first!r} and {second!r}"
 
 
 @check
-async def repeats_a_seeded_answer(on: Subject) -> None:
+async def repeats_a_seeded_answer(on: EngineUnderTest) -> None:
     """The same seed gives the same answer twice."""
     honours = on.can.sampling is None or "seed" in on.can.sampling
     if not on.deterministic or not honours:
-        raise Skip("the engine does not claim it")
+        raise CheckSkipped("the engine does not claim it")
     runs = [await on.all(await on.job(temperature=1.0, seed=11, n=2)) for _ in range(2)]
     for choice in range(2):
-        first, second = (text_of(run, choice) for run in runs)
+        first, second = (get_output(run, choice) for run in runs)
         assert first == second, f"choice {choice} of two runs with one seed differs"
 
 
 @check
-async def counts_tokens(on: Subject) -> None:
+async def counts_tokens(on: EngineUnderTest) -> None:
     """Steps count their tokens, and the prompt's tokens are said once for the job."""
     steps = await on.all(await on.job(n=2))
     for step in steps:
@@ -145,8 +145,8 @@ async def counts_tokens(on: Subject) -> None:
                 f"a step with {len(step.ids)} ids counts {step.tokens} tokens"
             )
     for choice in range(2):
-        said = any(text_of(steps, choice))
-        assert tokens_of(steps, choice) or not said, f"choice {choice} has text but no tokens"
+        said = any(get_output(steps, choice))
+        assert count_tokens(steps, choice) or not said, f"choice {choice} has text but no tokens"
     prompts = [step.prompt_tokens for step in steps if step.prompt_tokens is not None]
     assert len(prompts) == 1, f"`prompt_tokens` was said {len(prompts)} times, not once"
     assert prompts[0] > 0, f"`prompt_tokens` is {prompts[0]}"
@@ -155,16 +155,16 @@ async def counts_tokens(on: Subject) -> None:
 
 
 @check
-async def gives_logprobs_when_asked(on: Subject) -> None:
+async def gives_logprobs_when_asked(on: EngineUnderTest) -> None:
     """One logprob for each token when asked, none otherwise."""
     plain = await on.all(await on.job())
     assert not any(step.logprobs for step in plain), "logprobs came though nobody asked"
     if on.can.logprobs < 0:
-        raise Skip("the engine has no logprobs")
+        raise CheckSkipped("the engine has no logprobs")
     top = min(2, on.can.logprobs)
     steps = await on.all(await on.job(logprobs=top))
     marks = [mark for step in steps for mark in step.logprobs]
-    count = tokens_of(steps)
+    count = count_tokens(steps)
     assert len(marks) == count, f"{len(marks)} logprobs for {count} tokens"
     for mark in marks:
         _check_mark(mark, top)
@@ -181,13 +181,13 @@ def _check_mark(mark: Logprob, top: int) -> None:
 
 
 @check
-async def gives_prompt_logprobs_when_asked(on: Subject) -> None:
+async def gives_prompt_logprobs_when_asked(on: EngineUnderTest) -> None:
     """A prompt's own tokens are reported with their logprobs; the first one has none."""
     if not on.can.prompt_logprobs:
-        raise Skip("the engine has no prompt logprobs")
+        raise CheckSkipped("the engine has no prompt logprobs")
     steps = await on.all(await on.job(prompt_logprobs=1, logprobs=1))
     marks = [mark for step in steps for mark in step.prompt_logprobs]
-    count = prompt_tokens_of(steps)
+    count = get_prompt_tokens(steps)
     assert len(marks) == count, f"{len(marks)} prompt logprobs for {count} prompt tokens"
     assert marks[0].logprob is None, "the first token of a prompt cannot have a logprob"
     for mark in marks:
@@ -195,33 +195,33 @@ async def gives_prompt_logprobs_when_asked(on: Subject) -> None:
 
 
 @check
-async def keeps_jobs_apart(on: Subject) -> None:
+async def keeps_jobs_apart(on: EngineUnderTest) -> None:
     """Jobs that run at once answer as they do alone."""
     alone = [await on.all(await on.job(prompt)) for prompt in PROMPTS]
     jobs = [await on.job(prompt) for prompt in PROMPTS]
     together = await asyncio.gather(*map(on.all, jobs))
     for prompt, first, second in zip(PROMPTS, alone, together, strict=True):
-        counts = [prompt_tokens_of(steps) for steps in (first, second)]
+        counts = [get_prompt_tokens(steps) for steps in (first, second)]
         assert counts[0] == counts[1], (
             f"the prompt {prompt!r} has {counts[0]} tokens alone and {counts[1]} beside others"
         )
         if on.deterministic:
-            texts = [text_of(steps) for steps in (first, second)]
+            texts = [get_output(steps) for steps in (first, second)]
             assert texts[0] == texts[1], f"{texts[0]!r} became {texts[1]!r} beside other jobs"
 
 
 @check
-async def stops_at_a_stop_token(on: Subject) -> None:
+async def stops_at_a_stop_token(on: EngineUnderTest) -> None:
     """A stop token ends the answer, is named in `stop_id`, and is not part of it."""
     honours = on.can.sampling is None or "stop_token_ids" in on.can.sampling
     if not on.can.token_prompts or not honours or not on.deterministic:
-        raise Skip("the engine does not claim it")
-    ids = text_of(await on.all(await on.job()))[1]
+        raise CheckSkipped("the engine does not claim it")
+    ids = get_output(await on.all(await on.job()))[1]
     at = next((at for at in range(1, len(ids)) if ids[at] not in ids[:at]), None)
     if at is None:
-        raise Skip("needs an answer of two different tokens")
+        raise CheckSkipped("needs an answer of two different tokens")
     steps = await on.all(await on.job(stop_token_ids=(ids[at],)))
-    said, finish = text_of(steps)[1], finish_of(steps)
+    said, finish = get_output(steps)[1], get_finish(steps)
     assert finish == "stop", f"an answer ended by a stop token said {finish!r}"
     assert said == ids[:at], f"with {ids[at]} as stop token {ids} became {said}"
     last = [step.stop_id for step in steps if step.finish is not None]
@@ -229,17 +229,17 @@ async def stops_at_a_stop_token(on: Subject) -> None:
 
 
 @check
-async def closing_cancels(on: Subject) -> None:
+async def closing_cancels(on: EngineUnderTest) -> None:
     """Closing a job half way ends it at once, and the engine goes on to answer others."""
     stream = on.engine.generate(await on.job(max_tokens=256))
     await on.next(stream)
     await on.within(stream.aclose(), "closing a job half way did not return")
     assert await on.next(stream) is None, "a step came after the job was closed"
-    assert finish_of(await on.all(await on.job())), "after a closed job the next was not finished"
+    assert get_finish(await on.all(await on.job())), "after a closed job the next was not finished"
 
 
 @check
-async def cancelling_the_reader_cancels(on: Subject) -> None:
+async def cancelling_the_reader_cancels(on: EngineUnderTest) -> None:
     """Cancelling the task that reads a job ends the job, before its first step and after it."""
     for steps in (0, 1):
         begun = asyncio.Event()
@@ -253,10 +253,10 @@ async def cancelling_the_reader_cancels(on: Subject) -> None:
         assert task.done(), f"the job went on for {on.patience:g} s after its reader was cancelled"
         if running:
             assert task.cancelled(), "the cancellation was swallowed; let CancelledError through"
-        assert finish_of(await on.all(await on.job())), "after a cancelled job the next failed"
+        assert get_finish(await on.all(await on.job())), "after a cancelled job the next failed"
 
 
-async def _read(on: Subject, job: Job, steps: int, begun: asyncio.Event) -> None:
+async def _read(on: EngineUnderTest, job: Job, steps: int, begun: asyncio.Event) -> None:
     """Read a job to its end; tell when so many steps have come."""
     async with aclosing(on.engine.generate(job)) as stream:
         if not steps:
@@ -266,10 +266,10 @@ async def _read(on: Subject, job: Job, steps: int, begun: asyncio.Event) -> None
 
 
 @check
-async def refuses_what_is_too_long(on: Subject) -> None:
+async def refuses_what_is_too_long(on: EngineUnderTest) -> None:
     """`admit` refuses a prompt that fills the context, with `ContextOverflow`."""
     if on.can.context is None:
-        raise Skip("the engine has no context length")
+        raise CheckSkipped("the engine has no context length")
     job = await on.job()
     prompt: list[int] | str = "so " * (on.can.context + 1)
     if isinstance(job.prompt, list):
@@ -283,10 +283,10 @@ async def refuses_what_is_too_long(on: Subject) -> None:
 
 
 @check
-async def refuses_an_unknown_adapter(on: Subject) -> None:
+async def refuses_an_unknown_adapter(on: EngineUnderTest) -> None:
     """`admit` refuses an adapter it does not have, with `BadRequest`."""
     if not on.can.lora:
-        raise Skip("the engine has no adapters")
+        raise CheckSkipped("the engine has no adapters")
     job = await on.job(lora=(Adapter("no such adapter"),))
     try:
         await on.within(on.engine.admit(job), "`admit` did not return")
@@ -296,10 +296,10 @@ async def refuses_an_unknown_adapter(on: Subject) -> None:
 
 
 @check
-async def embeds(on: Subject) -> None:
+async def embeds(on: EngineUnderTest) -> None:
     """One vector of the promised length for each input, in order, the same for the same input."""
     if not on.can.embeddings:
-        raise Skip("the engine does not embed")
+        raise CheckSkipped("the engine does not embed")
     embed = getattr(on.engine, "embed", None)
     assert embed is not None, "`capabilities` promise embeddings, but there is no `embed`"
     inputs = [await on.prompt(PROMPTS[at]) for at in (0, 1, 0)]
@@ -316,10 +316,10 @@ async def embeds(on: Subject) -> None:
 
 
 @check
-async def tokenizes(on: Subject) -> None:
+async def tokenizes(on: EngineUnderTest) -> None:
     """`tokenize` gives the ids of a text."""
     if not on.can.tokenize:
-        raise Skip("the engine does not tokenize")
+        raise CheckSkipped("the engine does not tokenize")
     tokenize = getattr(on.engine, "tokenize", None)
     assert tokenize is not None, "`capabilities` promise tokens, but there is no `tokenize`"
     ids = await on.within(tokenize(PROMPTS[0], False), "`tokenize` did not return")
@@ -328,10 +328,10 @@ async def tokenizes(on: Subject) -> None:
 
 
 @check
-async def closes_twice(on: Subject) -> None:
+async def closes_twice(on: EngineUnderTest) -> None:
     """`aclose` can be called twice."""
     aclose = getattr(on.engine, "aclose", None)
     if aclose is None:
-        raise Skip("the engine has nothing to close")
+        raise CheckSkipped("the engine has nothing to close")
     for _ in range(2):
         await on.within(aclose(), "`aclose` did not return")

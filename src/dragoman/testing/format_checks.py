@@ -20,30 +20,30 @@ from dragoman.output.span import Span
 from dragoman.testing.cuts import every_cut
 
 
-class Said(Struct):
+class ParsedOutput(Struct):
     """What an answer says: text, thoughts, and calls with their arguments as they were written."""
 
     text: str = ""
     reasoning: str = ""
-    written: list[tuple[str, str]] = field(default_factory=list)
+    raw_calls: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def calls(self) -> list[tuple[str, Any]]:
         """The calls with their arguments as values."""
-        return [(name, json.loads(arguments)) for name, arguments in self.written]
+        return [(name, json.loads(arguments)) for name, arguments in self.raw_calls]
 
 
-def fold(spans: Iterable[Span]) -> Said:
+def fold_spans(spans: Iterable[Span]) -> ParsedOutput:
     """Spans added up; a call is its name and then its arguments, one call after the other."""
-    said = Said()
+    said = ParsedOutput()
     for span in spans:
         if span.channel == "tool_name":
-            assert span.call == len(said.written), "calls are numbered in order"
-            said.written.append((span.text, ""))
+            assert span.call == len(said.raw_calls), "calls are numbered in order"
+            said.raw_calls.append((span.text, ""))
         elif span.channel == "tool_args":
-            assert span.call == len(said.written) - 1, "arguments belong to the last call"
-            name, arguments = said.written[-1]
-            said.written[-1] = (name, arguments + span.text)
+            assert span.call == len(said.raw_calls) - 1, "arguments belong to the last call"
+            name, arguments = said.raw_calls[-1]
+            said.raw_calls[-1] = (name, arguments + span.text)
         elif span.channel == "text":
             said.text += span.text
         else:
@@ -51,26 +51,32 @@ def fold(spans: Iterable[Span]) -> Said:
     return said
 
 
-def read(parser: OutputParser, pieces: Iterable[str], *, cut: bool = False) -> list[Span]:
+def parse_pieces(parser: OutputParser, pieces: Iterable[str], *, cut: bool = False) -> list[Span]:
     """The spans of a text in pieces."""
     return [span for piece in pieces for span in parser.feed(piece)] + parser.close(cut)
 
 
 def check_format(
     make: Callable[[], OutputParser], text: str, *, randoms: int = 5, verbatim: bool = True
-) -> Said:
+) -> ParsedOutput:
     """What a text means, after checking all that must hold for it; an `AssertionError` if not."""
-    whole = fold(read(make(), [text]))
+    whole = fold_spans(parse_pieces(make(), [text]))
     for pieces in every_cut(text, randoms=randoms):
-        assert fold(read(make(), pieces)) == whole, f"cut as {pieces!r} it means something else"
+        assert fold_spans(parse_pieces(make(), pieces)) == whole, (
+            f"cut as {pieces!r} it means something else"
+        )
     for at in range(len(text)):
         start = text[:at]
-        for _, arguments in fold(read(make(), [start])).written:
+        for _, arguments in fold_spans(parse_pieces(make(), [start])).raw_calls:
             assert isinstance(json.loads(arguments), dict), f"broken arguments after {start!r}"
-        limited = fold(read(make(), [start], cut=True))
-        assert fold(read(make(), start, cut=True)) == limited, f"{start!r} depends on its pieces"
+        limited = fold_spans(parse_pieces(make(), [start], cut=True))
+        assert fold_spans(parse_pieces(make(), start, cut=True)) == limited, (
+            f"{start!r} depends on its pieces"
+        )
     if verbatim:
-        _check_places(read(make(), [text[at : at + 3] for at in range(0, len(text), 3)]), text)
+        _check_places(
+            parse_pieces(make(), [text[at : at + 3] for at in range(0, len(text), 3)]), text
+        )
     return whole
 
 

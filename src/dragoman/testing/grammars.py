@@ -10,23 +10,23 @@ from dragoman.errors import BadRequest, EngineFailed
 from dragoman.testing.byte_tokenizer import ByteTokenizer
 from dragoman.types import Job
 
-BYTES = tuple(bytes([byte]) for byte in range(256))
+BYTE_PIECES = tuple(bytes([byte]) for byte in range(256))
 
 
 @lru_cache(maxsize=8)
 def _masker(control: tuple[str, ...]) -> TokenMasker:
     """A masker over bytes and control tokens; the last token of all ends a text."""
-    pieces = (*BYTES, *(text.encode() for text in control), b"<|end|>")
+    pieces = (*BYTE_PIECES, *(text.encode() for text in control), b"<|end|>")
     return TokenMasker(pieces, {len(pieces) - 1}, range(256, len(pieces)))
 
 
-def accepted(grammar: str, text: str, control: Sequence[str] = ()) -> tuple[bool, int]:
+def match_grammar(grammar: str, text: str, control: Sequence[str] = ()) -> tuple[bool, int]:
     """Whether a grammar allows a text as a whole, and how many bytes of it.
 
     Tokens of `control` have the numbers from 256 on, and are told from letters in the text.
     """
     tokenizer = ByteTokenizer(tuple(control)) if control else None
-    ids = list(text.encode()) if tokenizer is None else tokenizer.encode_marked(text)
+    ids = list(text.encode()) if tokenizer is None else tokenizer.encode_with_specials(text)
     following = _masker(tuple(control)).start_grammar(grammar)
     for at, token in enumerate(ids):
         try:

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 
-class Turn:
+class PacedStream:
     """One stream's place in the beat: steps that were granted and not taken yet."""
 
     def __init__(self) -> None:
@@ -38,27 +38,27 @@ class Turn:
             self._waiter.set_result(None)
 
 
-class Free(Turn):
+class UnpacedStream(PacedStream):
     """No beat: the next step is due as soon as the loop has seen to the others."""
 
     async def wait(self) -> None:
         await asyncio.sleep(0)
 
 
-class Beat:
+class StepClock:
     """Grants a step to every open stream each `pace` seconds, or by hand where pace is None."""
 
     def __init__(self, pace: float | None) -> None:
         self._pace = pace
-        self._turns: dict[Turn, None] = {}
+        self._turns: dict[PacedStream, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     @contextmanager
-    def open(self) -> Generator[Turn, None, None]:
+    def open(self) -> Generator[PacedStream, None, None]:
         if self._pace == 0:
-            yield Free()
+            yield UnpacedStream()
             return
-        turn = Turn()
+        turn = PacedStream()
         self._turns[turn] = None
         if self._pace and self._timer is None:
             loop = asyncio.get_running_loop()

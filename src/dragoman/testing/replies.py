@@ -86,7 +86,7 @@ OPENERS = re.compile(r"</?think(?:ing)?>|\[/?THINK\]")
 TAIL = 16384  # characters looked at, so that a long chat costs no more than a short one
 
 
-def last_message(prompt: str) -> str:
+def find_last_message(prompt: str) -> str:
     """The last turn of a rendered prompt that holds more than a role and an opened thought."""
     tail = prompt[-TAIL:]
     parts = TURN_MARK.split(tail)
@@ -98,7 +98,7 @@ def last_message(prompt: str) -> str:
     return ""
 
 
-class Casting:
+class ReplySelector:
     """Picks the reply for a prompt, and remembers how often each was played."""
 
     def __init__(self, script: Script) -> None:
@@ -107,7 +107,7 @@ class Casting:
 
     def pick(self, prompt: str) -> int | None:
         """The number of the first reply that fits and has a turn left."""
-        message = last_message(prompt)
+        message = find_last_message(prompt)
         for at, reply in enumerate(self.replies):
             spent = reply.turns is not None and self._played[at] >= reply.turns
             if not spent and reply.fits(message):
@@ -143,7 +143,7 @@ def _in_turn(reply: str | Reply, last: bool) -> Reply:
 WORD = re.compile(r" ?\w{1,8}| ?[^\w\s]{1,3}|\s+")
 
 
-def cut(text: str, chunks: By | int) -> list[str]:
+def cut_text(text: str, chunks: By | int) -> list[str]:
     """The text in pieces that join to it."""
     if isinstance(chunks, int):
         if chunks < 1:

@@ -29,10 +29,10 @@ from msgspec import Struct
 
 from dragoman.errors import BadRequest, ContextOverflow, EngineDown, EngineFailed, Unsupported
 from dragoman.testing.byte_tokenizer import ByteTokenizer
-from dragoman.testing.choice_script import Voice, cut_ids, logprob_of, vector
+from dragoman.testing.choice_script import ChoiceScript, cut_ids, make_logprob, make_vector
 from dragoman.testing.grammars import check_script
-from dragoman.testing.pacing import Beat, Turn
-from dragoman.testing.replies import Casting, Reply, Script, cut
+from dragoman.testing.pacing import PacedStream, StepClock
+from dragoman.testing.replies import Reply, ReplySelector, Script, cut_text
 from dragoman.types import Adapter, Capabilities, Job, Logprob, Sampling, Step
 
 log = logging.getLogger("dragoman.testing")
@@ -40,7 +40,7 @@ log = logging.getLogger("dragoman.testing")
 TEXT_SAMPLING = frozenset(Sampling.__struct_fields__) - {"stop_token_ids", "logit_bias"}
 
 
-class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScriptedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the engine can do and how fast it is."""
 
     pace: float | None = 0.0  # seconds between steps; 0 is at once, None is by hand
@@ -77,7 +77,7 @@ class ScriptedEngine:
     """Plays a script. `settings` are the fields of `Settings`."""
 
     def __init__(self, script: Script = "Hello.", **settings: Any) -> None:
-        self.settings = Settings(**settings)
+        self.settings = ScriptedSettings(**settings)
         self.capabilities = self.settings.capabilities()
         self.tokenizer = self.settings.tokenizer()
         self.jobs: deque[Job] = deque(maxlen=1000)
@@ -85,10 +85,10 @@ class ScriptedEngine:
         self.started = self.finished = self.closed_early = self.failed = 0
         self.steps = 0
         self.closed = False
-        self._casting = Casting(script)
+        self._casting = ReplySelector(script)
         self._ready: dict[int, list[list[Step]]] = {}
         self._cuts: dict[tuple[int, int], list[str] | list[list[int]]] = {}
-        self._beats: dict[float | None, Beat] = {}
+        self._beats: dict[float | None, StepClock] = {}
         self._watchers: list[tuple[Callable[[ScriptedEngine], bool], asyncio.Future[None]]] = []
 
     # the engine's contract
@@ -129,13 +129,13 @@ class ScriptedEngine:
     ) -> list[list[float]]:
         """Unit vectors that are hashes of the inputs."""
         salt = repr([(adapter.name, adapter.scale) for adapter in adapters])
-        return [vector(f"{salt}{given!r}", self.settings.embeddings) for given in inputs]
+        return [make_vector(f"{salt}{given!r}", self.settings.embeddings) for given in inputs]
 
     async def tokenize(self, text: str, special: bool = False) -> list[int]:
         if self.tokenizer is not None:
             known = self.tokenizer
-            return known.encode_marked(text) if special else known.encode_now(text)
-        return [zlib.crc32(word.encode()) % 50_000 for word in cut(text, "words")]
+            return known.encode_with_specials(text) if special else known.encode_now(text)
+        return [zlib.crc32(word.encode()) % 50_000 for word in cut_text(text, "words")]
 
     async def aclose(self) -> None:
         self.closed = True
@@ -144,7 +144,7 @@ class ScriptedEngine:
 
     def tick(self, times: int = 1) -> None:
         """Grant so many steps to every stream that moves by hand."""
-        beat = self._beats.setdefault(None, Beat(None))
+        beat = self._beats.setdefault(None, StepClock(None))
         for _ in range(times):
             beat.grant()
 
@@ -171,7 +171,7 @@ class ScriptedEngine:
             self._changed()
 
     @contextmanager
-    def _stage(self, job: Job, reply: Reply) -> Generator[Turn, None, None]:
+    def _stage(self, job: Job, reply: Reply) -> Generator[PacedStream, None, None]:
         """A job's place on the beat, noted from its start to whatever end it has."""
         self.jobs.append(job)
         self.started += 1
@@ -207,16 +207,16 @@ class ScriptedEngine:
             raise EngineFailed("This engine takes text, not token ids.")
         return self.tokenizer.decode(ids)
 
-    def _beat(self, reply: Reply) -> Beat:
+    def _beat(self, reply: Reply) -> StepClock:
         pace = self.settings.pace if reply.pace is None else reply.pace
-        return self._beats.setdefault(pace, Beat(pace))
+        return self._beats.setdefault(pace, StepClock(pace))
 
     def _prompt_tokens(self, job: Job) -> Sequence[int | str]:
         if isinstance(job.prompt, list):
             return job.prompt
         if self.tokenizer is None:
-            return cut(job.prompt, "words")
-        return self.tokenizer.encode_marked(job.prompt)
+            return cut_text(job.prompt, "words")
+        return self.tokenizer.encode_with_specials(job.prompt)
 
     def _pieces(self, at: int, variant: int) -> list[str] | list[list[int]]:
         """A reply's text as steps, cut once: strings, or runs of ids."""
@@ -227,7 +227,7 @@ class ScriptedEngine:
             if self.tokenizer is None:
                 if any(isinstance(piece, bytes) for piece in reply.pieces):
                     raise ValueError("pieces of bytes need an engine that speaks token ids")
-                self._cuts[key] = list(reply.pieces) or cut(text, reply.chunks)
+                self._cuts[key] = list(reply.pieces) or cut_text(text, reply.chunks)
             else:
                 self._cuts[key] = cut_ids(self.tokenizer, reply, text)
         return self._cuts[key]
@@ -273,7 +273,7 @@ class ScriptedEngine:
         for choice in range(job.n):
             variant = 0 if job.sampling.greedy else (job.sampling.seed or 0) + choice
             pieces = self._pieces(at, variant % len(reply.texts()))
-            voices.append(Voice(job, choice, pieces, limit, self.tokenizer).steps())
+            voices.append(ChoiceScript(job, choice, pieces, limit, self.tokenizer).steps())
         told = False
         while steps := [step for voice in voices if (step := next(voice, None)) is not None]:
             if not told:
@@ -287,7 +287,7 @@ class ScriptedEngine:
         marks: list[Logprob] = []
         if job.prompt_logprobs is not None:
             marks = [
-                logprob_of(token, position, job.prompt_logprobs)
+                make_logprob(token, position, job.prompt_logprobs)
                 for position, token in enumerate(prompt)
             ]
             marks[:1] = [msgspec.structs.replace(mark, logprob=None, top=()) for mark in marks[:1]]
@@ -328,7 +328,7 @@ def create(script: Any = "Hello.", **settings: Any) -> ScriptedEngine:
     `script` is a text, a list of texts or of `Reply` fields, or a mapping from part of a message
     to either; `settings` are the fields of `Settings`.
     """
-    checked = msgspec.structs.asdict(msgspec.convert(settings, Settings))
+    checked = msgspec.structs.asdict(msgspec.convert(settings, ScriptedSettings))
     if isinstance(script, Mapping):
         return ScriptedEngine(
             {when: _from_plain(reply) for when, reply in script.items()}, **checked

@@ -22,11 +22,11 @@ PROMPTS = (
 )
 
 
-class Skip(Exception):
+class CheckSkipped(Exception):
     """Raised by a check that does not apply."""
 
 
-class Subject:
+class EngineUnderTest:
     """The engine under test, and how to ask it."""
 
     def __init__(
@@ -89,19 +89,19 @@ class Subject:
             raise AssertionError(f"{failing} within {self.patience:g} s") from None
 
 
-def text_of(steps: Sequence[Step], choice: int = 0) -> tuple[str, list[int]]:
+def get_output(steps: Sequence[Step], choice: int = 0) -> tuple[str, list[int]]:
     mine = [step for step in steps if step.choice == choice]
     return "".join(step.text or "" for step in mine), [id_ for step in mine for id_ in step.ids]
 
 
-def tokens_of(steps: Sequence[Step], choice: int = 0) -> int:
+def count_tokens(steps: Sequence[Step], choice: int = 0) -> int:
     return sum(step.tokens for step in steps if step.choice == choice)
 
 
-def finish_of(steps: Sequence[Step], choice: int = 0) -> str | None:
+def get_finish(steps: Sequence[Step], choice: int = 0) -> str | None:
     said = [step.finish for step in steps if step.choice == choice and step.finish]
     return said[-1] if said else None
 
 
-def prompt_tokens_of(steps: Sequence[Step]) -> int | None:
+def get_prompt_tokens(steps: Sequence[Step]) -> int | None:
     return next((step.prompt_tokens for step in steps if step.prompt_tokens is not None), None)

@@ -11,21 +11,21 @@ from typing import Any
 
 from msgspec import Struct
 
-from dragoman.engines.llamacpp.params import Event
+from dragoman.engines.llamacpp.params import NativeEvent
 from dragoman.types import Job, Logprob, Step, StepFinish
 
 
-class Vocabulary(Struct, frozen=True):
+class GgufVocabulary(Struct, frozen=True):
     """What an engine must know of the model's tokens."""
 
     size: int
-    ends: frozenset[int]
+    eos_ids: frozenset[int]
     pieces: list[bytes] | None = None  # None: this kind of vocabulary cannot be rebuilt
-    plain: int = 0  # an ordinary token that is text by itself
-    controls: tuple[int, ...] = ()  # tokens that no grammar allows unless it names them
+    ordinary_id: int = 0  # an ordinary token that is text by itself
+    control_ids: tuple[int, ...] = ()  # tokens that no grammar allows unless it names them
 
 
-class Track:
+class ChoiceProgress:
     """A choice that grows."""
 
     def __init__(self, choice: int, budget: int, stops: frozenset[int]) -> None:
@@ -52,13 +52,13 @@ class Track:
         self.over, self.short, self.lost = False, False, 0
         self._asked, self._counted = asked, 0
 
-    def new(self, event: Event) -> int:
+    def new(self, event: NativeEvent) -> int:
         """How many tokens the event stands for."""
         fresh = event.tokens_predicted - self._counted
         self._counted = event.tokens_predicted
         return fresh
 
-    def end(self, event: Event) -> None:
+    def end(self, event: NativeEvent) -> None:
         """The request is over for this choice."""
         if not self.over:
             self.lost = self.new(event)
@@ -111,5 +111,5 @@ class Track:
         return Step(self.choice, text, ids, count, marks, self.finish, stop, prompt, cached)
 
 
-def stops_of(job: Job, vocabulary: Vocabulary) -> frozenset[int]:
-    return vocabulary.ends | frozenset(job.sampling.stop_token_ids or ())
+def get_stop_ids(job: Job, vocabulary: GgufVocabulary) -> frozenset[int]:
+    return vocabulary.eos_ids | frozenset(job.sampling.stop_token_ids or ())

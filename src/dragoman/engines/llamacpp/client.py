@@ -20,7 +20,7 @@ PIECE = 1 << 16
 BROKEN = "The engine failed while it worked on this request."
 
 
-class Reply:
+class ResponseParser:
     """Reads one response: status line, headers, and a body that is chunked or has a length."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Reply:
         return b"".join(parts)
 
 
-class Events:
+class EventSplitter:
     """Cuts a body of server-sent events into their data."""
 
     def __init__(self) -> None:
@@ -88,13 +88,13 @@ class Events:
         return [event[6:] for event in events if event.startswith(b"data: ")]
 
 
-class Stream:
+class EventStream:
     """A response that comes in events."""
 
-    def __init__(self, reader: asyncio.StreamReader, reply: Reply, first: bytes) -> None:
+    def __init__(self, reader: asyncio.StreamReader, reply: ResponseParser, first: bytes) -> None:
         self._reader = reader
         self._reply = reply
-        self._events = Events()
+        self._events = EventSplitter()
         self._ready = self._events.feed(first)
 
     async def next(self) -> list[bytes]:
@@ -108,7 +108,7 @@ class Stream:
         return ready
 
 
-class Client:
+class NativeClient:
     """Asks one server; `address` is the path of its socket."""
 
     def __init__(self, address: str, key: str) -> None:
@@ -121,18 +121,20 @@ class Client:
             return reply.status, await _rest(reader, reply, first)
 
     @asynccontextmanager
-    async def stream(self, path: str, body: dict[str, Any]) -> AsyncGenerator[Stream | bytes, None]:
+    async def stream(
+        self, path: str, body: dict[str, Any]
+    ) -> AsyncGenerator[EventStream | bytes, None]:
         """The response as events, or the body of one that was refused. Leaving cancels it."""
         async with self._connected(path, body) as (reader, reply, first):
             if reply.status == 200:
-                yield Stream(reader, reply, first)
+                yield EventStream(reader, reply, first)
             else:
                 yield await _rest(reader, reply, first)
 
     @asynccontextmanager
     async def _connected(
         self, path: str, body: dict[str, Any]
-    ) -> AsyncGenerator[tuple[asyncio.StreamReader, Reply, bytes], None]:
+    ) -> AsyncGenerator[tuple[asyncio.StreamReader, ResponseParser, bytes], None]:
         """Send a request; reader, parser and the first of the body once the status is there."""
         try:
             reader, writer = await asyncio.open_unix_connection(self._address)
@@ -141,7 +143,7 @@ class Client:
         try:
             writer.write(self._request(path, msgspec.json.encode(body)))
             await writer.drain()
-            reply, first = Reply(), b""
+            reply, first = ResponseParser(), b""
             while not reply.status:
                 data = await reader.read(PIECE)
                 if not data:
@@ -160,7 +162,7 @@ class Client:
         ) % (path.encode(), self._key, len(body), body)
 
 
-async def _rest(reader: asyncio.StreamReader, reply: Reply, first: bytes) -> bytes:
+async def _rest(reader: asyncio.StreamReader, reply: ResponseParser, first: bytes) -> bytes:
     parts = [first]
     while not reply.ended:
         data = await reader.read(PIECE)

@@ -26,56 +26,56 @@ import msgspec
 
 from dragoman.engines.limits import check_prompt_length, make_context_overflow
 from dragoman.engines.llamacpp import gguf
-from dragoman.engines.llamacpp.choice import Track, Vocabulary, stops_of
-from dragoman.engines.llamacpp.client import Client, Stream
-from dragoman.engines.llamacpp.grammar import endable, keep_to, readable
-from dragoman.engines.llamacpp.logprobs import Marks
+from dragoman.engines.llamacpp.choice import ChoiceProgress, GgufVocabulary, get_stop_ids
+from dragoman.engines.llamacpp.client import EventStream, NativeClient
+from dragoman.engines.llamacpp.grammar import allow_ends, check_grammar, check_tokens_allowed
+from dragoman.engines.llamacpp.logprobs import LogprobProber
 from dragoman.engines.llamacpp.params import (
     LEG,
-    Ask,
-    Event,
-    Fault,
-    event_of,
-    failure,
-    mark,
-    payload,
+    NativeError,
+    NativeEvent,
+    NativeRequest,
+    build_payload,
+    convert_error,
+    convert_logprob,
+    event_decoder,
 )
-from dragoman.engines.llamacpp.partial_characters import Pieces
+from dragoman.engines.llamacpp.partial_characters import PieceIndex
 from dragoman.engines.llamacpp.server import (
-    Native,
-    Settings,
-    context_of,
-    ends_of,
+    LlamaCppSettings,
+    NativeServer,
+    find_eos_ids,
+    get_context_size,
     launch,
 )
-from dragoman.engines.llamacpp.slots import Slots
-from dragoman.engines.llamacpp.validate import Grammars, check_job, check_tokens
+from dragoman.engines.llamacpp.slots import SlotPool
+from dragoman.engines.llamacpp.validate import GrammarVerifier, check_job, check_tokens
 from dragoman.engines.token_mask import TokenMasker
 from dragoman.errors import BadRequest, DragomanError, EngineFailed, ModelBroken, Unsupported
 from dragoman.types import Adapter, Capabilities, Job, Logprob, Sampling, Step
 
 log = logging.getLogger("dragoman.llamacpp")
 
-MOST_LOGPROBS = 20
+MAX_LOGPROBS = 20
 SPARE = 3  # tokens asked for beyond the limit under a grammar, to complete a character
 IDLE = 5.0  # seconds to wait for the server to come to rest before it is let go
 CONTROL = 3  # token type in a GGUF file
 
 
-def create(**settings: Any) -> LlamaCpp:
+def create(**settings: Any) -> LlamaCppEngine:
     """Load a model; `settings` are the fields of `Settings`."""
     try:
-        chosen = msgspec.convert(settings, Settings)
+        chosen = msgspec.convert(settings, LlamaCppSettings)
     except msgspec.ValidationError as error:
         raise ModelBroken(f"The engine's settings are wrong: {error}") from None
-    header = gguf.read(chosen.path)
+    header = gguf.read_header(chosen.path)
     vocabulary = _vocabulary(header)
     native = launch(chosen, header, special=vocabulary.pieces is not None)
-    known = msgspec.structs.replace(vocabulary, ends=ends_of(native))
-    return LlamaCpp(chosen, header, native, known)
+    known = msgspec.structs.replace(vocabulary, ends=find_eos_ids(native))
+    return LlamaCppEngine(chosen, header, native, known)
 
 
-def _vocabulary(header: gguf.Header) -> Vocabulary:
+def _vocabulary(header: gguf.GgufHeader) -> GgufVocabulary:
     """Bytes of the tokens, where they can be told, and a few tokens of use."""
     from dragoman.tokenizers.from_gguf import pieces_from_gguf
 
@@ -86,37 +86,43 @@ def _vocabulary(header: gguf.Header) -> Vocabulary:
         pieces = pieces_from_gguf(header.metadata)
     except Exception as error:
         log.warning("tokens of this model are told as text only: %r", error)
-        return Vocabulary(size, frozenset(), controls=controls)
+        return GgufVocabulary(size, frozenset(), control_ids=controls)
     plain = next((at for at, piece in enumerate(pieces) if piece.isalpha() and piece.isascii()), 0)
-    return Vocabulary(size, frozenset(), pieces, plain, controls)
+    return GgufVocabulary(size, frozenset(), pieces, plain, controls)
 
 
-class LlamaCpp:
+class LlamaCppEngine:
     """One model, ready to answer."""
 
     def __init__(
-        self, settings: Settings, header: gguf.Header, native: Native, vocabulary: Vocabulary
+        self,
+        settings: LlamaCppSettings,
+        header: gguf.GgufHeader,
+        native: NativeServer,
+        vocabulary: GgufVocabulary,
     ) -> None:
-        self.context = context_of(settings, header)
+        self.context = get_context_size(settings, header)
         self.vocabulary = vocabulary
         self.adapters = {name: number for number, name in enumerate(settings.lora)}
-        self.slots = Slots(settings.slots)
+        self.slots = SlotPool(settings.slots)
         self._settings = settings
         self._header = header
         self._native = native
-        self._embedder: Native | None = None
+        self._embedder: NativeServer | None = None
         self._closed = False
         self._starting = asyncio.Lock()
         self._embedding = asyncio.Lock()
-        self._pieces: Pieces | None = None
-        self._marks = Marks(self)
-        self._grammars = Grammars(self)
-        self._masker = TokenMasker(vocabulary.pieces or (), vocabulary.ends, vocabulary.controls)
+        self._pieces: PieceIndex | None = None
+        self._marks = LogprobProber(self)
+        self._grammars = GrammarVerifier(self)
+        self._masker = TokenMasker(
+            vocabulary.pieces or (), vocabulary.eos_ids, vocabulary.control_ids
+        )
         self.capabilities = Capabilities(
             context=self.context,
             slots=settings.slots,
             token_prompts=True,
-            logprobs=MOST_LOGPROBS if vocabulary.pieces is not None else -1,
+            logprobs=MAX_LOGPROBS if vocabulary.pieces is not None else -1,
             prompt_logprobs=vocabulary.pieces is not None,
             grammars=True,
             embeddings=(header.embedding_length or 0) if settings.embeddings else 0,
@@ -125,43 +131,45 @@ class LlamaCpp:
         )
 
     @property
-    def client(self) -> Client:
+    def client(self) -> NativeClient:
         return self._native.client
 
     async def admit(self, job: Job) -> None:
         ids = await self._ids(job)
         check_job(job, ids, self)
         if job.grammar is not None:
-            grammar = await readable(job.grammar)
+            grammar = await check_grammar(job.grammar)
             if self.slots.free:  # else it would wait for a slot here
                 await self._grammars.check(grammar)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         if job.grammar is not None:
-            job = msgspec.structs.replace(job, grammar=await readable(job.grammar))
+            job = msgspec.structs.replace(job, grammar=await check_grammar(job.grammar))
         ids = await self._ids(job)
         check_prompt_length(len(ids), self.context)
         told = False
         if job.prompt_logprobs is not None:
-            async with self.slots.take(1):
+            async with self.slots.acquire(1):
                 marks = await self._marks.of_prompt(job, ids)
             yield Step(prompt_tokens=len(ids), prompt_logprobs=marks)
             told = True
         room = self.context - len(ids)
         wanted = job.sampling.max_tokens
         budget = room if wanted is None else min(wanted, room)
-        stops = stops_of(job, self.vocabulary)
-        tracks = [Track(choice, budget, stops) for choice in range(job.n)]
+        stops = get_stop_ids(job, self.vocabulary)
+        tracks = [ChoiceProgress(choice, budget, stops) for choice in range(job.n)]
         if job.grammar is not None and self.vocabulary.pieces is not None:
             for track in tracks:
-                track.grammar = await asyncio.to_thread(self._masker.start_grammar, job.grammar, stops)
+                track.grammar = await asyncio.to_thread(
+                    self._masker.start_grammar, job.grammar, stops
+                )
         tracks[0].prompt = None if told else len(ids)
         seed = random.getrandbits(32) if job.sampling.seed is None else job.sampling.seed
         width = 1 if job.sampling.min_tokens else self._settings.slots
         for at in range(0, job.n, width):
             group = tracks[at : at + width]
             async with (
-                self.slots.take(len(group)),
+                self.slots.acquire(len(group)),
                 aclosing(self._group(job, ids, group, seed)) as steps,
             ):
                 if job.grammar is not None:
@@ -184,10 +192,10 @@ class LlamaCpp:
         async with self._embedding:  # one at a time, so that leaving stops what has not begun
             return [await self._vector(native, content) for content in contents]
 
-    async def _vector(self, native: Native, content: list[int]) -> list[float]:
+    async def _vector(self, native: NativeServer, content: list[int]) -> list[float]:
         status, body = await native.client.post("/v1/embeddings", {"input": [content]})
         if status != 200:
-            raise self.refused(body)
+            raise self.parse_error(body)
         vector: list[float] = msgspec.json.decode(body)["data"][0]["embedding"]
         return vector
 
@@ -213,10 +221,10 @@ class LlamaCpp:
     async def _rest(self) -> None:
         """Wait until every slot is free: a request for all of them only runs then."""
         job = Job(id="rest", prompt=[0], sampling=Sampling(temperature=0.0), cache_prompt=False)
-        ask = Ask(prompt=[0], tokens=1, seed=0, choices=self._settings.slots)
-        await self.client.post("/completion", self.body(job, ask) | {"stream": False})
+        ask = NativeRequest(prompt=[0], tokens=1, seed=0, choices=self._settings.slots)
+        await self.client.post("/completion", self.build_body(job, ask) | {"stream": False})
 
-    async def _start_embedder(self) -> Native:
+    async def _start_embedder(self) -> NativeServer:
         async with self._starting:
             if self._embedder is None:
                 started = asyncio.to_thread(launch, self._settings, self._header, embedding=True)
@@ -245,12 +253,12 @@ class LlamaCpp:
     async def _tokens(self, asked: dict[str, Any]) -> list[int]:
         status, body = await self.client.post("/tokenize", asked)
         if status != 200:
-            raise self.refused(body)
+            raise self.parse_error(body)
         ids: list[int] = msgspec.json.decode(body)["tokens"]
         return ids
 
     async def _group(
-        self, job: Job, ids: list[int], tracks: list[Track], seed: int
+        self, job: Job, ids: list[int], tracks: list[ChoiceProgress], seed: int
     ) -> AsyncGenerator[Step, None]:
         """Choices that begin together; those that one request does not finish go on alone."""
         if tracks[0].left <= 0:
@@ -271,17 +279,19 @@ class LlamaCpp:
                     async for step in steps:
                         yield step
 
-    def _ask(self, job: Job, ids: list[int], track: Track, seed: int) -> Ask:
+    def _ask(self, job: Job, ids: list[int], track: ChoiceProgress, seed: int) -> NativeRequest:
         """The next request for a choice, which has come so far."""
         owed = min((job.sampling.min_tokens or 0) - len(track.ids), track.left)
-        return Ask(
+        return NativeRequest(
             prompt=ids + track.ids,
             tokens=owed if owed > 0 else track.left + (0 if job.grammar is None else SPARE),
             seed=seed + track.choice,
             unending=owed > 0,
         )
 
-    async def _go_on(self, job: Job, ask: Ask, track: Track) -> AsyncGenerator[Step, None]:
+    async def _go_on(
+        self, job: Job, ask: NativeRequest, track: ChoiceProgress
+    ) -> AsyncGenerator[Step, None]:
         """What follows a request that ended before its choice did."""
         if track.lost and job.grammar is None and self.vocabulary.pieces is not None:
             found = await self._again(job, ask, min(track.lost, track.left))
@@ -296,30 +306,36 @@ class LlamaCpp:
                 async for step in steps:
                     yield step
 
-    async def _again(self, job: Job, ask: Ask, count: int) -> list[int]:
+    async def _again(self, job: Job, ask: NativeRequest, count: int) -> list[int]:
         """So many tokens from here on, all of them named."""
         few = msgspec.structs.replace(ask, tokens=count)
-        asked = self.body(msgspec.structs.replace(job, logprobs=None), few) | {"stream": False}
-        return (await self.whole(asked)).tokens
+        asked = self.build_body(msgspec.structs.replace(job, logprobs=None), few) | {
+            "stream": False
+        }
+        return (await self.complete(asked)).tokens
 
-    async def _leg(self, job: Job, ask: Ask, tracks: Sequence[Track]) -> AsyncGenerator[Step, None]:
+    async def _leg(
+        self, job: Job, ask: NativeRequest, tracks: Sequence[ChoiceProgress]
+    ) -> AsyncGenerator[Step, None]:
         """One request, read until it has no more for anybody."""
         for track in tracks:
             track.begin(ask.tokens)
-        async with self.client.stream("/completion", self.body(job, ask)) as stream:
-            if not isinstance(stream, Stream):
-                raise self.refused(stream)
+        async with self.client.stream("/completion", self.build_body(job, ask)) as stream:
+            if not isinstance(stream, EventStream):
+                raise self.parse_error(stream)
             while events := await stream.next():
-                for event in map(event_of.decode, events):
+                for event in map(event_decoder.decode, events):
                     for step in await self._read(job, ask, tracks, event):
                         yield step
                 if all(track.over for track in tracks):
                     return
         raise EngineFailed("The engine stopped before the answer was finished.")
 
-    async def _read(self, job: Job, ask: Ask, tracks: Sequence[Track], event: Event) -> list[Step]:
+    async def _read(
+        self, job: Job, ask: NativeRequest, tracks: Sequence[ChoiceProgress], event: NativeEvent
+    ) -> list[Step]:
         if event.error is not None:
-            raise self.failed(event.error)
+            raise self.convert_error(event.error)
         track = tracks[event.index]
         if event.prompt_progress is not None:
             if track.prompt is not None and track.cached is None:
@@ -335,14 +351,16 @@ class LlamaCpp:
         if ids is None:
             return track.read(event.content, fresh, event.tokens[-1])
         if track.grammar is not None:
-            keep_to(track.grammar, ids, track.stops)
+            check_tokens_allowed(track.grammar, ids, track.stops)
         marks: list[Logprob] = []
         if job.logprobs is not None:
-            known = [mark(prob, job.logprobs) for prob in event.completion_probabilities[-1:]]
+            known = [
+                convert_logprob(prob, job.logprobs) for prob in event.completion_probabilities[-1:]
+            ]
             marks = await self._marks.fill(job, ask.prompt + track.ids, ids, known)
         return track.add(ids, marks)
 
-    def _named(self, event: Event, count: int) -> list[int] | None:
+    def _named(self, event: NativeEvent, count: int) -> list[int] | None:
         """The ids of all tokens that the event stands for; None if they cannot be told."""
         if self.vocabulary.pieces is None:
             return None
@@ -350,30 +368,30 @@ class LlamaCpp:
         if count == 1:
             return [last]
         if self._pieces is None:
-            self._pieces = Pieces(self.vocabulary.pieces)
-        missing = self._pieces.missing(event.content, last, count - 1)
+            self._pieces = PieceIndex(self.vocabulary.pieces)
+        missing = self._pieces.find_missing(event.content, last, count - 1)
         return None if missing is None else [*missing, last]
 
-    def body(self, job: Job, ask: Ask) -> dict[str, Any]:
-        body = payload(job, ask, self.context, self.adapters)
+    def build_body(self, job: Job, ask: NativeRequest) -> dict[str, Any]:
+        body = build_payload(job, ask, self.context, self.adapters)
         if job.grammar is not None:
-            body["grammar"] = endable(job.grammar, self.vocabulary.ends)
+            body["grammar"] = allow_ends(job.grammar, self.vocabulary.eos_ids)
         return body
 
-    async def whole(self, body: dict[str, Any]) -> Event:
+    async def complete(self, body: dict[str, Any]) -> NativeEvent:
         """A request that is answered in one piece."""
         status, answer = await self.client.post("/completion", body)
         if status != 200:
-            raise self.refused(answer)
-        return event_of.decode(answer)
+            raise self.parse_error(answer)
+        return event_decoder.decode(answer)
 
-    def refused(self, body: bytes) -> DragomanError:
+    def parse_error(self, body: bytes) -> DragomanError:
         with contextlib.suppress(msgspec.MsgspecError):
-            event = event_of.decode(body)
+            event = event_decoder.decode(body)
             if event.error is not None:
-                return self.failed(event.error)
-        return self.failed(Fault())
+                return self.convert_error(event.error)
+        return self.convert_error(NativeError())
 
-    def failed(self, fault: Fault) -> DragomanError:
+    def convert_error(self, fault: NativeError) -> DragomanError:
         log.warning("the server refused a request: %d %s", fault.code, fault.message)
-        return failure(fault, self.context)
+        return convert_error(fault, self.context)

@@ -100,7 +100,7 @@ FILE_TYPES = dict(enumerate(_FILE_TYPES.split()))
 SPLIT = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})$")
 
 
-class Tensors(Struct, frozen=True):
+class TensorSummary(Struct, frozen=True):
     """What the tensors of a file add up to."""
 
     count: int = 0
@@ -109,12 +109,12 @@ class Tensors(Struct, frozen=True):
     types: dict[str, int] = {}  # name of the type -> parameters stored in it
 
 
-class Header(Struct, frozen=True):
+class GgufHeader(Struct, frozen=True):
     """What a GGUF file says of itself. Metadata values of a wrong type count as not said."""
 
     version: int
     metadata: dict[str, Any]
-    tensors: Tensors
+    tensors: TensorSummary
     size: int  # bytes of the file
 
     def text(self, key: str) -> str | None:
@@ -153,7 +153,7 @@ class Header(Struct, frozen=True):
     @property
     def parameters(self) -> str:
         """A label like `135M`: the file's own, or the count of what is stored."""
-        return self.text("general.size_label") or size_label(self.tensors.parameters)
+        return self.text("general.size_label") or format_parameter_count(self.tensors.parameters)
 
     @property
     def chat_templates(self) -> dict[str, str]:
@@ -170,7 +170,7 @@ class Header(Struct, frozen=True):
         return self.chat_templates.get("default")
 
 
-def size_label(parameters: int) -> str:
+def format_parameter_count(parameters: int) -> str:
     """How people write a number of parameters: 135M, 1.7B, 70B."""
     for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
         if parameters >= unit:
@@ -179,7 +179,7 @@ def size_label(parameters: int) -> str:
     return str(parameters)
 
 
-def split_of(stem: str) -> tuple[str, int, int] | None:
+def parse_split_name(stem: str) -> tuple[str, int, int] | None:
     """For `name-00002-of-00003`: its name, part and number of parts."""
     found = SPLIT.match(stem)
     if found is None:
@@ -188,9 +188,9 @@ def split_of(stem: str) -> tuple[str, int, int] | None:
     return (found["stem"], part, parts) if 1 <= part <= parts else None
 
 
-def split_files(path: Path) -> list[Path]:
+def list_split_files(path: Path) -> list[Path]:
     """All files of a model that is cut into several, or the one file that it is."""
-    split = split_of(path.stem)
+    split = parse_split_name(path.stem)
     if split is None:
         return [path]
     stem, _, parts = split
@@ -203,7 +203,7 @@ def split_files(path: Path) -> list[Path]:
     return files
 
 
-def read(path: Path | str, *, arrays: bool = True) -> Header:
+def read_header(path: Path | str, *, arrays: bool = True) -> GgufHeader:
     """Check and read a header. Without `arrays`, lists of text are checked but not kept."""
     try:
         # Non-blocking, so that a named pipe cannot hold us here
@@ -215,7 +215,7 @@ def read(path: Path | str, *, arrays: bool = True) -> Header:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise ModelBroken("This is not a file.")
-        return _Reader(handle, status.st_size, arrays).header()
+        return _HeaderReader(handle, status.st_size, arrays).header()
     except OSError as error:
         log.warning("model file cannot be read: %r", error)
         raise ModelBroken("The file cannot be read.") from None
@@ -223,11 +223,11 @@ def read(path: Path | str, *, arrays: bool = True) -> Header:
         os.close(handle)
 
 
-def _broken(cause: str) -> NoReturn:
+def _raise_damaged(cause: str) -> NoReturn:
     raise ModelBroken(f"The file is damaged: {cause}.")
 
 
-class _Reader:
+class _HeaderReader:
     """Walks the header once, front to back, over a window that grows as it is needed."""
 
     def __init__(self, handle: int, size: int, arrays: bool) -> None:
@@ -238,7 +238,7 @@ class _Reader:
         self.position = 0
         self.strings_left = MAX_STRINGS
 
-    def header(self) -> Header:
+    def header(self) -> GgufHeader:
         if self.size < 4 or self.take(4) != b"GGUF":
             raise ModelBroken("The file is not a GGUF file.")
         version = self.unsigned()
@@ -250,7 +250,7 @@ class _Reader:
         key_count = self.count(MAX_KEYS, 13, "metadata keys")
         metadata = self.metadata(key_count)
         tensors = self.tensors(tensor_count, self.alignment(metadata))
-        return Header(version, metadata, tensors, self.size)
+        return GgufHeader(version, metadata, tensors, self.size)
 
     def metadata(self, count: int) -> dict[str, Any]:
         metadata: dict[str, Any] = {}
@@ -258,7 +258,7 @@ class _Reader:
         for _ in range(count):
             key = self.string("a metadata key")
             if not key or key in seen:
-                _broken("a metadata key is empty or there twice")
+                _raise_damaged("a metadata key is empty or there twice")
             seen.add(key)
             kind = self.unsigned()
             value = self.array() if kind == ARRAY else self.value(kind)
@@ -275,7 +275,7 @@ class _Reader:
 
     def scalar(self, kind: int) -> tuple[Layout, str]:
         known = SCALARS.get(kind)
-        return known if known is not None else _broken(f"there is no value type {kind}")
+        return known if known is not None else _raise_damaged(f"there is no value type {kind}")
 
     def array(self) -> array[Any] | list[str] | None:
         kind = self.unsigned()
@@ -311,33 +311,33 @@ class _Reader:
     def alignment(self, metadata: dict[str, Any]) -> int:
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
-            _broken("its alignment is not a power of two")
+            _raise_damaged("its alignment is not a power of two")
         return alignment
 
-    def tensors(self, count: int, alignment: int) -> Tensors:
+    def tensors(self, count: int, alignment: int) -> TensorSummary:
         names = set()
         types: dict[str, int] = {}
         expected = end = 0
         for _ in range(count):
             name = self.string("a tensor's name")
             if len(name.encode()) > MAX_NAME or name in names:
-                _broken("a tensor's name is too long or there twice")
+                _raise_damaged("a tensor's name is too long or there twice")
             names.add(name)
             kind, parameters, size, offset = self.tensor()
             if offset != expected:
-                _broken("a tensor is not where the one before it ends")
+                _raise_damaged("a tensor is not where the one before it ends")
             types[kind] = types.get(kind, 0) + parameters
             end = offset + size
             expected = end + -end % alignment
         start = self.position + -self.position % alignment
         if count and start + end > self.size:
             raise ModelBroken("Tensor data ends beyond the end of the file: it is cut short.")
-        return Tensors(count, sum(types.values()), end, types)
+        return TensorSummary(count, sum(types.values()), end, types)
 
     def tensor(self) -> tuple[str, int, int, int]:
         dims = self.unsigned()
         if dims > MAX_DIMS:
-            _broken("a tensor has too many dimensions")
+            _raise_damaged("a tensor has too many dimensions")
         shape = [self.long() for _ in range(dims)]
         kind, offset = self.unsigned(), self.long()
         if kind not in TENSOR_TYPES:
@@ -345,16 +345,16 @@ class _Reader:
         name, block, size = TENSOR_TYPES[kind]
         parameters = prod(shape)
         if parameters >= 1 << 63 or (shape and shape[0] % block):
-            _broken("the shape of a tensor is not possible")
+            _raise_damaged("the shape of a tensor is not possible")
         if not shape and block != 1:
-            _broken("the shape of a tensor is not possible")
+            _raise_damaged("the shape of a tensor is not possible")
         return name, parameters, parameters // block * size, offset
 
     def count(self, most: int, least_bytes: int, what: str) -> int:
         """How many come; each takes at least so many bytes of what is left of the file."""
         count = self.long()
         if count * least_bytes > self.size - self.position:
-            _broken(f"it claims more {what} than it has room for")
+            _raise_damaged(f"it claims more {what} than it has room for")
         if count > most:
             raise ModelBroken(f"The file has too many {what}.")
         return count
@@ -362,7 +362,7 @@ class _Reader:
     def string(self, what: str) -> str:
         length = self.long()
         if length > self.size - self.position:
-            _broken(f"{what} is longer than the file")
+            _raise_damaged(f"{what} is longer than the file")
         return self.take(length).decode("utf-8", "replace")
 
     def unsigned(self) -> int:

@@ -13,7 +13,13 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from dragoman.engines.token_mask import GrammarState, dead_end_error, invalid_grammar_error, find_size_error, format_parse_error
+from dragoman.engines.token_mask import (
+    GrammarState,
+    dead_end_error,
+    find_size_error,
+    format_parse_error,
+    invalid_grammar_error,
+)
 
 HEADER = "%llguidance"
 WHOLE = "whole_answer"  # what `start` is called where ends may follow it
@@ -27,16 +33,16 @@ _WORD = re.compile(
 )
 
 
-async def readable(grammar: str) -> str:
+async def check_grammar(grammar: str) -> str:
     """The grammar as the engine is to be given it, or `BadRequest`."""
-    wrong = await asyncio.to_thread(_wrong, grammar)
+    wrong = await asyncio.to_thread(_find_error, grammar)
     if wrong is not None:
         raise invalid_grammar_error(wrong)
     return grammar
 
 
 @lru_cache(maxsize=32)
-def _wrong(grammar: str) -> str | None:
+def _find_error(grammar: str) -> str | None:
     """What is wrong with a grammar, if anything is."""
     from llguidance import LLMatcher
 
@@ -53,7 +59,7 @@ def _wrong(grammar: str) -> str | None:
 
 
 @lru_cache(maxsize=32)
-def endable(grammar: str, ends: frozenset[int]) -> str:
+def allow_ends(grammar: str, ends: frozenset[int]) -> str:
     """The same grammar, after which each of these tokens may come.
 
     The native server lets a grammar end with one token only, which it picks by its looks, and it
@@ -66,7 +72,9 @@ def endable(grammar: str, ends: frozenset[int]) -> str:
     return f"{renamed.rstrip()}\nstart: {WHOLE} ({tokens})?\n"
 
 
-def keep_to(following: GrammarState, ids: Sequence[int], stops: frozenset[int]) -> None:
+def check_tokens_allowed(
+    following: GrammarState, ids: Sequence[int], stops: frozenset[int]
+) -> None:
     """Take the tokens up to a stop, or say that the answer has left its grammar.
 
     The native server drops a grammar in the middle of an answer when it leads nowhere or grows too

@@ -13,22 +13,29 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dragoman.engines.llamacpp.client import Stream
-from dragoman.engines.llamacpp.params import LEAST_LOGPROB, Ask, Event, event_of, forced, mark
+from dragoman.engines.llamacpp.client import EventStream
+from dragoman.engines.llamacpp.params import (
+    LEAST_LOGPROB,
+    NativeEvent,
+    NativeRequest,
+    build_forcing_grammar,
+    convert_logprob,
+    event_decoder,
+)
 from dragoman.types import Job, Logprob, Sampling
 
 if TYPE_CHECKING:
-    from dragoman.engines.llamacpp.engine import LlamaCpp
+    from dragoman.engines.llamacpp.engine import LlamaCppEngine
 
 PART = 256  # prompt tokens that are gone through in one request
 WIDER = (64, 2048)  # how many of the likeliest tokens to ask for, before all of them
 SURELY = 1e6  # a bias that no other token can beat
 
 
-class Marks:
+class LogprobProber:
     """Finds logprobs by asking the server again."""
 
-    def __init__(self, engine: LlamaCpp) -> None:
+    def __init__(self, engine: LlamaCppEngine) -> None:
         self._engine = engine
 
     async def fill(
@@ -48,16 +55,16 @@ class Marks:
         """How likely the token was after these."""
         probe = self._plain(job)
         vocabulary = self._engine.vocabulary
-        body = self._engine.body(probe, Ask(prompt=before, tokens=1, seed=0))
-        body |= {"stream": False, "logit_bias": [[vocabulary.plain, SURELY]]}
+        body = self._engine.build_body(probe, NativeRequest(prompt=before, tokens=1, seed=0))
+        body |= {"stream": False, "logit_bias": [[vocabulary.ordinary_id, SURELY]]}
         body["response_fields"] = ["completion_probabilities"]
         for wide in (*WIDER, vocabulary.size):
-            answer = await self._engine.whole(body | {"n_probs": max(wide, top)})
+            answer = await self._engine.complete(body | {"n_probs": max(wide, top)})
             (prob,) = answer.completion_probabilities
             for other in prob.top_logprobs:
                 if other.id == token:
                     prob.id, prob.logprob = token, other.logprob
-                    return mark(prob, top)
+                    return convert_logprob(prob, top)
         return Logprob(token, LEAST_LOGPROB)
 
     async def of_prompt(self, job: Job, ids: list[int]) -> list[Logprob]:
@@ -71,7 +78,7 @@ class Marks:
             for event in await self._force(probe, ids[:at], part, max(1, top)):
                 place = at + event.tokens_predicted - 1
                 if event.completion_probabilities and event.tokens[-1] == ids[place]:
-                    found[place] = mark(event.completion_probabilities[-1], top)
+                    found[place] = convert_logprob(event.completion_probabilities[-1], top)
             at += len(part)
         for place in reversed(range(1, len(ids))):  # backwards: what is before is in memory
             if place not in found:
@@ -82,22 +89,24 @@ class Marks:
         """What can be gone through at once: up to a token that ends an answer."""
         part = ids[at : at + PART]
         for count, token in enumerate(part, 1):
-            if token in self._engine.vocabulary.ends:
+            if token in self._engine.vocabulary.eos_ids:
                 return part[:count]
         return part
 
-    async def _force(self, job: Job, before: list[int], ids: list[int], top: int) -> list[Event]:
+    async def _force(
+        self, job: Job, before: list[int], ids: list[int], top: int
+    ) -> list[NativeEvent]:
         """The events of generating just these ids."""
-        body = self._engine.body(job, Ask(prompt=before, tokens=len(ids), seed=0))
-        body |= {"grammar": forced(ids), "n_probs": top}
-        found: list[Event] = []
+        body = self._engine.build_body(job, NativeRequest(prompt=before, tokens=len(ids), seed=0))
+        body |= {"grammar": build_forcing_grammar(ids), "n_probs": top}
+        found: list[NativeEvent] = []
         async with self._engine.client.stream("/completion", body) as stream:
-            if not isinstance(stream, Stream):
-                raise self._engine.refused(stream)
+            if not isinstance(stream, EventStream):
+                raise self._engine.parse_error(stream)
             while events := await stream.next():
-                for event in map(event_of.decode, events):
+                for event in map(event_decoder.decode, events):
                     if event.error is not None:
-                        raise self._engine.failed(event.error)
+                        raise self._engine.convert_error(event.error)
                     if event.tokens_predicted and not event.stop:
                         found.append(event)
         return found

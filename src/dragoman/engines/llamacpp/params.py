@@ -49,7 +49,7 @@ FIXED: dict[str, Any] = {
 }
 
 
-class Ask(Struct, frozen=True, kw_only=True):
+class NativeRequest(Struct, frozen=True, kw_only=True):
     """One request of a job: a job may take several."""
 
     prompt: list[int]
@@ -59,24 +59,24 @@ class Ask(Struct, frozen=True, kw_only=True):
     unending: bool = False  # nothing that ends an answer may come
 
 
-class Prob(Struct, gc=False):
+class NativeLogprob(Struct, gc=False):
     id: int
     logprob: float | None
-    top_logprobs: list[Prob] = []
+    top_logprobs: list[NativeLogprob] = []
 
 
-class Progress(Struct, gc=False):
+class PromptProgress(Struct, gc=False):
     cache: int = 0
 
 
-class Fault(Struct):
+class NativeError(Struct):
     code: int = 500
     message: str = ""
     type: str = ""
     n_prompt_tokens: int = 0
 
 
-class Event(Struct):
+class NativeEvent(Struct):
     """What one choice gained, or how the prompt gets on, or the end of a choice."""
 
     index: int = 0
@@ -85,15 +85,17 @@ class Event(Struct):
     stop: bool = False
     stop_type: str = ""
     tokens_predicted: int = 0
-    prompt_progress: Progress | None = None
-    completion_probabilities: list[Prob] = []
-    error: Fault | None = None
+    prompt_progress: PromptProgress | None = None
+    completion_probabilities: list[NativeLogprob] = []
+    error: NativeError | None = None
 
 
-event_of: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+event_decoder: msgspec.json.Decoder[NativeEvent] = msgspec.json.Decoder(NativeEvent)
 
 
-def payload(job: Job, ask: Ask, context: int, adapters: Mapping[str, int]) -> dict[str, Any]:
+def build_payload(
+    job: Job, ask: NativeRequest, context: int, adapters: Mapping[str, int]
+) -> dict[str, Any]:
     """Everything that bears on the answer, said explicitly."""
     sampling = job.sampling.with_defaults(DEFAULT_SAMPLING)
     body = FIXED | {
@@ -111,23 +113,23 @@ def payload(job: Job, ask: Ask, context: int, adapters: Mapping[str, int]) -> di
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "repeat_penalty": sampling.repetition_penalty,
-        "repeat_last_n": window(sampling, context),
+        "repeat_last_n": get_penalty_window(sampling, context),
         "ignore_eos": bool(sampling.ignore_eos) or ask.unending,
-        "logit_bias": biases(sampling, ask.unending, firm=job.grammar is None),
-        "lora": lora(job, adapters),
+        "logit_bias": build_logit_bias(sampling, ask.unending, firm=job.grammar is None),
+        "lora": build_lora(job, adapters),
     }
     if job.grammar is not None:
         body["grammar"] = job.grammar
     return body
 
 
-def window(sampling: Sampling, context: int) -> int:
+def get_penalty_window(sampling: Sampling, context: int) -> int:
     """How many of the last tokens the penalties look at; -1 is all of them."""
     said = sampling.repeat_last_n
     return context if said is None or said < 0 else min(said, context)
 
 
-def biases(sampling: Sampling, unending: bool, *, firm: bool) -> list[list[float | bool]]:
+def build_logit_bias(sampling: Sampling, unending: bool, *, firm: bool) -> list[list[float | bool]]:
     """What to add to which token's score.
 
     Under a grammar nothing is forbidden for good: were the only token that the grammar allows
@@ -142,27 +144,29 @@ def biases(sampling: Sampling, unending: bool, *, firm: bool) -> list[list[float
     ]
 
 
-def lora(job: Job, adapters: Mapping[str, int]) -> list[dict[str, float]]:
+def build_lora(job: Job, adapters: Mapping[str, int]) -> list[dict[str, float]]:
     """Every adapter there is, with 0 for those that were not asked for."""
     scales = {adapter.name: adapter.scale for adapter in job.lora}
     return [{"id": number, "scale": scales.get(name, 0.0)} for name, number in adapters.items()]
 
 
-def forced(ids: Sequence[int]) -> str:
+def build_forcing_grammar(ids: Sequence[int]) -> str:
     """A grammar that allows these tokens, in this order, and nothing else."""
     return "%llguidance {}\nstart: " + " ".join(f"<[{token}]>" for token in ids)
 
 
-def mark(prob: Prob, top: int) -> Logprob:
-    others = tuple(Logprob(each.id, _sound(each.logprob)) for each in prob.top_logprobs[:top])
-    return Logprob(prob.id, _sound(prob.logprob), others)
+def convert_logprob(prob: NativeLogprob, top: int) -> Logprob:
+    others = tuple(
+        Logprob(each.id, _clamp_logprob(each.logprob)) for each in prob.top_logprobs[:top]
+    )
+    return Logprob(prob.id, _clamp_logprob(prob.logprob), others)
 
 
-def _sound(logprob: float | None) -> float:
+def _clamp_logprob(logprob: float | None) -> float:
     return LEAST_LOGPROB if logprob is None else max(logprob, LEAST_LOGPROB)
 
 
-def failure(fault: Fault, context: int) -> DragomanError:
+def convert_error(fault: NativeError, context: int) -> DragomanError:
     """What the server complains about, in our words."""
     if fault.type == "exceed_context_size_error":
         return make_context_overflow(fault.n_prompt_tokens, context)

@@ -16,7 +16,7 @@ _REPLACED = re.compile("\ufffd+")
 _TRIES = 200_000  # of splits that are looked at before giving up
 
 
-class Pieces:
+class PieceIndex:
     """The vocabulary by its bytes."""
 
     def __init__(self, pieces: Sequence[bytes]) -> None:
@@ -30,7 +30,7 @@ class Pieces:
                     self._open.append(token)
         self._longest = max(map(len, pieces), default=0)
 
-    def missing(self, text: str, last: int, count: int) -> list[int] | None:
+    def find_missing(self, text: str, last: int, count: int) -> list[int] | None:
         """The `count` tokens that came before `last` in this text; None if none would fit."""
         data, tail = text.encode(), self._pieces[last]
         if data.endswith(tail):

@@ -23,8 +23,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from dragoman.engines.llamacpp.client import Client
-from dragoman.engines.llamacpp.gguf import Header
+from dragoman.engines.llamacpp.client import NativeClient
+from dragoman.engines.llamacpp.gguf import GgufHeader
 from dragoman.errors import ModelBroken
 
 log = logging.getLogger("dragoman.llamacpp")
@@ -35,7 +35,7 @@ EMBED_CONTEXT = 2048
 CPU_BATCH, GPU_BATCH, MICRO_BATCH = 128, 2048, 512
 
 
-class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LlamaCppSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a model is run. What is None is found out."""
 
     path: str
@@ -51,10 +51,10 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     exact: bool = False  # same seed, same tokens, whatever else runs: see `_memory`
 
 
-class Native:
+class NativeServer:
     """A running server, its socket's directory and a client for it."""
 
-    def __init__(self, server: Any, folder: str, client: Client) -> None:
+    def __init__(self, server: Any, folder: str, client: NativeClient) -> None:
         self.server = server
         self.client = client
         self._folder = folder
@@ -73,26 +73,26 @@ class Native:
 _kept: list[Any] = []
 
 
-def context_of(settings: Settings, header: Header) -> int:
+def get_context_size(settings: LlamaCppSettings, header: GgufHeader) -> int:
     trained = header.context_length or CONTEXT
     return min(settings.context or min(trained, CONTEXT), trained)
 
 
 def launch(
-    settings: Settings, header: Header, *, special: bool = True, embedding: bool = False
-) -> Native:
+    settings: LlamaCppSettings, header: GgufHeader, *, special: bool = True, embedding: bool = False
+) -> NativeServer:
     """Start a server; `ModelBroken` tells why it could not be."""
     _tune()
     import xllamacpp
 
-    sweep()
+    remove_stale_folders()
     folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
     address, key = str(Path(folder) / "engine.sock"), secrets.token_hex(32)
     params = _params(xllamacpp, settings, header, embedding)
     params.special = special  # control tokens are text too: no token is without bytes
     params.hostnames, params.port, params.api_keys = [address], 0, [key]
     try:
-        return Native(xllamacpp.Server(params), folder, Client(address, key))
+        return NativeServer(xllamacpp.Server(params), folder, NativeClient(address, key))
     except RuntimeError:
         cause = _cause(xllamacpp, params)
         shutil.rmtree(folder, ignore_errors=True)
@@ -110,11 +110,11 @@ def _tune() -> None:
         setenv(b"GOMP_SPINCOUNT", b"1000", 0)  # on a busy machine, threads that spin starve
 
 
-def _params(lib: Any, settings: Settings, header: Header, embedding: bool) -> Any:
+def _params(lib: Any, settings: LlamaCppSettings, header: GgufHeader, embedding: bool) -> Any:
     params = lib.CommonParams()
     params.model.path = settings.path
     on_gpu = _layers(lib, settings, params)
-    threads = settings.threads or cores()
+    threads = settings.threads or count_cores()
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.ui = params.endpoint_slots = params.endpoint_props = params.endpoint_metrics = False
     params.cors_origins = ""
@@ -124,7 +124,7 @@ def _params(lib: Any, settings: Settings, header: Header, embedding: bool) -> An
     params.ctx_shift = False
     params.cache_idle_slots = False
     params.fit_params = on_gpu
-    context = context_of(settings, header)
+    context = get_context_size(settings, header)
     if embedding:
         _for_embeddings(lib, params, header, min(context, settings.embed_context))
         return params
@@ -137,7 +137,7 @@ def _params(lib: Any, settings: Settings, header: Header, embedding: bool) -> An
     return params
 
 
-def _layers(lib: Any, settings: Settings, params: Any) -> bool:
+def _layers(lib: Any, settings: LlamaCppSettings, params: Any) -> bool:
     """Say how much goes to a GPU; is there one in use?"""
     cpu = lib.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
     present = any(device["type"] != cpu for device in lib.get_device_info())
@@ -146,7 +146,7 @@ def _layers(lib: Any, settings: Settings, params: Any) -> bool:
     return present and wanted != 0
 
 
-def _memory(lib: Any, params: Any, settings: Settings) -> None:
+def _memory(lib: Any, params: Any, settings: LlamaCppSettings) -> None:
     """What is remembered of prompts, and in which numbers.
 
     Attention over 16-bit numbers is done in one of three ways, depending on how many tokens share
@@ -161,7 +161,7 @@ def _memory(lib: Any, params: Any, settings: Settings) -> None:
     params.cache_ram_mib = 0 if settings.lora else settings.cache
 
 
-def _adapters(lib: Any, params: Any, settings: Settings) -> None:
+def _adapters(lib: Any, params: Any, settings: LlamaCppSettings) -> None:
     adapters = []
     for path in settings.lora.values():
         adapter = lib.CommonAdapterLoraInfo()
@@ -171,7 +171,7 @@ def _adapters(lib: Any, params: Any, settings: Settings) -> None:
     params.lora_init_without_apply = True
 
 
-def _for_embeddings(lib: Any, params: Any, header: Header, context: int) -> None:
+def _for_embeddings(lib: Any, params: Any, header: GgufHeader, context: int) -> None:
     params.embedding = True
     params.n_parallel = 1  # texts that share a batch would be cut, and averaged over a part
     params.n_ctx = context
@@ -182,7 +182,7 @@ def _for_embeddings(lib: Any, params: Any, header: Header, context: int) -> None
         params.pooling_type = lib.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
 
 
-def ends_of(native: Native) -> frozenset[int]:
+def find_eos_ids(native: NativeServer) -> frozenset[int]:
     """The tokens that end an answer, as the server itself sees it."""
     answers: list[Any] = []
     asked = {"prompt": [0], "n_predict": 1, "ignore_eos": True, "verbose": True, "stream": False}
@@ -191,7 +191,7 @@ def ends_of(native: Native) -> frozenset[int]:
     return frozenset(int(bias["token"]) for bias in settings.get("logit_bias", ()))
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Physical cores that this process may use."""
     try:
         usable = os.sched_getaffinity(0)
@@ -207,7 +207,7 @@ def cores() -> int:
     return max(1, len(found))
 
 
-def sweep() -> None:
+def remove_stale_folders() -> None:
     """Take away what processes that were killed have left behind."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         owner = folder.name.removeprefix(PREFIX).partition("-")[0]

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 
-class Slots:
+class SlotPool:
     """So many slots, and a queue for them."""
 
     def __init__(self, count: int) -> None:
@@ -21,7 +21,7 @@ class Slots:
         self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
-    async def take(self, count: int) -> AsyncGenerator[None, None]:
+    async def acquire(self, count: int) -> AsyncGenerator[None, None]:
         """Hold so many slots."""
         if self._queue or self.free < count:
             await self._wait(count)

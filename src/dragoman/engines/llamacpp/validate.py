@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dragoman.engines.limits import check_adapters, check_logprobs, check_prompt_length
-from dragoman.engines.llamacpp.choice import Vocabulary
-from dragoman.engines.llamacpp.params import Ask
+from dragoman.engines.llamacpp.choice import GgufVocabulary
+from dragoman.engines.llamacpp.params import NativeRequest
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.types import Job, Sampling
 
 if TYPE_CHECKING:
-    from dragoman.engines.llamacpp.engine import LlamaCpp
+    from dragoman.engines.llamacpp.engine import LlamaCppEngine
 
 MOST_CHOICES = 128
 REMEMBERED = 1024  # grammars that were found to be sound
 SURELY = 1e6
 
 
-def check_job(job: Job, ids: Sequence[int], engine: LlamaCpp) -> None:
+def check_job(job: Job, ids: Sequence[int], engine: LlamaCppEngine) -> None:
     """Refuse a job that cannot be done here, by name."""
     if not ids:
         raise BadRequest("The prompt is empty.", param="prompt")
@@ -35,7 +35,7 @@ def check_job(job: Job, ids: Sequence[int], engine: LlamaCpp) -> None:
     _check_sampling(job, engine.vocabulary)
 
 
-def check_tokens(ids: Sequence[int], vocabulary: Vocabulary, param: str) -> None:
+def check_tokens(ids: Sequence[int], vocabulary: GgufVocabulary, param: str) -> None:
     for token in ids:
         if not 0 <= token < vocabulary.size:
             raise BadRequest(
@@ -43,7 +43,7 @@ def check_tokens(ids: Sequence[int], vocabulary: Vocabulary, param: str) -> None
             )
 
 
-def _check_sampling(job: Job, vocabulary: Vocabulary) -> None:
+def _check_sampling(job: Job, vocabulary: GgufVocabulary) -> None:
     sampling = job.sampling
     check_tokens(tuple(sampling.logit_bias or ()), vocabulary, "logit_bias")
     check_tokens(sampling.stop_token_ids or (), vocabulary, "stop_token_ids")
@@ -55,7 +55,7 @@ def _check_sampling(job: Job, vocabulary: Vocabulary) -> None:
             raise Unsupported(f"`{name}` cannot be combined with a grammar.", param=name)
 
 
-class Grammars:
+class GrammarVerifier:
     """Proves that the server will keep to a grammar.
 
     One that it cannot read it silently forgets. So it is asked for a control token, which a grammar
@@ -63,7 +63,7 @@ class Grammars:
     proved once.
     """
 
-    def __init__(self, engine: LlamaCpp) -> None:
+    def __init__(self, engine: LlamaCppEngine) -> None:
         self._engine = engine
         self._sound: OrderedDict[bytes, None] = OrderedDict()
 
@@ -79,8 +79,8 @@ class Grammars:
     async def _prove(self, grammar: str) -> None:
         """Ask for each of a few control tokens; a grammar may name one of them, hardly all."""
         vocabulary = self._engine.vocabulary
-        never = [token for token in vocabulary.controls if token not in vocabulary.ends][:2]
-        for token in never or [vocabulary.plain]:
+        never = [token for token in vocabulary.control_ids if token not in vocabulary.eos_ids][:2]
+        for token in never or [vocabulary.ordinary_id]:
             if await self._first(grammar, token) != token:
                 return
         if never:
@@ -89,7 +89,9 @@ class Grammars:
     async def _first(self, grammar: str, token: int) -> int | None:
         """What comes first under the grammar when this token is asked for."""
         job = Job(id="grammar", prompt=[], sampling=Sampling(temperature=0.0), grammar=grammar)
-        body = self._engine.body(job, Ask(prompt=[self._engine.vocabulary.plain], tokens=1, seed=0))
+        body = self._engine.build_body(
+            job, NativeRequest(prompt=[self._engine.vocabulary.ordinary_id], tokens=1, seed=0)
+        )
         asked = body | {"stream": False, "logit_bias": [[token, SURELY]]}
-        tokens = (await self._engine.whole(asked)).tokens
+        tokens = (await self._engine.complete(asked)).tokens
         return tokens[0] if tokens else None

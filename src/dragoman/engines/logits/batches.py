@@ -104,7 +104,9 @@ class BatchRunner:
             if not choice.begun:
                 self._heard([choice], self._begun)
 
-    def _heard(self, choices: list[LogitsChoice], passing: Callable[[list[LogitsChoice]], Any]) -> None:
+    def _heard(
+        self, choices: list[LogitsChoice], passing: Callable[[list[LogitsChoice]], Any]
+    ) -> None:
         """Run a pass and let each choice hear its row."""
         try:
             rows = passing(choices)

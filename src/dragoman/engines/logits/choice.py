@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from dragoman.engines.logits.sampling import Floats, TokenSampler, mark
+from dragoman.engines.logits.sampling import Floats, TokenSampler, make_logprob
 from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.token_mask import GrammarState
 from dragoman.errors import DragomanError, EngineFailed
@@ -104,7 +104,7 @@ class LogitsChoice:
         prompt = self._answer.prompt
         if self._top is not None and self._read < len(prompt):
             self.token = prompt[self._read]
-            self._marks.append(mark(logits, self.token, self._top))
+            self._marks.append(make_logprob(logits, self.token, self._top))
             self._read += 1
             return
         if self._top is not None:
@@ -126,7 +126,7 @@ class LogitsChoice:
     def _go_on(self, logits: Floats) -> None:
         token = self._picker.pick(logits, self._following)
         top = self._answer.job.logprobs
-        marks = [] if top is None else [mark(logits, token, top)]
+        marks = [] if top is None else [make_logprob(logits, token, top)]
         if token in self._ends:
             self.finish = "stop"
             self._say(Step(self._number, None, [], 1, marks, "stop", token))

@@ -10,14 +10,14 @@ from importlib.util import find_spec
 from typing import Protocol
 
 from dragoman.engines.limits import check_logprobs, check_prompt_length
-from dragoman.engines.logits.batches import LogitsModel, BatchRunner
-from dragoman.engines.logits.choice import LogitsJob, LogitsChoice
-from dragoman.engines.logits.sampling import HONOURED, TokenSampler
+from dragoman.engines.logits.batches import BatchRunner, LogitsModel
+from dragoman.engines.logits.choice import LogitsChoice, LogitsJob
+from dragoman.engines.logits.sampling import SAMPLING_FIELDS, TokenSampler
 from dragoman.engines.token_mask import GrammarState, TokenMasker
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.types import Capabilities, Job, Step
 
-MOST_LOGPROBS = 20
+MAX_LOGPROBS = 20
 
 
 class LogitsTokenizer(Protocol):
@@ -67,8 +67,8 @@ class LogitsEngine:
             context=context,
             slots=slots,
             token_prompts=True,
-            sampling=HONOURED,
-            logprobs=MOST_LOGPROBS,
+            sampling=SAMPLING_FIELDS,
+            logprobs=MAX_LOGPROBS,
             prompt_logprobs=True,
             grammars=find_spec("llguidance") is not None,
             tokenize=True,
@@ -84,8 +84,8 @@ class LogitsEngine:
         self._check_tokens(job.sampling.logit_bias or (), "logit_bias")
         self._check_tokens(job.sampling.stop_token_ids or (), "stop_token_ids")
         self._room(ids)
-        check_logprobs(job.logprobs, MOST_LOGPROBS)
-        check_logprobs(job.prompt_logprobs, MOST_LOGPROBS)
+        check_logprobs(job.logprobs, MAX_LOGPROBS)
+        check_logprobs(job.prompt_logprobs, MAX_LOGPROBS)
         if job.lora:
             raise Unsupported("This model's engine has no adapters.", param="lora")
         if job.grammar is not None:

@@ -20,7 +20,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.intp]
 
 # fields of `Sampling`; `max_tokens` and what ends an answer are seen to by `choice`
-HONOURED = frozenset(
+SAMPLING_FIELDS = frozenset(
     {
         "temperature",
         "top_p",
@@ -110,24 +110,24 @@ class TokenSampler:
         said = self._sampling
         found: list[tuple[Callable[[Floats, float], Ints], float]] = []
         if (said.top_k or 0) > 0:
-            found.append((highest, said.top_k or 0))
+            found.append((select_top_k, said.top_k or 0))
         if said.typical_p is not None and said.typical_p < 1:
-            found.append((typical, said.typical_p))
+            found.append((select_typical, said.typical_p))
         if said.top_p is not None and said.top_p < 1:
-            found.append((nucleus, said.top_p))
+            found.append((select_top_p, said.top_p))
         if (said.min_p or 0) > 0:
-            found.append((likely, said.min_p or 0))
+            found.append((select_min_p, said.min_p or 0))
         return found
 
 
-def highest(scores: Floats, count: float) -> Ints:
+def select_top_k(scores: Floats, count: float) -> Ints:
     """Places of the so many highest scores, highest first."""
     few = min(int(count), len(scores))
     some = np.argpartition(scores, -few)[-few:] if few < len(scores) else np.arange(len(scores))
     return np.asarray(some[np.argsort(-scores[some], kind="stable")])
 
 
-def typical(scores: Floats, mass: float) -> Ints:
+def select_typical(scores: Floats, mass: float) -> Ints:
     """Places of the tokens that are about as surprising as the model expects to be."""
     logprobs = log_softmax(scores)
     chances = np.exp(logprobs)
@@ -136,12 +136,12 @@ def typical(scores: Floats, mass: float) -> Ints:
     return _filling(order, chances, mass)
 
 
-def nucleus(scores: Floats, mass: float) -> Ints:
+def select_top_p(scores: Floats, mass: float) -> Ints:
     """Places of the fewest tokens that are so likely together."""
     chances = np.exp(log_softmax(scores))
-    order = highest(chances, FEW)
+    order = select_top_k(chances, FEW)
     if chances[order].sum() < mass:
-        order = highest(chances, len(chances))
+        order = select_top_k(chances, len(chances))
     return _filling(order, chances, mass)
 
 
@@ -149,7 +149,7 @@ def _filling(order: Ints, chances: Floats, mass: float) -> Ints:
     return order[: int(np.searchsorted(np.cumsum(chances[order]), mass)) + 1]
 
 
-def likely(scores: Floats, part: float) -> Ints:
+def select_min_p(scores: Floats, part: float) -> Ints:
     """Places of the tokens that are at least this part as likely as the likeliest."""
     return np.flatnonzero(scores >= scores.max() + np.log(min(part, 1.0)))
 
@@ -159,9 +159,9 @@ def log_softmax(scores: Floats) -> Floats:
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))
 
 
-def mark(logits: Floats, token: int, top: int) -> Logprob:
+def make_logprob(logits: Floats, token: int, top: int) -> Logprob:
     """How likely the model found a token, and the likeliest beside it."""
     logprobs = np.maximum(log_softmax(logits), LEAST_LOGPROB)
-    others = highest(logprobs, top) if top else ()
+    others = select_top_k(logprobs, top) if top else ()
     best = tuple(Logprob(int(other), float(logprobs[other])) for other in others)
     return Logprob(token, float(logprobs[token]), best)

@@ -77,7 +77,7 @@ class Chats:
         return row
 
     async def get(self, exchange: RequestContext) -> None:
-        await exchange.answer(200, (await self._found(exchange)).body)
+        await exchange.send_response(200, (await self._found(exchange)).body)
 
     async def change(self, exchange: RequestContext) -> None:
         body = await self._app.body(exchange)
@@ -87,7 +87,7 @@ class Chats:
         store = await self._store()
         if not await store.write(lambda tx: tx.completions.update(row.owner, row.id, changed)):
             raise _nothing(exchange)
-        await exchange.answer(200, changed)
+        await exchange.send_response(200, changed)
 
     async def delete(self, exchange: RequestContext) -> None:
         owner, name = exchange.owner, exchange.params["id"]
@@ -96,14 +96,14 @@ class Chats:
             owner, [name], lambda: store.write(lambda tx: tx.delete_completion(owner, name))
         ):
             raise _nothing(exchange)
-        await exchange.answer(200, stored.encode_deletion(name))
+        await exchange.send_response(200, stored.encode_deletion(name))
 
     async def messages(self, exchange: RequestContext) -> None:
         limit, newest = paging(exchange, "asc")
         row = await self._found(exchange)
         after = exchange.query.get("after")
         page = stored.encode_messages(row.id, row.messages, after, limit, newest)
-        await exchange.answer(200, page)
+        await exchange.send_response(200, page)
 
     async def every(self, exchange: RequestContext) -> None:
         limit, newest = paging(exchange, "asc")
@@ -129,7 +129,7 @@ class Chats:
             if len(page) < some:
                 break
             after = page[-1][0]
-        await exchange.answer(200, stored.encode_list(found[:limit], len(found) > limit))
+        await exchange.send_response(200, stored.encode_list(found[:limit], len(found) > limit))
 
     def routes(self) -> list[Route]:
         path = "/v1/chat/completions"
@@ -140,8 +140,8 @@ class Chats:
                 method="POST",
                 handler=self.complete,
                 summary="Go on with a conversation.",
-                body=decode.ChatRequest,
-                answer=encode.ChatCompletion,
+                request_type=decode.ChatRequest,
+                response_type=encode.ChatCompletion,
                 streams=True,
             ),
             Route(path=path, method="GET", handler=self.every, summary="Those that were kept."),
@@ -151,7 +151,7 @@ class Chats:
                 method="POST",
                 handler=self.change,
                 summary="Change what is noted of it.",
-                body=stored.CompletionUpdate,
+                request_type=stored.CompletionUpdate,
             ),
             Route(path=one, method="DELETE", handler=self.delete, summary="Forget it."),
             Route(

@@ -59,15 +59,15 @@ class Stateful:
                 exchange, lambda: self._desk.listen(owner, name, after)
             )
         else:
-            await exchange.answer(200, await self._desk.get(owner, name))
+            await exchange.send_response(200, await self._desk.get(owner, name))
 
     async def delete(self, exchange: RequestContext) -> None:
         name = exchange.params["id"]
         await self._desk.delete(exchange.owner, name)
-        await exchange.answer(200, encode({"id": name, "object": "response", "deleted": True}))
+        await exchange.send_response(200, encode({"id": name, "object": "response", "deleted": True}))
 
     async def cancel(self, exchange: RequestContext) -> None:
-        await exchange.answer(200, await self._desk.cancel(exchange.owner, exchange.params["id"]))
+        await exchange.send_response(200, await self._desk.cancel(exchange.owner, exchange.params["id"]))
 
     async def input_items(self, exchange: RequestContext) -> None:
         items = await self._desk.input_items(exchange.owner, exchange.params["id"])
@@ -78,14 +78,14 @@ class Stateful:
         if after is not None:
             items = _behind(items, after)
         page = items[:limit]
-        await exchange.answer(200, conversations.encode_item_list(page, more=len(items) > limit))
+        await exchange.send_response(200, conversations.encode_item_list(page, more=len(items) > limit))
 
     async def compact(self, exchange: RequestContext) -> None:
         asked = await self._app.read(exchange, responses.decode_compact)
 
         async def work() -> bytes:
             scene = await self._desk.scene(asked, exchange.owner, {})
-            body, unkept = await compact(*scene, self._app.answering.timing().note)
+            body, unkept = await compact(*scene, self._app.answering.start_timer().record)
             exchange.headers += warnings(unkept)
             return body
 
@@ -104,9 +104,9 @@ class Stateful:
         self, exchange: RequestContext, work: Callable[[], Awaitable[bytes]]
     ) -> None:
         """Answer with what a work that takes its time gives."""
-        async with self._app.answering.watching(exchange.gone):
+        async with self._app.answering.track(exchange.wait_disconnected):
             body = await work()
-        await exchange.answer(200, body)
+        await exchange.send_response(200, body)
 
     # a response for each text that comes over a socket
 
@@ -133,7 +133,7 @@ class Stateful:
         try:
             asked = responses.decode_frame(text, self._app.settings.strict_params)
             previous = asked.said.previous_response_id
-            async with self._app.answering.watching(socket.gone):
+            async with self._app.answering.track(socket.gone):
                 work = await self._desk.begin(asked, exchange.owner, local)
                 assert isinstance(work, ResponseRun)  # noqa: S101  # nothing runs in the background here
                 turn = work
@@ -141,7 +141,7 @@ class Stateful:
                     await socket.send(responses.warning(turn.warnings, stream))
                 await await_delivery(push(turn.start()))
                 with unbroken(f"response {turn.id}"):
-                    await turn.run(Sink(self._app.answering.timing().note, push))
+                    await turn.run(Sink(self._app.answering.start_timer().record, push))
             local.clear()
             local[turn.id] = turn.items
         except DragomanError as error:
@@ -186,7 +186,7 @@ class Stateful:
     async def _show(self, exchange: RequestContext, row: StoredConversation | None) -> None:
         if row is None:
             raise _no_conversation(exchange)
-        await exchange.answer(200, conversations.encode_conversation(row.id, row.created, row.metadata))
+        await exchange.send_response(200, conversations.encode_conversation(row.id, row.created, row.metadata))
 
     async def forget(self, exchange: RequestContext) -> None:
         owner, name, store = exchange.owner, exchange.params["id"], await self._store()
@@ -195,7 +195,7 @@ class Stateful:
             owner, said, lambda: store.write(lambda tx: tx.delete_conversation(owner, name))
         ):
             raise _no_conversation(exchange)
-        await exchange.answer(200, conversations.encode_deletion(name))
+        await exchange.send_response(200, conversations.encode_deletion(name))
 
     async def items(self, exchange: RequestContext) -> None:
         limit, newest = paging(exchange)
@@ -209,7 +209,7 @@ class Stateful:
         if found is None:
             raise _no_conversation(exchange)
         items = [msgspec.json.decode(entry.body) for entry in found[:limit]]
-        await exchange.answer(200, conversations.encode_item_list(items, more=len(found) > limit))
+        await exchange.send_response(200, conversations.encode_item_list(items, more=len(found) > limit))
 
     async def add_items(self, exchange: RequestContext) -> None:
         items = await self._app.read(exchange, conversations.decode_items)
@@ -222,7 +222,7 @@ class Stateful:
                 raise taken(entry.id, f"items[{at}].id")
         if not await store.write(lambda tx: tx.conversations.add_items(owner, name, entries)):
             raise _no_conversation(exchange)
-        await exchange.answer(200, conversations.encode_item_list(items, more=False))
+        await exchange.send_response(200, conversations.encode_item_list(items, more=False))
 
     async def item(self, exchange: RequestContext) -> None:
         store, owner = await self._store(), exchange.owner
@@ -230,7 +230,7 @@ class Stateful:
         found = await store.read(lambda tx: tx.conversations.get_item(owner, conversation, item))
         if found is None:
             raise NotFound("There is no such item in this conversation.", param="item_id")
-        await exchange.answer(200, found.body)
+        await exchange.send_response(200, found.body)
 
     async def delete_item(self, exchange: RequestContext) -> None:
         store, owner = await self._store(), exchange.owner

@@ -57,7 +57,7 @@ class Services:
         counted = Count(
             await count_prompt_tokens(replace(said, owner=exchange.owner), self._services)
         )
-        await exchange.answer(200, openai.encode(counted))
+        await exchange.send_response(200, openai.encode(counted))
 
     async def _speaking(self, exchange: RequestContext) -> Messages:
         """The Messages dialect for one client, told by the errors and the pings as well."""
@@ -68,11 +68,11 @@ class Services:
 
     async def embed(self, exchange: RequestContext) -> None:
         request = await self._app.read(exchange, embeddings.decode_request)
-        async with self._app.answering.watching(exchange.gone):
+        async with self._app.answering.track(exchange.wait_disconnected):
             model, vectors, spent = await embed(request.model, request.inputs, self._services)
         self._app.metrics.spent += spent
         body = embeddings.encode_embeddings(request, model, vectors, spent.prompt)
-        await exchange.answer(200, body)
+        await exchange.send_response(200, body)
 
     async def tokenize(self, exchange: RequestContext) -> None:
         said, prompt = await self._app.read(exchange, tokens.decode_tokenize_request)
@@ -88,7 +88,7 @@ class Services:
                 answer.token_strs = [
                     vocabulary.pieces[token].decode(errors="replace") for token in ids
                 ]
-        await exchange.answer(200, await asyncio.to_thread(openai.encode, answer))
+        await exchange.send_response(200, await asyncio.to_thread(openai.encode, answer))
 
     async def detokenize(self, exchange: RequestContext) -> None:
         said = await self._app.read(exchange, tokens.decode_detokenize_request)
@@ -97,7 +97,7 @@ class Services:
             if any(token >= vocabulary.vocab_size for token in said.tokens):
                 raise BadRequest("A token is not in the model's vocabulary.", param="tokens")
             text = await asyncio.to_thread(vocabulary.decode, said.tokens)
-        await exchange.answer(200, openai.encode(tokens.DetokenizeResponse(text)))
+        await exchange.send_response(200, openai.encode(tokens.DetokenizeResponse(text)))
 
     async def tokenizer_info(self, exchange: RequestContext) -> None:
         with await self._models.acquire(self._models.default_name) as model:
@@ -109,50 +109,50 @@ class Services:
                 model.template_source,
                 vocabulary.add_bos,
             )
-        await exchange.answer(200, openai.encode(answer))
+        await exchange.send_response(200, openai.encode(answer))
 
     async def list_models(self, exchange: RequestContext) -> None:
         cards = [card(entry) for entry in self._models.list_models()]
         if exchange.messages:
-            await exchange.answer(200, model_list.page(cards, exchange.query))
+            await exchange.send_response(200, model_list.page(cards, exchange.query))
         else:
-            await exchange.answer(200, models.encode_model_list(cards))
+            await exchange.send_response(200, models.encode_model_list(cards))
 
     async def one_model(self, exchange: RequestContext) -> None:
         found = card(self._models.get(exchange.params["model"]))
-        await exchange.answer(200, (model_list if exchange.messages else models).encode_model(found))
+        await exchange.send_response(200, (model_list if exchange.messages else models).encode_model(found))
 
     async def load(self, exchange: RequestContext) -> None:
         said = decode_body(await self._app.body(exchange), models.ModelName)
         await self._models.load(said.model)
-        await exchange.answer(200, openai.encode(card(self._models.get(said.model))))
+        await exchange.send_response(200, openai.encode(card(self._models.get(said.model))))
 
     async def unload(self, exchange: RequestContext) -> None:
         said = decode_body(await self._app.body(exchange), models.ModelName)
         await self._models.unload(said.model)
-        await exchange.answer(200, openai.encode(card(self._models.get(said.model))))
+        await exchange.send_response(200, openai.encode(card(self._models.get(said.model))))
 
     async def live(self, exchange: RequestContext) -> None:
-        await exchange.answer(200, b'{"status":"live"}')
+        await exchange.send_response(200, b'{"status":"live"}')
 
     async def ready(self, exchange: RequestContext) -> None:
         waiting = self._app.not_ready()
         if waiting is None:
-            await exchange.answer(200, b'{"status":"ready"}')
+            await exchange.send_response(200, b'{"status":"ready"}')
         else:
             raise waiting
 
     async def hello(self, exchange: RequestContext) -> None:
-        await exchange.answer(200, b'{"object":"dragoman","docs":"/docs"}')
+        await exchange.send_response(200, b'{"object":"dragoman","docs":"/docs"}')
 
     async def metrics(self, exchange: RequestContext) -> None:
-        await exchange.answer(200, self._app.metrics.page(), CONTENT_TYPE)
+        await exchange.send_response(200, self._app.metrics.page(), CONTENT_TYPE)
 
     async def openapi(self, exchange: RequestContext) -> None:
-        await exchange.answer(200, openapi.document(self._app.routes.all))
+        await exchange.send_response(200, openapi.document(self._app.routes.routes))
 
     async def docs(self, exchange: RequestContext) -> None:
-        await exchange.answer(200, PAGE.read_bytes(), HTML)
+        await exchange.send_response(200, PAGE.read_bytes(), HTML)
 
 
 def vocabulary_of(model: Model) -> AnyTokenizer:

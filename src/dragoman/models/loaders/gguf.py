@@ -109,12 +109,12 @@ def make_engine(source: ModelSource) -> Any:
     return SubprocessEngine(made_by, said, name=source.id)
 
 
-def read_model(path: Path) -> gguf.Header:
+def read_model(path: Path) -> gguf.GgufHeader:
     """The header of a file that an engine may be given."""
-    for file in gguf.split_files(path):
+    for file in gguf.list_split_files(path):
         if file != path:
-            gguf.read(file, arrays=False)
-    header = gguf.read(path)
+            gguf.read_header(file, arrays=False)
+    header = gguf.read_header(path)
     if header.kind != "model" or not header.tensors.count:
         raise ModelBroken("The file holds no model of its own.")
     tokens = header.metadata.get("tokenizer.ggml.tokens")
@@ -130,7 +130,7 @@ async def prove_with(tokenizer: AnyTokenizer | None, engine: Any) -> AnyTokenize
 
 
 def describe(
-    source: ModelSource, header: gguf.Header, engine: Any, tokenizer: AnyTokenizer | None
+    source: ModelSource, header: gguf.GgufHeader, engine: Any, tokenizer: AnyTokenizer | None
 ) -> Model:
     """The model around its engine. A template that cannot be used is the model's fault."""
     can = get_capabilities(engine)
@@ -169,7 +169,7 @@ def describe(
     )
 
 
-def template_of(source: ModelSource, header: gguf.Header) -> str | None:
+def template_of(source: ModelSource, header: gguf.GgufHeader) -> str | None:
     """The operator's template, else the model's own."""
     file = source.options.chat_template
     if file is None:

@@ -1,7 +1,7 @@
-"""Readers of arguments that stand between tags.
+"""Readers of arguments between tags.
 
-What is between the tags is text; the tool's schema says what it means. An argument that can only be
-a string flows out as it arrives, any other is held back until its end is seen.
+The text between tags gets its meaning from the tool's schema. An argument that can only be a string
+is emitted as it arrives; any other is held back until its end is seen.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from dragoman.output.text_buffer import (
     stream_until,
 )
 
-# an element in a text: its name, what stands in it, and where it is
+# an element in a text: its name, its content, and its position
 ChildElement = tuple[str, str, tuple[int, int]]
 CDATA = ("<![CDATA[", "]]>")
-JSON_TYPE: Types = frozenset({"json"})  # a value that the format itself says is no text
+JSON_TYPE: Types = frozenset({"json"})  # a value that the format declares not to be a string
 INLINE_TYPES = {"true": STRING, "false": JSON_TYPE}
 
 
 class ArgumentWriter:
-    """Writes arguments down as one JSON object."""
+    """Emits arguments as one JSON object."""
 
     def __init__(self, calls: CallRecorder) -> None:
         self._calls = calls
@@ -75,16 +75,16 @@ class ArgumentWriter:
 def read_tagged_call(
     buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder, after: tuple[str, ...]
 ) -> ReadSteps[None]:
-    """A name, then keys and values. `after` are the markers that can follow the last of them."""
+    """Read a name, then keys and values. `after`: markers that can follow the last value."""
     text, marker, end = yield from read_until(
         buffer, marker_set(*body.name_ends, *body.key.open, *after)
     )
     if marker in body.name_ends:
         buffer.pos = end
-    found = re.fullmatch(body.name_pattern, text.strip())
-    if found is None:
+    match = re.fullmatch(body.name_pattern, text.strip())
+    if match is None:
         raise Mismatch
-    name = found["name"].strip()
+    name = match["name"].strip()
     calls.open_call(html.unescape(name) if body.html_entities else name)
     if body.accepts_json and (yield from next_char(buffer)) == "{":
         yield from read_arguments_value(buffer, calls)
@@ -95,7 +95,7 @@ def read_tagged_call(
         yield from read_argument_block(buffer, body, calls)
         return
     out = ArgumentWriter(calls)
-    if marker.startswith("/"):  # it closes itself
+    if marker.startswith("/"):  # a self-closing tag
         out.close()
         return
     opens = marker_set(*body.key.open)
@@ -119,7 +119,7 @@ def read_tagged_call(
 def read_argument_block(
     buffer: TextBuffer, body: TaggedArguments, calls: CallRecorder
 ) -> ReadSteps[None]:
-    """All arguments as one JSON object between markers."""
+    """Read all arguments as one JSON object between markers."""
     _, _, buffer.pos = yield from read_until(buffer, marker_set(*body.key.close))
     if (yield from next_char(buffer)) != "{":
         raise Mismatch
@@ -139,10 +139,10 @@ def read_argument(
     text, marker, end = yield from read_until(buffer, marker_set(*body.key.close, *body.value.open))
     if marker in body.key.close:
         buffer.pos = end
-    found = re.fullmatch(body.key_pattern, text.strip())
-    if found is None:
+    match = re.fullmatch(body.key_pattern, text.strip())
+    if match is None:
         raise Mismatch
-    groups = found.groupdict()
+    groups = match.groupdict()
     key = html.unescape(groups["key"]) if body.html_entities else groups["key"].strip()
     if body.value.open:
         yield from skip_space(buffer)
@@ -160,7 +160,7 @@ def read_argument(
 
 
 class PendingValue:
-    """A value to be read."""
+    """A value that is about to be read."""
 
     def __init__(self, body: TaggedArguments, key: str, types: Types, closes: MarkerSet) -> None:
         self.key = key
@@ -169,30 +169,30 @@ class PendingValue:
         self.body = body
 
 
-def read_value(buffer: TextBuffer, slot: PendingValue, out: ArgumentWriter) -> ReadSteps[None]:
-    """A value up to what closes it."""
-    body = slot.body
+def read_value(buffer: TextBuffer, pending: PendingValue, out: ArgumentWriter) -> ReadSteps[None]:
+    """Read a value up to its closing marker."""
+    body = pending.body
     if body.trim == "newline":
         yield from read_marker(buffer, marker_set("\n"))
     elif body.trim == "space":
         yield from skip_space(buffer)
-    streams = slot.types == STRING or (not slot.types and body.untyped == "text")
+    streams = pending.types == STRING or (not pending.types and body.untyped == "text")
     parts: list[str] = []
     write = out.write_string if streams else parts.append
     if streams:
-        out.start_string(slot.key)
+        out.start_string(pending.key)
     try:
         marker, end = yield from (stream_until_cdata if body.cdata else stream_until)(
-            buffer, slot.closes, write
+            buffer, pending.closes, write
         )
     except UnexpectedEnd:
         if not streams:
-            out.write_member(slot.key, finish_value("".join(parts), slot))
+            out.write_member(pending.key, finish_value("".join(parts), pending))
         raise
     if streams:
         out.end_string()
     else:
-        out.write_member(slot.key, finish_value("".join(parts), slot))
+        out.write_member(pending.key, finish_value("".join(parts), pending))
     if marker.lstrip("\n") in body.value.close:
         buffer.pos = end
 
@@ -200,12 +200,12 @@ def read_value(buffer: TextBuffer, slot: PendingValue, out: ArgumentWriter) -> R
 def stream_until_cdata(
     buffer: TextBuffer, closes: MarkerSet, write: Callable[[str], object]
 ) -> ReadSteps[tuple[str, int]]:
-    """The same as `up_to`, for text that may have parts in CDATA; blank text beside one is none."""
-    every = marker_set(CDATA[0], *closes.markers)
+    """Like `stream_until`, for text with CDATA parts; white space beside them is dropped."""
+    all_markers = marker_set(CDATA[0], *closes.markers)
     seen = False
     while True:
         parts: list[str] = []
-        marker, end = yield from stream_until(buffer, every, parts.append if seen else write)
+        marker, end = yield from stream_until(buffer, all_markers, parts.append if seen else write)
         if "".join(parts).strip():
             write("".join(parts))
         if marker != CDATA[0]:
@@ -215,32 +215,32 @@ def stream_until_cdata(
         seen = True
 
 
-def finish_value(text: str, slot: PendingValue) -> str:
-    if not slot.types or slot.types == JSON_TYPE:
+def finish_value(text: str, pending: PendingValue) -> str:
+    if not pending.types or pending.types == JSON_TYPE:
         return to_json(text) or quote(text)
-    return cast(text, slot.types)
+    return cast(text, pending.types)
 
 
-def _read_inline_type(said: str, types: Types) -> Types:
-    if said in INLINE_TYPES:
-        return INLINE_TYPES[said]
-    return JSON_TYPE if said != "string" else STRING
+def _read_inline_type(type_name: str, types: Types) -> Types:
+    if type_name in INLINE_TYPES:
+        return INLINE_TYPES[type_name]
+    return JSON_TYPE if type_name != "string" else STRING
 
 
-# Nested
+# bodies of type `NestedElements`
 
 
 def read_nested_call(
     buffer: TextBuffer, body: NestedElements, calls: CallRecorder, after: tuple[str, ...]
 ) -> ReadSteps[None]:
-    """A name, then an element for each argument."""
+    """Read a name, then an element for each argument."""
     text, marker, end = yield from read_until(buffer, marker_set(*body.name_ends, *after))
     if marker in body.name_ends:
         buffer.pos = end
-    found = re.fullmatch(body.name_pattern, text.strip())
-    if found is None:
+    match = re.fullmatch(body.name_pattern, text.strip())
+    if match is None:
         raise Mismatch
-    calls.open_call(found["name"].strip())
+    calls.open_call(match["name"].strip())
     out = ArgumentWriter(calls)
     opens, ends = marker_set(body.prefix + "<"), marker_set(*after)
     while True:
@@ -255,7 +255,7 @@ def read_nested_call(
 
 
 class PendingElement:
-    """An element to be read, and the markers that end it though it was not closed."""
+    """An element about to be read, and the markers that end it if it is not closed."""
 
     def __init__(self, key: str, after: tuple[str, ...]) -> None:
         self.key = key
@@ -267,18 +267,18 @@ def read_element(
     body: NestedElements,
     calls: CallRecorder,
     out: ArgumentWriter,
-    one: PendingElement,
+    element: PendingElement,
 ) -> ReadSteps[None]:
-    key = one.key
+    key = element.key
     if calls.parameter_types(key) == STRING:
         out.start_string(key)
-        yield from read_element_text(buffer, body, one, out.write_string)
+        yield from read_element_text(buffer, body, element, out.write_string)
         out.end_string()
         return
     parts: list[str] = []
     schema = calls.tools.parameter_schema(calls.name, key)
     try:
-        yield from read_element_text(buffer, body, one, parts.append)
+        yield from read_element_text(buffer, body, element, parts.append)
     except UnexpectedEnd:
         out.write_member(key, element_to_json(body, "".join(parts), schema))
         raise
@@ -286,17 +286,20 @@ def read_element(
 
 
 def read_element_text(
-    buffer: TextBuffer, body: NestedElements, one: PendingElement, write: Callable[[str], object]
+    buffer: TextBuffer,
+    body: NestedElements,
+    element: PendingElement,
+    write: Callable[[str], object],
 ) -> ReadSteps[None]:
-    """What stands in an element; others of its name may stand in it."""
-    opening, closing = f"{body.prefix}<{one.key}>", f"{body.prefix}</{one.key}>"
+    """Read the content of an element, which may contain elements of the same name."""
+    opening, closing = f"{body.prefix}<{element.key}>", f"{body.prefix}</{element.key}>"
     depth = 1
     while True:
         marker, end = yield from stream_until(
-            buffer, marker_set(opening, closing, *one.after), write
+            buffer, marker_set(opening, closing, *element.after), write
         )
         depth += (marker == opening) - (marker == closing)
-        if marker in one.after:
+        if marker in element.after:
             return
         if depth:
             write(buffer.text[buffer.pos : end])
@@ -308,7 +311,7 @@ def read_element_text(
 def element_to_json(
     body: NestedElements, text: str, schema: ParameterSchema, depth: int = 0
 ) -> str:
-    """The JSON of what stands inside an element. Text among elements makes all of it text."""
+    """Return the content of an element as JSON. Text beside elements makes all of it a string."""
     children = list(_iterate_children(body, text)) if depth < 32 else []
     types = schema.types
     rest = "".join(text[a:b] for a, b in _iterate_gaps(children, len(text)))
@@ -337,14 +340,14 @@ def _iterate_gaps(children: Sequence[ChildElement], size: int) -> Iterator[tuple
 
 
 def untyped_to_json(text: str) -> str:
-    """What an element without a schema holds: a value if it reads as one, else text."""
+    """Return the content of an element without a schema: a value if it is one, else a string."""
     if not text.strip():
         return "null"
     return to_json(text) or quote(text)
 
 
 def _iterate_children(body: NestedElements, text: str) -> Iterator[ChildElement]:
-    """The elements in a text, each up to the end of its own kind; elements of one name nest."""
+    """Yield the elements in a text; elements of the same name nest."""
     at, opening = 0, body.prefix + "<"
     while (start := text.find(opening, at)) >= 0:
         end = text.find(">", start + len(opening))
@@ -354,14 +357,14 @@ def _iterate_children(body: NestedElements, text: str) -> Iterator[ChildElement]
         if key.startswith("/"):
             at = end + 1
             continue
-        begun, depth, at = end + 1, 1, end + 1
+        content_start, depth, at = end + 1, 1, end + 1
         pattern = re.compile(re.escape(opening) + "(/?)" + re.escape(key) + ">")
         close = len(text)
-        for found in pattern.finditer(text, begun):
-            depth += -1 if found[1] else 1
+        for match in pattern.finditer(text, content_start):
+            depth += -1 if match[1] else 1
             if not depth:
-                close, at = found.start(), found.end()
+                close, at = match.start(), match.end()
                 break
         else:
             at = len(text)
-        yield key, text[begun:close], (start, at)
+        yield key, text[content_start:close], (start, at)
