@@ -15,8 +15,8 @@ import pytest
 from dragoman import config, runtime
 from dragoman.errors import ERROR_CLASSES, DragomanError
 from dragoman.http.asgi import WEBSOCKET
-from dragoman.http.respond import warnings
-from dragoman.http.router import Route, spellings
+from dragoman.http.respond import make_warning_headers
+from dragoman.http.router import Route, path_variants
 from dragoman.http.server import make_app
 from dragoman.models.catalog import ModelCatalog
 from dragoman.models.loaders.gguf import load
@@ -291,7 +291,7 @@ def test_d80_a_body_that_is_not_valid_is_a_400(server: Running, route: Route, bo
 def test_fact10_every_path_works_without_v1() -> None:
     for route in ROUTES:
         if route.path.startswith("/v1/"):
-            assert len(spellings(route.path)) == 2
+            assert len(path_variants(route.path)) == 2
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models"])
@@ -425,7 +425,7 @@ WARNINGS: list[tuple[list[str], list[str]]] = [
 
 @pytest.mark.parametrize(("said", "told"), WARNINGS)
 def test_a_warning_is_a_header_of_plain_letters(said: list[str], told: list[str]) -> None:
-    assert warnings(said) == [(b"x-dragoman-warning", one.encode()) for one in told]
+    assert make_warning_headers(said) == [(b"x-dragoman-warning", one.encode()) for one in told]
 
 
 @pytest.mark.parametrize("streamed", [False, True])

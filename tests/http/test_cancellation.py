@@ -71,7 +71,7 @@ def test_d1_a_request_sent_ahead_does_not_hide_the_leaving(streamed: bool) -> No
                     made.sendall(more)
                 made.close()
             until(server, engine, lambda e: e.active == 0)
-        poll(lambda: len(server.app.answering.runs) == 0)
+        poll(lambda: len(server.app.responder.runs) == 0)
 
 
 def test_what_is_sent_ahead_does_not_reach_into_the_answer() -> None:

@@ -634,7 +634,7 @@ def test_models_as_the_package_lists_them(client: Anthropic) -> None:
 )
 def test_a_page_of_models(query: dict[str, str], names: str, more: bool) -> None:
     cards = [ModelCard(id=name, created=0) for name in "abcde"]
-    answer = json.loads(listing.page(cards, query))
+    answer = json.loads(listing.encode_model_page(cards, query))
     assert "".join(model["id"] for model in answer["data"]) == names
     assert answer["has_more"] is more
     assert answer["first_id"] == (names[:1] or None)

@@ -13,7 +13,7 @@ import pytest
 from dragoman.errors import DragomanError, TooLarge
 from dragoman.http.asgi import WEBSOCKET, RequestContext
 from dragoman.http.auth import ApiKeys
-from dragoman.http.router import Route, Routes
+from dragoman.http.router import Route, Router
 from tests.support.serving import scripted_app
 
 
@@ -92,7 +92,7 @@ NOWHERE = [
 
 @pytest.mark.parametrize(("path", "pattern", "params"), FOUND)
 def test_a_path_finds_its_route(path: str, pattern: str, params: dict[str, str]) -> None:
-    match = Routes([route(one) for one in PATTERNS]).find(path)
+    match = Router([route(one) for one in PATTERNS]).find(path)
     found = match.methods["GET"]
     assert found.path == pattern
     assert dict(zip(found.parameters, match.values, strict=True)) == params
@@ -100,7 +100,7 @@ def test_a_path_finds_its_route(path: str, pattern: str, params: dict[str, str])
 
 @pytest.mark.parametrize("path", NOWHERE)
 def test_a_path_that_leads_nowhere_finds_none(path: str) -> None:
-    assert not Routes([route(one) for one in PATTERNS]).find(path).methods
+    assert not Router([route(one) for one in PATTERNS]).find(path).methods
 
 
 def asked(table: list[Route], **options: Any) -> Any:
@@ -228,14 +228,14 @@ def test_what_is_kept_belongs_to_the_key_that_was_accepted(
     assert response.status_code == (401 if key is None else 200)
     if key is not None:
         owner = response.json()["owner"]
-        assert owner == keys.owner([key.encode()])
+        assert owner == keys.owner_of([key.encode()])
         assert len(owner) == 32
         assert key not in owner
 
 
 def test_owners_differ_and_without_keys_there_is_none() -> None:
     keys = ApiKeys(KEYS["api_key"], KEYS["admin_key"])
-    assert len({keys.owner([key]) for key in (b"secret", b"other", b"boss", b"wrong")}) == 4
-    assert keys.owner([b"wrong"]) == keys.owner([]) == ""
+    assert len({keys.owner_of([key]) for key in (b"secret", b"other", b"boss", b"wrong")}) == 4
+    assert keys.owner_of([b"wrong"]) == keys.owner_of([]) == ""
     assert get([route("/")], "/", headers={"x-api-key": "any"}).json()["owner"] == ""
     assert get([route("/", access="open")], "/", options=KEYS).json()["owner"] == ""

@@ -52,7 +52,7 @@ def talking(talk: Talk = echo, **options: Any) -> App:
     app = scripted_app(**options)
 
     async def handler(exchange: RequestContext) -> None:
-        async with app.sockets.of(exchange) as socket:
+        async with app.websockets.open(exchange) as socket:
             await socket.accept()
             await talk(socket)
 
@@ -81,7 +81,7 @@ def counted(app: App, status: int) -> int:
 
 def nothing_open(server: Running) -> bool:
     state = server._server.server_state
-    return not (state.connections or state.tasks or len(server.app.sockets))
+    return not (state.connections or state.tasks or len(server.app.websockets))
 
 
 def upgraded(server: Running) -> list[WebSocketConnection]:
@@ -359,7 +359,7 @@ def test_a_client_that_leaves_without_a_word_is_noticed() -> None:
     async def work(socket: WebSocketSession) -> None:
         await socket.receive()
         began.set()
-        await socket.gone()
+        await socket.wait_closed()
 
     with talks(work) as server:
         with opened(server) as made:
@@ -471,7 +471,7 @@ def test_one_that_rests_too_long_is_closed() -> None:
             return made.close_code
 
     with talks() as server:
-        server.app.sockets.idle = 0.1
+        server.app.websockets.idle = 0.1
         assert asyncio.run(talk()) == 1000
 
 
@@ -510,7 +510,7 @@ def test_reading_and_writing_go_on_at_once() -> None:
             for i in range(1000):
                 await socket.send(str(i).encode())
 
-        with socket.working():
+        with socket.busy():
             task = asyncio.create_task(counting())
             while await socket.receive() != b"stop":
                 pass
@@ -564,7 +564,7 @@ def test_a_hundred_leave_nothing_behind() -> None:
             for one in gc.get_objects()
             if (isinstance(one, WebSocketConnection) and one._state is server._server.server_state)
             or (isinstance(one, Connection) and one.server_state is server._server.server_state)
-            or (isinstance(one, WebSocketSession) and one._sockets is server.app.sockets)
+            or (isinstance(one, WebSocketSession) and one._sockets is server.app.websockets)
         ]
 
 
@@ -598,7 +598,7 @@ def test_stopping_closes_what_rests_at_once_and_the_rest_when_it_is_done() -> No
 
 def test_stopping_does_not_interrupt_work_whose_handler_listens() -> None:
     async def work(socket: WebSocketSession) -> None:
-        with socket.working():
+        with socket.busy():
             await socket.send(b"begun")
             assert await socket.receive() == b"finish"
             await socket.send(b"done")
@@ -608,7 +608,7 @@ def test_stopping_does_not_interrupt_work_whose_handler_listens() -> None:
         async with client(server) as made:
             assert await made.recv() == "begun"
             server._server.handle_exit(15, None)
-            await asyncio.to_thread(poll, lambda: server.app.sockets.draining is not None)
+            await asyncio.to_thread(poll, lambda: server.app.websockets.draining is not None)
             await made.send("finish")
             assert await made.recv() == "done"
             await made.wait_closed()
@@ -630,7 +630,7 @@ def test_a_reader_that_takes_nothing_does_not_keep_the_server_from_stopping() ->
 def test_one_that_outlasts_the_drain_is_closed() -> None:
     async def stuck(socket: WebSocketSession) -> None:
         await socket.send(b"begun")
-        await socket.gone()
+        await socket.wait_closed()
 
     async def talk() -> None:
         async with client(server) as made:
@@ -701,6 +701,6 @@ def test_it_works_in_somebody_elses_app() -> None:
                 assert response.text == "plain"
         assert counted(app, 101) == 0
         assert counted(app, 499) == 2
-        assert len(app.sockets) == 0
+        assert len(app.websockets) == 0
 
     asyncio.run(talk())

@@ -159,7 +159,7 @@ def test_a_body_of_lists_of_lists_is_refused_before_it_is_read() -> None:
     lists = ",".join(["[]"] * 500_001)
     said = b'{"model":"m","input":[{"type":"odd","data":[%b]}]}' % lists.encode()
     with pytest.raises(BadRequest, match="500,000 lists and objects"):
-        responses.decode(said)
+        responses.decode_request(said)
 
 
 def test_what_a_tool_gave_back_and_is_no_text_is_named_in_its_place() -> None:

@@ -39,7 +39,7 @@ from dragoman.protocols.responses.encode.encoder import ResponseEncoder
 from dragoman.protocols.responses.encode.frames import unframed
 from dragoman.protocols.responses.encode.replay import replay
 from dragoman.protocols.responses.encode.resource import cancelled, failed
-from dragoman.protocols.responses.types import Frame, Known
+from dragoman.protocols.responses.types import ResponseContext, ToolOrigin
 from dragoman.signing import Signer
 from dragoman.types import Chat, Message, Request, text_content
 from tests.support.event_order import check_chat, check_messages, check_responses
@@ -50,12 +50,12 @@ EVERY = 20  # which answers the vendors' clients read as well
 
 LETTERS = "ab \n\"\\{}[]<>:,é漢😀\t/u0041'"
 TOOLS = {
-    "f": Known(kind="function", name="f"),
-    "ns_g": Known(kind="function", name="g", namespace="ns"),
-    "free": Known(kind="custom", name="free"),
-    "ns_free": Known(kind="custom", name="free", namespace="ns"),
-    "far": Known(kind="mcp", name="far", label="server"),
-    "far_ask": Known(kind="mcp", name="ask", label="server", asks=True),
+    "f": ToolOrigin(kind="function", name="f"),
+    "ns_g": ToolOrigin(kind="function", name="g", namespace="ns"),
+    "free": ToolOrigin(kind="custom", name="free"),
+    "ns_free": ToolOrigin(kind="custom", name="free", namespace="ns"),
+    "far": ToolOrigin(kind="mcp", name="far", server_label="server"),
+    "far_ask": ToolOrigin(kind="mcp", name="ask", server_label="server", needs_approval=True),
 }
 NAMES = [*TOOLS, "unheard_of"]
 INCLUDE = ["reasoning.encrypted_content", "message.output_text.logprobs"]
@@ -85,7 +85,7 @@ class Run(Struct):
     rounds: list[Round]
     ending: str  # of the last round: "natural", "length", "fail", "cancel"
     error: DragomanError
-    frame: Frame
+    frame: ResponseContext
     request: Request
     queued: bool
     lists: list[bool]  # remote servers that are asked for their tools, and whether they answer
@@ -135,16 +135,16 @@ def made_up(seed: int) -> Run:
     rounds = [[segment(dice) for _ in range(dice.choice([0, 1, 1, 2, 3, 5]))]]
     while len(rounds) < 4 and dice.random() < 0.4:
         rounds.append([segment(dice) for _ in range(dice.randint(0, 3))])
-    frame = Frame(
+    frame = ResponseContext(
         id=f"resp_{seed}",
         created=seed,
         model="m",
-        echo={"background": dice.random() < 0.2, "metadata": {"seed": str(seed)}},
+        echoed_fields={"background": dice.random() < 0.2, "metadata": {"seed": str(seed)}},
         tools=TOOLS,
         include=frozenset(dice.sample(INCLUDE, k=dice.randint(0, 2))),
         summary=dice.random() < 0.3,
-        most_calls=dice.choice([None, None, 0, 1, 2]),
-        sealing=Sealer(),
+        max_remote_calls=dice.choice([None, None, 0, 1, 2]),
+        packer=Sealer(),
     )
     request = Request(
         model="m",
@@ -368,7 +368,7 @@ def readable(text: str) -> bool:
 
 def told(played: Played) -> list[tuple[str, str]]:
     """What a response should say, from what the model did."""
-    left = played.run.frame.most_calls
+    left = played.run.frame.max_remote_calls
     if left is not None and played.run.resumes:
         left = max(0, left - 1)
     expected: list[tuple[str, str]] = []
@@ -378,7 +378,7 @@ def told(played: Played) -> list[tuple[str, str]]:
         calls = visible = 0
         white = ""
         for one in doing:
-            known = TOOLS.get(one.name) or Known(kind="function", name=one.name)
+            known = TOOLS.get(one.name) or ToolOrigin(kind="function", name=one.name)
             if one.channel != "call" and (one.channel == "reasoning" or one.text.strip()):
                 expected.append((one.channel, one.text))
             elif one.channel != "call":
@@ -390,7 +390,7 @@ def told(played: Played) -> list[tuple[str, str]]:
                 if known.kind == "custom":
                     text = json.loads(text.rstrip("}") + "}")["input"] if one.whole else "?"
                 expected.append((known.name, text))
-            elif known.asks:
+            elif known.needs_approval:
                 waits = waits or one.whole
                 white = ""
                 if not one.whole:

@@ -324,14 +324,14 @@ def test_half_an_object_is_read_as_clients_read_it(value: Any, length: int) -> N
         expected = jiter.from_json(said.encode(), partial_mode=True)
     except ValueError:
         expected = {}
-    assert partial_json.read(said) == expected
+    assert partial_json.parse_partial_json(said) == expected
 
 
 @pytest.mark.parametrize(
     "said", ["", "  ", "nonsense", '"text', "[" * 5000, '{"a":' * 5000, "]", "}{", '{"a" 1', "-"]
 )
 def test_where_nothing_is_certain_there_is_an_empty_object(said: str) -> None:
-    assert partial_json.read(said) == {}
+    assert partial_json.parse_partial_json(said) == {}
 
 
 # Errors

@@ -34,13 +34,13 @@ class Paper:
         return rest.encode() if head == purpose else None
 
 
-def echoed(found: responses.Asked) -> dict[str, Any]:
+def echoed(found: responses.DecodedRequest) -> dict[str, Any]:
     """What is repeated of a request, of a model that has no usual of its own."""
     return responses.echo(found, "m", ask(found).sampling)
 
 
 def asked(**fields: Any) -> Asked:
-    return responses.decode(json.dumps({"model": "m", "input": "hi"} | fields).encode())
+    return responses.decode_request(json.dumps({"model": "m", "input": "hi"} | fields).encode())
 
 
 def ask(
@@ -398,9 +398,9 @@ def test_names_that_come_out_alike_are_told_apart_at_once() -> None:
 
 def test_a_prompt_can_be_read_ahead() -> None:
     found = asked(prompt_cache_options={"prewarm": True})
-    assert not found.generates
+    assert not found.wants_answer
     assert ask(found).prefill_only
-    assert asked(prompt_cache_options={"mode": "implicit"}).generates
+    assert asked(prompt_cache_options={"mode": "implicit"}).wants_answer
 
 
 def test_an_empty_input_needs_something_to_go_on_with() -> None:
@@ -410,8 +410,8 @@ def test_an_empty_input_needs_something_to_go_on_with() -> None:
             found = asked(**nothing | fields)
             assert found.items == []
             assert ask(found, earlier).prompts == ask().prompts
-    assert asked(conversation="conv_1", input=[]).conversation == "conv_1"
-    assert asked(conversation={"id": "conv_1"}).conversation == "conv_1"
+    assert asked(conversation="conv_1", input=[]).conversation_id == "conv_1"
+    assert asked(conversation={"id": "conv_1"}).conversation_id == "conv_1"
 
 
 # what is kept
@@ -480,14 +480,14 @@ def test_every_item_has_an_id_of_its_own() -> None:
 def test_references_are_for_the_caller() -> None:
     said = [{"type": "item_reference", "id": "msg_1"}, message("user", "a"), {"id": "rs_2"}]
     found = asked(input=said)
-    assert responses.references(found) == ["msg_1", "rs_2"]
+    assert responses.get_references(found) == ["msg_1", "rs_2"]
     with pytest.raises(BadRequest) as refusal:
         ask(found)
     assert (refusal.value.code, refusal.value.param) == ("item_not_found", "input[0]")
 
 
 def test_a_compaction_comes_back_as_what_it_says() -> None:
-    item = responses.compaction("wé met", Paper())
+    item = responses.make_compaction_item("wé met", Paper())
     assert item["id"].startswith("cmp_")
     (first, _) = told(item, message("user", "a"))
     assert "wé met" in (first.content or "")
@@ -557,7 +557,7 @@ def test_a_namespace_is_flat_for_the_model_and_not_for_the_client() -> None:
     assert isinstance(chat, Chat)
     assert [tool.name for tool in chat.tools] == ["crm__find", "crm__query", "find"]
     assert chat.tools[0].description == "crm: Customers.\n\nFind one."
-    assert responses.known(found) == {
+    assert responses.get_tool_origins(found) == {
         "crm__find": Known(kind="function", name="find", namespace="crm"),
         "crm__query": Known(kind="custom", name="query", namespace="crm"),
         "find": Known(kind="function", name="find"),
@@ -575,7 +575,7 @@ def test_a_call_of_a_namespace_is_told_by_its_flat_name() -> None:
 def test_flat_names_are_never_shared() -> None:
     tools = [function("crm__find"), NESTED, NESTED | {"name": "crm_"}, NESTED | {"name": "crm__"}]
     found = asked(tools=tools)
-    flat = responses.known(found)
+    flat = responses.get_tool_origins(found)
     chat = ask(found).prompts[0]
     assert isinstance(chat, Chat)
     assert [tool.name for tool in chat.tools] == list(flat)
@@ -610,7 +610,7 @@ def test_items_add_tools_and_later_ones_win() -> None:
     assert [tool.name for tool in chat.tools] == names
     assert chat.tools[0].description == "2"
     assert chat.tools[0].param == "input[0].tools[0].parameters"
-    assert list(responses.known(found, earlier)) == names
+    assert list(responses.get_tool_origins(found, earlier)) == names
     assert list(chat.messages) == [user("a")]
 
 
@@ -654,7 +654,7 @@ SECRET: dict[str, Any] = {"authorization": "tok-secret", "headers": {"x-key": "k
 def test_servers_are_for_the_caller() -> None:
     added = {"type": "additional_tools", "tools": [server("more", **SECRET)]}
     found = asked(tools=[server(**SECRET), function("f")], input=[added, message("user", "a")])
-    first, second = responses.mcp_tools(found)
+    first, second = responses.get_mcp_servers(found)
     assert (first.server_label, first.server_url) == ("docs", "https://x.example/mcp")
     assert first.authorization == second.authorization == "tok-secret"
     assert first.headers == {"x-key": "key-secret"}
@@ -669,7 +669,7 @@ def test_secrets_are_neither_kept_nor_shown() -> None:
     added = {"type": "additional_tools", "tools": [server("more", **SECRET, server_url=url)]}
     found = asked(tools=tools, input=[added, message("user", "a")])
     shown = json.dumps(echoed(found)) + json.dumps(found.items)
-    shown += repr(responses.mcp_tools(found))
+    shown += repr(responses.get_mcp_servers(found))
     assert "secret" not in shown
     assert "https://x.example:81/<redacted>" in shown
     schema = {"type": "object", "properties": {"headers": {"type": "string"}}}
@@ -689,7 +689,7 @@ ALLOWED: list[tuple[Any, list[str]]] = [
 
 @pytest.mark.parametrize(("said", "names"), ALLOWED)
 def test_only_allowed_tools_are_known(said: Any, names: list[str]) -> None:
-    (found,) = responses.mcp_tools(asked(tools=[server(allowed_tools=said)]))
+    (found,) = responses.get_mcp_servers(asked(tools=[server(allowed_tools=said)]))
     offered = {"r": True, "w": False}
     assert [name for name, reads in offered.items() if found.allows(name, reads)] == names
 
@@ -708,9 +708,9 @@ APPROVALS: list[tuple[Any, list[str]]] = [
 
 @pytest.mark.parametrize(("said", "names"), APPROVALS)
 def test_calls_are_approved_unless_they_need_not_be(said: Any, names: list[str]) -> None:
-    (found,) = responses.mcp_tools(asked(tools=[server(require_approval=said)]))
+    (found,) = responses.get_mcp_servers(asked(tools=[server(require_approval=said)]))
     offered = {"r": True, "w": False}
-    assert [name for name, reads in offered.items() if found.asks(name, reads)] == names
+    assert [name for name, reads in offered.items() if found.needs_approval(name, reads)] == names
 
 
 BAD_SERVERS = [
@@ -742,7 +742,7 @@ def test_remote_tools_stand_beside_the_others() -> None:
     chat = ask(found, remote=REMOTES).prompts[0]
     assert isinstance(chat, Chat)
     assert [tool.name for tool in chat.tools] == ["f", *(tool.name for tool in REMOTES)]
-    assert responses.remote_name("docs", "look.up") == "docs__look_up"
+    assert responses.make_remote_name("docs", "look.up") == "docs__look_up"
     with pytest.raises(BadRequest):
         ask(asked(tools=[function("docs__read"), server()]), remote=REMOTES)
 
@@ -802,7 +802,7 @@ def test_a_tool_choice_arrives(
     assert (chat.tool_choice, chat.allowed_tools, chat.forces_named_tool) == (mode, names, named)
     assert chat.parallel_tool_calls == (parallel is not False and not named)
     assert any("`tool_choice`" in warning for warning in request.warnings) == (not kept)
-    again = responses.onward(found, [])
+    again = responses.continue_request(found, [])
     chat = ask(again, remote=REMOTES).prompts[0]
     assert isinstance(chat, Chat)
     assert chat.tool_choice == ("none" if mode == "none" else "auto")
@@ -1002,12 +1002,12 @@ def test_what_is_nested_without_end_is_refused() -> None:
 
 def test_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
     body = json.dumps({"model": "m", "input": "hi", "surprise": 1, "include": ["x"]}).encode()
-    assert responses.decode(body).items
+    assert responses.decode_request(body).items
     with pytest.raises(BadRequest):
-        responses.decode(body, strict=True)
+        responses.decode_request(body, strict=True)
     body = json.dumps({"model": "m", "input": "hi", "include": ["x"]}).encode()
     with pytest.raises(BadRequest) as refusal:
-        responses.decode(body, strict=True)
+        responses.decode_request(body, strict=True)
     assert refusal.value.param == "include[0]"
 
 
@@ -1017,9 +1017,9 @@ def test_unknown_fields_are_ignored_unless_the_server_is_strict() -> None:
 def test_fact47_a_frame_is_a_request() -> None:
     body = {"type": "response.create", "model": "m", "input": "hi"}
     for more, generates in (({}, True), ({"stream": True, "generate": False}, False)):
-        found = responses.decode_frame(json.dumps(body | more))
-        assert found.said.stream
-        assert found.generates == generates
+        found = responses.decode_websocket_request(json.dumps(body | more))
+        assert found.fields.stream
+        assert found.wants_answer == generates
         assert ask(found).prompts == ask().prompts
     for wrong, param in (
         ({"type": "response.cancel"}, "type"),
@@ -1028,34 +1028,34 @@ def test_fact47_a_frame_is_a_request() -> None:
         ({"input": 5}, "input"),
     ):
         with pytest.raises(BadRequest) as refusal:
-            responses.decode_frame(json.dumps(body | wrong).encode())
+            responses.decode_websocket_request(json.dumps(body | wrong).encode())
         assert refusal.value.param == param
     with pytest.raises(BadRequest):
-        responses.decode_frame("\ud800")
+        responses.decode_websocket_request("\ud800")
 
 
 def test_fact48_compacting_needs_a_model() -> None:
-    found = responses.decode_compact(b'{"model":"m","input":"hi","instructions":"I","stream":true}')
-    assert (found.said.instructions, found.said.stream) == ("I", None)
+    found = responses.decode_compact_request(b'{"model":"m","input":"hi","instructions":"I","stream":true}')
+    assert (found.fields.instructions, found.fields.stream) == ("I", None)
     for body in (b'{"input":"hi"}', b'{"model":"m"}'):
         with pytest.raises(BadRequest):
-            responses.decode_compact(body)
+            responses.decode_compact_request(body)
     with pytest.raises(BadRequest):
-        responses.decode_compact(b'{"model":"m","input":"hi","stream":true}', strict=True)
+        responses.decode_compact_request(b'{"model":"m","input":"hi","stream":true}', strict=True)
 
 
 def test_counting_needs_nothing() -> None:
-    assert responses.decode_count(b"{}").said.model == ""
+    assert responses.decode_count_request(b"{}").fields.model == ""
     body = json.dumps({"model": "m", "input": "hi", "tools": [function("f")], "personality": "x"})
-    found = responses.decode_count(body.encode(), strict=True)
+    found = responses.decode_count_request(body.encode(), strict=True)
     assert ask(found).prompts == ask(tools=[function("f")]).prompts
     with pytest.raises(BadRequest):
-        responses.decode_count(b'{"tools":[{}]}')
+        responses.decode_count_request(b'{"tools":[{}]}')
 
 
 def test_rounds_go_on_from_what_was_said() -> None:
     first = asked(tools=[function("f")], tool_choice="required")
-    then = responses.onward(first, [call(1), output(1, "x")])
+    then = responses.continue_request(first, [call(1), output(1, "x")])
     chat = ask(then).prompts[0]
     assert isinstance(chat, Chat)
     assert list(chat.messages) == [user("hi"), says(None, made(1)), result("c1", "x")]
@@ -1064,17 +1064,17 @@ def test_rounds_go_on_from_what_was_said() -> None:
 
 def test_a_conversation_goes_on_from_what_a_response_said() -> None:
     found = asked(tools=[NESTED, function("f"), server(require_approval="never")])
-    remote = {"docs__read": Known(kind="mcp", name="read", label="docs")}
-    tools = responses.known(found) | remote
+    remote = {"docs__read": Known(kind="mcp", name="read", server_label="docs")}
+    tools = responses.get_tool_origins(found) | remote
     sealed = frozenset({"reasoning.encrypted_content"})
-    frame = responses.Frame(
+    frame = responses.ResponseContext(
         id="resp_1",
         created=1,
         model="m",
-        echo=echoed(found),
+        echoed_fields=echoed(found),
         tools=tools,
         include=sealed,
-        sealing=Paper(),
+        packer=Paper(),
     )
     writer = responses.ResponseEncoder(frame, ask(found))
     writer.start()
@@ -1176,7 +1176,7 @@ def test_fact41_what_was_said_is_repeated() -> None:
     resource = shown | {"id": "r", "object": "response", "created_at": 1, "output": []}
     Response.model_validate(resource)
     assert echoed(asked(conversation="conv_1"))["conversation"] == {"id": "conv_1"}
-    assert asked(reasoning={"generate_summary": "auto"}).summary
+    assert asked(reasoning={"generate_summary": "auto"}).wants_summary
 
 
 # nothing but an answer or a refusal
@@ -1223,7 +1223,7 @@ BODY = st.fixed_dictionaries(
 def test_any_json_is_an_answer_or_a_refusal(body: Any) -> None:
     refusals = []
     try:
-        found = responses.decode(json.dumps(body).encode())
+        found = responses.decode_request(json.dumps(body).encode())
         json.dumps(echoed(found))
         assert all({"id", "type"} <= item.keys() for item in found.items)
         ask(found)

@@ -25,18 +25,18 @@ from dragoman.protocols.responses.encode.frames import framed, unframed
 from dragoman.protocols.responses.encode.free_text import FreeText
 from dragoman.protocols.responses.encode.replay import replay
 from dragoman.protocols.responses.encode.resource import cancelled, failed
-from dragoman.protocols.responses.types import Frame, Known
+from dragoman.protocols.responses.types import ResponseContext, ToolOrigin
 from dragoman.signing import Signer
 from dragoman.types import Chat, Request
 from tests.support.event_order import RESOURCE, check_responses, sse
 
 SPENT = Usage(7, 5, 2, 1)
 TOOLS = {
-    "f": Known(kind="function", name="f"),
-    "ns_f": Known(kind="function", name="f", namespace="ns"),
-    "free": Known(kind="custom", name="free"),
-    "far": Known(kind="mcp", name="search", label="docs"),
-    "ask": Known(kind="mcp", name="delete", label="docs", asks=True),
+    "f": ToolOrigin(kind="function", name="f"),
+    "ns_f": ToolOrigin(kind="function", name="f", namespace="ns"),
+    "free": ToolOrigin(kind="custom", name="free"),
+    "far": ToolOrigin(kind="mcp", name="search", server_label="docs"),
+    "ask": ToolOrigin(kind="mcp", name="delete", server_label="docs", needs_approval=True),
 }
 
 
@@ -57,7 +57,7 @@ def writer(request: dict[str, Any] | None = None, **fields: Any) -> ResponseEnco
         "tools": TOOLS,
     } | fields
     return ResponseEncoder(
-        Frame(**known), Request(model="m", prompts=(Chat(messages=()),), **request or {})
+        ResponseContext(**known), Request(model="m", prompts=(Chat(messages=()),), **request or {})
     )
 
 
@@ -353,7 +353,7 @@ def test_a_remote_call_is_open_until_it_is_answered() -> None:
     frames += written(made, *two, finish("tool_calls"))
     assert not made.pending
     first, second = made.remote_calls()
-    assert (first.label, first.name, first.arguments) == ("docs", "search", '{"q":1}')
+    assert (first.server_label, first.name, first.arguments) == ("docs", "search", '{"q":1}')
     frames += made.result(second, None, "Refused.") + made.result(first, "found", None)
     assert made.remote_calls() == []
     frames += written(made, text("a"), finish()) + made.end(Usage())
@@ -392,7 +392,7 @@ def test_a_call_that_must_be_approved_is_asked_for_and_resumed() -> None:
     made = writer()
     frames = made.start() + made.resume_call(asked)
     [wanted] = made.remote_calls()
-    assert (wanted.label, wanted.name, wanted.arguments) == ("docs", "delete", '{"a":1}')
+    assert (wanted.server_label, wanted.name, wanted.arguments) == ("docs", "delete", '{"a":1}')
     frames += made.result(wanted, "gone", None) + written(made, text("a"), finish())
     final = check_responses(frames + made.end(Usage()))
     assert final["output"][0]["approval_request_id"] == asked["id"]

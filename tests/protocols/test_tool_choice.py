@@ -8,7 +8,7 @@ import pytest
 
 from dragoman.protocols.chat import tools as chat_tools
 from dragoman.protocols.responses.decode import tools
-from dragoman.protocols.responses.types import Known
+from dragoman.protocols.responses.types import ToolOrigin
 from dragoman.types import Tool
 from tests.support.work_counter import lines
 
@@ -28,12 +28,12 @@ def allowed(*listed: dict[str, str]) -> dict[str, object]:
     return {"type": "allowed_tools", "mode": "auto", "tools": [*listed]}
 
 
-def offered(names: int, labels: int = 0) -> tools.Offered:
+def offered(names: int, labels: int = 0) -> tools.DeclaredTools:
     known = {
-        f"n__f{at}": Known(kind="function", name=f"f{at}", namespace="n") for at in range(names)
+        f"n__f{at}": ToolOrigin(kind="function", name=f"f{at}", namespace="n") for at in range(names)
     }
     declared = {name: Tool(name=name) for name in known}
-    return tools.Offered(declared, known, [Label(f"l{at}") for at in range(labels)])
+    return tools.DeclaredTools(declared, known, [Label(f"l{at}") for at in range(labels)])
 
 
 def in_chat(n: int) -> Choice:
@@ -46,20 +46,20 @@ def in_chat(n: int) -> Choice:
 def of_a_namespace(n: int) -> Choice:
     """Listed again and again, though it is all of them."""
     choice, declared = allowed(*[{"type": "namespace", "name": "n"}] * n), offered(n)
-    return lambda: tools.chosen(choice, declared, ())
+    return lambda: tools.decode_tool_choice(choice, declared, ())
 
 
 def of_many_servers(n: int) -> Choice:
     listed = [{"type": "mcp", "server_label": f"l{at}"} for at in range(n)]
     declared = offered(0, n)
-    return lambda: tools.chosen(allowed(*listed), declared, ())
+    return lambda: tools.decode_tool_choice(allowed(*listed), declared, ())
 
 
 def of_a_server(n: int) -> Choice:
     remote = [Tool(name=f"l0__f{at}") for at in range(n)]
     listed = [{"type": "mcp", "server_label": "l0", "name": f"f{at}"} for at in range(n)]
     declared = offered(0, 2)
-    return lambda: tools.chosen(allowed(*listed), declared, remote)
+    return lambda: tools.decode_tool_choice(allowed(*listed), declared, remote)
 
 
 @pytest.mark.parametrize("choice", [in_chat, of_a_namespace, of_many_servers, of_a_server])
@@ -68,10 +68,10 @@ def test_twice_the_tools_are_twice_the_work(choice: Callable[[int], Choice]) -> 
 
 
 def test_a_server_is_known_by_the_longest_label_that_fits() -> None:
-    declared = tools.Offered(labels=["a", "a__b", "c"])
+    declared = tools.DeclaredTools(server_labels=["a", "a__b", "c"])
     remote = [Tool(name=name) for name in ("a__x", "a__b__x", "c__x", "d__x")]
     for label, wanted in (("a", ("a__x",)), ("a__b", ("a__b__x",)), ("c", ("c__x",))):
         choice = allowed({"type": "mcp", "server_label": label})
-        assert tools.chosen(choice, declared, remote)[0].allowed_tools == wanted
+        assert tools.decode_tool_choice(choice, declared, remote)[0].allowed_tools == wanted
     both = allowed({"type": "mcp", "server_label": "a", "name": "b__x"})
-    assert tools.chosen(both, declared, remote)[0].allowed_tools == ()
+    assert tools.decode_tool_choice(both, declared, remote)[0].allowed_tools == ()

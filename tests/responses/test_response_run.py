@@ -20,7 +20,7 @@ from dragoman.http.app import App
 from dragoman.http.server import make_app
 from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
-from dragoman.protocols.responses.types import Names
+from dragoman.protocols.responses.types import UniqueNames
 from dragoman.responses.run import Sink
 from dragoman.responses.state import State
 from dragoman.responses.tool_rounds import approved
@@ -57,9 +57,9 @@ def play(scene: Callable[[App], Awaitable[None]], **options: Any) -> None:
     asyncio.run(scenario())
 
 
-def asked(text: Any, **more: Any) -> responses.Asked:
+def asked(text: Any, **more: Any) -> responses.DecodedRequest:
     said = {"model": "scripted", "input": text} | more
-    return responses.decode(json.dumps(said).encode())
+    return responses.decode_request(json.dumps(said).encode())
 
 
 def ignored(_: Delta) -> None:
@@ -133,7 +133,7 @@ def test_leaving_while_it_is_launched_does_not_orphan_it(monkeypatch: pytest.Mon
             await leaving
         engine: Any = next(iter(app.models.list_loaded())).engine
         await engine.until(lambda one: one.started == 1 and one.active == 0)
-        await app.answering.runs.wait_idle()
+        await app.responder.runs.wait_idle()
         assert await store.sweep() is not None
 
     play(scene)
@@ -275,8 +275,8 @@ def test_what_a_response_follows_has_a_bound(monkeypatch: pytest.MonkeyPatch, ki
 
 
 def test_names_that_collide_are_told_apart_at_once() -> None:
-    names = Names(["a"])
-    found = {names.unused("a") for _ in range(20_000)}  # minutes, if all were tried each time
+    names = UniqueNames(["a"])
+    found = {names.make_unique("a") for _ in range(20_000)}  # minutes, if all were tried each time
     assert len(found) == 20_000
 
 

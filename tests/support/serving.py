@@ -29,7 +29,7 @@ class Running:
         self.app = app
         self.url = ""
         self._listening = threading.Event()
-        self._server = server.make(app, app.settings, self._ready)
+        self._server = server.make_server(app, app.settings, self._ready)
         self._thread = threading.Thread(target=self._run, name="server")
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
 

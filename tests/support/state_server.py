@@ -74,7 +74,7 @@ def main(store: str, *keys: str) -> None:
     app = make_app(
         build_engine_runtime(engine, options | {"api_key": keys, "drain": 1.0}), local=True
     )
-    running = server.make(app, app.settings, lambda url: print(url, flush=True))
+    running = server.make_server(app, app.settings, lambda url: print(url, flush=True))
     server.run_event_loop(running.serve())
 
 

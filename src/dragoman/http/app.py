@@ -17,14 +17,14 @@ from dragoman.config import LOOPBACK
 from dragoman.errors import DragomanError, ModelLoading, Unavailable, UnsupportedMedia
 from dragoman.http.asgi import Receive, RequestContext, Scope, Send
 from dragoman.http.auth import ApiKeys
-from dragoman.http.metrics import Metrics, ModelState, RecallState
-from dragoman.http.middleware import HostGuard, KeyGuard, Outermost, exchange_of, host_name
+from dragoman.http.metrics import Metrics, ModelState, ReplayState
+from dragoman.http.middleware import HostGuard, KeyGuard, RequestMiddleware, get_request, parse_host
 from dragoman.http.respond import Responder
-from dragoman.http.router import Handler, Route, Routes
+from dragoman.http.router import Handler, Route, Router
 from dragoman.http.routes.chat import Chats
 from dragoman.http.routes.responses import Stateful
 from dragoman.http.routes.services import Services
-from dragoman.http.stream import Clock
+from dragoman.http.stream import StreamClock
 from dragoman.http.websocket import WebSocketSessions
 from dragoman.protocols import Dialect, messages
 from dragoman.protocols.completions import completions
@@ -53,25 +53,25 @@ class App:
         self.services = services = runtime.services
         self.models = services.models
         self.settings = settings = runtime.settings
-        clock = Clock(settings.patience, settings.ping)
+        clock = StreamClock(settings.patience, settings.ping)
         self.metrics = Metrics(
             self._states, lambda: len(clock), lambda: services.compiler.stats, self._recalls
         )
-        self.answering = Responder(clock, self.metrics)
-        self.sockets = WebSocketSessions(settings.body_limit)
+        self.responder = Responder(clock, self.metrics)
+        self.websockets = WebSocketSessions(settings.body_limit)
         self.state = runtime.state
         background = BackgroundRuns(
-            lambda: self.answering.runs.track(None),
-            lambda: self.answering.start_timer().record,
-            self.metrics.fail,
+            lambda: self.responder.runs.track(None),
+            lambda: self.responder.start_timer().record,
+            self.metrics.count_error,
         )
         self.desk = ResponseService(services, self.state, background, runtime.remote_tools)
-        self.routes = Routes(self._table())
-        allowed = {host_name(host.encode()) or "" for host in settings.allowed_host}
+        self.routes = Router(self._table())
+        allowed = {parse_host(host.encode()) or "" for host in settings.allowed_host}
         hosts = frozenset({*LOOPBACK, "[::1]", *allowed}) if local else None
         guarded = KeyGuard(self._dispatch, keys)
         self.awaited: str | None = None  # a model that must be loaded before we are ready
-        self._app = Outermost(HostGuard(guarded, hosts), self.metrics, self.routes)
+        self._app = RequestMiddleware(HostGuard(guarded, hosts), self.metrics, self.routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -90,17 +90,17 @@ class App:
         await self.runtime.aclose()
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.routes.dispatch(exchange_of(scope))
+        await self.routes.dispatch(get_request(scope))
 
     def drain(self, seconds: float) -> None:
         """Take no new work; what runs may go on."""
-        self.answering.drain_seconds = seconds
-        self.sockets.drain(seconds)
+        self.responder.drain_seconds = seconds
+        self.websockets.drain(seconds)
 
     def not_ready(self) -> DragomanError | None:
         """Why requests cannot be served now, if they cannot."""
-        if self.answering.drain_seconds is not None:
-            return self.answering.make_draining_error()
+        if self.responder.drain_seconds is not None:
+            return self.responder.make_draining_error()
         if self.awaited is not None:
             if self.models.get(self.awaited).state != "ready":
                 return ModelLoading(f"The model `{self.awaited}` is loading.", retry_after=1)
@@ -110,11 +110,11 @@ class App:
             return Unavailable(f"The engine of `{down[0]}` is being restarted.", retry_after=1)
         return None
 
-    def _recalls(self) -> RecallState:
+    def _recalls(self) -> ReplayState:
         if self.services.replay is None:
-            return RecallState()
+            return ReplayState()
         now = self.services.replay.stats
-        return RecallState(now.tokens, now.known, now.recalled, now.lost)
+        return ReplayState(now.tokens, now.known, now.recalled, now.lost)
 
     def _states(self) -> Iterator[ModelState]:
         for model in self.models.list_loaded():
@@ -146,7 +146,7 @@ class App:
         async def handler(exchange: RequestContext) -> None:
             said = await self.read(exchange, dialect.decode)
             request = replace(said, owner=exchange.owner)
-            await self.answering.respond(
+            await self.responder.respond(
                 exchange, lambda: CompletionRun.prepare(dialect, request, self.services)
             )
 
@@ -188,7 +188,7 @@ class App:
                 handler=do.message,
                 summary="Go on with a conversation, in the Messages dialect.",
                 request_type=messages.MessagesRequest,
-                response_type=messages.Message,
+                response_type=messages.MessageResponse,
                 streams=True,
                 error=messages.encode_error,
                 status=messages.error_status,
@@ -198,8 +198,8 @@ class App:
                 method="POST",
                 handler=do.count_tokens,
                 summary="Count the tokens of a conversation.",
-                request_type=messages.Asked,
-                response_type=messages.Count,
+                request_type=messages.CountTokensRequest,
+                response_type=messages.TokenCount,
                 error=messages.encode_error,
                 status=messages.error_status,
             ),

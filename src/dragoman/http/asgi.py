@@ -19,7 +19,7 @@ from dragoman.http.cancellation import Disconnected
 from dragoman.protocols.shared import openai
 
 if TYPE_CHECKING:
-    from dragoman.http.router import Match
+    from dragoman.http.router import RouteMatch
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -31,8 +31,8 @@ Header: TypeAlias = tuple[bytes, bytes]
 JSON = b"application/json"
 PING = b": keep-alive\n\n"
 WEBSOCKET = "WEBSOCKET"  # stands for the method of a request for one
-MOST_QUERIES = 100
-WRITER = "dragoman.writer"  # where our own connections put their direct way to the client
+MAX_QUERY_FIELDS = 100
+DIRECT_WRITER = "dragoman.writer"  # where our own connections put their direct way to the client
 _REFUSAL = "websocket.http.response"  # an extension: refusing with an answer of one's own
 STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -52,7 +52,7 @@ class RequestContext:
         self.is_websocket = scope["type"] == "websocket"
         self.method: str = WEBSOCKET if self.is_websocket else scope["method"]
         self.path: str = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
-        self.match: Match | None = None  # what stands at the path, once it was looked up
+        self.match: RouteMatch | None = None  # what stands at the path, once it was looked up
         self.params: dict[str, str] = {}  # the path's, by the names in its pattern
         self.owner = ""  # a digest of the key that was shown, where keys are wanted
         self.headers: list[Header] = [(b"x-request-id", request_id.encode())]
@@ -77,7 +77,7 @@ class RequestContext:
     def _queries(self) -> list[tuple[str, str]]:
         text = self.scope.get("query_string", b"").decode("latin-1")
         try:
-            return parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_QUERIES)
+            return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
         except ValueError:
             raise BadRequest("The query of the address is malformed.") from None
 

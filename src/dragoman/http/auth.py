@@ -19,11 +19,11 @@ log = logging.getLogger("dragoman.keys")
 RECHECK = 1.0
 
 
-def digest(key: bytes) -> bytes:
+def hash_key(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def checked(key: str) -> bytes:
+def normalize_key(key: str) -> bytes:
     """A key without the white space around it; an empty one would let everyone in."""
     if not key.strip():
         raise ValueError("An API key must not be empty.")
@@ -36,8 +36,8 @@ class ApiKeys:
     def __init__(
         self, keys: Iterable[str] = (), admin: Iterable[str] = (), file: Path | None = None
     ) -> None:
-        self._given = frozenset(digest(checked(key)) for key in keys)
-        self._admin = frozenset(digest(checked(key)) for key in admin)
+        self._given = frozenset(hash_key(normalize_key(key)) for key in keys)
+        self._admin = frozenset(hash_key(normalize_key(key)) for key in admin)
         self._file = file
         self._from_file: frozenset[bytes] = frozenset()
         self._stamp: tuple[int, int] | None = None
@@ -55,21 +55,21 @@ class ApiKeys:
         """Whether there is an admin key."""
         return bool(self._admin)
 
-    def allow(self, keys: Iterable[bytes]) -> bool:
+    def accepts(self, keys: Iterable[bytes]) -> bool:
         """Whether one of the shown keys is known; an admin key opens everything."""
         return not self.required or self._accepted(keys) is not None
 
-    def owner(self, keys: Iterable[bytes]) -> str:
+    def owner_of(self, keys: Iterable[bytes]) -> str:
         """Who keeps things here: a digest of the key that is known, and "" where none is wanted."""
         key = self._accepted(keys) if self.required else None
         return "" if key is None else hashlib.blake2b(key, key=b"owner", digest_size=16).hexdigest()
 
     def _accepted(self, keys: Iterable[bytes]) -> bytes | None:
         known = self._current() | self._admin
-        return next((key for key in keys if self._among(digest(key), known)), None)
+        return next((key for key in keys if self._among(hash_key(key), known)), None)
 
-    def administer(self, keys: Iterable[bytes]) -> bool:
-        return any(self._among(digest(key), self._admin) for key in keys)
+    def accepts_admin(self, keys: Iterable[bytes]) -> bool:
+        return any(self._among(hash_key(key), self._admin) for key in keys)
 
     @staticmethod
     def _among(shown: bytes, known: frozenset[bytes]) -> bool:
@@ -98,10 +98,10 @@ class ApiKeys:
         lines = file.read_text().splitlines()
         self._stamp = (status.st_mtime_ns, status.st_size)
         keys = [line.strip() for line in lines]
-        return frozenset(digest(key.encode()) for key in keys if key and not key.startswith("#"))
+        return frozenset(hash_key(key.encode()) for key in keys if key and not key.startswith("#"))
 
 
-def shown(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+def read_keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
     """The keys a request shows, as `Authorization: Bearer` or as `x-api-key`."""
     keys = []
     for name, value in headers:

@@ -21,17 +21,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from dragoman.config import Settings
 from dragoman.errors import BadRequest, DragomanError, HeadersTooLarge, RequestTimeout
-from dragoman.http.asgi import WRITER, Scope
+from dragoman.http.asgi import DIRECT_WRITER, Scope
 from dragoman.http.closing import LingeringClose, StallTimer
-from dragoman.http.router import Routes
-from dragoman.http.websocket_connection import WebSocketConnection, handshake
+from dragoman.http.router import Router
+from dragoman.http.websocket_connection import WebSocketConnection, parse_handshake
 from dragoman.protocols.shared import openai
 
 MOST_FIELDS = 100
 HOP = (b"upgrade", b"connection", b"http2-settings")
 
 
-class Writer:
+class DirectWriter:
     """Writes chunks of a started, chunked answer straight to the transport.
 
     What it saves of the way through `send` is most of what a token costs. It never waits: while
@@ -75,7 +75,7 @@ class Connection(HttpToolsProtocol):
     """A connection with limits."""
 
     settings: ClassVar[Settings] = Settings()
-    routes: ClassVar[Routes] = Routes([])
+    routes: ClassVar[Router] = Router([])
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -148,7 +148,7 @@ class Connection(HttpToolsProtocol):
             return False
         url = httptools.parse_url(self.url)
         path = unquote((url.path or b"").decode("latin-1"))
-        asked = handshake(self.headers, self.settings.body_limit)
+        asked = parse_handshake(self.headers, self.settings.body_limit)
         if asked is None or not self.routes.has_websocket(path):
             return False
         scope: Scope = {
@@ -217,7 +217,7 @@ class Connection(HttpToolsProtocol):
         self._phase = "body"
         self._declined = False
         super().on_headers_complete()
-        self.scope[WRITER] = Writer(self.cycle)  # type: ignore[literal-required]
+        self.scope[DIRECT_WRITER] = DirectWriter(self.cycle)  # type: ignore[literal-required]
         self.cycle.transport = CycleTransport(self)
 
     def on_body(self, body: bytes) -> None:
@@ -306,6 +306,6 @@ class Connection(HttpToolsProtocol):
             self._arm()
 
 
-def guarded(settings: Settings, routes: Routes) -> type[Connection]:
+def make_connection_class(settings: Settings, routes: Router) -> type[Connection]:
     """The protocol class for a server with these limits and routes."""
     return type("GuardedConnection", (Connection,), {"settings": settings, "routes": routes})

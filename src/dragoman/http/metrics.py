@@ -29,7 +29,7 @@ FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 SLOW = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
-class Buckets:
+class Histogram:
     """A histogram that costs one bisection a value."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
@@ -41,7 +41,7 @@ class Buckets:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
-    def family(self, name: str, text: str) -> Metric:
+    def to_metric(self, name: str, text: str) -> Metric:
         total, rows = 0, []
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
             total += count
@@ -59,7 +59,7 @@ class ModelState(Struct, frozen=True):
     restarts: int
 
 
-class RecallState(Struct, frozen=True):
+class ReplayState(Struct, frozen=True):
     """What of prompts was there before, since the start."""
 
     tokens: int = 0
@@ -76,7 +76,7 @@ class Metrics(Collector):
         models: Callable[[], Iterable[ModelState]],
         streams: Callable[[], int],
         grammars: Callable[[], CompilerStats],
-        recalls: Callable[[], RecallState] = RecallState,
+        recalls: Callable[[], ReplayState] = ReplayState,
     ):
         self._models = models
         self._grammars = grammars
@@ -86,29 +86,29 @@ class Metrics(Collector):
         self.errors: Counter[str] = Counter()
         self.succeeded = 0
         self.spent = Usage()
-        self.first_token = Buckets(SLOW)
-        self.inter_token = Buckets(FAST)
-        self.duration = Buckets(SLOW)
+        self.first_token = Histogram(SLOW)
+        self.inter_token = Histogram(FAST)
+        self.duration = Histogram(SLOW)
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def fail(self, error: DragomanError) -> None:
+    def count_error(self, error: DragomanError) -> None:
         """Count an error that no request ends with: over a socket, or in the background."""
         self.errors[error.code or error.type] += 1
 
-    def page(self) -> bytes:
+    def render(self) -> bytes:
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         yield from self._counters()
-        yield self.first_token.family(
+        yield self.first_token.to_metric(
             "dragoman_time_to_first_token_seconds", "From the request to its first token."
         )
-        yield self.inter_token.family(
+        yield self.inter_token.to_metric(
             "dragoman_inter_token_seconds", "Between two deltas of one answer."
         )
-        yield self.duration.family("dragoman_request_seconds", "From the request to its end.")
+        yield self.duration.to_metric("dragoman_request_seconds", "From the request to its end.")
         yield from self._gauges()
         yield from self._constraints()
         yield from self._memory()

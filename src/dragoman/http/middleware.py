@@ -29,7 +29,7 @@ from dragoman.http.asgi import App, Header, Receive, RequestContext, Scope, Send
 from dragoman.http.auth import ApiKeys
 from dragoman.http.cancellation import Disconnected
 from dragoman.http.metrics import Metrics
-from dragoman.http.router import Routes
+from dragoman.http.router import Router
 
 log = logging.getLogger("dragoman.http")
 
@@ -39,22 +39,22 @@ CLOSED_BY_CLIENT = 499
 PROBES = ("/health", "/health/live", "/health/ready", "/metrics")  # asked every few seconds
 
 
-def exchange_of(scope: Scope) -> RequestContext:
+def get_request(scope: Scope) -> RequestContext:
     exchange = scope["dragoman"]
     assert isinstance(exchange, RequestContext)  # noqa: S101  # set by Outermost
     return exchange
 
 
-class Outermost:
+class RequestMiddleware:
     """Makes the exchange, answers errors, counts and logs."""
 
-    def __init__(self, app: App, metrics: Metrics, routes: Routes) -> None:
+    def __init__(self, app: App, metrics: Metrics, routes: Router) -> None:
         self._app = app
         self._metrics = metrics
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = RequestContext(scope, receive, send, request_id(scope))
+        exchange = RequestContext(scope, receive, send, choose_request_id(scope))
         scope["dragoman"] = exchange
         self._routes.look_up(exchange)
         began = time.perf_counter()
@@ -80,7 +80,7 @@ class Outermost:
         status = exchange.status_of(error)
         body = exchange.write_error(error, exchange.request_id)
         try:
-            await exchange.send_response(status, body, headers=retry(error))
+            await exchange.send_response(status, body, headers=make_retry_headers(error))
         except Disconnected:
             exchange.error_code = "client_disconnected"
 
@@ -109,7 +109,7 @@ class Outermost:
         )
 
 
-def request_id(scope: Scope) -> str:
+def choose_request_id(scope: Scope) -> str:
     """The client's id if it is a sane one, else a new one. Never used as a key inside."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
@@ -117,7 +117,7 @@ def request_id(scope: Scope) -> str:
     return f"req_{uuid.uuid4().hex}"
 
 
-def retry(error: DragomanError) -> list[Header]:
+def make_retry_headers(error: DragomanError) -> list[Header]:
     """Headers that tell a client whether and when to try again."""
     if error.retry_after is not None:
         seconds = max(1, round(error.retry_after))
@@ -138,28 +138,28 @@ class HostGuard:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
+        exchange = get_request(scope)
         said = [value for name, value in scope["headers"] if name == b"host"]
         host = said[0] if said else None
         if host is not None and (len(said) > 1 or not _HOST.fullmatch(host)):
             raise BadRequest("The Host header is malformed.", code="bad_host")
         origin = exchange.header(b"origin")
-        page = None if origin is None else origin_host(origin)
+        page = None if origin is None else parse_origin(origin)
         if self._hosts is not None:
-            for name in (host_name(host), page):
+            for name in (parse_host(host), page):
                 if name is not None and name not in self._hosts:
                     raise Forbidden("This server does not answer to that host name.")
-        elif exchange.is_websocket and page is not None and page != host_name(host):
+        elif exchange.is_websocket and page is not None and page != parse_host(host):
             # browsers ask nobody before they let a page open one
             raise Forbidden("This server gives no WebSockets to pages from elsewhere.")
         await self._app(scope, receive, send)
 
 
-def host_name(host: bytes | None) -> str | None:
+def parse_host(host: bytes | None) -> str | None:
     return None if host is None else re.sub(r":\d+$", "", host.decode("latin-1")).lower()
 
 
-def origin_host(origin: bytes) -> str:
+def parse_origin(origin: bytes) -> str:
     """The host of an Origin header; an opaque or broken one is no host of ours."""
     try:
         host = urlsplit(origin.decode("latin-1")).hostname or "null"
@@ -176,24 +176,24 @@ class KeyGuard:
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        access = Routes.access(exchange)
-        shown = keyring.shown(scope["headers"])
+        exchange = get_request(scope)
+        access = Router.access(exchange)
+        shown = keyring.read_keys(scope["headers"])
         if access == "admin" and not self._administers(shown):
             raise self._refusal(shown, "This needs an admin key.")
         if access == "key":
-            exchange.owner = self._keys.owner(shown)
+            exchange.owner = self._keys.owner_of(shown)
             if self._keys.required and not exchange.owner:
                 raise self._refusal(shown, "")
         await self._app(scope, receive, send)
 
     def _administers(self, shown: list[bytes]) -> bool:
         if self._keys.has_admin_keys:
-            return self._keys.administer(shown)
+            return self._keys.accepts_admin(shown)
         return not self._keys.required
 
     def _refusal(self, shown: list[bytes], forbidden: str) -> DragomanError:
-        if forbidden and shown and self._keys.allow(shown):
+        if forbidden and shown and self._keys.accepts(shown):
             return Forbidden(forbidden)
         if shown:
             return Unauthorized("The API key is not known here.")

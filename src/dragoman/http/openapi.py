@@ -15,7 +15,7 @@ from dragoman.protocols.shared.openai import ErrorResponse
 _REFS = "#/components/schemas/{name}"
 
 
-def document(routes: list[Route]) -> bytes:
+def render_document(routes: list[Route]) -> bytes:
     """The whole document as JSON."""
     kinds = [kind for route in routes for kind in (route.request_type, route.response_type) if kind is not None]
     kinds.append(ErrorResponse)

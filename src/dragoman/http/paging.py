@@ -8,7 +8,7 @@ from dragoman.http.asgi import RequestContext
 PAGE, MOST = 20, 100  # entries
 
 
-def number(exchange: RequestContext, name: str, otherwise: int) -> int:
+def read_int(exchange: RequestContext, name: str, otherwise: int) -> int:
     said = exchange.query.get(name)
     if said is None:
         return otherwise
@@ -17,9 +17,9 @@ def number(exchange: RequestContext, name: str, otherwise: int) -> int:
     return int(said)
 
 
-def paging(exchange: RequestContext, order: str = "desc") -> tuple[int, bool]:
+def read_paging(exchange: RequestContext, order: str = "desc") -> tuple[int, bool]:
     """How many entries a page has, and whether the newest come first."""
-    limit = number(exchange, "limit", PAGE)
+    limit = read_int(exchange, "limit", PAGE)
     if not 1 <= limit <= MOST:
         raise BadRequest(f"`limit` must be between 1 and {MOST}.", param="limit")
     order = exchange.query.get("order", order)

@@ -18,7 +18,7 @@ from dragoman.events import Delta
 from dragoman.http.asgi import Header, RequestContext
 from dragoman.http.cancellation import Disconnected, RunRegistry
 from dragoman.http.metrics import Metrics
-from dragoman.http.stream import Clock, Stream
+from dragoman.http.stream import StreamClock, Stream
 from dragoman.replay import PromptReuse
 from dragoman.responses.run import Run, Sink
 
@@ -28,7 +28,7 @@ MOST_WARNINGS, LONGEST_WARNING = 16, 300
 _UNPRINTABLE = re.compile(r"[^ -~]")
 
 
-class Timing:
+class AnswerTimer:
     """Measures one answer as it grows."""
 
     def __init__(self, metrics: Metrics) -> None:
@@ -48,7 +48,7 @@ class Timing:
 class Responder:
     """Answers the requests that make a model work."""
 
-    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, clock: StreamClock, metrics: Metrics) -> None:
         self._clock = clock
         self._metrics = metrics
         self.runs = RunRegistry()
@@ -57,8 +57,8 @@ class Responder:
     def make_draining_error(self) -> Draining:
         return Draining("The server is stopping.", retry_after=self.drain_seconds)
 
-    def start_timer(self) -> Timing:
-        return Timing(self._metrics)
+    def start_timer(self) -> AnswerTimer:
+        return AnswerTimer(self._metrics)
 
     @asynccontextmanager
     async def track(self, gone: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
@@ -78,7 +78,7 @@ class Responder:
         try:
             async with self.track(exchange.wait_disconnected):
                 work = await prepare()
-                exchange.headers += warnings(work.warnings) + prompted(work.reuse)
+                exchange.headers += make_warning_headers(work.warnings) + make_reuse_headers(work.reuse)
                 if work.streamed:
                     stream = Stream(exchange, work.start())
                 await self._run(exchange, work, stream, timing)
@@ -86,12 +86,12 @@ class Responder:
             if stream is None or work is None or not stream.started:
                 raise
             exchange.error_code = error.code or error.type
-            await last_words(stream, await work.fail(error))
+            await send_error_frames(stream, await work.fail(error))
 
     async def _run(
-        self, exchange: RequestContext, work: Run, stream: Stream | None, timing: Timing
+        self, exchange: RequestContext, work: Run, stream: Stream | None, timing: AnswerTimer
     ) -> None:
-        with closing(work), unbroken(f"request {exchange.request_id}"):
+        with closing(work), convert_engine_errors(f"request {exchange.request_id}"):
             if stream is None:
                 await work.run(Sink(timing.record))
                 await exchange.send_response(200, work.whole())
@@ -102,7 +102,7 @@ class Responder:
 
 
 @contextmanager
-def unbroken(work: str) -> Iterator[None]:
+def convert_engine_errors(work: str) -> Iterator[None]:
     """What breaks in here and is no error of ours is the engine's; the log has the rest."""
     try:
         yield
@@ -113,18 +113,18 @@ def unbroken(work: str) -> Iterator[None]:
         raise EngineFailed("The engine failed while it worked on this request.") from error
 
 
-def warnings(said: Iterable[str]) -> list[Header]:
+def make_warning_headers(said: Iterable[str]) -> list[Header]:
     """A header for each thing that was asked for and is not kept to."""
     shown = (_UNPRINTABLE.sub("?", one)[:LONGEST_WARNING].strip() for one in dict.fromkeys(said))
     return [(b"x-dragoman-warning", one.encode()) for one in islice(shown, MOST_WARNINGS)]
 
 
-def prompted(reuse: PromptReuse | None) -> list[Header]:
+def make_reuse_headers(reuse: PromptReuse | None) -> list[Header]:
     """A header that says how much of the prompt was there before."""
     return [] if reuse is None else [(b"x-dragoman-prompt", str(reuse).encode())]
 
 
-async def send_stream(stream: Stream, work: Run, timing: Timing) -> None:
+async def send_stream(stream: Stream, work: Run, timing: AnswerTimer) -> None:
     def push(frames: list[bytes]) -> Awaitable[None] | None:
         return stream.push(frames, timing.last)
 
@@ -133,7 +133,7 @@ async def send_stream(stream: Stream, work: Run, timing: Timing) -> None:
     await stream.finish()
 
 
-async def last_words(stream: Stream, events: list[bytes]) -> None:
+async def send_error_frames(stream: Stream, events: list[bytes]) -> None:
     """Tell the client that its stream broke, if it still listens."""
     with suppress(TimeoutError, Disconnected, RuntimeError):
         async with asyncio.timeout(LAST_WORDS):

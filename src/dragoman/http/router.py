@@ -52,7 +52,7 @@ class Route(Struct, frozen=True, kw_only=True):
         return _PARAMETER.findall(self.path)
 
 
-class Match(Struct, frozen=True):
+class RouteMatch(Struct, frozen=True):
     """What stands at a path: nothing, or a route for each method."""
 
     methods: dict[str, Route]
@@ -63,14 +63,14 @@ class Match(Struct, frozen=True):
         return self.methods.get("GET" if method == "HEAD" else method)
 
 
-class Node:
+class PathNode:
     """A place in the tree of patterns: what may come after the segments that led to it."""
 
     __slots__ = ("methods", "named", "one", "rest")
 
     def __init__(self) -> None:
-        self.named: dict[str, Node] = {}
-        self.one: Node | None = None
+        self.named: dict[str, PathNode] = {}
+        self.one: PathNode | None = None
         self.rest: dict[str, Route] = {}  # routes that take everything from here on
         self.methods: dict[str, Route] = {}
 
@@ -80,14 +80,14 @@ class Node:
         elif segments[0].endswith("...}"):
             self.rest[route.method] = route
         elif _PARAMETER.fullmatch(segments[0]):
-            self.one = self.one or Node()
+            self.one = self.one or PathNode()
             self.one.add(segments[1:], route)
         else:
-            self.named.setdefault(segments[0], Node()).add(segments[1:], route)
+            self.named.setdefault(segments[0], PathNode()).add(segments[1:], route)
 
-    def find(self, segments: list[str], at: int, values: tuple[str, ...]) -> Match | None:
+    def find(self, segments: list[str], at: int, values: tuple[str, ...]) -> RouteMatch | None:
         if at == len(segments):
-            return Match(self.methods, values, first(self.methods)) if self.methods else None
+            return RouteMatch(self.methods, values, first(self.methods)) if self.methods else None
         segment = segments[at]
         found = None
         if segment in self.named:
@@ -95,12 +95,12 @@ class Node:
         if found is None and self.one is not None and segment:
             found = self.one.find(segments, at + 1, (*values, segment))
         if found is None and self.rest and (rest := "/".join(segments[at:])):
-            found = Match(self.rest, (*values, rest), first(self.rest))
+            found = RouteMatch(self.rest, (*values, rest), first(self.rest))
         return found
 
     def nearest(self, segments: list[str]) -> Route | None:
         """A route at the deepest place on the way that has one."""
-        node: Node | None = self
+        node: PathNode | None = self
         found = None
         for segment in segments:
             node = node and (node.named.get(segment) or node.one)
@@ -108,31 +108,31 @@ class Node:
         return found
 
 
-class Routes:
+class Router:
     """Looks routes up."""
 
     def __init__(self, routes: list[Route]) -> None:
         self.routes: list[Route] = []
         self._exact: dict[str, dict[str, Route]] = {}
-        self._tree = Node()
+        self._tree = PathNode()
         for route in routes:
             self.add(route)
 
     def add(self, route: Route) -> None:
         """Add a route, or put it in the place of one."""
         self.routes.append(route)
-        for path in spellings(route.path):
+        for path in path_variants(route.path):
             self._tree.add(path.split("/"), route)
             if not route.parameters:
                 self._exact.setdefault(path, {})[route.method] = route
 
-    def find(self, path: str) -> Match:
+    def find(self, path: str) -> RouteMatch:
         methods = self._exact.get(path)
         if methods is not None:
-            return Match(methods, (), first(methods))
+            return RouteMatch(methods, (), first(methods))
         segments = path.split("/", 64)
         found = self._tree.find(segments, 0, ())
-        return found or Match({}, (), self._tree.nearest(segments))
+        return found or RouteMatch({}, (), self._tree.nearest(segments))
 
     def has_websocket(self, path: str) -> bool:
         """Whether a WebSocket can be had there."""
@@ -168,8 +168,8 @@ class Routes:
         await route.handler(exchange)
 
 
-def found(exchange: RequestContext) -> Match:
-    assert isinstance(exchange.match, Match)  # noqa: S101  # looked up by Outermost
+def found(exchange: RequestContext) -> RouteMatch:
+    assert isinstance(exchange.match, RouteMatch)  # noqa: S101  # looked up by Outermost
     return exchange.match
 
 
@@ -177,5 +177,5 @@ def first(methods: dict[str, Route]) -> Route | None:
     return next(iter(methods.values()), None)
 
 
-def spellings(path: str) -> list[str]:
+def path_variants(path: str) -> list[str]:
     return [path, path.removeprefix("/v1")] if path.startswith("/v1/") else [path]

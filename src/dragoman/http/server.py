@@ -23,7 +23,7 @@ from dragoman.config import Settings
 from dragoman.errors import Draining
 from dragoman.http.app import App
 from dragoman.http.auth import ApiKeys
-from dragoman.http.connection import guarded
+from dragoman.http.connection import make_connection_class
 from dragoman.runtime import Runtime, StartupError
 
 log = logging.getLogger("dragoman.server")
@@ -44,7 +44,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         if self._ready is not None:
-            self._ready(f"http://{shown_host(self.config.host)}:{self.port}")
+            self._ready(f"http://{format_host(self.config.host)}:{self.port}")
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         self._captured_signals.append(sig)
@@ -55,28 +55,28 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if not await super().on_tick(counter):
             return False
-        watches = self._app.answering.runs
+        watches = self._app.responder.runs
         if self._deadline is None:
             seconds = self._app.settings.drain
             self._deadline = time.monotonic() + seconds
             self._app.drain(seconds)
             if len(watches):
                 log.info("stopping: %d requests may go on for %.0f s", len(watches), seconds)
-        busy = len(watches) or len(self._app.sockets)
+        busy = len(watches) or len(self._app.websockets)
         if busy and not self.force_exit and time.monotonic() < self._deadline:
             return False
         await self._interrupt()
         return True
 
     async def _interrupt(self) -> None:
-        watches = self._app.answering.runs
+        watches = self._app.responder.runs
         watches.interrupt_all(
             lambda: Draining("The server stopped before the answer was finished.")
         )
         try:
             async with asyncio.timeout(FAREWELL):
                 await watches.wait_idle()
-                await self._app.sockets.close(LAST_TEXTS)
+                await self._app.websockets.close_all(LAST_TEXTS)
         except TimeoutError:
             log.warning("%d requests did not end in time", len(watches))
 
@@ -93,17 +93,17 @@ class Server(uvicorn.Server):
         return int(self.servers[0].sockets[0].getsockname()[1])
 
 
-def shown_host(host: str) -> str:
+def format_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def make(app: App, settings: Settings, ready: Ready | None = None) -> Server:
+def make_server(app: App, settings: Settings, ready: Ready | None = None) -> Server:
     """A server for the app; `ready` is told its address once it listens."""
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=guarded(settings, app.routes),
+        http=make_connection_class(settings, app.routes),
         ws="none",  # our own connections take care of them
         lifespan="off",
         loop="auto",
@@ -118,7 +118,7 @@ def make(app: App, settings: Settings, ready: Ready | None = None) -> Server:
     return Server(config, app, ready)
 
 
-def settle() -> None:
+def tune_process() -> None:
     """Once everything is loaded: room for many connections, and no time spent on old garbage."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
@@ -152,8 +152,8 @@ def make_app(runtime: Runtime, *, local: bool) -> App:
 
 async def serve(app: App) -> None:
     """Serve until a signal stops the server."""
-    server = make(app, app.settings)
-    settle()
+    server = make_server(app, app.settings)
+    tune_process()
     await server.serve()
 
 

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter as now
 
-from dragoman.http.asgi import STREAM_HEADERS, WRITER, RequestContext
+from dragoman.http.asgi import STREAM_HEADERS, DIRECT_WRITER, RequestContext
 from dragoman.http.cancellation import Disconnected
 
 
@@ -32,7 +32,7 @@ class Stream:
         self._exchange = exchange
         self._send = exchange.send
         self._opening = opening
-        self._direct = exchange.scope.get(WRITER)
+        self._direct = exchange.scope.get(DIRECT_WRITER)
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Task[None] | None = None
         self._pinging: asyncio.Task[None] | None = None
@@ -109,7 +109,7 @@ class Stream:
             await self._open()
 
 
-class Clock:
+class StreamClock:
     """Ticks for every open stream; runs only while there is one."""
 
     def __init__(self, patience: float, ping: float) -> None:

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 from dragoman.errors import DragomanError, Draining
-from dragoman.http.asgi import WRITER, Message, RequestContext
+from dragoman.http.asgi import DIRECT_WRITER, Message, RequestContext
 from dragoman.http.cancellation import Disconnected
 
 IDLE = 3600.0  # seconds at rest before a socket is closed
@@ -38,7 +38,7 @@ class WebSocketSession:
     def __init__(self, exchange: RequestContext, sockets: WebSocketSessions) -> None:
         self._exchange = exchange
         self._sockets = sockets
-        self._direct = exchange.scope.get(WRITER)
+        self._direct = exchange.scope.get(DIRECT_WRITER)
         self._texts: deque[bytes] = deque()
         self._kept = 0  # bytes of those
         self._news = asyncio.Event()
@@ -46,7 +46,7 @@ class WebSocketSession:
         self._reading: asyncio.Task[None] | None = None
         self._working = 0
         self.accepted = False
-        self.code: int | None = None  # why it was closed, by whomever
+        self.close_code: int | None = None  # why it was closed, by whomever
 
     async def accept(self) -> None:
         """Say yes. Until then an error is answered as it is over HTTP."""
@@ -65,7 +65,7 @@ class WebSocketSession:
         while True:
             if self._sockets.draining is not None and not self._working:
                 await self.close(RESTART, STOPPING)
-            if self.code is not None:
+            if self.close_code is not None:
                 raise Disconnected
             if self._texts:
                 text = self._texts.popleft()
@@ -84,7 +84,7 @@ class WebSocketSession:
 
     async def send(self, text: bytes) -> None:
         """Send a text; waits while the client is slow to take what was sent before."""
-        if self.code is not None:
+        if self.close_code is not None:
             raise Disconnected
         direct = self._direct
         if direct is not None and direct.ready:
@@ -107,7 +107,7 @@ class WebSocketSession:
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
         """Say goodbye, unless one side has done so."""
-        if not self.accepted or self.code is not None:
+        if not self.accepted or self.close_code is not None:
             return
         self._end(code)
         short = reason.encode()[:LONGEST_REASON].decode(errors="ignore")
@@ -115,12 +115,12 @@ class WebSocketSession:
             async with asyncio.timeout(GOODBYE):
                 await self._send({"type": "websocket.close", "code": code, "reason": short})
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Return when the socket is closed, by whichever side."""
         await self._gone.wait()
 
     @contextmanager
-    def working(self) -> Iterator[None]:
+    def busy(self) -> Iterator[None]:
         """While this is open the socket is not at rest, though its handler may wait for texts."""
         self._working += 1
         try:
@@ -133,7 +133,7 @@ class WebSocketSession:
         """Let a handler that waits look again whether it may."""
         self._news.set()
 
-    def release(self) -> None:
+    def stop_reading(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
 
@@ -151,7 +151,7 @@ class WebSocketSession:
             self._end(UNHEARD)
 
     async def _take(self) -> None:
-        while self.code is None:
+        while self.close_code is None:
             message = await self._exchange.receive()
             if message["type"] == "websocket.disconnect":
                 self._end(message.get("code") or UNSAID)
@@ -176,8 +176,8 @@ class WebSocketSession:
         self._news.set()
 
     def _end(self, code: int) -> None:
-        if self.code is None:
-            self.code = code
+        if self.close_code is None:
+            self.close_code = code
         self._gone.set()
         self._news.set()
 
@@ -202,7 +202,7 @@ class WebSocketSessions:
         for socket in self._open:
             socket.wake()
 
-    async def close(self, patience: float = 0.0) -> None:
+    async def close_all(self, patience: float = 0.0) -> None:
         """Close all that are open, whatever they do, and wait until their handlers have ended.
 
         Those that have a last word to say get so many seconds for it.
@@ -214,7 +214,7 @@ class WebSocketSessions:
         await self._none.wait()
 
     @asynccontextmanager
-    async def of(self, exchange: RequestContext) -> AsyncGenerator[WebSocketSession, None]:
+    async def open(self, exchange: RequestContext) -> AsyncGenerator[WebSocketSession, None]:
         """The socket of an exchange, to be accepted; it is closed when this is left.
 
         An error that comes after it was accepted is told by a code; a client that says goodbye is
@@ -227,7 +227,7 @@ class WebSocketSessions:
             yield socket
             await socket.close()
         except Disconnected:
-            if socket.code not in FRIENDLY:
+            if socket.close_code not in FRIENDLY:
                 raise
         except DragomanError as error:
             await socket.close(RESTART if isinstance(error, Draining) else BROKEN, error.message)
@@ -236,7 +236,7 @@ class WebSocketSessions:
             await socket.close(BROKEN)
             raise
         finally:
-            socket.release()
+            socket.stop_reading()
             self._open.discard(socket)
             if not self._open:
                 self._none.set()

@@ -22,7 +22,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from dragoman.http.asgi import WRITER, Header, Message, Scope
+from dragoman.http.asgi import DIRECT_WRITER, Header, Message, Scope
 from dragoman.http.closing import LingeringClose, StallTimer
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ PHRASES = {status.value: status.phrase for status in HTTPStatus}
 UNHEARD, NOT_UTF8, LATE, FAILED, RESTART = 1006, 1007, 1008, 1011, 1012
 
 
-def handshake(headers: Iterable[Header], limit: int) -> tuple[ServerProtocol, Response] | None:
+def parse_handshake(headers: Iterable[Header], limit: int) -> tuple[ServerProtocol, Response] | None:
     """The protocol for a client that asks properly, and what it will be told."""
     protocol = ServerProtocol(extensions=None, max_size=limit, logger=quiet)
     lines = [name + b": " + value + b"\r\n" for name, value in headers if name in ASKING]
@@ -90,7 +90,7 @@ class WebSocketConnection(asyncio.Protocol):
         self._early = rest
         self.transport.set_protocol(self)
         self._state.connections.add(self)  # type: ignore[arg-type]
-        self._scope[WRITER] = self
+        self._scope[DIRECT_WRITER] = self
         task = self._loop.create_task(self._run())
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)

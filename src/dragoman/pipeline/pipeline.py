@@ -39,7 +39,14 @@ from dragoman.pipeline.validate import (
     validate_media,
     validate_request,
 )
-from dragoman.replay import PromptReuse, ReplayedPrompt, ReplayRecorder, ReplayScope, ReplayService
+from dragoman.replay import (
+    NO_ROOM,
+    PromptReuse,
+    ReplayedPrompt,
+    ReplayRecorder,
+    ReplayScope,
+    ReplayService,
+)
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Prompt, Request, Sampling, Step
 
 PLAIN_TEXT = OutputFormat()
@@ -209,9 +216,19 @@ async def render_with_replay(
     chat: Chat, scope: ReplayScope, replay: ReplayService | None
 ) -> ReplayedPrompt:
     """Render a chat with earlier turns as the model wrote them, where those tokens are known."""
-    if replay is None:
-        return ReplayedPrompt(await scope.model.renderer.render(chat))
-    return await replay.render(chat, scope)
+    renderer, context = scope.model.renderer, scope.model.capabilities.context
+    if replay is None or not renderer.can_splice:
+        return ReplayedPrompt(await renderer.render(chat))
+    turns = await replay.find_turns(chat, scope)
+    splicer = replay.make_splicer(renderer)
+    rendered = await renderer.render(turns.chat, splicer)
+    if rendered.replayed_turns and not rendered.fits(context):
+        plain = await renderer.render(chat, splicer)
+        if plain.fits(context):
+            return turns.with_prompt(
+                plain, (*rendered.skipped, *[NO_ROOM] * rendered.replayed_turns)
+            )
+    return turns.with_prompt(rendered, rendered.skipped)
 
 
 def make_replay_scope(model: Model, request: Request) -> ReplayScope:

@@ -18,7 +18,7 @@ from dragoman.engines.limits import (
 )
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.models.model import Model
-from dragoman.types import Chat, MediaPart, Message, Request, Sampling, TextPart
+from dragoman.types import Chat, MediaPart, Message, Request, TextPart
 
 BUDGET_UNSUPPORTED = "This model's reasoning cannot be limited."
 
@@ -33,11 +33,10 @@ def validate_request(request: Request, model: Model) -> None:
     if request.echo and request.logprobs is not None and not capabilities.prompt_logprobs:
         raise Unsupported("This model's engine cannot report logprobs of a prompt.", param="echo")
     check_adapters(request.lora or (), capabilities.lora)
-    if capabilities.sampling is not None:
-        for name in Sampling.__struct_fields__:
-            is_set = getattr(request.sampling, name) is not None
-            if is_set and name not in capabilities.sampling:
-                raise Unsupported(f"`{name}` is not supported by this model's engine.", param=name)
+    for name in request.sampling.__struct_fields__:
+        is_set = getattr(request.sampling, name) is not None
+        if is_set and name not in capabilities.sampling:
+            raise Unsupported(f"`{name}` is not supported by this model's engine.", param=name)
 
 
 def validate_media(chat: Chat, model: Model) -> None:

@@ -80,6 +80,9 @@ class RenderedPrompt(Struct, frozen=True):
     answer_start: int | None = None  # the first token of the answer's opening, if a splicer knows
     packed_ids: bytes = b""  # the ids in four bytes each
 
+    def fits(self, context: int | None) -> bool:
+        return context is None or len(self.ids or ()) < context
+
 
 class PromptRenderer:
     """Renders the prompts of one model."""
@@ -130,9 +133,7 @@ class PromptRenderer:
             if not text:
                 raise _no_messages()
             return RenderedPrompt(text)
-        encoded = await encode_pieces(
-            pieces, self.tokenizer, self.token_cache, prompt.answer_start
-        )
+        encoded = await encode_pieces(pieces, self.tokenizer, self.token_cache, prompt.answer_start)
         if not encoded.ids:
             raise _no_messages()
         ends_special = len(pieces) > 1 and not str(pieces[-1]).strip()
@@ -248,12 +249,16 @@ class PromptRenderer:
         turns = arrange_messages(chat.messages, self.capabilities, tools)
         client_values = self._collect_client_values(chat, turns, tools)
         numbers = {id(replay): number for number, replay in enumerate(find_replays(chat))}
-        replayed = [(index, numbers[id(turn.replay)]) for index, turn in enumerate(turns) if turn.replay]
+        replayed = [
+            (index, numbers[id(turn.replay)]) for index, turn in enumerate(turns) if turn.replay
+        ]
 
         def render(marked: MarkedText) -> list[str]:
             variables = self._collect_variables(chat, client_values, marked)
             for index, number in replayed:
-                insert_markers(variables["messages"][index], number, self.capabilities.reasoning_fields)
+                insert_markers(
+                    variables["messages"][index], number, self.capabilities.reasoning_fields
+                )
             budget = RenderBudget(limits, marked.size, marked.known_sizes)
             return self._guard.split(_cut_prompt(chat, template.render(variables, budget)))
 

@@ -1,22 +1,43 @@
-"""What models said, token by token, for clients that tell it back in their own words.
+"""Puts the tokens that a model wrote back into the prompt when a client replays a conversation.
 
-When an answer ends, its tokens are kept under the ids of its calls and under a digest of what the
-client was told and of all that was said before (`told`). When a conversation comes back, each turn
-of the assistant's is looked up, and if the client tells the same, the prompt gets the tokens as
-they were (`prompt.recalled`): it then goes on from what the engine has in its cache. A turn that
-was edited is left as the client wrote it.
+**Why.** An engine keeps the state of the tokens it has processed and reuses it for the next prompt
+as far as that prompt starts with the same tokens (its prefix cache). A chat client sends the whole
+conversation with every request, but not as the model wrote it: it leaves out the reasoning, writes
+the arguments of tool calls as different JSON, and trims texts. The template renders that as other
+tokens, so from the first such turn on the engine has to process everything again, and the model
+reads a conversation that it did not write.
 
-What is kept belongs to whoever it was said to and is found by nobody else. The newest stays in
-memory (`shelf`); what a client wanted to be kept goes to a store as well, behind the answer's back.
-A `trail` of the last prompts says how much of a new one was there before.
+**What is remembered.** When an answer ends, `recorder` stores the token ids that the model wrote,
+together with the ids of the template's opening before them, in the `cache`. They belong to the
+owner of the request (its API key), to the model with its vocabulary and to its LoRA adapters, and
+nobody else ever finds them. The cache is bounded; what a client asks the server to store also goes
+to the database and is deleted together with the response.
+
+**How a turn is found again.** Each turn is stored under a `digest` of everything that came before
+it in the conversation and of its own text and calls, and also under the ids of the calls in it, if
+this server generated them. `service` computes the same keys for the turns of a new request and
+compares the digests of text, calls and reasoning. White space and the form of JSON make no
+difference, and the client may leave out the reasoning. `splice` then replaces the client's version
+of the turn in the rendered prompt with the stored tokens.
+
+**What is never replayed.** A turn that the client edited in any other way; a turn in another
+conversation, of another owner, model or adapter; an answer that a stop string cut, or one picked by
+`best_of`; a turn with no clear start and end in this template's prompt (`turn_boundaries`,
+`turn_positions`); a last message that the model is to continue; and any turn, if the prompt would
+not fit the context with the replays. These stay as the client sent them.
+
+`prefix_index` holds the last prompts with their answers, to measure how much of a new prompt the
+engine can reuse.
 """
 
-from dragoman.replay.service import (
-    PromptReuse,
-    ReplayedPrompt,
-    ReplayRecorder,
-    ReplayScope,
-    ReplayService,
-)
+from dragoman.replay.recorder import ReplayRecorder
+from dragoman.replay.service import NO_ROOM, PromptReuse, ReplayedPrompt, ReplayScope, ReplayService
 
-__all__ = ["PromptReuse", "ReplayRecorder", "ReplayScope", "ReplayService", "ReplayedPrompt"]
+__all__ = [
+    "NO_ROOM",
+    "PromptReuse",
+    "ReplayRecorder",
+    "ReplayScope",
+    "ReplayService",
+    "ReplayedPrompt",
+]

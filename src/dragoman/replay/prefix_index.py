@@ -1,7 +1,7 @@
-"""The last prompts of a model with their answers, to say how much of a new one was there before.
+"""The last prompts of a model with their answers, to measure how much of a new prompt is not new.
 
-Tokens are bytes here, four each, and are compared as such. A sequence that goes on from another
-takes its place, so a conversation is kept once, however long it gets.
+Token ids are packed in four bytes each and compared as bytes. A sequence that continues another one
+replaces it, so a conversation is stored once, however long it gets.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 
-MOST = 64
-BYTES = 16 << 20
-WIDTH = 4
+MAX_SEQUENCES = 64
+MAX_BYTES = 16 << 20
+WIDTH = 4  # bytes of a packed token id
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
@@ -24,46 +24,49 @@ def unpack_ids(data: bytes) -> tuple[int, ...]:
 
 
 class PrefixIndex:
-    """Sequences of one model, each somebody's, the newest first."""
+    """Token sequences of one model, each with its owner, the newest first."""
 
-    def __init__(self, most: int = MOST, size: int = BYTES) -> None:
-        self._most = most
-        self._size = size
-        self._kept: deque[tuple[str, bytes]] = deque()
+    def __init__(self, max_sequences: int = MAX_SEQUENCES, max_bytes: int = MAX_BYTES) -> None:
+        self._max_sequences = max_sequences
+        self._max_bytes = max_bytes
+        self._sequences: deque[tuple[str, bytes]] = deque()
         self._bytes = 0
 
     def add(self, owner: str, sequence: bytes) -> None:
-        for at, (whose, known) in enumerate(self._kept):
-            if whose == owner and sequence.startswith(known):
-                del self._kept[at]
+        for index, (known_owner, known) in enumerate(self._sequences):
+            if known_owner == owner and sequence.startswith(known):
+                del self._sequences[index]
                 self._bytes -= len(known)
                 break
-        self._kept.appendleft((owner, sequence))
+        self._sequences.appendleft((owner, sequence))
         self._bytes += len(sequence)
-        while len(self._kept) > self._most or self._bytes > self._size:
-            self._bytes -= len(self._kept.pop()[1])
+        while len(self._sequences) > self._max_sequences or self._bytes > self._max_bytes:
+            self._bytes -= len(self._sequences.pop()[1])
 
     def match(self, owner: str, sequence: bytes) -> tuple[int, bool]:
-        """How many tokens were there before, and whether that one goes on in another way."""
-        best, left = 0, False
-        for whose, known in self._kept:
-            if whose != owner or not known.startswith(sequence[: best + WIDTH]):
+        """Return the length in tokens of the longest known prefix.
+
+        The second value tells whether the known sequence continues differently from there.
+        """
+        best, diverged = 0, False
+        for known_owner, known in self._sequences:
+            if known_owner != owner or not known.startswith(sequence[: best + WIDTH]):
                 continue
-            best = _shared(known, sequence, best)
-            left = best < len(known) and best < len(sequence)
+            best = _common_length(known, sequence, best)
+            diverged = best < len(known) and best < len(sequence)
             if best == len(sequence):
                 break
-        return best // WIDTH, left
+        return best // WIDTH, diverged
 
 
-def _shared(one: bytes, two: bytes, sure: int) -> int:
-    """Bytes of whole tokens that both begin with, of which some are known to be the same."""
-    low, high = sure, min(len(one), len(two))
-    if one[low:high] == two[low:high]:
+def _common_length(left: bytes, right: bytes, known: int) -> int:
+    """Return how many bytes of whole tokens both start with; the first `known` bytes are equal."""
+    low, high = known, min(len(left), len(right))
+    if left[low:high] == right[low:high]:
         return high
     while high - low > WIDTH:
         middle = low + (high - low) // (2 * WIDTH) * WIDTH
-        if one[low:middle] == two[low:middle]:
+        if left[low:middle] == right[low:middle]:
             low = middle
         else:
             high = middle

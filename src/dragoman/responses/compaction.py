@@ -57,7 +57,7 @@ async def compact(
     choice = whole.choices()[0]
     if not choice.text.strip():
         raise EngineFailed(NOTHING)
-    summary = responses.compaction(choice.text, scene.sealing)
+    summary = responses.make_compaction_item(choice.text, scene.sealing)
     users = [item for item in (*scene.history, *asked.items) if item.get("role") == "user"]
     output = [*users[-_told(plan.request) :], summary]
     name, now = f"resp_{uuid.uuid4().hex}", int(time.time())

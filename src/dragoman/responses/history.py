@@ -28,7 +28,7 @@ NAMED = 1000  # items that are named and not said
 
 async def before(asked: Asked, owner: str, state: State, local: Local) -> list[Item]:
     """The items that a response follows, oldest first."""
-    previous, conversation = asked.said.previous_response_id, asked.conversation
+    previous, conversation = asked.fields.previous_response_id, asked.conversation_id
     if previous is not None:
         if previous in local:
             return local[previous]
@@ -129,7 +129,7 @@ async def _found(names: list[str], owner: str, state: State) -> dict[str, Item]:
 
 def unrepeated(asked: Asked, history: list[Item]) -> Asked:
     """The same without items that its conversation has; the id of another one is an error."""
-    if asked.conversation is None:
+    if asked.conversation_id is None:
         return asked
     known = {item["id"]: item for item in history}
     new: list[Item] = []

@@ -65,7 +65,7 @@ class ResponseRun:
         self.asked = asked
         self.id = scene.name
         self.created = int(time.time())
-        self.streamed = bool(asked.said.stream)
+        self.streamed = bool(asked.fields.stream)
         self.keep: Callable[[list[bytes]], Awaitable[None]] | None = None  # before the last frames
         self._keeping: asyncio.Future[None] | None = None
         self._last: list[bytes] = []  # frames that end it and were not told yet
@@ -73,18 +73,18 @@ class ResponseRun:
         self._scene = scene
         self._plan = plan
         self._warnings = plan.warnings
-        said = asked.said
+        said = asked.fields
         frame = Frame(
             id=self.id,
             created=self.created,
             model=plan.model_name,
-            echo=responses.echo(asked, plan.model_name, plan.jobs[0].sampling),
-            tools=responses.known(asked, scene.history) | scene.remote.known,
+            echoed_fields=responses.echo(asked, plan.model_name, plan.jobs[0].sampling),
+            tools=responses.get_tool_origins(asked, scene.history) | scene.remote.known,
             include=asked.include,
-            summary=bool(asked.summary),
-            most_calls=said.max_tool_calls,
-            sealing=scene.sealing,
-            silent=not asked.generates,
+            summary=bool(asked.wants_summary),
+            max_remote_calls=said.max_tool_calls,
+            packer=scene.sealing,
+            prefill_only=not asked.wants_answer,
         )
         self.writer = ResponseEncoder(frame, plan.request)
 
@@ -128,7 +128,7 @@ class ResponseRun:
     async def run(self, outlet: Sink) -> None:
         push = outlet.push or _dropped
         try:
-            if not self.asked.generates:
+            if not self.asked.wants_answer:
                 await self._read(outlet.note)
                 await self._end(push)
                 return
@@ -217,9 +217,9 @@ class ResponseRun:
             created=self.created,
             body=encode(resource),
             input=encode(self.asked.items),
-            previous=self.asked.said.previous_response_id,
-            conversation=self.asked.conversation,
-            background=bool(self.asked.said.background),
+            previous=self.asked.fields.previous_response_id,
+            conversation=self.asked.conversation_id,
+            background=bool(self.asked.fields.background),
         )
 
 
@@ -231,10 +231,10 @@ async def _plan(
     asked: Asked, scene: ResponseContext, output: Sequence[Item], spent: Usage | None = None
 ) -> pipeline.Plan:
     """The next round: what came before, what is asked, and what was answered so far."""
-    prepare = fitting if asked.said.truncation == "auto" else pipeline.prepare
+    prepare = fitting if asked.fields.truncation == "auto" else pipeline.prepare
     while True:
         request = responses.to_request(
-            responses.onward(asked, output) if output else asked,
+            responses.continue_request(asked, output) if output else asked,
             scene.history,
             owner=scene.owner,
             sealing=scene.sealing,

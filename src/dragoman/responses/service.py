@@ -71,9 +71,9 @@ class ResponseService:
 
     async def begin(self, asked: Asked, owner: str, local: Local | None = None) -> Run:
         """A response that is ready to run, or that has been sent into the background."""
-        store = await self._state.store() if asked.stored else None
+        store = await self._state.store() if asked.is_stored else None
         turn = await self._turn(asked, owner, {} if local is None else local)
-        if store is not None and asked.said.background:
+        if store is not None and asked.fields.background:
             running = await self._background.launch(turn, store)
             return LaunchedRun(running.feed, running.begun, turn)
         if store is not None:
@@ -97,7 +97,7 @@ class ResponseService:
             raise
 
     async def _remote(self, asked: Asked, history: list[Item]) -> RemoteTools:
-        wanted = responses.mcp_tools(asked)
+        wanted = responses.get_mcp_servers(asked)
         allowed = approved(asked.items, history, {tool.server_label for tool in wanted})
         if not wanted:
             return NOTHING
@@ -107,7 +107,7 @@ class ResponseService:
         if len(wanted) > SERVERS:
             raise BadRequest(f"There are more than {SERVERS} remote servers.", param="tools")
         named = [(self._server(tool), tool) for tool in wanted]
-        taken, said = responses.known(asked, history), [*history, *asked.items]
+        taken, said = responses.get_tool_origins(asked, history), [*history, *asked.items]
         toolbox = make()
         try:
             remote = await attach(toolbox, named, taken, said, self._elsewhere.bounds)

@@ -19,7 +19,7 @@ from dragoman.errors import BadRequest
 from dragoman.mcp.types import CallResult, ListedTool, McpServer, ToolClient, ToolsUnavailable
 from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols.responses import McpTool, ResponseEncoder, remote_name
-from dragoman.protocols.responses.types import Item, Known, Names, RemoteCall
+from dragoman.protocols.responses.types import Item, ToolOrigin, UniqueNames, RemoteCall
 from dragoman.responses.run import Push
 from dragoman.types import Tool
 
@@ -57,7 +57,7 @@ class RemoteTools:
         self,
         toolbox: ToolClient | None = None,
         attached: Sequence[AttachedServer] = (),
-        known: dict[str, Known] | None = None,
+        known: dict[str, ToolOrigin] | None = None,
         bounds: RemoteToolLimits | None = None,
     ) -> None:
         self._toolbox = toolbox
@@ -76,7 +76,7 @@ class RemoteTools:
             for tool in one.offered
         }
         for flat, known in self.known.items():
-            tool = offered[known.label, known.name]
+            tool = offered[known.server_label, known.name]
             yield Tool(
                 name=flat,
                 description=tool.description,
@@ -106,7 +106,7 @@ class RemoteTools:
 
     def allow(self, approved: Sequence[Item]) -> None:
         """Let calls of earlier turns be made, if their tools may still be called."""
-        known = {(tool.label, tool.name) for tool in self.known.values()}
+        known = {(tool.server_label, tool.name) for tool in self.known.values()}
         for item in approved:
             if (item["server_label"], item["name"]) not in known:
                 raise BadRequest(
@@ -168,7 +168,7 @@ class RemoteTools:
         assert self._toolbox is not None  # noqa: S101  # there are no calls without one
         try:
             async with asyncio.timeout(self._left):
-                server = self._attached[call.label].server
+                server = self._attached[call.server_label].server
                 return await self._toolbox.call(server, call.name, arguments, most)
         except TimeoutError:
             return CallResult(error="The tool did not answer in time.")
@@ -190,17 +190,17 @@ async def attach(
 ) -> RemoteTools:
     """List the servers of a request, and give their tools names that no other tool has."""
     attached = await asyncio.gather(*(_listed(toolbox, server, history) for server, _ in wanted))
-    names, known = Names(taken), dict[str, Known]()
+    names, known = UniqueNames(taken), dict[str, ToolOrigin]()
     for one, (_, said) in zip(attached, wanted, strict=True):
         for tool in one.offered[:OFFERED]:
             if not said.allows(tool.name, tool.read_only):
                 continue
-            flat = names.unused(remote_name(one.server.label, tool.name))
-            known[flat] = Known(
+            flat = names.make_unique(remote_name(one.server.label, tool.name))
+            known[flat] = ToolOrigin(
                 kind="mcp",
                 name=tool.name,
-                label=one.server.label,
-                asks=said.asks(tool.name, tool.read_only),
+                server_label=one.server.label,
+                needs_approval=said.needs_approval(tool.name, tool.read_only),
             )
     return RemoteTools(toolbox, attached, known, bounds)
 

@@ -13,10 +13,11 @@ from dragoman.grammar.client.unpadded_text import UnpaddedTextWriter
 from dragoman.grammar.complexity import make_too_complex_error
 from dragoman.grammar.lark_builder import LarkBuilder, join_alternatives, quote_literal
 from dragoman.grammar.regex.automaton import TooComplex
+from dragoman.grammar.schema.nodes import OpaqueText
 
 
 @dataclass(frozen=True, eq=False)
-class GrammarText:
+class GrammarText(OpaqueText):
     """The grammar, and what the client calls it."""
 
     grammar: LarkGrammar

@@ -28,7 +28,7 @@ from dragoman.grammar.writer.tool_adapter import adapt_tool
 from dragoman.grammar.writer.tool_names import ParsedTool
 from dragoman.output.library import combine_formats
 from dragoman.output.rules import FormatRules
-from dragoman.types import Constraint, Tool
+from dragoman.types import Constraint, Json, Tool
 
 MAX_GRAMMAR_LENGTH = 1 << 19  # characters; parsing one blocks the engine for a proportional time
 MAX_PARTS = 64  # parts of a rejected spec that are tried one by one
@@ -86,7 +86,15 @@ def _write_content(
     lark: LarkBuilder, constraint: Constraint, rules: FormatRules, warnings: list[str]
 ) -> str:
     if constraint.kind != "json":
-        return write_constraint(lark, constraint, warnings)
+
+        def write_schema(value: Json) -> str:
+            """Write a schema that stands inside a client's grammar."""
+            schema = parse_schema(value, param=constraint.param, strict=False)
+            warnings.extend(schema.warnings)
+            writer = JsonWriter(lark, dict(schema.definitions), ordered=True)
+            return writer.write_value(schema.root)
+
+        return write_constraint(lark, constraint, write_schema)
     # the parser would act on a marker inside a string of the content
     banned = [
         marker

@@ -42,10 +42,18 @@ Target: TypeAlias = Callable[[GrammarSpec], CompiledGrammar]
 
 
 class CompileResult(Struct, frozen=True, array_like=True):
-    """The outcome of a compile."""
+    """The outcome of a compile: a grammar or an error."""
 
-    outcome: CompiledGrammar | SerializedError
+    compiled: CompiledGrammar | None = None
+    error: SerializedError | None = None
     needs_restart: bool = False  # the process must not compile anything else
+
+    @property
+    def outcome(self) -> CompiledGrammar | SerializedError:
+        if self.compiled is not None:
+            return self.compiled
+        assert self.error is not None  # noqa: S101
+        return self.error
 
 
 result_decoder = msgspec.json.Decoder(CompileResult)
@@ -59,9 +67,9 @@ def run_target(target: Target, spec: GrammarSpec) -> CompileResult:
         compiled = target(spec)
         if _measure_bytes(compiled) > MAX_RESULT_BYTES:
             raise MemoryError
-        return CompileResult(compiled)
+        return CompileResult(compiled=compiled)
     except BadRequest as error:
-        return CompileResult(serialize_error(error))
+        return CompileResult(error=serialize_error(error))
     except RecursionError:
         problem, needs_restart = "is nested too deeply to compile", False
     except MemoryError:
@@ -69,11 +77,12 @@ def run_target(target: Target, spec: GrammarSpec) -> CompileResult:
     except BaseException as error:  # a panic of a native library is no Exception
         log.error("a constraint failed to compile", exc_info=error)
         failure = BadRequest("This constraint cannot be compiled.", param=spec.param)
-        return CompileResult(serialize_error(failure), not isinstance(error, Exception))
+        return CompileResult(
+            error=serialize_error(failure), needs_restart=not isinstance(error, Exception)
+        )
     log.error("a constraint %s", problem)
-    return CompileResult(
-        serialize_error(make_too_complex_error(spec.param, problem)), needs_restart
-    )
+    too_complex = make_too_complex_error(spec.param, problem)
+    return CompileResult(error=serialize_error(too_complex), needs_restart=needs_restart)
 
 
 def _measure_bytes(compiled: CompiledGrammar) -> int:

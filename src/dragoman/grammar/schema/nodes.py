@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dragoman.grammar.client.grammar_text import GrammarText
-
 
 @dataclass(frozen=True)
 class Anything:
@@ -38,6 +36,10 @@ class String:
     max_length: int | None = None
     pattern: str | None = None  # found anywhere in it, as JSON schema has it
     format: str | None = None  # one of those that are enforced
+
+
+class OpaqueText:
+    """A string whose constraint is not a schema: the base of `client.grammar_text.GrammarText`."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ Node: TypeAlias = (
     | Nothing
     | Literals
     | String
-    | GrammarText
+    | OpaqueText
     | Number
     | Array
     | Object

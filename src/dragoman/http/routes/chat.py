@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, NotFound
 from dragoman.http.asgi import RequestContext
-from dragoman.http.paging import paging
-from dragoman.http.respond import warnings
+from dragoman.http.paging import read_paging
+from dragoman.http.respond import make_warning_headers
 from dragoman.http.router import Route
 from dragoman.protocols.chat import decode, encode, stored
 from dragoman.protocols.shared.openai import new_id
@@ -49,7 +49,7 @@ class Chats:
                 answer.keep = lambda whole: self._keep(exchange, body, whole, store)
             return answer
 
-        await self._app.answering.respond(exchange, prepare)
+        await self._app.responder.respond(exchange, prepare)
 
     @staticmethod
     async def _keep(exchange: RequestContext, body: bytes, whole: bytes, store: Store) -> None:
@@ -67,7 +67,7 @@ class Chats:
             await store.write(lambda tx: tx.completions.add(row))
         except DragomanError as error:
             log.error("chat completion %s could not be kept: %s", row.id, error.message)
-            exchange.headers += warnings(["`store`: the answer could not be kept."])
+            exchange.headers += make_warning_headers(["`store`: the answer could not be kept."])
 
     async def _found(self, exchange: RequestContext) -> StoredCompletion:
         store, owner, completion = await self._store(), exchange.owner, exchange.params["id"]
@@ -99,14 +99,14 @@ class Chats:
         await exchange.send_response(200, stored.encode_deletion(name))
 
     async def messages(self, exchange: RequestContext) -> None:
-        limit, newest = paging(exchange, "asc")
+        limit, newest = read_paging(exchange, "asc")
         row = await self._found(exchange)
         after = exchange.query.get("after")
         page = stored.encode_messages(row.id, row.messages, after, limit, newest)
         await exchange.send_response(200, page)
 
     async def every(self, exchange: RequestContext) -> None:
-        limit, newest = paging(exchange, "asc")
+        limit, newest = read_paging(exchange, "asc")
         model, after = exchange.query.get("model"), exchange.query.get("after")
         wanted = {
             key[1]: value for name, value in exchange.query.items() if (key := _FILTER.match(name))

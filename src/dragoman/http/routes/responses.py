@@ -14,8 +14,8 @@ import msgspec
 
 from dragoman.errors import BadRequest, DragomanError, NotFound
 from dragoman.http.asgi import WEBSOCKET, RequestContext
-from dragoman.http.paging import number, paging
-from dragoman.http.respond import unbroken, warnings
+from dragoman.http.paging import read_int, read_paging
+from dragoman.http.respond import convert_engine_errors, make_warning_headers
 from dragoman.http.router import Handler, Route
 from dragoman.http.websocket import WebSocketSession
 from dragoman.pipeline.pipeline import await_delivery
@@ -48,14 +48,14 @@ class Stateful:
     # responses
 
     async def respond(self, exchange: RequestContext) -> None:
-        asked = await self._app.read(exchange, responses.decode)
-        await self._app.answering.respond(exchange, lambda: self._desk.begin(asked, exchange.owner))
+        asked = await self._app.read(exchange, responses.decode_request)
+        await self._app.responder.respond(exchange, lambda: self._desk.begin(asked, exchange.owner))
 
     async def get(self, exchange: RequestContext) -> None:
         name, owner = exchange.params["id"], exchange.owner
         if exchange.query.get("stream", "").lower() in ("true", "1"):
-            after = max(-1, number(exchange, "starting_after", -1))
-            await self._app.answering.respond(
+            after = max(-1, read_int(exchange, "starting_after", -1))
+            await self._app.responder.respond(
                 exchange, lambda: self._desk.listen(owner, name, after)
             )
         else:
@@ -71,7 +71,7 @@ class Stateful:
 
     async def input_items(self, exchange: RequestContext) -> None:
         items = await self._desk.input_items(exchange.owner, exchange.params["id"])
-        limit, newest = paging(exchange)
+        limit, newest = read_paging(exchange)
         if newest:
             items.reverse()
         after = exchange.query.get("after")
@@ -81,18 +81,18 @@ class Stateful:
         await exchange.send_response(200, conversations.encode_item_list(page, more=len(items) > limit))
 
     async def compact(self, exchange: RequestContext) -> None:
-        asked = await self._app.read(exchange, responses.decode_compact)
+        asked = await self._app.read(exchange, responses.decode_compact_request)
 
         async def work() -> bytes:
             scene = await self._desk.scene(asked, exchange.owner, {})
-            body, unkept = await compact(*scene, self._app.answering.start_timer().record)
-            exchange.headers += warnings(unkept)
+            body, unkept = await compact(*scene, self._app.responder.start_timer().record)
+            exchange.headers += make_warning_headers(unkept)
             return body
 
         await self._watched(exchange, work)
 
     async def count(self, exchange: RequestContext) -> None:
-        asked = await self._app.read(exchange, responses.decode_count)
+        asked = await self._app.read(exchange, responses.decode_count_request)
 
         async def work() -> bytes:
             found = await self._desk.count(asked, exchange.owner)
@@ -104,26 +104,26 @@ class Stateful:
         self, exchange: RequestContext, work: Callable[[], Awaitable[bytes]]
     ) -> None:
         """Answer with what a work that takes its time gives."""
-        async with self._app.answering.track(exchange.wait_disconnected):
+        async with self._app.responder.track(exchange.wait_disconnected):
             body = await work()
         await exchange.send_response(200, body)
 
     # a response for each text that comes over a socket
 
     async def converse(self, exchange: RequestContext) -> None:
-        async with self._app.sockets.of(exchange) as socket:
+        async with self._app.websockets.open(exchange) as socket:
             await socket.accept()
             local: Local = {}
             while True:
                 text = await socket.receive()
-                with socket.working():
+                with socket.busy():
                     await self._converse(exchange, socket, text, local)
 
     async def _converse(
         self, exchange: RequestContext, socket: WebSocketSession, text: bytes, local: Local
     ) -> None:
         """One response; whatever becomes of it, the socket stays open."""
-        stream = responses.stream_of(text)
+        stream = responses.get_stream_id(text)
 
         def push(frames: list[bytes]) -> Awaitable[None] | None:
             return socket.push([responses.unframed(frame, stream) for frame in frames])
@@ -131,23 +131,23 @@ class Stateful:
         turn: ResponseRun | None = None
         previous: str | None = None
         try:
-            asked = responses.decode_frame(text, self._app.settings.strict_params)
-            previous = asked.said.previous_response_id
-            async with self._app.answering.track(socket.gone):
+            asked = responses.decode_websocket_request(text, self._app.settings.strict_params)
+            previous = asked.fields.previous_response_id
+            async with self._app.responder.track(socket.wait_closed):
                 work = await self._desk.begin(asked, exchange.owner, local)
                 assert isinstance(work, ResponseRun)  # noqa: S101  # nothing runs in the background here
                 turn = work
                 if turn.warnings:
                     await socket.send(responses.warning(turn.warnings, stream))
                 await await_delivery(push(turn.start()))
-                with unbroken(f"response {turn.id}"):
-                    await turn.run(Sink(self._app.answering.start_timer().record, push))
+                with convert_engine_errors(f"response {turn.id}"):
+                    await turn.run(Sink(self._app.responder.start_timer().record, push))
             local.clear()
             local[turn.id] = turn.items
         except DragomanError as error:
             local.pop(previous or "", None)  # what could not be gone on from is not tried again
             if turn is None or not turn.writer.over:
-                self._app.metrics.fail(error)
+                self._app.metrics.count_error(error)
             if turn is None:
                 status = exchange.status_of(error)
                 await socket.send(responses.socket_error(error, status, stream))
@@ -198,7 +198,7 @@ class Stateful:
         await exchange.send_response(200, conversations.encode_deletion(name))
 
     async def items(self, exchange: RequestContext) -> None:
-        limit, newest = paging(exchange)
+        limit, newest = read_paging(exchange)
         store, owner, conversation = await self._store(), exchange.owner, exchange.params["id"]
         after = exchange.query.get("after")
         found = await store.read(

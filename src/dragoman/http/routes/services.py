@@ -18,7 +18,7 @@ from dragoman.pipeline.embed import embed
 from dragoman.pipeline.pipeline import count_prompt_tokens
 from dragoman.pipeline.validate import validate_media
 from dragoman.protocols.embeddings import embeddings
-from dragoman.protocols.messages import Count, Messages, model_list
+from dragoman.protocols.messages import TokenCount, Messages, model_list
 from dragoman.protocols.models import models
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.json_body import decode_body
@@ -47,14 +47,14 @@ class Services:
         dialect = await self._speaking(exchange)
         said = await self._app.read(exchange, dialect.decode)
         request = replace(said, owner=exchange.owner)
-        await self._app.answering.respond(
+        await self._app.responder.respond(
             exchange, lambda: CompletionRun.prepare(dialect, request, self._services)
         )
 
     async def count_tokens(self, exchange: RequestContext) -> None:
         dialect = await self._speaking(exchange)
         said = await self._app.read(exchange, dialect.to_count)
-        counted = Count(
+        counted = TokenCount(
             await count_prompt_tokens(replace(said, owner=exchange.owner), self._services)
         )
         await exchange.send_response(200, openai.encode(counted))
@@ -68,7 +68,7 @@ class Services:
 
     async def embed(self, exchange: RequestContext) -> None:
         request = await self._app.read(exchange, embeddings.decode_request)
-        async with self._app.answering.track(exchange.wait_disconnected):
+        async with self._app.responder.track(exchange.wait_disconnected):
             model, vectors, spent = await embed(request.model, request.inputs, self._services)
         self._app.metrics.spent += spent
         body = embeddings.encode_embeddings(request, model, vectors, spent.prompt)
@@ -114,7 +114,7 @@ class Services:
     async def list_models(self, exchange: RequestContext) -> None:
         cards = [card(entry) for entry in self._models.list_models()]
         if exchange.messages:
-            await exchange.send_response(200, model_list.page(cards, exchange.query))
+            await exchange.send_response(200, model_list.encode_model_page(cards, exchange.query))
         else:
             await exchange.send_response(200, models.encode_model_list(cards))
 
@@ -146,10 +146,10 @@ class Services:
         await exchange.send_response(200, b'{"object":"dragoman","docs":"/docs"}')
 
     async def metrics(self, exchange: RequestContext) -> None:
-        await exchange.send_response(200, self._app.metrics.page(), CONTENT_TYPE)
+        await exchange.send_response(200, self._app.metrics.render(), CONTENT_TYPE)
 
     async def openapi(self, exchange: RequestContext) -> None:
-        await exchange.send_response(200, openapi.document(self._app.routes.routes))
+        await exchange.send_response(200, openapi.render_document(self._app.routes.routes))
 
     async def docs(self, exchange: RequestContext) -> None:
         await exchange.send_response(200, PAGE.read_bytes(), HTML)

@@ -80,7 +80,10 @@ class RenderBudget:
     __slots__ = ("_deadline", "_steps", "fuel", "known_sizes", "max_text", "memory")
 
     def __init__(
-        self, limits: RenderLimits = DEFAULT_LIMITS, size: int = 0, known_sizes: KnownSizes | None = None
+        self,
+        limits: RenderLimits = DEFAULT_LIMITS,
+        size: int = 0,
+        known_sizes: KnownSizes | None = None,
     ) -> None:
         self.known_sizes: KnownSizes = known_sizes or {}
         self.max_text = min(limits.min_text + limits.growth * size, limits.max_text)
@@ -310,7 +313,9 @@ class RenderBudget:
                 raise SecurityError("a template cannot change what it was given")
             if name == "extend":
                 args = tuple(map(self.to_list, args))
-            self.spend(ITEM_BYTES + ITEM_BYTES * sum(len(arg) for arg in args if hasattr(arg, "__len__")))
+            self.spend(
+                ITEM_BYTES + ITEM_BYTES * sum(len(arg) for arg in args if hasattr(arg, "__len__"))
+            )
         elif name == "copy":
             self.spend(ITEM_BYTES * (1 + len(owner)))
         elif name in COMPARING:

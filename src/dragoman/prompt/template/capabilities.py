@@ -182,11 +182,16 @@ class CapabilityProbe:
         else:
             return TemplateCapabilities(renders=False, tools_rendered=True, **CALLS)
         system = self._probe_role("system", ["system", "user"], "zqsystem", "zquser")
-        self._probe_role("assistant", ["user", "assistant", "user"], "zquser", "zqanswer", "zqagain")
+        self._probe_role(
+            "assistant", ["user", "assistant", "user"], "zquser", "zqanswer", "zqagain"
+        )
         found = self._probe_orders(system)
         found |= self._probe_tools(system) | self._probe_calls()
         facts = self._template.facts
-        developer = self.make_message("developer", "zqdeveloper"), self.make_message("user", "zquser")
+        developer = (
+            self.make_message("developer", "zqdeveloper"),
+            self.make_message("user", "zquser"),
+        )
         return TemplateCapabilities(
             system=system,
             developer="developer" in facts.words and self.finds([*developer], "zqdeveloper"),
@@ -210,7 +215,8 @@ class CapabilityProbe:
         return {
             "tools_rendered": True,
             "tools_need_system": framed,
-            "tools_need_user": system and not self.finds([self.make_message("system", "zqfirst")], "zqtool"),
+            "tools_need_user": system
+            and not self.finds([self.make_message("system", "zqfirst")], "zqtool"),
             "bare_tools": self.finds(turns, "zqtool", tools=[BARE_TOOL]),
         }
 
@@ -218,7 +224,9 @@ class CapabilityProbe:
         """Which orders of turns are taken."""
 
         def said(*turns: tuple[str, str]) -> bool:
-            return self.finds([self.make_message(*turn) for turn in turns], *(word for _, word in turns))
+            return self.finds(
+                [self.make_message(*turn) for turn in turns], *(word for _, word in turns)
+            )
 
         first, user, answer = ("system", "zqfirst"), ("user", "zquser"), ("assistant", "zqanswer")
         again, more, later = ("user", "zqagain"), ("assistant", "zqmore"), ("system", "zqlater")

@@ -32,7 +32,7 @@ from jinja2.utils import Namespace
 from msgspec import Struct
 
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
-from dragoman.prompt.template.budget import METHODS, NUMBER, MAX_PADDING, OverBudget, RenderBudget
+from dragoman.prompt.template.budget import MAX_PADDING, METHODS, NUMBER, OverBudget, RenderBudget
 from dragoman.prompt.template.filters import (
     FILTERS,
     GLOBALS,

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import BadRequest, Unsupported
-from dragoman.protocols.responses.decode.items import Items, kept
+from dragoman.protocols.responses.decode.items import Items, normalize_items
 from dragoman.protocols.responses.types import Item
 from dragoman.protocols.shared.content import MEDIA_TYPES
 from dragoman.protocols.shared.json_body import decode_body
@@ -57,7 +57,7 @@ def decode_items(body: bytes, strict: bool = False) -> list[Item]:
 
 
 def _kept(said: list[Item] | None) -> list[Item]:
-    found = kept(said, "items")
+    found = normalize_items(said, "items")
     for i, item in enumerate(found):
         if item["type"] == "item_reference":
             raise BadRequest(f"`items[{i}]` must be an item itself.", param=f"items[{i}]")

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dragoman.errors import DragomanError
 from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext
-from dragoman.protocols.messages.decode import Asked, MessagesRequest, decode, to_count
-from dragoman.protocols.messages.encode import Count, Message, MessagesEncoder, event
+from dragoman.protocols.messages.decode import CountTokensRequest, MessagesRequest, decode_request, decode_count_request
+from dragoman.protocols.messages.encode import TokenCount, MessageResponse, MessagesEncoder, encode_event
 from dragoman.protocols.messages.errors import encode_error, error_status
 from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Request
@@ -40,12 +40,12 @@ def _signer(context: DialectContext) -> ContentSigner:
 
 
 def _decode(body: bytes, context: DialectContext) -> Request:
-    return decode(body, context.strict, _signer(context))
+    return decode_request(body, context.strict, _signer(context))
 
 
 def decode_count(body: bytes, context: DialectContext) -> Request:
     """Decode a request whose prompt tokens are to be counted."""
-    return to_count(body, context.strict, _signer(context))
+    return decode_count_request(body, context.strict, _signer(context))
 
 
 def _make_encoder(
@@ -66,7 +66,7 @@ DIALECT: Dialect[Request] = Dialect(
     encode_error=encode_error,
     error_status=error_status,
     uses_signer=True,
-    keep_alive_frame=event("ping"),
+    keep_alive_frame=encode_event("ping"),
     client_header=b"anthropic-version",
     request_id_headers=(b"x-request-id", b"request-id"),
 )

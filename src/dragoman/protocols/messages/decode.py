@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest
 from dragoman.protocols.messages.content import ContentBlock, ConversationDecoder, MessageParam
-from dragoman.protocols.messages.tools import ToolChoice, ToolParam, chosen, offered
+from dragoman.protocols.messages.tools import MessagesToolChoice, MessagesTool, decode_tool_choice, decode_tools
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.json_body import decode_body
 from dragoman.protocols.shared.signer import ContentSigner
@@ -25,7 +25,7 @@ SINGLE = "tool_choice.disable_parallel_tool_use"
 WISHES = ("reasoning_effort", "thinking_budget")
 
 
-class Thinking(Struct):
+class MessagesThinking(Struct):
     """Whether to think, for how long, and whether to tell."""
 
     type: str
@@ -33,30 +33,30 @@ class Thinking(Struct):
     display: str | None = None
 
 
-class OutputFormat(Struct):
+class MessagesOutputFormat(Struct):
     """What the text of the answer must look like."""
 
     type: str
     schema: dict[str, Any] | bool | None = None
 
 
-class OutputConfig(Struct):
+class MessagesOutputConfig(Struct):
     effort: Annotated[str, Meta(max_length=64)] | None = None
-    format: OutputFormat | None = None
+    format: MessagesOutputFormat | None = None
 
 
-class Asked(Struct, kw_only=True):
+class CountTokensRequest(Struct, kw_only=True):
     """A conversation, and what may be said of how to go on with it."""
 
     model: Annotated[str, Meta(max_length=512)]
     messages: Annotated[list[MessageParam], Meta(max_length=100_000)]
     max_tokens: openai.Count | None = None
     system: str | list[ContentBlock] | None = None
-    tools: Annotated[list[ToolParam], Meta(max_length=1024)] | None = None
-    tool_choice: ToolChoice | None = None
-    thinking: Thinking | None = None
-    output_config: OutputConfig | None = None
-    output_format: OutputFormat | None = None
+    tools: Annotated[list[MessagesTool], Meta(max_length=1024)] | None = None
+    tool_choice: MessagesToolChoice | None = None
+    thinking: MessagesThinking | None = None
+    output_config: MessagesOutputConfig | None = None
+    output_format: MessagesOutputFormat | None = None
     stop_sequences: Annotated[list[openai.StopText], Meta(max_length=64)] | None = None
     temperature: openai.Unit | None = None
     top_p: openai.Unit | None = None
@@ -77,13 +77,13 @@ class Asked(Struct, kw_only=True):
     workspace_id: Any = None
 
 
-class MessagesRequest(Asked, kw_only=True):
+class MessagesRequest(CountTokensRequest, kw_only=True):
     """A conversation to go on with."""
 
     max_tokens: openai.Count  # 0: the prompt is only read, for a later request
 
 
-class Effort(Struct, frozen=True):
+class ReasoningSettings(Struct, frozen=True):
     """How to think."""
 
     effort: str | None
@@ -94,16 +94,16 @@ class Effort(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-def decode(body: bytes, strict: bool, signing: ContentSigner) -> Request:
+def decode_request(body: bytes, strict: bool, signing: ContentSigner) -> Request:
     return _request(decode_body(body, MessagesRequest, strict), signing)
 
 
-def to_count(body: bytes, strict: bool, signing: ContentSigner) -> Request:
+def decode_count_request(body: bytes, strict: bool, signing: ContentSigner) -> Request:
     """A request that only wants its tokens counted."""
-    return _request(decode_body(body, Asked, strict), signing)
+    return _request(decode_body(body, CountTokensRequest, strict), signing)
 
 
-def _request(said: Asked, signing: ContentSigner) -> Request:
+def _request(said: CountTokensRequest, signing: ContentSigner) -> Request:
     thinking = _thinking(said)
     shape = _shape(said)
     chat, warnings = conversation(said, thinking, shape, signing)
@@ -127,7 +127,7 @@ def _request(said: Asked, signing: ContentSigner) -> Request:
 
 
 def conversation(
-    said: Asked, thinking: Effort, shape: Constraint | None, signing: ContentSigner
+    said: CountTokensRequest, thinking: ReasoningSettings, shape: Constraint | None, signing: ContentSigner
 ) -> tuple[Chat, tuple[str, ...]]:
     """What the model's template turns into a prompt, and what was left out of it."""
     if not said.messages:
@@ -137,8 +137,8 @@ def conversation(
     for i, turn in enumerate(said.messages):
         decoder.add(turn, f"messages[{i}]")
     goes_on = decoder.continues_last_message()
-    offer = offered(said.tools)
-    choice, unkept = chosen(said.tool_choice, offer)
+    offer = decode_tools(said.tools)
+    choice, unkept = decode_tool_choice(said.tool_choice, offer)
     single = bool(said.tool_choice and said.tool_choice.disable_parallel_tool_use)
     chat = Chat(
         messages=tuple(decoder.messages),
@@ -182,24 +182,24 @@ def _check_going_on(chat: Chat, shape: Constraint | None) -> None:
         )
 
 
-def _thinking(said: Asked) -> Effort:
+def _thinking(said: CountTokensRequest) -> ReasoningSettings:
     asked = said.thinking
     effort = said.output_config.effort if said.output_config is not None else None
     name = "output_config.effort" if effort is not None else "thinking"
     if asked is None:
-        return Effort(effort or "none", name if effort else "thinking: disabled")
+        return ReasoningSettings(effort or "none", name if effort else "thinking: disabled")
     if asked.type == "disabled":
-        return Effort("none", "thinking: disabled")
+        return ReasoningSettings("none", "thinking: disabled")
     warnings: tuple[str, ...] = ()
     if asked.type not in ("enabled", "adaptive", "between_tools"):
         warnings = (f"`thinking.type` is not known here: `{asked.type[:64]}`.",)
     if asked.type == "enabled" and effort is None:
         effort = "medium"
     sealed = asked.display == "omitted"
-    return Effort(effort, name, asked.budget_tokens, True, sealed, warnings)
+    return ReasoningSettings(effort, name, asked.budget_tokens, True, sealed, warnings)
 
 
-def _shape(said: Asked) -> Constraint | None:
+def _shape(said: CountTokensRequest) -> Constraint | None:
     wanted, at = said.output_format, "output_format"
     if said.output_config is not None and said.output_config.format is not None:
         wanted, at = said.output_config.format, "output_config.format"
@@ -223,6 +223,6 @@ def _shown(shape: Constraint | None) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": shape.value}}
 
 
-def _not_here(said: Asked) -> list[str]:
+def _not_here(said: CountTokensRequest) -> list[str]:
     fields = {"container": said.container, "mcp_servers": said.mcp_servers}
     return [f"`{name}` has no effect here." for name, value in fields.items() if value]

@@ -34,27 +34,27 @@ GROWS: dict[Kind, tuple[str, str]] = {
 }
 
 
-class OutputDetails(Struct):
+class MessagesOutputDetails(Struct):
     thinking_tokens: int
 
 
-class Grown(Struct):
+class MessagesDeltaUsage(Struct):
     """Tokens up to now."""
 
     input_tokens: int
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
-    output_tokens_details: OutputDetails | None
+    output_tokens_details: MessagesOutputDetails | None
 
 
-class Usage(Grown):
+class MessagesUsage(MessagesDeltaUsage):
     """Tokens of the prompt, known from the cache or not, and of the answer."""
 
     service_tier: str = "standard"
 
 
-class Message(Struct):
+class MessageResponse(Struct):
     """A whole answer."""
 
     id: str
@@ -62,20 +62,20 @@ class Message(Struct):
     content: list[dict[str, Any]]
     stop_reason: str | None
     stop_sequence: str | None
-    usage: Usage
+    usage: MessagesUsage
     type: str = "message"
     role: str = "assistant"
     stop_details: None = None
     container: None = None
 
 
-class Count(Struct):
+class TokenCount(Struct):
     """How long a prompt is."""
 
     input_tokens: int
 
 
-class Stopped(Struct):
+class MessageEnd(Struct):
     """Why an answer ended."""
 
     stop_reason: str = "end_turn"
@@ -84,35 +84,35 @@ class Stopped(Struct):
     container: None = None
 
 
-def stopped(finish: Finish | None, stop: str | int | None) -> Stopped:
+def make_message_end(finish: Finish | None, stop: str | int | None) -> MessageEnd:
     if finish == "stop" and isinstance(stop, str):
-        return Stopped("stop_sequence", stop)
-    return Stopped(REASONS.get(finish, "end_turn"))
+        return MessageEnd("stop_sequence", stop)
+    return MessageEnd(REASONS.get(finish, "end_turn"))
 
 
-def cut(why: Stopped, spent: Spent, most: int | None) -> Stopped:
+def refine_message_end(why: MessageEnd, spent: Spent, most: int | None) -> MessageEnd:
     """The same, told apart by which end was reached: the client's own limit, or the model's."""
     if why.stop_reason == "max_tokens" and spent.completion < (most or 0):
-        return Stopped("model_context_window_exceeded")
+        return MessageEnd("model_context_window_exceeded")
     return why
 
 
-def grown(spent: Spent) -> Grown:
-    return Grown(
+def encode_delta_usage(spent: Spent) -> MessagesDeltaUsage:
+    return MessagesDeltaUsage(
         spent.prompt - spent.cached,
         0,
         spent.cached,
         spent.completion,
-        OutputDetails(spent.reasoning),
+        MessagesOutputDetails(spent.reasoning),
     )
 
 
-def usage(spent: Spent) -> Usage:
-    now = grown(spent)
-    return Usage(*(getattr(now, name) for name in Grown.__struct_fields__))
+def encode_usage(spent: Spent) -> MessagesUsage:
+    now = encode_delta_usage(spent)
+    return MessagesUsage(*(getattr(now, name) for name in MessagesDeltaUsage.__struct_fields__))
 
 
-class Growth:
+class BlockBuilder:
     """Blocks as they grow, one open at a time."""
 
     def __init__(self, signed: Callable[[str], str], sealed: bool) -> None:
@@ -122,19 +122,19 @@ class Growth:
         self._white = ""  # space that belongs to a text if one follows
         self._thought: list[str] = []
 
-    def begin(self, kind: Kind, block: dict[str, Any]) -> None:
+    def begin_block(self, kind: Kind, block: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def grow(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         raise NotImplementedError
 
-    def sign(self, signature: str) -> None:
+    def add_signature(self, signature: str) -> None:
         raise NotImplementedError
 
-    def end(self) -> None:
+    def end_block(self) -> None:
         raise NotImplementedError
 
-    def take(self, channel: Channel, text: str, name: str = "") -> None:
+    def add_delta(self, channel: Channel, text: str, name: str = "") -> None:
         """What was gained; `name` is the id of a call that begins."""
         match channel:
             case "text":
@@ -143,23 +143,23 @@ class Growth:
                 self._change("thinking")
                 self._thought.append(text)
                 if not self._sealed:
-                    self.grow(text)
+                    self.add_text(text)
             case "tool_name":
-                self.close()
+                self.close_block()
                 block = {"type": "tool_use", "id": name, "name": text, "input": {}}
                 self._begin("tool_use", block)
             case "tool_args":
                 if text:
-                    self.grow(text)
+                    self.add_text(text)
 
-    def close(self) -> None:
+    def close_block(self) -> None:
         """End the block that is open, if one is."""
         self._white = ""
         if self.open == "thinking":
-            self.sign(self._signed("".join(self._thought)))
+            self.add_signature(self._signed("".join(self._thought)))
             self._thought.clear()
         if self.open is not None:
-            self.end()
+            self.end_block()
             self.open = None
 
     def _text(self, text: str) -> None:
@@ -169,20 +169,20 @@ class Growth:
                 self._white = text
                 return
             self._change("text")
-        self.grow(text)
+        self.add_text(text)
 
     def _change(self, kind: Kind) -> None:
         self._white = ""
         if self.open != kind:
-            self.close()
+            self.close_block()
             self._begin(kind, EMPTY[kind])
 
     def _begin(self, kind: Kind, block: dict[str, Any]) -> None:
         self.open = kind
-        self.begin(kind, block)
+        self.begin_block(kind, block)
 
 
-class Content(Growth):
+class BlockList(BlockBuilder):
     """The blocks of a whole message."""
 
     def __init__(self, signed: Callable[[str], str], sealed: bool) -> None:
@@ -191,26 +191,26 @@ class Content(Growth):
         self._field = ""
         self._pieces: list[str] = []
 
-    def begin(self, kind: Kind, block: dict[str, Any]) -> None:
+    def begin_block(self, kind: Kind, block: dict[str, Any]) -> None:
         self._field = GROWS[kind][1]
         self.blocks.append(dict(block))
 
-    def grow(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         self._pieces.append(text)
 
-    def sign(self, signature: str) -> None:
+    def add_signature(self, signature: str) -> None:
         self.blocks[-1]["signature"] = signature
 
-    def end(self) -> None:
+    def end_block(self) -> None:
         said, block = "".join(self._pieces), self.blocks[-1]
         if self.open != "tool_use":
             block[self._field] = said
         elif said:
-            block["input"] = partial_json.read(said)
+            block["input"] = partial_json.parse_partial_json(said)
         self._pieces.clear()
 
 
-class Frames(Growth):
+class BlockEvents(BlockBuilder):
     """The same as events. What stands around the text of an ordinary one is made once a block."""
 
     def __init__(self, signed: Callable[[str], str], sealed: bool) -> None:
@@ -219,7 +219,7 @@ class Frames(Growth):
         self.around = (b"", b"}}\n\n")
         self._frames: list[bytes] = []
 
-    def begin(self, kind: Kind, block: dict[str, Any]) -> None:
+    def begin_block(self, kind: Kind, block: dict[str, Any]) -> None:
         self.index += 1
         name, field = GROWS[kind]
         before = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d'
@@ -227,27 +227,27 @@ class Frames(Growth):
         self.around = (before % self.index + delta.encode(), self.around[1])
         self._say("content_block_start", index=self.index, content_block=block)
 
-    def grow(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         before, after = self.around
         self._frames.append(before + encode(text) + after)
 
-    def sign(self, signature: str) -> None:
+    def add_signature(self, signature: str) -> None:
         delta = {"type": "signature_delta", "signature": signature}
         self._say("content_block_delta", index=self.index, delta=delta)
 
-    def end(self) -> None:
+    def end_block(self) -> None:
         self._say("content_block_stop", index=self.index)
 
     def _say(self, kind: str, **fields: Any) -> None:
-        self._frames.append(event(kind, **fields))
+        self._frames.append(encode_event(kind, **fields))
 
-    def taken(self) -> list[bytes]:
+    def take_frames(self) -> list[bytes]:
         """All frames since the last time."""
         frames, self._frames = self._frames, []
         return frames
 
 
-def event(kind: str, **fields: Any) -> bytes:
+def encode_event(kind: str, **fields: Any) -> bytes:
     data = encode({"type": kind, **fields})
     return b"event: " + kind.encode() + b"\ndata: " + data + b"\n\n"
 
@@ -269,14 +269,14 @@ class MessagesEncoder:
         self._error = error
         self._sealed = sealed = request.encrypt_reasoning
         self._signed = lambda said: reasoning.sign_reasoning(said, signing, omitted=sealed)
-        self._frames = Frames(self._signed, sealed)
-        self._stopped = Stopped()
+        self._frames = BlockEvents(self._signed, sealed)
+        self._stopped = MessageEnd()
         self._most = request.sampling.max_tokens
 
     def start(self) -> list[bytes]:
         """What is known of the prompt; clients want it to be something."""
-        spent = Usage(max(1, self._prompt), 0, 0, 0, None)
-        return [event("message_start", message=self._message([], None, None, spent))]
+        spent = MessagesUsage(max(1, self._prompt), 0, 0, 0, None)
+        return [encode_event("message_start", message=self._message([], None, None, spent))]
 
     def encode_delta(self, delta: Delta) -> list[bytes]:
         frames = self._frames
@@ -284,34 +284,34 @@ class MessagesEncoder:
             before, after = frames.around
             return [before + encode(delta.text) + after]
         if delta.text or delta.channel == "tool_name":
-            frames.take(delta.channel, delta.text, delta.id)
+            frames.add_delta(delta.channel, delta.text, delta.id)
         if delta.finish is not None:
-            frames.close()
-            self._stopped = stopped(delta.finish, delta.stop)
-        return frames.taken()
+            frames.close_block()
+            self._stopped = make_message_end(delta.finish, delta.stop)
+        return frames.take_frames()
 
     def end(self, spent: Spent) -> list[bytes]:
-        why = cut(self._stopped, spent, self._most)
+        why = refine_message_end(self._stopped, spent, self._most)
         return [
-            event("message_delta", delta=why, usage=grown(spent)),
-            event("message_stop"),
+            encode_event("message_delta", delta=why, usage=encode_delta_usage(spent)),
+            encode_event("message_stop"),
         ]
 
     def fail(self, failure: DragomanError) -> list[bytes]:
         return [b"event: error\ndata: " + self._error(failure) + b"\n\n"]
 
     def encode_whole(self, completion: Completion) -> bytes:
-        content = Content(self._signed, self._sealed)
+        content = BlockList(self._signed, self._sealed)
         [choice] = completion.choices()
         for part in choice.parts:
             name = choice.calls[part.call].id if part.channel == "tool_name" else ""
-            content.take(part.channel, part.text, name)
-        content.close()
-        why = cut(stopped(choice.finish, choice.stop), completion.usage, self._most)
-        spent = usage(completion.usage)
+            content.add_delta(part.channel, part.text, name)
+        content.close_block()
+        why = refine_message_end(make_message_end(choice.finish, choice.stop), completion.usage, self._most)
+        spent = encode_usage(completion.usage)
         return encode(self._message(content.blocks, why.stop_reason, why.stop_sequence, spent))
 
     def _message(
-        self, content: list[dict[str, Any]], reason: str | None, stop: str | None, spent: Usage
-    ) -> Message:
-        return Message(self._id, self._model, content, reason, stop, spent)
+        self, content: list[dict[str, Any]], reason: str | None, stop: str | None, spent: MessagesUsage
+    ) -> MessageResponse:
+        return MessageResponse(self._id, self._model, content, reason, stop, spent)

@@ -25,16 +25,16 @@ TYPES = {
 }
 
 
-class ErrorBody(Struct):
+class MessagesErrorBody(Struct):
     """What went wrong, in words."""
 
     type: str
     message: str
 
 
-class ErrorAnswer(Struct):
+class MessagesErrorResponse(Struct):
     type: str
-    error: ErrorBody
+    error: MessagesErrorBody
     request_id: str | None
 
 
@@ -46,7 +46,7 @@ def error_status(failure: DragomanError) -> int:
 def encode_error(failure: DragomanError, request_id: str | None = None) -> bytes:
     number = error_status(failure)
     kind = TYPES.get(number, "invalid_request_error" if number < 500 else "api_error")
-    return encode(ErrorAnswer("error", ErrorBody(kind, _message(failure)), request_id))
+    return encode(MessagesErrorResponse("error", MessagesErrorBody(kind, _message(failure)), request_id))
 
 
 def _message(failure: DragomanError) -> str:

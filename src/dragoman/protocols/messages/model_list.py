@@ -14,7 +14,7 @@ from dragoman.protocols.shared.openai import encode
 PAGE, MOST = 20, 1000
 
 
-class Model(Struct):
+class MessagesModel(Struct):
     """A model."""
 
     id: str
@@ -30,18 +30,18 @@ class Model(Struct):
     line: None = None
 
 
-class Models(Struct):
-    data: list[Model]
+class MessagesModelList(Struct):
+    data: list[MessagesModel]
     first_id: str | None
     last_id: str | None
     has_more: bool
 
 
-def one(card: ModelCard) -> bytes:
+def encode_model(card: ModelCard) -> bytes:
     return encode(_model(card))
 
 
-def page(cards: list[ModelCard], query: Mapping[str, str]) -> bytes:
+def encode_model_page(cards: list[ModelCard], query: Mapping[str, str]) -> bytes:
     """Those behind `after_id`, or the last of those before `before_id`."""
     size = _size(query.get("limit"))
     before, after = query.get("before_id"), query.get("after_id")
@@ -52,7 +52,7 @@ def page(cards: list[ModelCard], query: Mapping[str, str]) -> bytes:
     backwards = before is not None and after is None
     shown = [_model(card) for card in (cards[-size:] if backwards else cards[:size])]
     first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
-    return encode(Models(shown, first, last, len(cards) > size))
+    return encode(MessagesModelList(shown, first, last, len(cards) > size))
 
 
 def _size(said: str | None) -> int:
@@ -70,7 +70,7 @@ def _place(cards: list[ModelCard], name: str, param: str) -> int:
     return place
 
 
-def _model(card: ModelCard) -> Model:
+def _model(card: ModelCard) -> MessagesModel:
     made = datetime.fromtimestamp(card.created, UTC).isoformat().replace("+00:00", "Z")
     context = None if isinstance(card.context_length, UnsetType) else card.context_length
-    return Model(card.id, made, card.id, context, context)
+    return MessagesModel(card.id, made, card.id, context, context)

@@ -23,7 +23,7 @@ _CLOSING = {"{": "}", "[": "]"}
 _UNFINISHED = re.compile(r"[.eE+-]")  # what shows that a number goes on
 
 
-def read(text: str) -> Any:
+def parse_partial_json(text: str) -> Any:
     """The value of a text; an empty object where nothing is certain."""
     for attempt in (str, _completed):
         try:

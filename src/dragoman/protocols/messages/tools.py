@@ -21,7 +21,7 @@ LINE = {"type": "integer"}
 RANGE = {"type": "array", "items": LINE, "minItems": 2, "maxItems": 2}
 
 
-class ToolParam(Struct):
+class MessagesTool(Struct):
     """A tool: with a schema, or of a type that is known."""
 
     name: openai.Name | None = None
@@ -33,7 +33,7 @@ class ToolParam(Struct):
     cache_control: Any = None
 
 
-class ToolChoice(Struct):
+class MessagesToolChoice(Struct):
     """`auto`, `any`, `none`, or `tool` with a name."""
 
     type: str
@@ -41,15 +41,15 @@ class ToolChoice(Struct):
     disable_parallel_tool_use: bool | None = None
 
 
-class Offer(Struct):
+class DecodedTools(Struct):
     """The tools that can be offered, and what is to be said of the others."""
 
     tools: tuple[Tool, ...]
-    left_out: frozenset[str]
+    dropped_names: frozenset[str]
     warnings: tuple[str, ...]
 
 
-def offered(said: list[ToolParam] | None) -> Offer:
+def decode_tools(said: list[MessagesTool] | None) -> DecodedTools:
     found: dict[str, Tool] = {}
     left_out: list[str] = []
     warnings: list[str] = []
@@ -63,10 +63,10 @@ def offered(said: list[ToolParam] | None) -> Offer:
         if tool.name in found:
             raise BadRequest(f"Two tools are called `{tool.name}`.", param=f"{at}.name")
         found[tool.name] = tool
-    return Offer(tuple(found.values()), frozenset(left_out), tuple(warnings))
+    return DecodedTools(tuple(found.values()), frozenset(left_out), tuple(warnings))
 
 
-def _tool(said: ToolParam, at: str) -> Tool | None:
+def _tool(said: MessagesTool, at: str) -> Tool | None:
     kind = said.type or "custom"
     if kind == "custom":
         return _custom(said, at)
@@ -83,7 +83,7 @@ def _tool(said: ToolParam, at: str) -> Tool | None:
     )
 
 
-def _custom(said: ToolParam, at: str) -> Tool:
+def _custom(said: MessagesTool, at: str) -> Tool:
     for field in ("name", "input_schema"):
         if getattr(said, field) is None:
             raise BadRequest(
@@ -160,7 +160,7 @@ def _memory(kind: str) -> tuple[str, str, Any]:
 KNOWN = {"bash_2": _bash, "text_editor_2": _text_editor, "memory_2": _memory}
 
 
-def chosen(said: ToolChoice | None, offer: Offer) -> tuple[DecodedToolChoice, tuple[str, ...]]:
+def decode_tool_choice(said: MessagesToolChoice | None, offer: DecodedTools) -> tuple[DecodedToolChoice, tuple[str, ...]]:
     """The choice, and what was chosen that cannot be had, a sentence each."""
     match said.type if said is not None else "auto":
         case "auto":
@@ -169,7 +169,7 @@ def chosen(said: ToolChoice | None, offer: Offer) -> tuple[DecodedToolChoice, tu
             return DecodedToolChoice("none"), ()
         case "any" if offer.tools:
             return DecodedToolChoice("required"), ()
-        case "any" if offer.left_out:
+        case "any" if offer.dropped_names:
             return DecodedToolChoice("auto"), ("`tool_choice` has no effect: all tools are left out.",)
         case "any":
             raise BadRequest("`tool_choice: any` needs `tools`.", param="tool_choice")
@@ -180,12 +180,12 @@ def chosen(said: ToolChoice | None, offer: Offer) -> tuple[DecodedToolChoice, tu
     )
 
 
-def _named(name: str | None, offer: Offer) -> tuple[DecodedToolChoice, tuple[str, ...]]:
+def _named(name: str | None, offer: DecodedTools) -> tuple[DecodedToolChoice, tuple[str, ...]]:
     at = "tool_choice.name"
     if name is None:
         raise BadRequest(f"`{at}` is required.", param=at, code="missing_required_parameter")
     if any(tool.name == name for tool in offer.tools):
         return force_tool(name), ()
-    if name in offer.left_out:
+    if name in offer.dropped_names:
         return DecodedToolChoice("auto"), ("`tool_choice` has no effect: its tool is left out.",)
     raise undeclared_tool(at)

@@ -9,22 +9,22 @@ NAMES = frozenset({"authorization", "headers", "domain_secrets"})
 REDACTED = "<redacted>"
 
 
-def without_secrets(tool: Any) -> Any:
+def remove_secrets(tool: Any) -> Any:
     """A tool as it may be shown. What gives access to a server is left out."""
     if isinstance(tool, list):
-        return [without_secrets(one) for one in tool]
+        return [remove_secrets(one) for one in tool]
     if not isinstance(tool, dict):
         return tool
     shown = {name: one for name, one in tool.items() if str(name).lower() not in NAMES}
     if tool.get("type") in ("function", "custom"):  # a schema may well speak of headers
         return shown
-    shown = {name: without_secrets(one) for name, one in shown.items()}
+    shown = {name: remove_secrets(one) for name, one in shown.items()}
     if isinstance(url := shown.get("server_url"), str):
-        shown["server_url"] = shown_url(url)
+        shown["server_url"] = redact_url(url)
     return shown
 
 
-def shown_url(url: str) -> str:
+def redact_url(url: str) -> str:
     """The server of an address: names, paths and queries may hold keys."""
     try:
         found = urlsplit(url)

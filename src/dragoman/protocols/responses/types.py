@@ -18,24 +18,24 @@ from dragoman.protocols.shared.signer import ContentPacker
 Item: TypeAlias = dict[str, Any]
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class ToolOrigin(Struct, frozen=True, kw_only=True):
     """Whose a tool is, and what it is called there."""
 
     kind: Literal["function", "custom", "mcp"]
     name: str
     namespace: str | None = None  # of a tool that came in one
-    label: str = ""  # of the remote server that has it
-    asks: bool = False  # the client must approve each call
+    server_label: str = ""  # of the remote server that has it
+    needs_approval: bool = False  # the client must approve each call
 
 
-class Names:
+class UniqueNames:
     """Gives names that are not taken."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)
         self._times: Counter[str] = Counter()
 
-    def unused(self, name: str) -> str:
+    def make_unique(self, name: str) -> str:
         tried = name
         while tried in self._taken:
             self._times[name] += 1
@@ -44,25 +44,25 @@ class Names:
         return tried
 
 
-class Frame(Struct, frozen=True, kw_only=True):
+class ResponseContext(Struct, frozen=True, kw_only=True):
     """What is certain of a response before the model says anything."""
 
     id: str
     created: int
     model: str
-    echo: dict[str, Any]  # the fields of the resource that repeat the request
-    tools: dict[str, Known] = {}  # by the names that the model knows
+    echoed_fields: dict[str, Any]  # the fields of the resource that repeat the request
+    tools: dict[str, ToolOrigin] = {}  # by the names that the model knows
     include: frozenset[str] = frozenset()
     summary: bool = False  # thoughts are also told as a summary
-    most_calls: int | None = None  # `max_tool_calls`
-    silent: bool = False  # the prompt is only read
-    sealing: ContentPacker | None = None  # for `reasoning.encrypted_content`
+    max_remote_calls: int | None = None  # `max_tool_calls`
+    prefill_only: bool = False  # the prompt is only read
+    packer: ContentPacker | None = None  # for `reasoning.encrypted_content`
 
 
 class RemoteCall(Struct, frozen=True):
     """A call that the server itself must make."""
 
-    item: str  # the id of its item
-    label: str
+    item_id: str  # the id of its item
+    server_label: str
     name: str
     arguments: str

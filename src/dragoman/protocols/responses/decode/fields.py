@@ -14,11 +14,11 @@ Word: TypeAlias = Annotated[str, Meta(max_length=64)]
 Text: TypeAlias = Annotated[str, Meta(max_length=512)]
 
 
-class ConversationName(Struct):
+class ConversationReference(Struct):
     id: Annotated[str, Meta(min_length=1, max_length=512)]
 
 
-class ThinkingOptions(Struct):
+class ResponseReasoningOptions(Struct):
     """How to think, and whether a summary of it is told."""
 
     effort: Word | None = None
@@ -28,12 +28,12 @@ class ThinkingOptions(Struct):
     mode: Word | None = None
 
     @property
-    def summarised(self) -> str | None:
+    def requested_summary(self) -> str | None:
         """Which summary is wanted, by its new name or the old one."""
         return self.generate_summary if self.summary is None else self.summary
 
 
-class TextFormat(Struct):
+class ResponseTextFormat(Struct):
     """`text`, `json_object` or `json_schema`."""
 
     type: str
@@ -43,12 +43,12 @@ class TextFormat(Struct):
     strict: bool | None = None
 
 
-class TextOptions(Struct):
-    format: TextFormat | None = None
+class ResponseTextOptions(Struct):
+    format: ResponseTextFormat | None = None
     verbosity: Word | None = None
 
 
-class CacheOptions(Struct):
+class PromptCacheOptions(Struct):
     """How the prompt is cached: always. It can be read ahead of the request that needs it."""
 
     prewarm: bool | None = None
@@ -60,14 +60,14 @@ class ResponseRequest(response_format.ConstraintFields, kw_only=True):
     input: str | Items | None = None
     instructions: str | None = None
     previous_response_id: Text | None = None
-    conversation: Text | ConversationName | None = None
+    conversation: Text | ConversationReference | None = None
     tools: RawTools | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: openai.Count | None = None
     max_output_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
-    reasoning: ThinkingOptions | None = None
-    text: TextOptions | None = None
+    reasoning: ResponseReasoningOptions | None = None
+    text: ResponseTextOptions | None = None
     truncation: Literal["auto", "disabled"] | None = None
     include: Annotated[list[str], Meta(max_length=64)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -79,7 +79,7 @@ class ResponseRequest(response_format.ConstraintFields, kw_only=True):
     chat_template: Any = None
     prompt: Any = None
     context_management: Any = None
-    prompt_cache_options: CacheOptions | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     moderation: Any = None
     # Accepted and without effect here, as documented for clients that always send them.
     safety_identifier: Text | None = None
@@ -91,14 +91,14 @@ class ResponseRequest(response_format.ConstraintFields, kw_only=True):
     image: Any = None
 
 
-class CountRequest(ResponseRequest, kw_only=True):
+class InputTokensRequest(ResponseRequest, kw_only=True):
     """The same to be counted, by a model that need not be named."""
 
     model: Annotated[str, Meta(max_length=512)] = ""
     personality: Any = None
 
 
-class FrameRequest(ResponseRequest, kw_only=True):
+class WebSocketRequest(ResponseRequest, kw_only=True):
     """The same as a frame of a socket."""
 
     type: str
@@ -106,41 +106,41 @@ class FrameRequest(ResponseRequest, kw_only=True):
     stream_id: Text | None = None  # goes back with every event
 
 
-class FrameStream(Struct):
+class WebSocketStreamId(Struct):
     """What an error goes back with, whatever else is wrong with a frame."""
 
     stream_id: Text | None = None
 
 
-class Asked(Struct, frozen=True):
+class DecodedRequest(Struct, frozen=True):
     """A request, and what it brings of a conversation, as it is kept and shown."""
 
-    said: ResponseRequest
+    fields: ResponseRequest
     items: list[Item]
 
     @property
-    def conversation(self) -> str | None:
+    def conversation_id(self) -> str | None:
         """The id of the conversation that it goes on with."""
-        said = self.said.conversation
-        return said.id if isinstance(said, ConversationName) else said
+        said = self.fields.conversation
+        return said.id if isinstance(said, ConversationReference) else said
 
     @property
-    def stored(self) -> bool:
-        return self.said.store is not False
+    def is_stored(self) -> bool:
+        return self.fields.store is not False
 
     @property
-    def generates(self) -> bool:
+    def wants_answer(self) -> bool:
         """Whether an answer is wanted; if not, the prompt is read for a later request."""
-        options = self.said.prompt_cache_options
+        options = self.fields.prompt_cache_options
         if options is not None and options.prewarm:
             return False
-        return not isinstance(self.said, FrameRequest) or self.said.generate is not False
+        return not isinstance(self.fields, WebSocketRequest) or self.fields.generate is not False
 
     @property
     def include(self) -> frozenset[str]:
-        return frozenset(self.said.include or ())
+        return frozenset(self.fields.include or ())
 
     @property
-    def summary(self) -> bool:
+    def wants_summary(self) -> bool:
         """Whether a summary of thoughts is wanted."""
-        return bool(self.said.reasoning and self.said.reasoning.summarised)
+        return bool(self.fields.reasoning and self.fields.reasoning.requested_summary)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest
-from dragoman.protocols.responses.secrets import without_secrets
+from dragoman.protocols.responses.secrets import remove_secrets
 from dragoman.protocols.responses.types import Item
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.content import ContentPartFields, decode_content
@@ -30,43 +30,43 @@ Items: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=20_000)]
 TEXTS = ("text", "input_text", "output_text")
 
 
-class MessageItem(Struct):
+class ResponsesMessageItem(Struct):
     role: Literal["user", "assistant", "system", "developer"]
     content: str | list[ContentPartFields] | None = None
 
 
-class FunctionCall(Struct):
+class FunctionCallItem(Struct):
     call_id: Id
     name: openai.Name
     arguments: str
     namespace: str | None = None
 
 
-class CustomCall(Struct):
+class CustomCallItem(Struct):
     call_id: Id
     name: openai.Name
     input: str
     namespace: str | None = None
 
 
-class CallOutput(Struct):
+class CallOutputItem(Struct):
     """What came of a call; without an id it is of the first that is open."""
 
     output: str | list[ContentPartFields]
     call_id: Id | None = None
 
 
-class ReasoningPart(Struct):
+class ReasoningTextPart(Struct):
     text: str
 
 
 class ReasoningItem(Struct):
-    summary: list[ReasoningPart] | None = None
-    content: list[ReasoningPart] | None = None
+    summary: list[ReasoningTextPart] | None = None
+    content: list[ReasoningTextPart] | None = None
     encrypted_content: str | None = None
 
 
-class McpCall(Struct):
+class McpCallItem(Struct):
     """A call that a server made, with what came of it."""
 
     server_label: str
@@ -76,50 +76,50 @@ class McpCall(Struct):
     error: Any = None
 
 
-class ApprovalRequest(Struct):
+class ApprovalRequestItem(Struct):
     server_label: str
     name: str
     arguments: str
 
 
-class ApprovalResponse(Struct):
+class ApprovalResponseItem(Struct):
     approval_request_id: str
     approve: bool
     reason: str | None = None
 
 
-class Compaction(Struct):
+class CompactionItem(Struct):
     encrypted_content: str
 
 
-class AdditionalTools(Struct):
+class AdditionalToolsItem(Struct):
     tools: RawTools
 
 
-class Reference(Struct):
+class ItemReference(Struct):
     id: Annotated[str, Meta(min_length=1, max_length=512)]
 
 
-class Summary(Struct):
+class CompactionSummary(Struct):
     """What a compaction has sealed in it."""
 
     summary: str
 
 
 READ: dict[str, type[Struct]] = {
-    "message": MessageItem,
-    "function_call": FunctionCall,
-    "function_call_output": CallOutput,
-    "custom_tool_call": CustomCall,
-    "custom_tool_call_output": CallOutput,
+    "message": ResponsesMessageItem,
+    "function_call": FunctionCallItem,
+    "function_call_output": CallOutputItem,
+    "custom_tool_call": CustomCallItem,
+    "custom_tool_call_output": CallOutputItem,
     "reasoning": ReasoningItem,
-    "mcp_call": McpCall,
-    "mcp_approval_request": ApprovalRequest,
-    "mcp_approval_response": ApprovalResponse,
-    "compaction": Compaction,
-    "additional_tools": AdditionalTools,
-    "tool_search_output": AdditionalTools,
-    "item_reference": Reference,
+    "mcp_call": McpCallItem,
+    "mcp_approval_request": ApprovalRequestItem,
+    "mcp_approval_response": ApprovalResponseItem,
+    "compaction": CompactionItem,
+    "additional_tools": AdditionalToolsItem,
+    "tool_search_output": AdditionalToolsItem,
+    "item_reference": ItemReference,
 }
 TOOLS = ("additional_tools", "tool_search_output")  # items that add tools
 WITH_STATUS = frozenset(READ) - {
@@ -146,12 +146,12 @@ PREFIXES = {
 }
 
 
-def fresh(kind: str) -> str:
+def new_item_id(kind: str) -> str:
     """A new id for an item of this kind."""
     return f"{PREFIXES.get(kind, 'item')}_{uuid.uuid4().hex}"
 
 
-def kept(said: str | list[Item] | None, at: str = "input") -> list[Item]:
+def normalize_items(said: str | list[Item] | None, at: str = "input") -> list[Item]:
     """What a client sent, as it is kept and shown."""
     if isinstance(said, str):
         said = [{"type": "message", "role": "user", "content": said}]
@@ -160,7 +160,7 @@ def kept(said: str | list[Item] | None, at: str = "input") -> list[Item]:
     for i, item in enumerate(said or ()):
         whole = _whole(item, f"{at}[{i}]")
         if whole["id"] in taken and whole["type"] != "item_reference":
-            whole["id"] = fresh(whole["type"])
+            whole["id"] = new_item_id(whole["type"])
         taken.add(whole["id"])
         found.append(whole)
     return found
@@ -170,21 +170,21 @@ def _whole(item: Item, at: str) -> Item:
     check_depth(item, at)
     kind = _kind(item, at)
     read = convert_value(item, READ[kind], at) if kind in READ else None
-    whole: Item = {"id": _short(item, "id", 512, at) or fresh(kind), "type": kind}
+    whole: Item = {"id": _short(item, "id", 512, at) or new_item_id(kind), "type": kind}
     whole |= {name: value for name, value in item.items() if name not in whole}
     if kind in WITH_STATUS and not isinstance(whole.get("status"), str):
         whole["status"] = "completed"
     match read:
-        case MessageItem():
+        case ResponsesMessageItem():
             decode_content(read.content, f"{at}.content")
             if read.content is None and read.role != "assistant":
                 raise missing_field(f"{at}.content")
             whole["content"] = _parts(read.role, item.get("content"))
-        case CallOutput():
+        case CallOutputItem():
             decode_content(read.output, f"{at}.output")
-        case AdditionalTools():
+        case AdditionalToolsItem():
             _check_size(read.tools, f"{at}.tools")
-            whole["tools"] = [without_secrets(tool) for tool in read.tools]
+            whole["tools"] = [remove_secrets(tool) for tool in read.tools]
     return whole
 
 
@@ -230,12 +230,12 @@ def _part(role: str, part: Item) -> Item:
     return {"annotations": []} | part | {"type": "output_text"}
 
 
-def named(items: Iterable[Item]) -> list[str]:
+def get_reference_ids(items: Iterable[Item]) -> list[str]:
     """The ids of items that are only referred to."""
     return [item["id"] for item in items if item["type"] == "item_reference"]
 
 
-def compaction(summary: str, sealing: ContentPacker) -> Item:
+def make_compaction_item(summary: str, sealing: ContentPacker) -> Item:
     """An item that stands for everything before it."""
-    sealed = sealing.pack("compaction", msgspec.json.encode(Summary(summary)))
-    return {"id": fresh("compaction"), "type": "compaction", "encrypted_content": sealed}
+    sealed = sealing.pack("compaction", msgspec.json.encode(CompactionSummary(summary)))
+    return {"id": new_item_id("compaction"), "type": "compaction", "encrypted_content": sealed}

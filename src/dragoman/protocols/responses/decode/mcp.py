@@ -24,7 +24,7 @@ class ToolFilter(Struct):
     tool_names: Names | None = None
     read_only: bool | None = None
 
-    def fits(self, name: str, read_only: bool) -> bool:
+    def matches(self, name: str, read_only: bool) -> bool:
         named = self.tool_names is None or name in self.tool_names
         return named and self.read_only in (None, read_only)
 
@@ -56,22 +56,22 @@ class McpTool(Struct, kw_only=True):
             case None:
                 return True
             case ToolFilter() as allowed:
-                return allowed.fits(name, read_only)
+                return allowed.matches(name, read_only)
         return name in self.allowed_tools
 
-    def asks(self, name: str, read_only: bool = False) -> bool:
+    def needs_approval(self, name: str, read_only: bool = False) -> bool:
         """Whether the client must approve a call; it must unless it said that it need not."""
         match self.require_approval:
             case "never":
                 return False
             case ApprovalFilter(always=always, never=never):
-                if always is not None and always.fits(name, read_only):
+                if always is not None and always.matches(name, read_only):
                     return True
-                return never is None or not never.fits(name, read_only)
+                return never is None or not never.matches(name, read_only)
         return True
 
 
-def servers(tools: Iterable[tuple[dict[str, Any], str]]) -> list[McpTool]:
+def decode_mcp_servers(tools: Iterable[tuple[dict[str, Any], str]]) -> list[McpTool]:
     """The servers among the tools, each of which comes with its place in the request."""
     found: dict[str, McpTool] = {}
     for said, at in tools:

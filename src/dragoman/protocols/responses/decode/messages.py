@@ -15,7 +15,7 @@ import msgspec
 
 from dragoman.errors import BadRequest
 from dragoman.protocols.responses.decode import items
-from dragoman.protocols.responses.decode.tools import remote_name
+from dragoman.protocols.responses.decode.tools import make_remote_name
 from dragoman.protocols.responses.types import Item
 from dragoman.protocols.shared.content import decode_content, join_content
 from dragoman.protocols.shared.signer import ContentPacker
@@ -32,7 +32,7 @@ BUILT_IN = {"local_shell_call": "action", "shell_call": "action", "apply_patch_c
 BUILT_IN_OUTPUT = tuple(f"{kind}_output" for kind in BUILT_IN)
 
 
-class Telling:
+class MessageBuilder:
     """Takes the items of a conversation, oldest first."""
 
     def __init__(self, flat: Callable[[str | None, str], str], sealing: ContentPacker) -> None:
@@ -40,7 +40,7 @@ class Telling:
         self._sealing = sealing
         self._said: list[Message] = []
         self._warnings: dict[str, None] = {}
-        self._requests: dict[str, items.ApprovalRequest] = {}
+        self._requests: dict[str, items.ApprovalRequestItem] = {}
         self._thoughts: list[str] = []
         self._texts: list[Content] = []
         self._calls: list[ToolCall] = []
@@ -119,24 +119,24 @@ class Telling:
         self._calls.append(ToolCall(id=id_, name=name, arguments=arguments))
 
     def _remote(
-        self, id_: str, item: items.McpCall | items.ApprovalRequest, outcome: str | None
+        self, id_: str, item: items.McpCallItem | items.ApprovalRequestItem, outcome: str | None
     ) -> None:
         """A call that has its result with it, so whatever is said next was said after that."""
-        self._call(id_, remote_name(item.server_label, item.name), item.arguments)
+        self._call(id_, make_remote_name(item.server_label, item.name), item.arguments)
         if outcome is not None:
             self._results.append(_result(id_, text_content(outcome)))
 
-    def _answered(self, item: items.ApprovalResponse) -> None:
+    def _answered(self, item: items.ApprovalResponseItem) -> None:
         """A call that was not approved is one that came to nothing; others are made first."""
         request = self._requests.get(item.approval_request_id)
         if request is not None and not item.approve:
             why = f" They said: {item.reason}" if item.reason else ""
             self._remote(item.approval_request_id, request, DENIED + why)
 
-    def _compacted(self, item: items.Compaction) -> None:
+    def _compacted(self, item: items.CompactionItem) -> None:
         opened = self._sealing.unpack("compaction", item.encrypted_content)
         try:
-            found = msgspec.json.decode(opened or b"", type=items.Summary)
+            found = msgspec.json.decode(opened or b"", type=items.CompactionSummary)
         except msgspec.MsgspecError:
             self._warn(SEALED)
         else:
@@ -186,11 +186,11 @@ def _result(call: str | None, content: Content) -> Message:
     return Message(role="tool", content=content, tool_call_id=call)
 
 
-def _all(parts: Iterable[items.ReasoningPart] | None) -> str:
+def _all(parts: Iterable[items.ReasoningTextPart] | None) -> str:
     return BETWEEN.join(part.text for part in parts or ())
 
 
-def _outcome(call: items.McpCall) -> str | None:
+def _outcome(call: items.McpCallItem) -> str | None:
     """What came of a call, as the model is told; None if it never ended."""
     if call.error is None:
         return call.output

@@ -16,17 +16,17 @@ from msgspec.structs import asdict, replace
 from dragoman.errors import BadRequest
 from dragoman.protocols.responses.decode import items, mcp, tools
 from dragoman.protocols.responses.decode.fields import (
-    Asked,
-    CountRequest,
-    FrameRequest,
-    FrameStream,
+    DecodedRequest,
+    InputTokensRequest,
+    WebSocketRequest,
+    WebSocketStreamId,
     ResponseRequest,
-    TextFormat,
-    TextOptions,
-    ThinkingOptions,
+    ResponseTextFormat,
+    ResponseTextOptions,
+    ResponseReasoningOptions,
 )
-from dragoman.protocols.responses.decode.messages import Telling
-from dragoman.protocols.responses.types import Item, Known
+from dragoman.protocols.responses.decode.messages import MessageBuilder
+from dragoman.protocols.responses.types import Item, ToolOrigin
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.json_body import check_depth, decode_body
 from dragoman.protocols.shared.signer import ContentPacker
@@ -53,14 +53,14 @@ READING = frozenset(
 )
 
 
-def decode(body: bytes, strict: bool = False) -> Asked:
+def decode_request(body: bytes, strict: bool = False) -> DecodedRequest:
     return _asked(decode_body(body, ResponseRequest, strict), strict)
 
 
-def decode_frame(body: bytes | str, strict: bool = False) -> Asked:
+def decode_websocket_request(body: bytes | str, strict: bool = False) -> DecodedRequest:
     """A frame that asks for a response, which is always streamed."""
     raw = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
-    said = decode_body(raw, FrameRequest, strict)
+    said = decode_body(raw, WebSocketRequest, strict)
     if said.type != "response.create":
         raise BadRequest("`type` must be `response.create`.", param="type", code="invalid_value")
     openai.reject_unsupported({"background": said.background}, "a socket has no background")
@@ -69,23 +69,23 @@ def decode_frame(body: bytes | str, strict: bool = False) -> Asked:
     return _asked(replace(said, stream=True), strict)
 
 
-def stream_of(body: bytes) -> str | None:
+def get_stream_id(body: bytes) -> str | None:
     """Which stream of a socket a frame is for, if it says so."""
     try:
-        return json.decode(body, type=FrameStream).stream_id
+        return json.decode(body, type=WebSocketStreamId).stream_id
     except (DecodeError, RecursionError):
         return None
 
 
-def decode_compact(body: bytes, strict: bool = False) -> Asked:
+def decode_compact_request(body: bytes, strict: bool = False) -> DecodedRequest:
     """A request whose answer would be a summary of what goes in."""
     return _asked(_reading(decode_body(body, ResponseRequest, strict), strict), strict)
 
 
-def decode_count(body: bytes, strict: bool = False) -> Asked:
+def decode_count_request(body: bytes, strict: bool = False) -> DecodedRequest:
     """A request that is only counted; where it names no model, the caller chooses one."""
-    said = _reading(decode_body(body, CountRequest, strict), strict)
-    return _checked(Asked(said, items.kept(said.input)))
+    said = _reading(decode_body(body, InputTokensRequest, strict), strict)
+    return _checked(DecodedRequest(said, items.normalize_items(said.input)))
 
 
 def _reading(said: ResponseRequest, strict: bool) -> ResponseRequest:
@@ -97,14 +97,14 @@ def _reading(said: ResponseRequest, strict: bool) -> ResponseRequest:
     return type(said)(**{name: value for name, value in given.items() if name in READING})
 
 
-def _asked(said: ResponseRequest, strict: bool) -> Asked:
+def _asked(said: ResponseRequest, strict: bool) -> DecodedRequest:
     openai.check_model(said.model)
     _refuse(said)
     _check_pairs(said)
     if strict:
         _check_include(said.include or [])
     openai.decode_stops(said.stop, strict)
-    asked = Asked(said, items.kept(said.input))
+    asked = DecodedRequest(said, items.normalize_items(said.input))
     if not (asked.items or said.previous_response_id or said.conversation):
         raise BadRequest("`input` is required.", param="input", code="missing_required_parameter")
     return _checked(asked)
@@ -141,25 +141,25 @@ def _check_include(said: list[str]) -> None:
             raise BadRequest(f"`{at}` must be one of {known}.", param=at, code="invalid_value")
 
 
-def _checked(asked: Asked) -> Asked:
+def _checked(asked: DecodedRequest) -> DecodedRequest:
     """All that needs no conversation is made once, to find out whether it can be."""
-    mcp_tools(asked)
-    check_depth(asked.said.tool_choice, "tool_choice")
-    check_depth(_format(asked.said).schema, "text.format.schema")
-    model = asked.said.model or "?"  # of a request that leaves it to the caller
-    whole = replace(asked, said=replace(asked.said, model=model))
+    get_mcp_servers(asked)
+    check_depth(asked.fields.tool_choice, "tool_choice")
+    check_depth(_format(asked.fields).schema, "text.format.schema")
+    model = asked.fields.model or "?"  # of a request that leaves it to the caller
+    whole = replace(asked, said=replace(asked.fields, model=model))
     _request(whole, _offered(asked, ()), (), (), [])
     return asked
 
 
-def references(asked: Asked) -> list[str]:
+def get_references(asked: DecodedRequest) -> list[str]:
     """The ids of items that the input only refers to."""
-    return items.named(asked.items)
+    return items.get_reference_ids(asked.items)
 
 
-def mcp_tools(asked: Asked) -> list[mcp.McpTool]:
+def get_mcp_servers(asked: DecodedRequest) -> list[mcp.McpTool]:
     """The remote servers that the request names."""
-    return mcp.servers(_raw_tools(asked.said))
+    return mcp.decode_mcp_servers(_raw_tools(asked.fields))
 
 
 def _raw_tools(said: ResponseRequest) -> Iterator[tuple[dict[str, Any], str]]:
@@ -172,33 +172,33 @@ def _raw_tools(said: ResponseRequest) -> Iterator[tuple[dict[str, Any], str]]:
                 yield tool, f"input[{i}].tools[{j}]"
 
 
-def known(asked: Asked, history: Sequence[Item] = ()) -> dict[str, Known]:
+def get_tool_origins(asked: DecodedRequest, history: Sequence[Item] = ()) -> dict[str, ToolOrigin]:
     """What the client calls the tools that the model knows by flat names."""
-    return _offered(asked, history).known
+    return _offered(asked, history).origins
 
 
-def _offered(asked: Asked, history: Iterable[Item]) -> tools.Offered:
+def _offered(asked: DecodedRequest, history: Iterable[Item]) -> tools.DeclaredTools:
     earlier = [(item, "tools") for item in history]
     now = [(item, f"input[{i}].tools") for i, item in enumerate(asked.items)]
     adding = ((item["tools"], at) for item, at in earlier + now if item["type"] in items.TOOLS)
-    return tools.offered(asked.said.tools, adding)
+    return tools.decode_tools(asked.fields.tools, adding)
 
 
-def onward(asked: Asked, output: Sequence[Item]) -> Asked:
+def continue_request(asked: DecodedRequest, output: Sequence[Item]) -> DecodedRequest:
     """The same for the next round of a response that has said `output` so far.
 
     A call that was demanded has been made: the rounds after it are free to end.
     """
-    said, choice = asked.said, asked.said.tool_choice
+    said, choice = asked.fields, asked.fields.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         said = replace(said, tool_choice={**choice, "mode": "auto"})
     elif choice not in (None, "none"):
         said = replace(said, tool_choice="auto")
-    return Asked(said, [*asked.items, *output])
+    return DecodedRequest(said, [*asked.items, *output])
 
 
 def to_request(
-    asked: Asked,
+    asked: DecodedRequest,
     history: Sequence[Item],
     *,
     owner: str,
@@ -207,27 +207,27 @@ def to_request(
 ) -> Request:
     """The question, after what was said before; references in the items have been resolved."""
     offered = _offered(asked, history)
-    telling = Telling(offered.flat, sealing)
+    telling = MessageBuilder(offered.get_flat_name, sealing)
     for item in history:
         telling.add(item, "previous_response_id")
     for i, item in enumerate(asked.items):
         telling.add(item, f"input[{i}]")
-    messages = telling.messages(asked.said.instructions)
+    messages = telling.messages(asked.fields.instructions)
     if not messages:
         raise BadRequest("`input` is required.", param="input", code="missing_required_parameter")
     request = _request(asked, offered, remote, messages, telling.warnings)
-    return replace(request, owner=owner, store=asked.stored, prefill_only=not asked.generates)
+    return replace(request, owner=owner, store=asked.is_stored, prefill_only=not asked.wants_answer)
 
 
 def _request(
-    asked: Asked,
-    offered: tools.Offered,
+    asked: DecodedRequest,
+    offered: tools.DeclaredTools,
     remote: Sequence[Tool],
     messages: tuple[Message, ...],
     warnings: list[str],
 ) -> Request:
-    said = asked.said
-    chosen, unkept = tools.chosen(said.tool_choice, offered, remote)
+    said = asked.fields
+    chosen, unkept = tools.decode_tool_choice(said.tool_choice, offered, remote)
     shape, replaced = response_format.resolve_constraint(
         said, _shape(said), "text.format", chosen.mode == "required"
     )
@@ -256,23 +256,23 @@ def _request(
     )
 
 
-def _together(offered: tools.Offered, remote: Sequence[Tool]) -> tuple[Tool, ...]:
+def _together(offered: tools.DeclaredTools, remote: Sequence[Tool]) -> tuple[Tool, ...]:
     for tool in remote:
         if tool.name in offered.tools:
             raise BadRequest(f"Two tools are called `{tool.name}`.", param="tools")
     return (*offered.tools.values(), *remote)
 
 
-def _unkept(asked: Asked) -> list[str]:
+def _unkept(asked: DecodedRequest) -> list[str]:
     """What is known and has no effect, though it would change the answer."""
-    said, found = asked.said, []
+    said, found = asked.fields, []
     if said.top_logprobs and LOGPROBS not in asked.include:
         found.append(f"`top_logprobs` has no effect without `include: {LOGPROBS}`.")
     if said.context_management:
         found.append("`context_management` has no effect: nothing is made shorter by itself here.")
     if said.moderation:
         found.append("`moderation` has no effect: nothing is moderated here.")
-    thinking, wording = said.reasoning or ThinkingOptions(), said.text or TextOptions()
+    thinking, wording = said.reasoning or ResponseReasoningOptions(), said.text or ResponseTextOptions()
     if thinking.mode not in (None, "standard"):
         found.append("`reasoning.mode` has no effect here.")
     if thinking.context not in (None, "auto"):
@@ -307,9 +307,9 @@ def _shape(said: ResponseRequest) -> Constraint | None:
     )
 
 
-def _format(said: ResponseRequest) -> TextFormat:
-    options = said.text or TextOptions()
-    return options.format or TextFormat("text")
+def _format(said: ResponseRequest) -> ResponseTextFormat:
+    options = said.text or ResponseTextOptions()
+    return options.format or ResponseTextFormat("text")
 
 
 def _response_format(said: ResponseRequest) -> response_format.ResponseFormat | None:

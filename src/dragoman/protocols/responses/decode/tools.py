@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dragoman.errors import BadRequest
 from dragoman.protocols.responses.decode.items import RawTools
-from dragoman.protocols.responses.types import Known, Names
+from dragoman.protocols.responses.types import ToolOrigin, UniqueNames
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.json_body import check_depth, convert_value
 from dragoman.protocols.shared.response_format import Source
@@ -28,14 +28,14 @@ MOST = 4096  # tools
 _ODD = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class FunctionTool(Struct):
+class ResponsesFunctionTool(Struct):
     name: openai.Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class Format(Struct):
+class CustomToolFormat(Struct):
     """`text`, or a `grammar`: what the text of a custom tool looks like."""
 
     type: str
@@ -46,16 +46,16 @@ class Format(Struct):
 class CustomTool(Struct):
     name: openai.Name
     description: str | None = None
-    format: Format | None = None
+    format: CustomToolFormat | None = None
 
 
-class Namespace(Struct):
+class ToolNamespace(Struct):
     name: openai.Name
     tools: RawTools
     description: str | None = None
 
 
-class ToolName(Struct):
+class ResponsesToolName(Struct):
     """A tool that was declared, or all those of a server or a namespace."""
 
     type: str
@@ -64,37 +64,37 @@ class ToolName(Struct):
     server_label: str | None = None
 
 
-class ToolChoice(ToolName):
+class ResponsesToolChoice(ResponsesToolName):
     mode: str | None = None
-    tools: Annotated[list[ToolName], Meta(max_length=1024)] | None = None
+    tools: Annotated[list[ResponsesToolName], Meta(max_length=1024)] | None = None
 
 
-class Offered(Struct):
+class DeclaredTools(Struct):
     """The tools that were declared, by the names that the model knows."""
 
     tools: dict[str, Tool] = field(default_factory=dict)
-    known: dict[str, Known] = field(default_factory=dict)
-    labels: list[str] = field(default_factory=list)  # of servers that have more
-    left_out: list[str] = field(default_factory=list)  # kinds that cannot be run here
+    origins: dict[str, ToolOrigin] = field(default_factory=dict)
+    server_labels: list[str] = field(default_factory=list)  # of servers that have more
+    dropped_types: list[str] = field(default_factory=list)  # kinds that cannot be run here
     lists: int = 0  # how many lists of tools there were
-    _names: Names = field(default_factory=Names)
+    _names: UniqueNames = field(default_factory=UniqueNames)
     _flats: dict[tuple[str | None, str], str] = field(default_factory=dict)
     _alone: dict[str, str | None] = field(default_factory=dict)  # None: in several namespaces
     _list: dict[str, int] = field(default_factory=dict)  # in which a tool was declared last
 
     @property
     def warnings(self) -> list[str]:
-        kinds = dict.fromkeys(self.left_out)
+        kinds = dict.fromkeys(self.dropped_types)
         return [f"Tools of type `{kind}` are left out: they cannot be run here." for kind in kinds]
 
-    def flat(self, namespace: str | None, name: str) -> str:
+    def get_flat_name(self, namespace: str | None, name: str) -> str:
         """What a tool is called here, declared or not; clients may forget its namespace."""
         found = self._flats.get((namespace, name))
         if found is None and namespace is None:
             found = self._alone.get(name)
-        return found or joined(namespace, name)
+        return found or join_name(namespace, name)
 
-    def put(self, tool: Tool, known: Known) -> str:
+    def add(self, tool: Tool, known: ToolOrigin) -> str:
         """Add a tool, or replace one of an earlier list; the name that it has here."""
         key = known.namespace, known.name
         flat = self._flats.get(key)
@@ -104,29 +104,29 @@ class Offered(Struct):
         if flat is None:
             if len(self.tools) == MOST:
                 raise BadRequest(f"There are more than {MOST:,} tools.", param="tools")
-            flat = self._flats[key] = self._names.unused(joined(*key))
+            flat = self._flats[key] = self._names.make_unique(join_name(*key))
             self._alone[known.name] = None if known.name in self._alone else flat
         self.tools[flat] = replace(tool, name=flat)
-        self.known[flat] = known
+        self.origins[flat] = known
         self._list[flat] = self.lists
         return flat
 
 
-def joined(namespace: str | None, name: str) -> str:
+def join_name(namespace: str | None, name: str) -> str:
     return name if namespace is None else f"{namespace.rstrip('_')}__{name}"
 
 
-def remote_name(label: str, name: str) -> str:
+def make_remote_name(label: str, name: str) -> str:
     """What the tool of a remote server is called here."""
-    return joined(label, _ODD.sub("_", name))
+    return join_name(label, _ODD.sub("_", name))
 
 
-def offered(said: RawTools | None, later: Iterable[tuple[RawTools, str]] = ()) -> Offered:
+def decode_tools(said: RawTools | None, later: Iterable[tuple[RawTools, str]] = ()) -> DeclaredTools:
     """The tools of a request, and those that items add `later`, each list with its place.
 
     A tool that is declared twice at once is an error; one that is added replaces an earlier one.
     """
-    found = Offered()
+    found = DeclaredTools()
     for tools, at in ((said or [], "tools"), *later):
         for i, tool in enumerate(tools):
             _declare(found, tool, f"{at}[{i}]")
@@ -135,28 +135,28 @@ def offered(said: RawTools | None, later: Iterable[tuple[RawTools, str]] = ()) -
 
 
 def _declare(
-    found: Offered, said: dict[str, Any], at: str, namespace: str | None = None
+    found: DeclaredTools, said: dict[str, Any], at: str, namespace: str | None = None
 ) -> str | None:
     """Add a tool, whatever it is; its name, if the model is to know it."""
     check_depth(said, at)
-    kind = kind_of(said, at)
+    kind = get_type(said, at)
     match kind:
         case "function":
-            tool = _function(convert_value(said, FunctionTool, at), at)
-            return found.put(tool, Known(kind="function", name=tool.name, namespace=namespace))
+            tool = _function(convert_value(said, ResponsesFunctionTool, at), at)
+            return found.add(tool, ToolOrigin(kind="function", name=tool.name, namespace=namespace))
         case "custom":
             tool = _custom(convert_value(said, CustomTool, at), at)
-            return found.put(tool, Known(kind="custom", name=tool.name, namespace=namespace))
+            return found.add(tool, ToolOrigin(kind="custom", name=tool.name, namespace=namespace))
         case "namespace" if namespace is None:
-            _unfold(found, convert_value(said, Namespace, at), at)
+            _unfold(found, convert_value(said, ToolNamespace, at), at)
         case "mcp" if namespace is None:
-            found.labels.append(str(said.get("server_label")))
+            found.server_labels.append(str(said.get("server_label")))
         case _:
-            found.left_out.append(kind)
+            found.dropped_types.append(kind)
     return None
 
 
-def kind_of(said: dict[str, Any], at: str) -> str:
+def get_type(said: dict[str, Any], at: str) -> str:
     if "type" not in said:
         at = f"{at}.type"
         raise BadRequest(f"`{at}` is required.", param=at, code="missing_required_parameter")
@@ -167,7 +167,7 @@ def kind_of(said: dict[str, Any], at: str) -> str:
     return kind
 
 
-def _unfold(found: Offered, said: Namespace, at: str) -> None:
+def _unfold(found: DeclaredTools, said: ToolNamespace, at: str) -> None:
     """The tools of a namespace; what is said of it as a whole is said with the first."""
     names = [
         _declare(found, tool, f"{at}.tools[{i}]", said.name) for i, tool in enumerate(said.tools)
@@ -180,7 +180,7 @@ def _unfold(found: Offered, said: Namespace, at: str) -> None:
         found.tools[first] = replace(tool, description=text)
 
 
-def _function(said: FunctionTool, at: str) -> Tool:
+def _function(said: ResponsesFunctionTool, at: str) -> Tool:
     return Tool(
         name=said.name,
         description=said.description,
@@ -211,7 +211,7 @@ def _custom(said: CustomTool, at: str) -> Tool:
     )
 
 
-def _input(said: Format | None, at: str) -> Constraint | None:
+def _input(said: CustomToolFormat | None, at: str) -> Constraint | None:
     if said is None or said.type == "text":
         return None
     if said.type != "grammar":
@@ -234,20 +234,20 @@ def _input(said: Format | None, at: str) -> Constraint | None:
 NOTHING_LEFT = "`tool_choice` has no effect: none of its tools can be called here."
 
 
-def chosen(
-    said: str | dict[str, Any] | None, declared: Offered, remote: Sequence[Tool]
+def decode_tool_choice(
+    said: str | dict[str, Any] | None, declared: DeclaredTools, remote: Sequence[Tool]
 ) -> tuple[DecodedToolChoice, list[str]]:
     """What the choice comes down to, and a sentence for what of it cannot be kept to."""
     every = (*declared.tools.values(), *remote)
     if said is None or isinstance(said, str):
-        unusable = bool(declared.labels or declared.left_out)
+        unusable = bool(declared.server_labels or declared.dropped_types)
         if said == "required" and not every and unusable:
             return DecodedToolChoice("auto"), [NOTHING_LEFT]
         return decode_mode(said or "auto", bool(every)), []
-    choice: ToolChoice = convert_value(said, ToolChoice, "tool_choice")
+    choice: ResponsesToolChoice = convert_value(said, ResponsesToolChoice, "tool_choice")
     if choice.type == "allowed_tools":
         return _allowed(choice, declared, remote)
-    names = Choosable(declared, remote).named(choice, "tool_choice")
+    names = ToolLookup(declared, remote).find(choice, "tool_choice")
     if not names:
         return DecodedToolChoice("auto"), [NOTHING_LEFT]
     if len(names) == 1 and choice.name is not None and choice.type != "namespace":
@@ -256,17 +256,17 @@ def chosen(
 
 
 def _allowed(
-    said: ToolChoice, declared: Offered, remote: Sequence[Tool]
+    said: ResponsesToolChoice, declared: DeclaredTools, remote: Sequence[Tool]
 ) -> tuple[DecodedToolChoice, list[str]]:
     at = "tool_choice"
     if not said.tools:
         raise BadRequest(f"`{at}.tools` must list a tool.", param=f"{at}.tools")
     names: set[str] = set()
-    choosable, seen = Choosable(declared, remote), set[tuple[str | None, ...]]()
+    choosable, seen = ToolLookup(declared, remote), set[tuple[str | None, ...]]()
     for i, tool in enumerate(said.tools):
         key = (tool.type, tool.namespace, tool.name, tool.server_label)
         if key not in seen:  # one that is listed again may stand for thousands of tools
-            names.update(choosable.named(tool, f"{at}.tools[{i}]"))
+            names.update(choosable.find(tool, f"{at}.tools[{i}]"))
             seen.add(key)
     found = allow_tools(said.mode, names, (*declared.tools.values(), *remote), at)
     if names or found.mode == "auto":
@@ -274,23 +274,23 @@ def _allowed(
     return DecodedToolChoice("auto", ()), [NOTHING_LEFT]
 
 
-class Choosable:
+class ToolLookup:
     """The tools that a choice may mean, found once for all that it lists."""
 
-    def __init__(self, declared: Offered, remote: Sequence[Tool]) -> None:
+    def __init__(self, declared: DeclaredTools, remote: Sequence[Tool]) -> None:
         self._declared = declared
         self._spaces: dict[str | None, list[str]] = {}  # by namespace
-        for flat, known in declared.known.items():
+        for flat, known in declared.origins.items():
             self._spaces.setdefault(known.namespace, []).append(flat)
-        self._theirs: dict[str | None, dict[str, None]] = {one: {} for one in declared.labels}
+        self._theirs: dict[str | None, dict[str, None]] = {one: {} for one in declared.server_labels}
         # where several servers may be meant, the longest name tells
-        longest = sorted(declared.labels, key=len, reverse=True) if remote else []
-        starts = [(joined(label, ""), label) for label in longest]
+        longest = sorted(declared.server_labels, key=len, reverse=True) if remote else []
+        starts = [(join_name(label, ""), label) for label in longest]
         for tool in remote:
             fit = (label for start, label in starts if tool.name.startswith(start))
             self._theirs.get(next(fit, None), {})[tool.name] = None
 
-    def named(self, said: ToolName, at: str) -> list[str]:
+    def find(self, said: ResponsesToolName, at: str) -> list[str]:
         """The tools that are meant; none where only another server could run them."""
         match said.type:
             case "function" | "custom" | "namespace":
@@ -306,7 +306,7 @@ class Choosable:
                     raise undeclared_tool(at)
                 if said.name is None:
                     return list(theirs)
-                name = remote_name(said.server_label or "", said.name)
+                name = make_remote_name(said.server_label or "", said.name)
                 return [name] if name in theirs else []
             case "allowed_tools":
                 raise invalid_tool_choice()
@@ -315,5 +315,5 @@ class Choosable:
     def _own(self, kind: str, namespace: str | None, name: str) -> list[str]:
         if kind == "namespace":
             return self._spaces.get(name, [])
-        flat = self._declared.flat(namespace, name)
-        return [flat] if flat in self._declared.known else []
+        flat = self._declared.get_flat_name(namespace, name)
+        return [flat] if flat in self._declared.origins else []

@@ -13,7 +13,7 @@ import msgspec
 from dragoman.events import Channel, Delta
 from dragoman.protocols.responses.encode.free_text import FreeText
 from dragoman.protocols.responses.encode.parts import Growing, Output
-from dragoman.protocols.responses.types import Item, Known, RemoteCall
+from dragoman.protocols.responses.types import Item, ToolOrigin, RemoteCall
 
 UNHEARD = "The response ended before the server had answered."
 
@@ -24,7 +24,7 @@ class Call(Growing):
     channel: ClassVar[Channel] = "tool_args"
     waits: ClassVar[bool] = True  # the client must answer it
 
-    def __init__(self, output: Output, prefix: str, known: Known, delta: Delta) -> None:
+    def __init__(self, output: Output, prefix: str, known: ToolOrigin, delta: Delta) -> None:
         super().__init__(output, prefix)
         self.known = known
         self.call = delta.call
@@ -52,7 +52,7 @@ class Call(Growing):
 class Function(Call):
     """A call of a function, with its arguments as JSON."""
 
-    def __init__(self, output: Output, known: Known, delta: Delta) -> None:
+    def __init__(self, output: Output, known: ToolOrigin, delta: Delta) -> None:
         super().__init__(output, "fc", known, delta)
 
     def open(self) -> list[bytes]:
@@ -85,7 +85,7 @@ class Function(Call):
 class Custom(Call):
     """A call of a tool that takes free text."""
 
-    def __init__(self, output: Output, known: Known, delta: Delta) -> None:
+    def __init__(self, output: Output, known: ToolOrigin, delta: Delta) -> None:
         super().__init__(output, "ctc", known, delta)
         self._free = FreeText()
 
@@ -129,13 +129,13 @@ class Remote(Call):
 
     waits = False
 
-    def __init__(self, output: Output, known: Known, delta: Delta, approval: str | None = None):
+    def __init__(self, output: Output, known: ToolOrigin, delta: Delta, approval: str | None = None):
         super().__init__(output, "mcp", known, delta)
         self._approval = approval
 
     def open(self) -> list[bytes]:
         item: Item = {"id": self.id, "type": "mcp_call", "status": "in_progress"}
-        item |= {"approval_request_id": self._approval, "server_label": self.known.label}
+        item |= {"approval_request_id": self._approval, "server_label": self.known.server_label}
         item |= {"name": self.known.name, "arguments": "", "output": None, "error": None}
         frames = [self.begin(item), self.event("mcp_call.in_progress")]
         self._head = self.head("mcp_call_arguments.delta")
@@ -157,7 +157,7 @@ class Remote(Call):
         return self.item | {"arguments": self.text}
 
     def wanted(self) -> RemoteCall:
-        return RemoteCall(self.id, self.known.label, self.known.name, self.text)
+        return RemoteCall(self.id, self.known.server_label, self.known.name, self.text)
 
     def answer(self, output: str | None, error: str | None) -> list[bytes]:
         if error is None:
@@ -177,7 +177,7 @@ class Remote(Call):
 class Approval(Call):
     """A call of a remote server's tool that the client must allow first. It is told at once."""
 
-    def __init__(self, output: Output, known: Known, delta: Delta) -> None:
+    def __init__(self, output: Output, known: ToolOrigin, delta: Delta) -> None:
         super().__init__(output, "mcpr", known, delta)
 
     def open(self) -> list[bytes]:
@@ -190,7 +190,7 @@ class Approval(Call):
     def close(self, cut: bool) -> list[bytes]:
         if cut:
             return []
-        item = {"id": self.id, "type": "mcp_approval_request", "server_label": self.known.label}
+        item = {"id": self.id, "type": "mcp_approval_request", "server_label": self.known.server_label}
         item |= {"name": self.known.name, "arguments": self.text or "{}"}
         return [self.begin(item), self.output.finish(self.index, item)]
 
@@ -200,7 +200,7 @@ class Ignored(Call):
 
     waits = False
 
-    def __init__(self, output: Output, known: Known, delta: Delta) -> None:
+    def __init__(self, output: Output, known: ToolOrigin, delta: Delta) -> None:
         super().__init__(output, "", known, delta)
 
     def open(self) -> list[bytes]:

@@ -7,12 +7,12 @@ from typing import Any
 from msgspec.structs import asdict
 
 from dragoman.protocols.responses.decode.fields import (
-    Asked,
-    TextFormat,
-    TextOptions,
-    ThinkingOptions,
+    DecodedRequest,
+    ResponseTextFormat,
+    ResponseTextOptions,
+    ResponseReasoningOptions,
 )
-from dragoman.protocols.responses.secrets import without_secrets
+from dragoman.protocols.responses.secrets import remove_secrets
 from dragoman.types import Sampling
 
 OPTIONAL = {
@@ -24,11 +24,11 @@ OPTIONAL = {
 USUAL = (("custom", "format", {"type": "text"}), ("mcp", "require_approval", "always"))
 
 
-def echo(asked: Asked, model: str, sampling: Sampling) -> dict[str, Any]:
+def echo(asked: DecodedRequest, model: str, sampling: Sampling) -> dict[str, Any]:
     """The fields of a response that are settled before it: by its request and the model's usual."""
-    said = asked.said
-    thinking = said.reasoning or ThinkingOptions()
-    conversation = asked.conversation
+    said = asked.fields
+    thinking = said.reasoning or ResponseReasoningOptions()
+    conversation = asked.conversation_id
     return {
         "model": model,
         "instructions": said.instructions,
@@ -39,15 +39,15 @@ def echo(asked: Asked, model: str, sampling: Sampling) -> dict[str, Any]:
         "parallel_tool_calls": said.parallel_tool_calls is not False,
         "max_tool_calls": said.max_tool_calls,
         "max_output_tokens": said.max_output_tokens,
-        "text": _text(said.text or TextOptions()),
-        "reasoning": {"effort": thinking.effort, "summary": thinking.summarised},
+        "text": _text(said.text or ResponseTextOptions()),
+        "reasoning": {"effort": thinking.effort, "summary": thinking.requested_summary},
         "temperature": _or(sampling.temperature, 1.0),
         "top_p": _or(sampling.top_p, 1.0),
         "presence_penalty": _or(sampling.presence_penalty, 0.0),
         "frequency_penalty": _or(sampling.frequency_penalty, 0.0),
         "top_logprobs": said.top_logprobs or 0,
         "truncation": said.truncation or "disabled",
-        "store": asked.stored,
+        "store": asked.is_stored,
         "background": bool(said.background),
         "service_tier": "default",
         "metadata": said.metadata or {},
@@ -60,7 +60,7 @@ def echo(asked: Asked, model: str, sampling: Sampling) -> dict[str, Any]:
 
 def shown(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool with all its keys, and without what gives access to a server."""
-    plain: dict[str, Any] = without_secrets(tool)
+    plain: dict[str, Any] = remove_secrets(tool)
     whole = plain | {name: plain.get(name) for name in OPTIONAL.get(str(plain.get("type")), ())}
     if whole.get("type") == "namespace":
         inside = whole.get("tools")  # of one that was left out it may be anything
@@ -72,8 +72,8 @@ def shown(tool: dict[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def _text(said: TextOptions) -> dict[str, Any]:
-    form = said.format or TextFormat("text")
+def _text(said: ResponseTextOptions) -> dict[str, Any]:
+    form = said.format or ResponseTextFormat("text")
     whole = asdict(form) if form.type == "json_schema" else {"type": form.type}
     return {"format": whole, "verbosity": said.verbosity or "medium"}
 

@@ -26,14 +26,14 @@ from dragoman.protocols.responses.encode.calls import (
 from dragoman.protocols.responses.encode.frames import Events, encode
 from dragoman.protocols.responses.encode.parts import Growing, Message, Output, Thought
 from dragoman.protocols.responses.encode.resource import ENDS, Status, bare, error_of, usage_of
-from dragoman.protocols.responses.types import Frame, Item, Known, RemoteCall
+from dragoman.protocols.responses.types import ResponseContext, Item, ToolOrigin, RemoteCall
 from dragoman.types import Request
 
 
 class ResponseEncoder:
     """Writes one response."""
 
-    def __init__(self, frame: Frame, request: Request) -> None:
+    def __init__(self, frame: ResponseContext, request: Request) -> None:
         self._frame = frame
         self._events = Events(request.obfuscate)
         self._output = Output(self._events)
@@ -41,7 +41,7 @@ class ResponseEncoder:
             request.logprobs is not None and "message.output_text.logprobs" in frame.include
         )
         sealed = "reasoning.encrypted_content" in frame.include
-        self._sealing = frame.sealing if sealed else None
+        self._sealing = frame.packer if sealed else None
         self._resource = bare(frame)
         self._open: Growing | None = None
         self._listings: dict[str, Listing] = {}
@@ -92,7 +92,7 @@ class ResponseEncoder:
             return []
         frames = self._shut(cut=False)
         nothing = len(self._output.items) == self._before
-        if nothing and not (self.pending or self._frame.silent):  # clients look for a text
+        if nothing and not (self.pending or self._frame.prefill_only):  # clients look for a text
             frames += self._say(self._white)
             frames += self._shut(cut=self._finish == "length")
         self._spent = self._spent or usage
@@ -164,12 +164,12 @@ class ResponseEncoder:
         return frames + item.add(said) if said.text else frames
 
     def _call(self, delta: Delta) -> Call:
-        known = self._frame.tools.get(delta.text) or Known(kind="function", name=delta.text)
+        known = self._frame.tools.get(delta.text) or ToolOrigin(kind="function", name=delta.text)
         if known.kind == "function":
             return Function(self._output, known, delta)
         if known.kind == "custom":
             return Custom(self._output, known, delta)
-        if known.asks:
+        if known.needs_approval:
             return Approval(self._output, known, delta)
         if self.calls_left == 0:
             return Ignored(self._output, known, delta)
@@ -207,7 +207,7 @@ class ResponseEncoder:
     @property
     def calls_left(self) -> int | None:
         """How many calls of remote tools may still be made; further ones are ignored."""
-        most = self._frame.most_calls
+        most = self._frame.max_remote_calls
         return None if most is None else max(0, most - self._remote)
 
     def listing(self, label: str) -> list[bytes]:
@@ -232,11 +232,11 @@ class ResponseEncoder:
         """What came of a call. After it, another round may begin."""
         self._before = len(self._output.items)
         self._white = Delta()
-        return self._waiting.pop(call.item).answer(output, error)
+        return self._waiting.pop(call.item_id).answer(output, error)
 
     def resume_call(self, item: Item) -> list[bytes]:
         """A call that the client has allowed: `item` is what it was asked with."""
-        known = Known(kind="mcp", name=item["name"], label=item["server_label"])
+        known = ToolOrigin(kind="mcp", name=item["name"], server_label=item["server_label"])
         self._remote += 1
         frames = self._begin(Remote(self._output, known, Delta(), item["id"]))
         if self._open is not None:

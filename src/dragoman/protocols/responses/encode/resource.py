@@ -13,7 +13,7 @@ import msgspec
 from dragoman.errors import ContextOverflow, DragomanError
 from dragoman.events import Usage
 from dragoman.protocols.responses.encode.frames import encode
-from dragoman.protocols.responses.types import Frame, Item
+from dragoman.protocols.responses.types import ResponseContext, Item
 
 Status: TypeAlias = Literal[
     "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
@@ -57,7 +57,7 @@ LOST = "The server stopped before this response was finished."
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def bare(frame: Frame) -> dict[str, Any]:
+def bare(frame: ResponseContext) -> dict[str, Any]:
     """The resource of a response that nothing became of yet."""
     return {
         "id": frame.id,
@@ -71,7 +71,7 @@ def bare(frame: Frame) -> dict[str, Any]:
         "output": [],
         "usage": None,
         **UNSAID,
-        **frame.echo,
+        **frame.echoed_fields,
     }
 
 
