@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from dragoman import config
-from dragoman.models.pull import DEFAULT_ALIASES, Bar, pull
+from dragoman.models.pull import DEFAULT_ALIASES, ProgressBar, pull
 
 
 @pytest.fixture(scope="session")
 def default_model() -> Path:
     """The default model's file, fetched if it is not in the user's cache yet."""
-    bar = Bar(sys.stderr)
+    bar = ProgressBar(sys.stderr)
     path = pull(DEFAULT_ALIASES[0], config.load({}).models_path, bar)
     bar.close()
     return path

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import Settings
-from dragoman.detection import Detected, Item, Said, detect
-from dragoman.detection.sources import Source, from_path, text_of
+from dragoman.detection import DetectedFormats, RoundTripCheck, ProbeTurn, detect
+from dragoman.detection.sources import TemplateSource, read_template_source, read_text
 from dragoman.errors import ModelBroken
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import collect_markers
@@ -53,12 +53,12 @@ EVERYDAY = {
 INDENT = 12
 
 
-def open_source(name: str, settings: Settings) -> Source:
+def open_source(name: str, settings: Settings) -> TemplateSource:
     """The template that a name on the command line means."""
     path = Path(name)
     if not os.path.exists(path):  # which, unlike the method, takes a name of any length
         return _of_model(name, settings)
-    found = from_path(path)
+    found = read_template_source(path)
     if settings.chat_template and (found is not None or path.suffix == ".json"):
         return _replaced(found, settings.chat_template)
     if found is None and path.suffix == ".json":
@@ -66,22 +66,22 @@ def open_source(name: str, settings: Settings) -> Source:
     return found or _of_model(name, settings)
 
 
-def _replaced(source: Source | None, file: str) -> Source:
+def _replaced(source: TemplateSource | None, file: str) -> TemplateSource:
     """The operator's template in place of a model's own."""
-    template = text_of(Path(file))
+    template = read_text(Path(file))
     if source is None:
-        return Source(template, file)
+        return TemplateSource(template, file)
     return dataclasses.replace(source, template=template, place=file)
 
 
-def _of_model(name: str, settings: Settings) -> Source:
+def _of_model(name: str, settings: Settings) -> TemplateSource:
     from dragoman import runtime
     from dragoman.engines.llamacpp import gguf
     from dragoman.models.loaders.gguf import template_of
 
     entry = runtime.open_catalog(settings, name).added[0]
     if entry.kind != "gguf":
-        found = from_path(entry.path)
+        found = read_template_source(entry.path)
         if entry.options.chat_template:
             return _replaced(found, entry.options.chat_template)
         if found is None:
@@ -94,55 +94,55 @@ def _of_model(name: str, settings: Settings) -> Source:
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     vocabulary = frozenset(tokens) if isinstance(tokens, list) else frozenset()
     chosen = entry.options.chat_template
-    return Source(template, f"{chosen or entry.path}", vocabulary)
+    return TemplateSource(template, f"{chosen or entry.path}", vocabulary)
 
 
 # Facts, for --json
 
 
-def facts(source: Source) -> dict[str, Any]:
+def build_report(source: TemplateSource) -> dict[str, Any]:
     """Everything that is known, as plain data."""
     found = _detected(source)
-    tools, reasoning = found.calls, found.thoughts
+    tools, reasoning = found.tool_format, found.reasoning_format
     return {
         "template": {
             "from": source.place,
             "sha256": _digest(source.template),
             "characters": len(source.template),
-            "renders": found.renders,
+            "renders": found.renders_messages,
             "source": source.template,
         },
         "tools": {
             "format": found.tools,
             "generic": found.generic,
-            "declares": found.declares,
-            "also": list(found.also),
+            "declares": found.renders_tools,
+            "also": list(found.equivalent),
             "markers": _marks(tools, None),
         },
         "reasoning": {
             "format": found.reasoning,
             "markers": _marks(None, reasoning),
-            **dataclasses.asdict(found.thinking),
+            **dataclasses.asdict(found.reasoning_controls),
         },
-        "why": list(found.why),
+        "why": list(found.reasons),
         "states": dict(_states(tools, reasoning)),
         "examples": _examples(found),
-        "proof": [_row(item) for item in found.proof],
-        "sure": found.sure,
+        "proof": [_row(item) for item in found.checks],
+        "sure": found.confidence,
     }
 
 
-def _detected(source: Source) -> Detected:
+def _detected(source: TemplateSource) -> DetectedFormats:
     return detect(source.template, source.vocabulary, source.config)
 
 
-def _row(item: Item) -> dict[str, Any]:
+def _row(item: RoundTripCheck) -> dict[str, Any]:
     row: dict[str, Any] = {"name": item.name, "status": item.status}
     if item.text:
         row |= {"prompt": item.prompt, "text": item.text}
     if item.status in ("failed", "otherwise"):
-        row |= {"said": dataclasses.asdict(item.said)}
-        row |= {"came": dataclasses.asdict(item.came) if item.came else None}
+        row |= {"said": dataclasses.asdict(item.expected)}
+        row |= {"came": dataclasses.asdict(item.parsed) if item.parsed else None}
     return row
 
 
@@ -181,19 +181,19 @@ def _lead(marks: Sequence[str], where: str) -> Iterator[str]:
             yield f"{mark.replace(GAP, '')} → {where}"
 
 
-def _examples(found: Detected) -> dict[str, str]:
+def _examples(found: DetectedFormats) -> dict[str, str]:
     """One of each thing that the model may say, as the template writes it."""
     shown: dict[str, str] = {}
     kinds = set()
-    for item in found.proof:
-        kind = (bool(item.said.text), bool(item.said.thoughts), len(item.said.calls))
+    for item in found.checks:
+        kind = (bool(item.expected.text), bool(item.expected.reasoning), len(item.expected.calls))
         if item.text and kind not in kinds:
             kinds.add(kind)
             shown[item.name] = _everyday(item.text)
-    if found.calls is not None and not any("call" in name for name in shown):
-        shown["a call, which the template itself never writes"] = found.calls.example
-    if found.thoughts is not None and not any("thoughts" in name for name in shown):
-        shown["thoughts, which the template itself never writes"] = found.thoughts.example
+    if found.tool_format is not None and not any("call" in name for name in shown):
+        shown["a call, which the template itself never writes"] = found.tool_format.example
+    if found.reasoning_format is not None and not any("thoughts" in name for name in shown):
+        shown["thoughts, which the template itself never writes"] = found.reasoning_format.example
     return shown
 
 
@@ -207,10 +207,10 @@ def _everyday(text: str) -> str:
 # Words
 
 
-def words(source: Source, whole: bool = False) -> str:
+def format_report(source: TemplateSource, whole: bool = False) -> str:
     """The same as text; `whole` adds the template itself."""
     found = _detected(source)
-    tools, reasoning = found.calls, found.thoughts
+    tools, reasoning = found.tool_format, found.reasoning_format
     lines = [
         _line("template", f"{source.place}"),
         _line("", f"{len(source.template):,} characters, sha256 {_digest(source.template)[:16]}…"),
@@ -226,38 +226,38 @@ def words(source: Source, whole: bool = False) -> str:
     for name, text in _examples(found).items():
         lines += [f"  {name}", *_block(text)]
     lines += ["", _line("proof", "rendered by the template, read back, compared")]
-    for item in found.proof:
+    for item in found.checks:
         lines += _proved(item)
-    lines += ["", _line("sure", f"{found.sure}. {_how_sure(found)}")]
-    lines += [_line("", why.partition(": ")[2]) for why in found.why[2:]]
+    lines += ["", _line("sure", f"{found.confidence}. {_how_sure(found)}")]
+    lines += [_line("", why.partition(": ")[2]) for why in found.reasons[2:]]
     if whole:
         lines += ["", _line("source", ""), source.template]
     return "\n".join(lines)
 
 
-def _how_sure(found: Detected) -> str:
-    if not found.renders:
+def _how_sure(found: DetectedFormats) -> str:
+    if not found.renders_messages:
         return SILENT
-    return FAILED if found.failed and found.sure == "partly" else SURE[found.sure]
+    return FAILED if found.failed_checks and found.confidence == "partly" else SURE[found.confidence]
 
 
-def _of_tools(found: Detected, tools: ToolFormat | None) -> Iterator[str]:
+def _of_tools(found: DetectedFormats, tools: ToolFormat | None) -> Iterator[str]:
     yield ""
     yield _line("calls", f"{found.tools}{' (generic)' if found.generic else ''}")
-    yield _line("", found.why[0].partition(": ")[2])
-    if found.also:
-        yield _line("", f"just as well: {', '.join(found.also)}")
+    yield _line("", found.reasons[0].partition(": ")[2])
+    if found.equivalent:
+        yield _line("", f"just as well: {', '.join(found.equivalent)}")
     if tools is not None and _marks(tools, None):
         yield _line("", f"marks: {_quoted(_marks(tools, None))}")
-    if not found.declares:
+    if not found.renders_tools:
         yield _line("", "the template has no place for definitions of tools")
 
 
-def _of_thoughts(found: Detected, reasoning: ReasoningFormat | None) -> Iterator[str]:
-    thinking = found.thinking
+def _of_thoughts(found: DetectedFormats, reasoning: ReasoningFormat | None) -> Iterator[str]:
+    thinking = found.reasoning_controls
     yield ""
     yield _line("thoughts", found.reasoning or "none")
-    yield _line("", found.why[1].partition(": ")[2])
+    yield _line("", found.reasons[1].partition(": ")[2])
     if reasoning is not None and _marks(None, reasoning):
         yield _line("", f"marks: {_quoted(_marks(None, reasoning))}")
     for switch in thinking.switches:
@@ -266,29 +266,29 @@ def _of_thoughts(found: Detected, reasoning: ReasoningFormat | None) -> Iterator
         yield _line("", f"effort: {thinking.effort} ({', '.join(thinking.efforts)})")
     if thinking.budget:
         yield _line("", f"budget: {thinking.budget}")
-    for way, begin in thinking.begins.items():
+    for way, begin in thinking.answer_positions.items():
         where = f"begins {BEGINS[begin]}, after" if reasoning is not None else "is opened with"
         opening = json.dumps(thinking.openings[way], ensure_ascii=False)
         yield _line("", f"{way}: an answer {where} {opening}")
-    for word, begin in thinking.words.items():
+    for word, begin in thinking.system_words.items():
         yield _line("", f"{word} in a system message: {BEGINS[begin]}")
 
 
-def _proved(item: Item) -> Iterator[str]:
+def _proved(item: RoundTripCheck) -> Iterator[str]:
     yield f"  {item.name.ljust(28)}{STATUS[item.status]}"
     if item.status in ("failed", "otherwise"):
-        yield f"    went in:   {_said(item.said)}"
-        yield f"    came back: {_said(item.came)}"
+        yield f"    went in:   {_said(item.expected)}"
+        yield f"    came back: {_said(item.parsed)}"
         yield "    written:"
         yield from _block(item.text)
 
 
-def _said(said: Said | None) -> str:
+def _said(said: ProbeTurn | None) -> str:
     if said is None:
         return "nothing"
     shown = {
         "text": said.text,
-        "thoughts": said.thoughts,
+        "thoughts": said.reasoning,
         "calls": [[call.name, call.arguments] for call in said.calls],
     }
     kept = {name: value for name, value in shown.items() if value}
@@ -310,7 +310,7 @@ def _quoted(marks: Sequence[str]) -> str:
 # The table of formats
 
 
-def table() -> str:
+def format_table() -> str:
     """All formats, with their other names and an example."""
     lines = ["TOOL FORMATS"]
     for tools in tool_formats().values():

@@ -17,7 +17,7 @@ import pytest
 
 import dragoman
 from dragoman import config, runtime
-from dragoman.cli import main
+from dragoman.cli.main import build_parser
 from dragoman.testing import ScriptedEngine
 from tests.support.server_process import DRAGOMAN, child_pids, listening, served, until
 
@@ -207,7 +207,7 @@ def test_chat_reads_a_pipe_to_its_end(default_model: Path) -> None:
 
 
 def test_the_parser_knows_its_commands() -> None:
-    known = main.parser().parse_args(["serve", "m", "--lora", "a=b", "--lora", "c=d"])
+    known = build_parser().parse_args(["serve", "m", "--lora", "a=b", "--lora", "c=d"])
     assert known.lora == ["a=b", "c=d"]
     assert known.any_model is None
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dragoman.cli.log_handler import Journal
+from dragoman.cli.log_handler import QueuedLogHandler
 
 
 @pytest.fixture
@@ -32,56 +32,56 @@ def read_until(descriptor: int, end: bytes) -> bytes:
 
 
 def test_lines_come_in_order(pipe: tuple[int, int]) -> None:
-    journal = Journal(pipe[1])
+    handler = QueuedLogHandler(pipe[1])
     for number in range(100):
-        journal.emit(record("%d\udc80", number))
-    journal.close()
+        handler.emit(record("%d\udc80", number))
+    handler.close()
     said = os.read(pipe[0], 1 << 16).decode()
     assert said.splitlines() == [f"{number}\\udc80" for number in range(100)]
 
 
 def test_what_is_too_much_is_dropped_and_counted(pipe: tuple[int, int]) -> None:
-    journal = Journal(pipe[1], most=3)
+    handler = QueuedLogHandler(pipe[1], max_waiting=3)
     large = "x" * (1 << 17)  # more than a pipe holds: the thread waits with it
-    journal.emit(record(large))
+    handler.emit(record(large))
     said = os.read(pipe[0], 1)
     for number in range(10):
-        journal.emit(record("%d", number))
+        handler.emit(record("%d", number))
     said += read_until(pipe[0], b"2\n")
-    journal.emit(record("end"))
+    handler.emit(record("end"))
     said += read_until(pipe[0], b"end\n")
-    journal.close()
+    handler.close()
     assert said.decode().splitlines() == [large, "0", "1", "2", "7 lines were dropped here.", "end"]
 
 
 def test_a_pipe_that_does_not_wait_is_waited_for(pipe: tuple[int, int]) -> None:
     os.set_blocking(pipe[1], False)
-    journal = Journal(pipe[1])
+    handler = QueuedLogHandler(pipe[1])
     large = "x" * (1 << 17)  # more than a pipe holds
     for text in (large, large, "end"):
-        journal.emit(record(text))
+        handler.emit(record(text))
     said = read_until(pipe[0], b"end\n")
-    journal.close()
+    handler.close()
     assert said.decode().splitlines() == [large, large, "end"]
 
 
 def test_a_reader_that_is_gone_is_no_trouble() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    journal = Journal(writing)
-    journal.emit(record("one"))
-    journal.emit(record("two"))
-    journal.close()
+    handler = QueuedLogHandler(writing)
+    handler.emit(record("one"))
+    handler.emit(record("two"))
+    handler.close()
     os.close(writing)
-    assert "journal" not in [thread.name for thread in threading.enumerate()]
+    assert "log writer" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_line_that_cannot_be_made_is_left_out(
     pipe: tuple[int, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    journal = Journal(pipe[1])
-    journal.emit(record("%d", "no number"))
-    journal.emit(record("next"))
-    journal.close()
+    handler = QueuedLogHandler(pipe[1])
+    handler.emit(record("%d", "no number"))
+    handler.emit(record("next"))
+    handler.close()
     assert os.read(pipe[0], 100) == b"next\n"
     assert "Logging error" in capsys.readouterr().err

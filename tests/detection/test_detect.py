@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
-from dragoman.cli import main
-from dragoman.detection import Detected, Switch, brought, detect, render_probe
-from dragoman.detection.round_trip import folded
+from dragoman.cli.main import main
+from dragoman.detection import (
+    DetectedFormats,
+    ReasoningSwitch,
+    detect,
+    read_checkpoint_formats,
+    render_probe,
+)
+from dragoman.detection.round_trip import fold_spans
 from dragoman.errors import ModelBroken
 from dragoman.formats import tool_formats
 from dragoman.output.library import OutputParser
@@ -57,8 +63,8 @@ def template(
     return made.replace("CALLS", calls if each else "").replace("OPENING", opening)
 
 
-def statuses(found: Detected) -> dict[str, str]:
-    return {item.name: item.status for item in found.proof}
+def statuses(found: DetectedFormats) -> dict[str, str]:
+    return {item.name: item.status for item in found.checks}
 
 
 # What a template does
@@ -69,10 +75,10 @@ def test_a_format_is_found_by_what_the_template_writes(name: str) -> None:
     case = dict(SPEAKING[name])
     reasoning = case.pop("reasoning", None)
     found = detect(case.get("whole") or template(**case))
-    assert (found.tools, found.reasoning, found.generic) == (name, reasoning, False), found.why
-    assert found.declares
-    assert not found.failed
-    assert found.sure == "proved"
+    assert (found.tools, found.reasoning, found.generic) == (name, reasoning, False), found.reasons
+    assert found.renders_tools
+    assert not found.failed_checks
+    assert found.confidence == "proved"
     assert statuses(found)["one call"] == "proved"
 
 
@@ -80,11 +86,11 @@ def test_what_does_not_come_back_is_reported_with_both_sides() -> None:
     lossy = '{{ \'<tool_call>{"name": "\' + n + \'", "arguments": {}}</tool_call>\' }}'
     lossy += "{{ '<!-- ' + a | tojson + ' -->' }}"
     found = detect(template(lossy))
-    assert found.sure != "proved"
-    failed = {item.name: item for item in found.failed}["one call"]
-    assert failed.said.calls[0].arguments
-    assert failed.came is not None
-    assert failed.came != failed.said
+    assert found.confidence != "proved"
+    failed = {item.name: item for item in found.failed_checks}["one call"]
+    assert failed.expected.calls[0].arguments
+    assert failed.parsed is not None
+    assert failed.parsed != failed.expected
     assert "<tool_call>" in failed.text
 
 
@@ -92,14 +98,14 @@ def test_what_a_template_never_writes_is_neither_proved_nor_disproved() -> None:
     found = detect(template(HERMES, answer="{{ m.content if not m.tool_calls else '' }}"))
     assert statuses(found)["text and a call"] == "unwritten"
     assert statuses(found)["thoughts"] == "unwritten"
-    assert found.sure == "proved"
+    assert found.confidence == "proved"
 
 
 def test_text_that_the_template_writes_as_thoughts_is_told() -> None:
     aloud = "{{ '<think>' + m.content + '</think>' if m.tool_calls and m.content else m.content }}"
     found = detect(template(HERMES, thoughts=THINK, answer=aloud))
     assert statuses(found)["text and a call"] == "otherwise"
-    assert found.sure == "proved"
+    assert found.confidence == "proved"
 
 
 # What a template says
@@ -119,14 +125,14 @@ def test_text_that_the_template_writes_as_thoughts_is_told() -> None:
 def test_a_template_that_writes_no_calls_is_believed(told: str, tools: str) -> None:
     source = "{% if tools %}{{ tools | tojson }}\n" + told + "\n{% endif %}" + template()
     found = detect(source)
-    assert (found.tools, found.generic, found.sure) == (tools, False, "said"), found.why
+    assert (found.tools, found.generic, found.confidence) == (tools, False, "said"), found.reasons
 
 
 def test_instructions_beat_bare_objects_of_the_past() -> None:
     told = "{% if tools %}First <|tool_call|>, then a JSON list.{% endif %}"
     found = detect(told + template("{{ j }}"))
-    assert (found.tools, found.sure) == ("granite3", "said")
-    assert found.failed
+    assert (found.tools, found.confidence) == ("granite3", "said")
+    assert found.failed_checks
 
 
 def test_the_vocabulary_has_the_last_word() -> None:
@@ -141,9 +147,9 @@ def test_the_vocabulary_has_the_last_word() -> None:
 
 def test_a_template_without_a_place_for_tools_gets_the_generic_format() -> None:
     found = detect((TEMPLATES / "chatml.jinja").read_text(encoding="utf-8"))
-    assert (found.tools, found.reasoning, found.sure) == ("hermes_json", None, "generic")
+    assert (found.tools, found.reasoning, found.confidence) == ("hermes_json", None, "generic")
     assert found.generic
-    assert not found.declares
+    assert not found.renders_tools
     assert statuses(found)["an answer"] == "proved"
 
 
@@ -157,39 +163,39 @@ def test_a_template_without_a_place_for_tools_gets_the_generic_format() -> None:
         (ON, None, ("inside",)),
         (
             "{% if enable_thinking is defined and not enable_thinking %}" + OFF + "{% endif %}",
-            Switch("enable_thinking", True, False),
+            ReasoningSwitch("enable_thinking", True, False),
             ("open", "open", "closed"),
         ),
         (
             "{% if thinking %}" + ON + "{% else %}{{ '</think>' }}{% endif %}",
-            Switch("thinking", True, False),
+            ReasoningSwitch("thinking", True, False),
             ("closed", "inside", "closed"),
         ),
         (
             "{% if disable_thinking %}" + OFF + "{% else %}" + ON + "{% endif %}",
-            Switch("disable_thinking", False, True),
+            ReasoningSwitch("disable_thinking", False, True),
             ("inside", "inside", "closed"),
         ),
         (
             "{% if thinking_mode == 'enabled' %}" + ON + "{% elif thinking_mode == 'disabled' %}"
             "{{ '</think>' }}{% endif %}",
-            Switch("thinking_mode", "enabled", "disabled"),
+            ReasoningSwitch("thinking_mode", "enabled", "disabled"),
             ("open", "inside", "closed"),
         ),
         (
             "{% if reasoning_effort == 'no_think' %}" + OFF + "{% else %}" + ON + "{% endif %}",
-            Switch("reasoning_effort", "low", "no_think"),
+            ReasoningSwitch("reasoning_effort", "low", "no_think"),
             ("inside", "inside", "closed"),
         ),
     ],
 )
 def test_switches_of_thinking_and_where_an_answer_begins(
-    opening: str, switch: Switch | None, begins: tuple[str, ...]
+    opening: str, switch: ReasoningSwitch | None, begins: tuple[str, ...]
 ) -> None:
     found = detect(template(HERMES, thoughts=THINK, opening=opening))
     assert found.reasoning == "think"
-    assert tuple(found.thinking.begins.values()) == begins
-    named = found.thinking.switch
+    assert tuple(found.reasoning_controls.answer_positions.values()) == begins
+    named = found.reasoning_controls.switch
     assert (named and named.name) == (switch and switch.name)
     if named and switch and switch.name != "reasoning_effort":
         assert named == switch
@@ -197,7 +203,7 @@ def test_switches_of_thinking_and_where_an_answer_begins(
 
 def test_an_effort_and_a_budget_are_found() -> None:
     said = "{{ 'Effort: ' + (reasoning_effort or 'high') + ', at most ' }}{{ thinking_budget }}"
-    thinking = detect(said + template(thoughts=THINK)).thinking
+    thinking = detect(said + template(thoughts=THINK)).reasoning_controls
     assert (thinking.effort, thinking.efforts) == ("reasoning_effort", ("low", "medium", "high"))
     assert thinking.budget == "thinking_budget"
     assert thinking.switch is None
@@ -206,7 +212,7 @@ def test_an_effort_and_a_budget_are_found() -> None:
 def test_words_in_a_system_message_can_be_a_switch() -> None:
     opening = "{% if '/no_think' in messages[0].content %}" + OFF + "{% endif %}"
     found = detect(template(thoughts=THINK, opening=opening))
-    assert found.thinking.words == {"/no_think": "closed"}
+    assert found.reasoning_controls.system_words == {"/no_think": "closed"}
 
 
 @pytest.mark.parametrize(
@@ -267,7 +273,7 @@ def test_detection_ends_in_time_whatever_the_template(
     found = detect(ENDLESS[name])
     assert time.thread_time() - started < 2
     assert found.tools
-    assert any("time" in why for why in found.why) == (name == "every format at once")
+    assert any("time" in why for why in found.reasons) == (name == "every format at once")
 
 
 def test_a_broken_template_is_the_models_fault() -> None:
@@ -329,20 +335,20 @@ def test_a_response_template_becomes_a_format(
 
 
 def test_a_format_of_ones_own_reads_answers() -> None:
-    given = brought({"response_template": {"fields": BROUGHT[-1][0]}})
+    given = read_checkpoint_formats({"response_template": {"fields": BROUGHT[-1][0]}})
     assert given is not None
     parser = OutputParser(given.tools, given.reasoning)
-    said = folded(
+    said = fold_spans(
         parser, '[[mull hm mull]]Well. @call add with {"a": [1]} @end@call f with {} @end'
     )
-    assert (said.text.strip(), said.thoughts.strip()) == ("Well.", "hm")
+    assert (said.text.strip(), said.reasoning.strip()) == ("Well.", "hm")
     assert [(call.name, call.arguments) for call in said.calls] == [("add", {"a": [1]}), ("f", {})]
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+$", "x.*y", r"\w+", "[ab]c", "a{9}", "(?P<name", "(("])
 def test_patterns_that_no_format_can_say_are_named_and_never_run(pattern: str) -> None:
     fields = {"tool_calls": {"open_pattern": pattern, "close": "z", "content": "json"}}
-    given = brought({"response_template": {"fields": fields}})
+    given = read_checkpoint_formats({"response_template": {"fields": fields}})
     assert given is not None
     assert given.tools is None
     assert given.missing
@@ -356,7 +362,7 @@ def test_an_older_schema_is_read_for_its_marks() -> None:
             "tool_calls": {"x-regex-iterator": r"<tool_call>(.*?)</tool_call>"},
         },
     }
-    given = brought({"response_schema": schema})
+    given = read_checkpoint_formats({"response_schema": schema})
     assert given is not None
     assert given.tools is not None
     assert given.reasoning is not None
@@ -367,7 +373,7 @@ def test_an_older_schema_is_read_for_its_marks() -> None:
 
 
 def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    main.main(["explain", *arguments])
+    main(["explain", *arguments])
     return capsys.readouterr().out
 
 
@@ -418,7 +424,7 @@ def test_explain_names_what_it_cannot_read(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
     for name in (str(tmp_path / "tokenizer_config.json"), "no-such-model"):
         with pytest.raises(SystemExit, match="dragoman: "):
-            main.main(["explain", name, "--models-dir", str(tmp_path / "models")])
+            main(["explain", name, "--models-dir", str(tmp_path / "models")])
 
 
 @pytest.mark.parametrize("source", ["{{ raise_exception('No.') }}", BOMBS["nested_loops"]])
@@ -444,7 +450,7 @@ def test_explain_says_that_a_template_renders_nothing(
 def test_explain_says_what_is_missing(name: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(SystemExit, match=f"dragoman: {says}"):
-        main.main(["explain", name.format(folder=tmp_path), "--models-dir", str(tmp_path / "m")])
+        main(["explain", name.format(folder=tmp_path), "--models-dir", str(tmp_path / "m")])
 
 
 def test_explain_takes_the_template_that_it_is_given(
@@ -477,7 +483,7 @@ def test_a_byte_order_mark_is_no_part_of_a_template(
 
 
 def test_formats_shows_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    main.main(["formats"])
+    main(["formats"])
     shown = capsys.readouterr().out
     assert "hermes_json (also hermes" in shown
     assert "REASONING FORMATS" in shown

@@ -512,8 +512,8 @@ class LateMasker(TokenMasker):
         super().__init__(TOKENIZER.pieces, TOKENIZER.eos_ids, TOKENIZER.control)
         self.model = model
 
-    def follow(self, grammar: str, stops: Collection[int] = ()) -> GrammarState:
-        return Late(super().follow(grammar, stops), self.model)
+    def start_grammar(self, grammar: str, stops: Collection[int] = ()) -> GrammarState:
+        return Late(super().start_grammar(grammar, stops), self.model)
 
 
 def test_masks_are_made_while_the_forward_pass_runs() -> None:

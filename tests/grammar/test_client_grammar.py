@@ -57,13 +57,13 @@ def test_what_a_grammar_means(grammar: str, right: list[str], wrong: list[str]) 
 
 
 REFUSED: list[tuple[str, str]] = [
-    ("start: A\nA: /a*/ & /b*/", "`&` must come before"),
-    ("start: A\nA: /a*/ & B\nB: /b/", "`&` must come before"),
-    ("start: A\nA: /a*/ & ~B\nB: ~/b/", "`&` must come before"),
-    ("start: A\nA: /a*/ & ~(~/b/)", "`&` must come before"),
-    ("start: A\nA: /a*/ & ~/b/ /c*/", "`&` must come before"),
-    ("start: A\nA: /a*/ & ~/b/{3}", "`&` must come before"),
-    ('start: A\nA: /a*/ & ~"b" & ~"c" B\nB: "d"', "`&` must come before"),
+    ("start: A\nA: /a*/ & /b*/", "`&` must be followed by"),
+    ("start: A\nA: /a*/ & B\nB: /b/", "`&` must be followed by"),
+    ("start: A\nA: /a*/ & ~B\nB: ~/b/", "`&` must be followed by"),
+    ("start: A\nA: /a*/ & ~(~/b/)", "`&` must be followed by"),
+    ("start: A\nA: /a*/ & ~/b/ /c*/", "`&` must be followed by"),
+    ("start: A\nA: /a*/ & ~/b/{3}", "`&` must be followed by"),
+    ('start: A\nA: /a*/ & ~"b" & ~"c" B\nB: "d"', "`&` must be followed by"),
     ('start: "a"\n%llguidance {"no_forcing": false}', "`%llguidance` is not supported"),
     ("start: %json {", "not valid JSON"),
     ('start: %json {"type": 5}', "`/type` must be"),

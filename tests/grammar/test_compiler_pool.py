@@ -571,4 +571,4 @@ def test_a_workshop_costs_nothing_until_it_is_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "llguidance" not in done.stdout
-    assert "dragoman.grammar.compiler.compile" not in done.stdout
+    assert "'dragoman.grammar.compiler.compile'" not in done.stdout

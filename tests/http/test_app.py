@@ -25,7 +25,7 @@ from dragoman.protocols.shared import openai
 from dragoman.testing import ScriptedEngine
 from tests.support.serving import Running, chat, running, scripted_app, serving
 
-TABLE = scripted_app().routes.routes
+TABLE = scripted_app().router.routes
 ROUTES = [route for route in TABLE if route.method != WEBSOCKET]
 OPEN = {"/", "/docs", "/health", "/health/live", "/health/ready"}
 LEAKS = re.compile(r"0x[0-9a-f]{6,}|Traceback|site-packages|/root/|/work/|/tmp/|Struct|msgspec")

@@ -162,7 +162,7 @@ def test_d21_leaving_before_the_first_token_is_no_error() -> None:
 def test_leaving_the_queue_touches_nobody_else() -> None:
     engine = ScriptedEngine([Reply("first " * 20, when="one"), Reply("other")], pace=None, slots=1)
     with serving(engine) as server:
-        gate = get_gate(server)
+        gate = server.get_gate()
         with connection(server, request(text="one", stream=True)):
             until(server, engine, lambda e: e.active == 1)
             with connection(server, request(text="two", stream=True)) as waiting:
@@ -176,7 +176,7 @@ def test_leaving_the_queue_touches_nobody_else() -> None:
 def test_d14_d85_a_full_queue_is_a_429_with_a_time() -> None:
     engine = ScriptedEngine(Reply("x", hang_at=0), slots=1)
     with serving(engine, queue=1) as server:
-        gate = get_gate(server)
+        gate = server.get_gate()
         with connection(server, request(stream=True)), connection(server, request(stream=True)):
             poll(lambda: gate.waiting == 1)
             for streamed in (True, False):

@@ -253,7 +253,7 @@ def test_a_huge_window_of_the_penalties_costs_no_memory(server: Running) -> None
 
 def test_a_closed_stream_frees_its_slot_at_once(server: Running) -> None:
     body = {"model": MODEL, "messages": ASK, "stream": True, "ignore_eos": True}
-    gate = get_gate(server)
+    gate = server.get_gate()
     with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=60) as answer:
         lines = answer.iter_lines()
         while '"content":"' not in next(lines):

@@ -107,7 +107,7 @@ def asked(table: list[Route], **options: Any) -> Any:
     """A client of an app that has these routes too."""
     app = scripted_app(**options)
     for one in table:
-        app.routes.add(one)
+        app.router.add(one)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
     return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 

@@ -59,8 +59,8 @@ def talking(talk: Talk = echo, **options: Any) -> App:
     async def plain(exchange: RequestContext) -> None:
         await exchange.send_response(200, b"plain")
 
-    app.routes.add(Route(path=PATH, method=WEBSOCKET, handler=handler, summary="Talk."))
-    app.routes.add(Route(path=PATH, method="POST", handler=plain, summary="Say."))
+    app.router.add(Route(path=PATH, method=WEBSOCKET, handler=handler, summary="Talk."))
+    app.router.add(Route(path=PATH, method="POST", handler=plain, summary="Say."))
     return app
 
 
@@ -206,8 +206,8 @@ def test_a_server_for_others_gives_none_to_pages_from_elsewhere(
 ) -> None:
     app = make_app(build_engine_runtime(ScriptedEngine("x"), {"port": 0, "name": "scripted"}), local=False)
     inner = talking()
-    for route in inner.routes.routes:
-        app.routes.add(route)
+    for route in inner.router.routes:
+        app.router.add(route)
     headers = [(b"host", b"server.example:8000"), (b"origin", origin.encode())]
     sent = asyncio.run(spoken(app, headers, {"websocket.http.response": {}}))
     assert sent[0].get("status") == status
@@ -647,7 +647,7 @@ def test_one_that_outlasts_the_drain_is_closed() -> None:
 
 def test_every_route_of_this_kind_needs_a_key() -> None:
     with talks(**KEYS) as server:
-        paths = [route.path for route in server.app.routes.routes if route.method == WEBSOCKET]
+        paths = [route.path for route in server.app.router.routes if route.method == WEBSOCKET]
         assert PATH in paths
         for path in paths:
             assert asyncio.run(refusal(client(server, path))) == (401, "invalid_api_key")

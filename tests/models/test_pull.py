@@ -320,7 +320,7 @@ class Terminal(io.StringIO):
 def test_the_bar_moves_on_a_terminal_and_writes_lines_elsewhere() -> None:
     screen, pipe = Terminal(), io.StringIO()
     for stream in (screen, pipe):
-        bar = pull.Bar(stream, every=1000.0)
+        bar = pull.ProgressBar(stream, every=1000.0)
         for done in (0.0, 0.001, 0.002, 1.0):
             bar("fetching", done)
         bar.close()

@@ -22,6 +22,7 @@ from dragoman.models.catalog import ModelCatalog
 from dragoman.models.loaders.gguf import load
 from dragoman.models.mapping import ModelOptions
 from dragoman.models.registry import Lease, ModelEntry, ModelPolicy, ModelRegistry
+from dragoman.pipeline.admission import Admission
 from tests.support.fake_models import Engine, Loader, fill, play, size_of, state, until
 from tests.support.model_files import put
 
@@ -53,7 +54,7 @@ def test_a_lease_knows_its_model(root: Path) -> None:
         with await models.acquire("a") as model:
             assert model.id == "a"
             assert model.engine is loader.engines["a"]
-            assert model.gate.slots == 3
+            assert Admission().get_gate(model).slots == 3
             assert list(models.list_loaded()) == [model]
         assert state(models, "a") == "ready"
 

@@ -13,6 +13,7 @@ import pytest
 from dragoman.engines.llamacpp import gguf
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
 from dragoman.formats import find_reasoning
+from dragoman.models.output_format import OutputFormat
 from dragoman.prompt import renderer as prompt
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.prompt.token_cache import TokenCache
@@ -206,13 +207,14 @@ def test_d45_d46_only_the_template_decides_where_an_answer_starts(
     known = ("<|im_start|>", "<|im_end|>", *((start, end) if special else ()))
     prompter = PromptRenderer(source, ByteTokenizer(markup=known))
     said = text.replace("START", start).replace("END", end)
-    speech = Speech(None, name)
+    output_format = OutputFormat(None, name)
 
     def inside(*more: Message, **chosen: Any) -> bool | None:
         settings: dict[str, Any] = {"template_kwargs": chosen} | (LAST if more else {})
         one = Chat(messages=(Message(role="user", content=text_content(said)), *more), **settings)
         rendered = asyncio.run(prompter.render(one))
-        return asyncio.run(speech.begins(one, rendered, prompter)).inside
+        start = asyncio.run(output_format.find_answer_start(one, rendered, prompter))
+        return start.in_reasoning
 
     assert inside(enable_thinking=True)
     assert not inside(enable_thinking=False)
@@ -445,13 +447,13 @@ def test_large_conversations_are_rendered_in_a_thread(monkeypatch: pytest.Monkey
     monkeypatch.setattr(prompt, "LARGE", 150)
     prompter = PromptRenderer("{{ messages[0].content }}", None)
     seen = []
-    work = prompter._work
+    work = prompter.render_pieces
 
     def watched(*args: Any) -> list[str]:
         seen.append(threading.current_thread() is threading.main_thread())
         return work(*args)
 
-    monkeypatch.setattr(prompter, "_work", watched)
+    monkeypatch.setattr(prompter, "render_pieces", watched)
     render(prompter, chat(say("user", "short")))
     render(prompter, chat(say("user", "long enough" * 10)))
     render(prompter, chat(say("user", "many"), say("assistant", "small"), say("user", "ones")))

@@ -337,7 +337,11 @@ def test_cve_2026_115911_bombs_are_stopped_in_a_second_and_256_megabytes() -> No
         (RenderLimits(seconds=0), "{% for i in range(9999) %}{% endfor %}", "too long"),
         (RenderLimits(min_text=10), "{{ 'a' * 11 }}", "text that is too long"),
         (RenderLimits(min_text=10), "aaaaaaaaaaa", "prompt that is too long"),
-        (RenderLimits(memory=500), "{% for i in range(99) %}{% set x = [i] %}{% endfor %}", "memory"),
+        (
+            RenderLimits(memory=500),
+            "{% for i in range(99) %}{% set x = [i] %}{% endfor %}",
+            "memory",
+        ),
     ],
 )
 def test_each_limit_holds(limits: RenderLimits, source: str, said: str) -> None:

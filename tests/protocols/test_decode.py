@@ -335,7 +335,13 @@ def test_reasoning_of_the_past_arrives_under_both_names(field: str) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "decode", [chat.decode_request, completions.decode_request, embeddings.decode_request, tokenize.decode_tokenize_request]
+    "decode",
+    [
+        chat.decode_request,
+        completions.decode_request,
+        embeddings.decode_request,
+        tokenize.decode_tokenize_request,
+    ],
 )
 def test_c2_a_body_that_is_not_valid_is_a_400(raw: bytes, decode: Any) -> None:
     with pytest.raises(BadRequest):

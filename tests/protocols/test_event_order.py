@@ -36,10 +36,10 @@ from dragoman.protocols.chat import encode
 from dragoman.protocols.messages import encode as messages_answer
 from dragoman.protocols.messages import errors
 from dragoman.protocols.responses.encode.encoder import ResponseEncoder
-from dragoman.protocols.responses.encode.frames import unframed
-from dragoman.protocols.responses.encode.replay import replay
-from dragoman.protocols.responses.encode.resource import cancelled, failed
-from dragoman.protocols.responses.types import ResponseContext, ToolOrigin
+from dragoman.protocols.responses.encode.frames import get_frame_json
+from dragoman.protocols.responses.encode.replay import encode_stored_events
+from dragoman.protocols.responses.encode.resource import mark_cancelled, mark_failed
+from dragoman.protocols.responses.types import ResponseInfo, ToolOrigin
 from dragoman.signing import Signer
 from dragoman.types import Chat, Message, Request, text_content
 from tests.support.event_order import check_chat, check_messages, check_responses
@@ -85,7 +85,7 @@ class Run(Struct):
     rounds: list[Round]
     ending: str  # of the last round: "natural", "length", "fail", "cancel"
     error: DragomanError
-    frame: ResponseContext
+    frame: ResponseInfo
     request: Request
     queued: bool
     lists: list[bool]  # remote servers that are asked for their tools, and whether they answer
@@ -135,7 +135,7 @@ def made_up(seed: int) -> Run:
     rounds = [[segment(dice) for _ in range(dice.choice([0, 1, 1, 2, 3, 5]))]]
     while len(rounds) < 4 and dice.random() < 0.4:
         rounds.append([segment(dice) for _ in range(dice.randint(0, 3))])
-    frame = ResponseContext(
+    frame = ResponseInfo(
         id=f"resp_{seed}",
         created=seed,
         model="m",
@@ -240,33 +240,35 @@ def stages(played: Played, dice: random.Random) -> Iterator[list[Delta]]:
     """The rounds of a response, with what comes before and between them."""
     run, writer = played.run, played.writer
     for i, answers in enumerate(run.lists):
-        played.frames += writer.listing(f"server{i}")
+        played.frames += writer.start_tool_list(f"server{i}")
         played.broken = dice.random() < 0.05
         if played.broken:
             return
         tools = [{"name": "t", "input_schema": {}}] if answers else []
-        played.frames += writer.listed(f"server{i}", tools, None if answers else "No answer.")
+        played.frames += writer.finish_tool_list(
+            f"server{i}", tools, None if answers else "No answer."
+        )
     if run.resumes:
         asked = {"id": "mcpr_1", "server_label": "server", "name": "far", "arguments": "{}"}
-        played.frames += writer.resume_call(asked)
+        played.frames += writer.start_approved_call(asked)
         answer(played, dice)
     for number, doing in enumerate(run.rounds, 1):
         if played.broken:
             return
         yield cut_round(dice, run, doing, number == len(run.rounds))
-        if not answer(played, dice) or writer.pending:
+        if not answer(played, dice) or writer.needs_client:
             return
 
 
 def answer(played: Played, dice: random.Random) -> bool:
     """Answer the calls of remote tools, in any order; whether there were any."""
-    calls = played.writer.remote_calls()
+    calls = played.writer.get_remote_calls()
     dice.shuffle(calls)
     for call in calls:
         played.broken = played.broken or dice.random() < 0.05
         if not played.broken:
             output, error = dice.choice([("42", None), ("", None), (None, "Refused.")])
-            played.frames += played.writer.result(call, output, error)
+            played.frames += played.writer.finish_remote_call(call, output, error)
     return bool(calls)
 
 
@@ -295,12 +297,14 @@ def responses_in_order(seed: int) -> None:
     final = check_responses(played.frames)
     assert final == json.loads(played.writer.encode_whole())
     assert said(final) == told(played)
-    assert check_responses(replay(played.writer.encode_whole())) == final
+    assert check_responses(encode_stored_events(played.writer.encode_whole())) == final
     usage = [delta.usage for delta in played.heard if delta.usage is not None]
     if usage:
         assert final["usage"]["input_tokens"] == sum(one.prompt for one in usage)
     kept = [item for item in final["output"] if item.get("status") != "incomplete"]
-    assert [item for item in played.writer.items if item.get("status") != "incomplete"] == kept
+    assert [
+        item for item in played.writer.finished_items if item.get("status") != "incomplete"
+    ] == kept
 
 
 def said(final: dict[str, Any]) -> list[tuple[str, str]]:
@@ -416,9 +420,9 @@ def test_responses_that_were_kept_unfinished_are_told_again_in_order() -> None:
     for seed in range(2000):
         played = play(seed, stop=random.Random(seed).randint(0, 12))
         body = played.writer.encode_whole()
-        for made, status in ((failed(body), "failed"), (cancelled(body), "cancelled")):
-            final = check_responses(replay(made))
-            assert final["status"] == status or (made == body and played.writer.over)
+        for made, status in ((mark_failed(body), "failed"), (mark_cancelled(body), "cancelled")):
+            final = check_responses(encode_stored_events(made))
+            assert final["status"] == status or (made == body and played.writer.is_over)
 
 
 # The machines themselves
@@ -515,7 +519,7 @@ def test_openai_reads_responses_as_they_are(share: int) -> None:
             assert plain(stream.get_final_response()) == whole
         assert snapshots(events) == [text for kind, text in said(whole) if kind == "text" and text]
         for frame in played.frames:  # each has all that its type must have
-            event = json.loads(unframed(frame))
+            event = json.loads(get_frame_json(frame))
             if event["type"] != "response.failed":  # which knows fewer codes than agents do
                 EVENT.validate_python(event)
 

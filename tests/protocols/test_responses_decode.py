@@ -17,7 +17,7 @@ from dragoman.errors import BadRequest, Unsupported
 from dragoman.events import Delta, Usage
 from dragoman.prompt.conversation import flatten_content
 from dragoman.protocols import responses
-from dragoman.protocols.responses import Asked, Known
+from dragoman.protocols.responses import DecodedRequest, ToolOrigin
 from dragoman.protocols.responses.types import Item
 from dragoman.types import Adapter, Chat, Constraint, Message, Request, Tool, ToolCall, text_content
 from tests.support.text_model import check_media
@@ -36,15 +36,15 @@ class Paper:
 
 def echoed(found: responses.DecodedRequest) -> dict[str, Any]:
     """What is repeated of a request, of a model that has no usual of its own."""
-    return responses.echo(found, "m", ask(found).sampling)
+    return responses.make_echoed_fields(found, "m", ask(found).sampling)
 
 
-def asked(**fields: Any) -> Asked:
+def asked(**fields: Any) -> DecodedRequest:
     return responses.decode_request(json.dumps({"model": "m", "input": "hi"} | fields).encode())
 
 
 def ask(
-    found: Asked | None = None,
+    found: DecodedRequest | None = None,
     history: tuple[Item, ...] = (),
     remote: tuple[Tool, ...] = (),
     **fields: Any,
@@ -558,9 +558,9 @@ def test_a_namespace_is_flat_for_the_model_and_not_for_the_client() -> None:
     assert [tool.name for tool in chat.tools] == ["crm__find", "crm__query", "find"]
     assert chat.tools[0].description == "crm: Customers.\n\nFind one."
     assert responses.get_tool_origins(found) == {
-        "crm__find": Known(kind="function", name="find", namespace="crm"),
-        "crm__query": Known(kind="custom", name="query", namespace="crm"),
-        "find": Known(kind="function", name="find"),
+        "crm__find": ToolOrigin(kind="function", name="find", namespace="crm"),
+        "crm__query": ToolOrigin(kind="custom", name="query", namespace="crm"),
+        "find": ToolOrigin(kind="function", name="find"),
     }
 
 
@@ -1035,7 +1035,9 @@ def test_fact47_a_frame_is_a_request() -> None:
 
 
 def test_fact48_compacting_needs_a_model() -> None:
-    found = responses.decode_compact_request(b'{"model":"m","input":"hi","instructions":"I","stream":true}')
+    found = responses.decode_compact_request(
+        b'{"model":"m","input":"hi","instructions":"I","stream":true}'
+    )
     assert (found.fields.instructions, found.fields.stream) == ("I", None)
     for body in (b'{"input":"hi"}', b'{"model":"m"}'):
         with pytest.raises(BadRequest):
@@ -1064,10 +1066,10 @@ def test_rounds_go_on_from_what_was_said() -> None:
 
 def test_a_conversation_goes_on_from_what_a_response_said() -> None:
     found = asked(tools=[NESTED, function("f"), server(require_approval="never")])
-    remote = {"docs__read": Known(kind="mcp", name="read", server_label="docs")}
+    remote = {"docs__read": ToolOrigin(kind="mcp", name="read", server_label="docs")}
     tools = responses.get_tool_origins(found) | remote
     sealed = frozenset({"reasoning.encrypted_content"})
-    frame = responses.ResponseContext(
+    frame = responses.ResponseInfo(
         id="resp_1",
         created=1,
         model="m",
@@ -1085,8 +1087,8 @@ def test_a_conversation_goes_on_from_what_a_response_said() -> None:
         Delta(finish="tool_calls", usage=Usage()),
     ):
         writer.encode_delta(delta)
-    for wanted in writer.remote_calls():
-        writer.result(wanted, "page", None)
+    for wanted in writer.get_remote_calls():
+        writer.finish_remote_call(wanted, "page", None)
     for delta in (
         Delta(text="So."),
         Delta(channel="tool_name", text="crm__find", id="call_1"),
@@ -1097,7 +1099,9 @@ def test_a_conversation_goes_on_from_what_a_response_said() -> None:
     ):
         writer.encode_delta(delta)
     writer.end(Usage())
-    items = [item | {"content": None} if "summary" in item else item for item in writer.items]
+    items = [
+        item | {"content": None} if "summary" in item else item for item in writer.finished_items
+    ]
     history = (*found.items, *items)
     chat = ask(asked(input=[output(1, "x")], tools=[NESTED]), history).prompts[0]
     assert isinstance(chat, Chat)

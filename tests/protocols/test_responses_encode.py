@@ -21,11 +21,11 @@ from dragoman.errors import (
 )
 from dragoman.events import Delta, Finish, Token, Usage
 from dragoman.protocols.responses.encode.encoder import ResponseEncoder
-from dragoman.protocols.responses.encode.frames import framed, unframed
-from dragoman.protocols.responses.encode.free_text import FreeText
-from dragoman.protocols.responses.encode.replay import replay
-from dragoman.protocols.responses.encode.resource import cancelled, failed
-from dragoman.protocols.responses.types import ResponseContext, ToolOrigin
+from dragoman.protocols.responses.encode.frames import get_frame_json, make_frame
+from dragoman.protocols.responses.encode.free_text import FreeTextDecoder
+from dragoman.protocols.responses.encode.replay import encode_stored_events
+from dragoman.protocols.responses.encode.resource import mark_cancelled, mark_failed
+from dragoman.protocols.responses.types import ResponseInfo, ToolOrigin
 from dragoman.signing import Signer
 from dragoman.types import Chat, Request
 from tests.support.event_order import RESOURCE, check_responses, sse
@@ -57,7 +57,7 @@ def writer(request: dict[str, Any] | None = None, **fields: Any) -> ResponseEnco
         "tools": TOOLS,
     } | fields
     return ResponseEncoder(
-        ResponseContext(**known), Request(model="m", prompts=(Chat(messages=()),), **request or {})
+        ResponseInfo(**known), Request(model="m", prompts=(Chat(messages=()),), **request or {})
     )
 
 
@@ -183,9 +183,9 @@ def test_calls_that_the_client_answers(
     assert item["call_id"] == "call_0"
     assert item["status"] == "completed"
     assert ("namespace" in item) == ("namespace" in expected)
-    assert made.pending
-    assert made.items == [item]
-    assert made.remote_calls() == []
+    assert made.needs_client
+    assert made.finished_items == [item]
+    assert made.get_remote_calls() == []
 
 
 @pytest.mark.parametrize("arguments", ['{"a": 1', ""])
@@ -201,9 +201,9 @@ def test_a_call_that_was_cut_is_never_done(name: str, arguments: str, end: Any) 
     items = check_responses(frames)["output"]
     calls = [item for item in items if item["type"] != "message"]  # none is told of to be allowed
     assert [item["status"] for item in calls] == ([] if name == "ask" else ["incomplete"])
-    assert [item for item in made.items if item["type"] != "message"] == []
-    assert made.remote_calls() == []
-    assert not made.pending
+    assert [item for item in made.finished_items if item["type"] != "message"] == []
+    assert made.get_remote_calls() == []
+    assert not made.needs_client
 
 
 def test_a_whole_call_at_the_limit_is_done() -> None:
@@ -265,28 +265,28 @@ def test_usage_is_that_of_all_rounds_or_what_the_caller_knows() -> None:
     made = writer()
     made.start()
     written(made, *call(0, "far", "{}"), finish("tool_calls"))
-    made.result(made.remote_calls()[0], "", None)
+    made.finish_remote_call(made.get_remote_calls()[0], "", None)
     written(made, text("a"), finish(usage=Usage(20, 3)))
     made.end(Usage(1, 1))
-    assert made.resource()["usage"]["input_tokens"] == 27
+    assert made.get_resource()["usage"]["input_tokens"] == 27
     made = writer()
     made.end(Usage(1, 1))
-    assert made.resource()["usage"]["total_tokens"] == 2
+    assert made.get_resource()["usage"]["total_tokens"] == 2
 
 
 def test_what_there_is_can_be_looked_at_while_it_grows() -> None:
     made = writer()
     made.queue()
-    assert made.resource()["status"] == "queued"
+    assert made.get_resource()["status"] == "queued"
     made.start()
     written(made, thought("hm"), text("a"), text("b"))
-    now = made.resource()
+    now = made.get_resource()
     assert now["status"] == "in_progress"
     assert [item["status"] for item in now["output"]] == ["completed", "in_progress"]
     assert now["output"][1]["content"][0]["text"] == "ab"
-    assert [item["type"] for item in made.items] == ["reasoning"]
+    assert [item["type"] for item in made.finished_items] == ["reasoning"]
     written(made, *call(0, "f", '{"a'))
-    assert made.resource()["output"][2]["arguments"] == '{"a'
+    assert made.get_resource()["output"][2]["arguments"] == '{"a'
 
 
 def test_a_response_may_wait_before_it_starts() -> None:
@@ -320,7 +320,7 @@ def test_a_response_that_broke_says_why(error: DragomanError, code: str, message
     final = check_responses(frames)
     assert final["error"] == {"code": code, "message": message}
     assert final["output"][0]["status"] == "incomplete"
-    assert made.over
+    assert made.is_over
     assert [
         *made.fail(error),
         *made.cancel(),
@@ -347,15 +347,17 @@ def test_a_response_that_was_cancelled_says_so() -> None:
 
 def test_a_remote_call_is_open_until_it_is_answered() -> None:
     made = writer()
-    frames = made.start() + made.listing("docs")
-    frames += made.listed("docs", [{"name": "search", "input_schema": {}}])
+    frames = made.start() + made.start_tool_list("docs")
+    frames += made.finish_tool_list("docs", [{"name": "search", "input_schema": {}}])
     two = [*call(0, "far", '{"q"', ":1}"), *call(1, "far", "{}")]
     frames += written(made, *two, finish("tool_calls"))
-    assert not made.pending
-    first, second = made.remote_calls()
+    assert not made.needs_client
+    first, second = made.get_remote_calls()
     assert (first.server_label, first.name, first.arguments) == ("docs", "search", '{"q":1}')
-    frames += made.result(second, None, "Refused.") + made.result(first, "found", None)
-    assert made.remote_calls() == []
+    frames += made.finish_remote_call(second, None, "Refused.") + made.finish_remote_call(
+        first, "found", None
+    )
+    assert made.get_remote_calls() == []
     frames += written(made, text("a"), finish()) + made.end(Usage())
     final = check_responses(frames)
     listed, found, refused, message = final["output"]
@@ -375,8 +377,8 @@ def test_a_remote_call_is_open_until_it_is_answered() -> None:
 
 def test_servers_that_say_nothing() -> None:
     made = writer()
-    frames = made.start() + made.listing("a") + made.listing("b")
-    frames += made.listed("a", [], "No answer.") + made.fail(EngineFailed("It broke."))
+    frames = made.start() + made.start_tool_list("a") + made.start_tool_list("b")
+    frames += made.finish_tool_list("a", [], "No answer.") + made.fail(EngineFailed("It broke."))
     first, second = check_responses(frames)["output"]
     assert first["error"] == "No answer."
     assert second["error"]
@@ -387,13 +389,13 @@ def test_a_call_that_must_be_approved_is_asked_for_and_resumed() -> None:
     events = response(*call(0, "ask", '{"a"', ":1}"), finish("tool_calls"), made=made)
     assert kinds(events) == [*BEGIN, "output_item.added", "output_item.done", "completed"]
     [asked] = output(events)
-    assert made.pending
-    assert made.remote_calls() == []
+    assert made.needs_client
+    assert made.get_remote_calls() == []
     made = writer()
-    frames = made.start() + made.resume_call(asked)
-    [wanted] = made.remote_calls()
+    frames = made.start() + made.start_approved_call(asked)
+    [wanted] = made.get_remote_calls()
     assert (wanted.server_label, wanted.name, wanted.arguments) == ("docs", "delete", '{"a":1}')
-    frames += made.result(wanted, "gone", None) + written(made, text("a"), finish())
+    frames += made.finish_remote_call(wanted, "gone", None) + written(made, text("a"), finish())
     final = check_responses(frames + made.end(Usage()))
     assert final["output"][0]["approval_request_id"] == asked["id"]
 
@@ -402,22 +404,24 @@ def test_calls_beyond_the_most_are_ignored() -> None:
     made = writer(most_calls=1)
     two = [*call(0, "far", "{}"), *call(1, "far", "{}"), finish("tool_calls")]
     frames = made.start() + written(made, *two)
-    assert made.calls_left == 0
-    [only] = made.remote_calls()
-    frames += made.result(only, "1", None) + written(made, *call(0, "far", "{}"), finish())
-    assert made.remote_calls() == []
+    assert made.remaining_remote_calls == 0
+    [only] = made.get_remote_calls()
+    frames += made.finish_remote_call(only, "1", None) + written(
+        made, *call(0, "far", "{}"), finish()
+    )
+    assert made.get_remote_calls() == []
     final = check_responses(frames + made.end(Usage()))
     assert [item["type"] for item in final["output"]] == ["mcp_call", "message"]
-    assert writer().calls_left is None
+    assert writer().remaining_remote_calls is None
 
 
 def test_a_call_for_the_client_beside_a_remote_one_ends_the_response() -> None:
     made = writer()
     frames = made.start()
     frames += written(made, *call(0, "f", "{}"), *call(1, "far", "{}"), finish("tool_calls"))
-    assert made.pending
-    [only] = made.remote_calls()
-    final = check_responses(frames + made.result(only, "1", None) + made.end(Usage()))
+    assert made.needs_client
+    [only] = made.get_remote_calls()
+    final = check_responses(frames + made.finish_remote_call(only, "1", None) + made.end(Usage()))
     assert [item["type"] for item in final["output"]] == ["function_call", "mcp_call"]
 
 
@@ -427,8 +431,8 @@ def test_a_call_for_the_client_beside_a_remote_one_ends_the_response() -> None:
 def test_a_frame_is_an_event_and_its_json() -> None:
     made = writer()
     for frame in made.start() + written(made, text("é\n"), finish()) + made.end(Usage()):
-        assert framed(unframed(frame)) == frame
-        assert json.loads(unframed(frame))["type"].encode() in frame.split(b"\n")[0]
+        assert make_frame(get_frame_json(frame)) == frame
+        assert json.loads(get_frame_json(frame))["type"].encode() in frame.split(b"\n")[0]
 
 
 def test_what_was_kept_unfinished_ends() -> None:
@@ -436,13 +440,13 @@ def test_what_was_kept_unfinished_ends() -> None:
     made.start()
     written(made, *call(0, "far", "{}"), *call(1, "f", '{"a'))
     body = made.encode_whole()
-    dead = json.loads(failed(body))
+    dead = json.loads(mark_failed(body))
     assert (dead["status"], dead["error"]["code"]) == ("failed", "server_error")
     assert [item["status"] for item in dead["output"]] == ["incomplete", "incomplete"]
-    assert json.loads(cancelled(body))["status"] == "cancelled"
-    for ended in (failed(body), cancelled(body)):
-        assert failed(ended) == cancelled(ended) == ended
-        assert check_responses(replay(ended)) == json.loads(ended)
+    assert json.loads(mark_cancelled(body))["status"] == "cancelled"
+    for ended in (mark_failed(body), mark_cancelled(body)):
+        assert mark_failed(ended) == mark_cancelled(ended) == ended
+        assert check_responses(encode_stored_events(ended)) == json.loads(ended)
 
 
 def test_what_is_finished_is_told_again_with_one_piece_for_each_part() -> None:
@@ -450,7 +454,7 @@ def test_what_is_finished_is_told_again_with_one_piece_for_each_part() -> None:
     made.start()
     written(made, thought("h"), thought("m"), text("a"), text("b"), finish())
     made.end(Usage())
-    frames = replay(made.encode_whole())
+    frames = encode_stored_events(made.encode_whole())
     assert check_responses(frames) == json.loads(made.encode_whole())
     assert [event["delta"] for event in sse(frames) if "delta" in event] == ["hm", "hm", "ab"]
 
@@ -459,7 +463,7 @@ def test_what_is_finished_is_told_again_with_one_piece_for_each_part() -> None:
 
 
 def free(*pieces: str) -> str:
-    reading = FreeText()
+    reading = FreeTextDecoder()
     return "".join([*map(reading.feed, pieces), reading.close()])
 
 

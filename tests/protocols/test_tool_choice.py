@@ -30,7 +30,8 @@ def allowed(*listed: dict[str, str]) -> dict[str, object]:
 
 def offered(names: int, labels: int = 0) -> tools.DeclaredTools:
     known = {
-        f"n__f{at}": ToolOrigin(kind="function", name=f"f{at}", namespace="n") for at in range(names)
+        f"n__f{at}": ToolOrigin(kind="function", name=f"f{at}", namespace="n")
+        for at in range(names)
     }
     declared = {name: Tool(name=name) for name in known}
     return tools.DeclaredTools(declared, known, [Label(f"l{at}") for at in range(labels)])

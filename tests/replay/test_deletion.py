@@ -46,7 +46,7 @@ class Talk:
     def remembered(self) -> tuple[set[str | None], set[str | None]]:
         """Who said what is in the store, and what is in memory."""
         sources = {row[0] for row in execute(self.url, "SELECT source FROM memories")}
-        return sources, {source for _, source in self.memory._shelf._entries.values()}
+        return sources, {source for _, source in self.memory._cache._entries.values()}
 
     def settle(self, *sources: str) -> None:
         """Wait until these have been written."""
@@ -64,8 +64,8 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
         serving(engine, chat_template=THINKER, store=url) as server,
         OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30) as client,
     ):
-        assert server.app.models.memory is not None
-        yield Talk(client, server.app.models.memory, url)
+        assert server.app.services.replay is not None
+        yield Talk(client, server.app.services.replay, url)
 
 
 def test_a_deleted_response_is_not_remembered(talk: Talk) -> None:

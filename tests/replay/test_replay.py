@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,16 +18,20 @@ import pytest
 
 from dragoman.errors import TemplateRejected
 from dragoman.events import Completion
+from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.models.registry import ModelRegistry
 from dragoman.pipeline import pipeline
+from dragoman.pipeline.admission import Admission
+from dragoman.pipeline.services import Services
 from dragoman.prompt.conversation import flatten_content
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.prompt.special_tokens import POSITION
+from dragoman.prompt.turn_markers import drop_replays
 from dragoman.replay import ReplayScope, ReplayService
 from dragoman.replay.cache import ReplayCache
 from dragoman.replay.digest import ReplayEntry, canonical_json, digest_answer
 from dragoman.replay.prefix_index import PrefixIndex, pack_ids
-from dragoman.replay.splice import drop_replays
+from dragoman.replay.splice import TurnSplicer
 from dragoman.store.rows import StoredTurn as Row
 from dragoman.testing import ByteTokenizer, Reply, ScriptedEngine
 from dragoman.tokenizers.vocabulary import find_stop_ids
@@ -122,7 +127,9 @@ class Talk:
         self, engine: ScriptedEngine, template: str, memory: ReplayService | None, **fields: Any
     ) -> None:
         self.models = ModelRegistry.from_engine(engine, "scripted", chat_template=template)
-        self.models.memory = memory
+        self.services = Services(
+            models=self.models, compiler=CompilerPool(), admission=Admission(), replay=memory
+        )
         self.engine = engine
         self.fields = {"tools": (WEATHER,)} | fields
         self.messages: list[Message] = []
@@ -141,7 +148,7 @@ class Talk:
         request = Request(
             store=True, model="scripted", prompts=(asked,), sampling=self.sampling, **self.request
         )
-        self.plan = plan = await pipeline.prepare(request, self.models)
+        self.plan = plan = await pipeline.prepare(request, self.services)
         whole = Completion()
         try:
             await pipeline.generate(plan, whole.add)
@@ -234,9 +241,9 @@ def test_a_conversation_without_its_thoughts_goes_on_from_what_was_said(
             assert [call.name for call in answer.tool_calls] == ["weather"]
             assert answer.tool_calls[0].arguments != CALL
             assert made.prompt[: len(before)] == before
-            assert made.reuse.recalled == turn
-            assert made.reuse.lost == ("unknown",)
-            assert made.reuse.known == len(before)
+            assert made.reuse.replayed_turns == turn
+            assert made.reuse.skipped == ("unknown",)
+            assert made.reuse.reused_tokens == len(before)
             assert str(made.reuse).endswith("diverged=no")
             before = [*made.prompt, *said_by(manner, text)]
 
@@ -294,14 +301,15 @@ def test_a_turn_is_put_back_if_the_client_tells_what_it_was_told(name: str) -> N
                 role="tool", content=text_content("sunny"), tool_call_id=turn.tool_calls[0].id
             )
         await made.say(after)
-        assert made.reuse.recalled == same
+        assert made.reuse.replayed_turns == same
         assert (made.prompt[: len(before)] == before) == same
         plain = Talk(scripted(TAGGED, "Yes."), source("thinker"), None)
         plain.messages = made.messages[:-1]
         await plain.answers()
         assert (made.prompt == plain.prompt) != same
-        stats = made.models.memory.stats
-        assert (stats.recalled, sum(stats.lost.values())) == ((1, 0) if same else (0, 1))
+        assert made.services.replay is not None
+        stats = made.services.replay.stats
+        assert (stats.replayed_turns, sum(stats.skipped.values())) == ((1, 0) if same else (0, 1))
 
     asyncio.run(talk())
 
@@ -320,8 +328,8 @@ def test_a_text_belongs_to_one_owner_one_model_and_all_it_follows_on(change: str
 
         async def recalled(*messages: Message, voice: ReplayScope) -> Message:
             chat = Chat(messages=(*messages, answer, user("So?")), tools=(WEATHER,))
-            found, _, _ = await memory.recall(chat, voice)
-            return found.messages[-2]
+            found = await memory.find_turns(chat, voice)
+            return found.chat.messages[-2]
 
         with await made.models.acquire("scripted") as model:
             voice = ReplayScope(model, "one")
@@ -352,7 +360,7 @@ def test_a_turn_of_calls_is_known_by_their_ids_whatever_it_follows_on() -> None:
         await made.say(user("A long story. Is it sunny?"))
         made.messages[0] = user("[shortened]")
         await made.say(made.result())
-        assert made.reuse.recalled == 1
+        assert made.reuse.replayed_turns == 1
         assert THOUGHT in made.engine.tokenizer.decode(made.prompt)  # type: ignore[union-attr]
 
     asyncio.run(talk())
@@ -399,7 +407,7 @@ def test_how_an_answer_ended_says_whether_it_is_kept(
         before = [*made.prompt, *said_by(TAGGED, text)[: kept or 0]]
         made.request.clear()
         await made.say(user("So?"))
-        assert made.reuse.recalled == (kept is not None)
+        assert made.reuse.replayed_turns == (kept is not None)
         assert made.prompt[: len(before)] == before
         assert ("see" in made.engine.tokenizer.decode(made.prompt)) == (kept is not None)  # type: ignore[union-attr]
 
@@ -417,7 +425,7 @@ def test_thoughts_that_were_ended_for_the_model_are_part_of_what_it_said() -> No
         await made.say(user("So?"))
         whole = [*before, *b"Yes."]
         assert made.prompt[: len(whole)] == whole
-        assert made.reuse.known == len(whole)
+        assert made.reuse.reused_tokens == len(whole)
 
     asyncio.run(talk())
 
@@ -428,9 +436,9 @@ def test_a_prompt_that_is_too_long_with_what_was_said_does_without() -> None:
         made = Talk(engine, source("thinker"), ReplayService())
         await made.say(QUESTION)
         await made.say(user("So? " + "x" * 50))
-        assert made.reuse.recalled == 0
-        assert made.reuse.lost == ("room",)
-        assert made.reuse.left
+        assert made.reuse.replayed_turns == 0
+        assert made.reuse.skipped == ("room",)
+        assert made.reuse.diverged
 
     asyncio.run(talk())
 
@@ -445,7 +453,7 @@ def test_no_client_can_move_a_turn(sign: str) -> None:
         await made.say(user(f"Is it? {sign}"))
         before = [*made.prompt, *said_by(TAGGED, said)]
         await made.say(made.result(f"{sign} sunny {sign}"), user(f"{sign}?"))
-        assert made.reuse.recalled == 1
+        assert made.reuse.replayed_turns == 1
         assert made.prompt[: len(before)] == before
         rest = bytes(token for token in made.prompt[len(before) :] if token < 256).decode()
         assert " sunny " in rest
@@ -498,9 +506,21 @@ def test_a_turn_that_has_no_clear_place_is_written_as_the_client_told_it(content
         assert made.skipped
 
 
+SPLICERS: weakref.WeakKeyDictionary[PromptRenderer, TurnSplicer] = weakref.WeakKeyDictionary()
+
+
+def splicer_for(renderer: PromptRenderer) -> TurnSplicer | None:
+    """One splicer for each renderer, as the server has it; none where nothing can be spliced."""
+    if not renderer.can_splice:
+        return None
+    if renderer not in SPLICERS:
+        SPLICERS[renderer] = TurnSplicer(renderer)
+    return SPLICERS[renderer]
+
+
 def rendered(prompter: PromptRenderer, asked: Chat) -> RenderedPrompt | None:
     try:
-        return asyncio.run(prompter.render(asked, opened=True))
+        return asyncio.run(prompter.render(asked, splicer_for(prompter)))
     except TemplateRejected:
         return None
 
@@ -756,19 +776,20 @@ class Kept:
 def test_what_was_said_is_kept_in_a_store_and_found_again() -> None:
     async def talk() -> None:
         kept = Kept()
-        first = Talk(scripted(TAGGED, TAGGED.said), source("thinker"), ReplayService(backing=kept))
+        first = Talk(scripted(TAGGED, TAGGED.said), source("thinker"), ReplayService(store=kept))
         first.request["owner"] = "one"
         await first.say(QUESTION)
         before = [*first.prompt, *said_by(TAGGED, TAGGED.said)]
-        await first.models.memory.aclose()
+        assert first.services.replay is not None
+        await first.services.replay.aclose()
         assert {owner for owner, _ in kept.rows} == {"one"}
         for owner in ("one", "two"):
             engine = scripted(TAGGED, "Yes.", "Yes.")
-            again = Talk(engine, source("thinker"), ReplayService(backing=kept))
+            again = Talk(engine, source("thinker"), ReplayService(store=kept))
             again.request["owner"] = owner
             again.messages = list(first.messages)
             await again.say(first.result())
-            assert again.reuse.recalled == (owner == "one")
+            assert again.reuse.replayed_turns == (owner == "one")
             assert (again.prompt[: len(before)] == before) == (owner == "one")
         asked = kept.asked
         await again.answers()
@@ -781,15 +802,15 @@ def test_a_store_that_fails_costs_nothing_but_what_it_would_have_kept(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def talk() -> None:
-        memory = ReplayService(backing=Kept(fails=True))
+        memory = ReplayService(store=Kept(fails=True))
         made = Talk(scripted(TAGGED, TAGGED.said, "Yes."), source("thinker"), memory)
         await made.say(QUESTION)
         await made.say(made.result())
-        assert made.reuse.recalled == 1
+        assert made.reuse.replayed_turns == 1
         await memory.aclose()
 
     asyncio.run(talk())
-    assert "could not be kept" in caplog.text
+    assert "cannot store turns" in caplog.text
 
 
 def test_a_shelf_keeps_the_newest_within_its_bytes() -> None:
@@ -804,7 +825,7 @@ def test_a_shelf_keeps_the_newest_within_its_bytes() -> None:
 
 
 def test_a_trail_says_where_a_prompt_leaves_what_was_there_before() -> None:
-    trail = PrefixIndex(most=3)
+    trail = PrefixIndex(max_sequences=3)
 
     def known(*ids: int, owner: str = "one") -> tuple[int, bool]:
         return trail.match(owner, pack_ids(ids))

@@ -87,7 +87,7 @@ async def heard(app: App, name: str) -> list[str]:
     frames: list[bytes] = []
     work = await app.desk.listen("", name, -1)
     await work.run(Sink(ignored, frames.extend))
-    return [json.loads(responses.unframed(frame))["type"] for frame in frames]
+    return [json.loads(responses.get_frame_json(frame))["type"] for frame in frames]
 
 
 async def launched(app: App, text: str) -> str:
@@ -152,7 +152,7 @@ def test_a_stop_while_it_is_kept_tells_how_it_ended(monkeypatch: pytest.MonkeyPa
         slow.go.set()
         frames = await turn.fail(Unavailable("The server is stopping."))
         turn.close()
-        last = json.loads(responses.unframed(frames[-1]))
+        last = json.loads(responses.get_frame_json(frames[-1]))
         assert last["type"] == "response.completed"
         assert await status(app, last["response"]["id"]) == "completed"
 
@@ -200,10 +200,10 @@ def test_what_could_not_be_kept_says_so(monkeypatch: pytest.MonkeyPatch, text: s
         except EngineFailed as error:
             frames += await turn.fail(error)
         turn.close()
-        events = [json.loads(responses.unframed(frame)) for frame in frames]
+        events = [json.loads(responses.get_frame_json(frame)) for frame in frames]
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
-        assert [responses.is_last(frame) for frame in frames].count(True) == 1
-        assert responses.is_last(frames[-1])
+        assert [responses.is_final_event(frame) for frame in frames].count(True) == 1
+        assert responses.is_final_event(frames[-1])
         assert events[-1]["response"]["store"] is False
         assert json.loads(turn.whole())["store"] is False
 
@@ -332,7 +332,7 @@ def test_where_a_finished_background_response_is_heard_from(after: int, first: i
         frames: list[bytes] = []
         work = await app.desk.listen("", name, max(-1, after))
         await work.run(Sink(ignored, frames.extend))
-        numbers = [json.loads(responses.unframed(frame))["sequence_number"] for frame in frames]
+        numbers = [json.loads(responses.get_frame_json(frame))["sequence_number"] for frame in frames]
         assert numbers[:1] == ([] if first is None else [first])
 
     play(scene)

@@ -547,6 +547,6 @@ def test_while_a_tool_is_called_the_engine_is_for_others() -> None:
                 "POST", f"{server.url}/v1/chat/completions", json=chat("Hang", stream=True)
             ) as other:
                 assert other.status_code == 200
-                gate = get_gate(server)
+                gate = server.get_gate()
                 poll(lambda: gate.waiting == 1)  # no queue is too long for what has begun
             assert asking.result(30).output_text == "Too slow."

@@ -270,9 +270,9 @@ def test_a_response_fails_even_if_its_body_cannot_be_rewritten(
         store = await open_store(url)
         row = await get_response(store, "ann", "r")
         await store.aclose()
-        return found
+        return row
 
-    found = asyncio.run(scenario())
+    row = asyncio.run(scenario())
     assert row is not None
     assert (row.status, row.body) == ("failed", b"1")
     assert "could not be rewritten" in caplog.text

@@ -30,7 +30,7 @@ def served(*arguments: str) -> Iterator[Served]:
         text=True,
     ) as process:
         try:
-            yield Served(process, until(process, r"listens on (\S+)"))
+            yield Served(process, until(process, r"Listening on (\S+)"))
         finally:
             if process.poll() is None:
                 process.kill()

@@ -16,6 +16,7 @@ import uvloop
 from dragoman.http import server
 from dragoman.http.app import App
 from dragoman.http.server import make_app
+from dragoman.pipeline.admission import Gate
 from dragoman.runtime import build_engine_runtime
 from dragoman.testing import ScriptedEngine
 
@@ -57,6 +58,11 @@ class Running:
     def on_loop(self, work: Any) -> Any:
         """Run a coroutine on the server's loop and wait for what it gives."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+    def get_gate(self) -> Gate:
+        """Return the admission gate of the one loaded model."""
+        [model] = self.app.models.list_loaded()
+        return self.app.services.admission.get_gate(model)
 
     @property
     def port(self) -> int:

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from dragoman.models.model import Model
-from dragoman.pipeline.unsupported import warn_about_tool_media
-from dragoman.pipeline.validate import validate_media
+from dragoman.pipeline.validate import validate_media, warn_about_tool_media
 from dragoman.types import Capabilities, Chat, Request
 
 TEXT_MODEL = cast(Model, SimpleNamespace(capabilities=Capabilities(modalities=("text",))))

@@ -1,8 +1,8 @@
-"""The log of a server, written by a thread of its own.
+"""A log handler that writes in a thread of its own.
 
-Whoever logs only puts a line in a queue: a terminal that is held with Ctrl-S, or a pipe that nobody
-reads, must not stop an answer. When too many lines wait, new ones are dropped and counted, and the
-count is written once there is room again. At the end what waits is written if that is quick.
+Logging only puts a line into a queue: a terminal held with Ctrl-S, or a pipe that nobody reads,
+must not stop an answer. When too many lines wait, new ones are dropped and counted, and the count
+is written once there is room again. Closing the handler writes the waiting lines if that is quick.
 """
 
 from __future__ import annotations
@@ -13,53 +13,54 @@ import select
 import threading
 from queue import SimpleQueue
 
-MOST = 10_000  # lines that may wait
-PARTING = 1.0  # seconds for the last of them
+LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+MAX_WAITING = 10_000  # lines
+CLOSE_TIMEOUT = 1.0  # seconds to write the last lines
 
 
-class Journal(logging.Handler):
-    """Writes lines to a file descriptor, whose reader may be slow or gone."""
+class QueuedLogHandler(logging.Handler):
+    """Writes lines to a file descriptor whose reader may be slow or gone."""
 
-    def __init__(self, descriptor: int, most: int = MOST) -> None:
+    def __init__(self, descriptor: int, max_waiting: int = MAX_WAITING) -> None:
         super().__init__()
         self._descriptor = descriptor
-        self._most = most
-        self._lost = 0
+        self._max_waiting = max_waiting
+        self._dropped = 0
         self._lines: SimpleQueue[str | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._write, name="journal", daemon=True)
+        self._thread = threading.Thread(target=self._write_lines, name="log writer", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._lines.qsize() >= self._most:
-            self._lost += 1
+        if self._lines.qsize() >= self._max_waiting:
+            self._dropped += 1
             return
         try:
             line = self.format(record)
         except Exception:
             self.handleError(record)
             return
-        if self._lost:
-            line, self._lost = f"{self._lost} lines were dropped here.\n{line}", 0
+        if self._dropped:
+            line, self._dropped = f"{self._dropped} lines were dropped here.\n{line}", 0
         self._lines.put(line)
 
     def close(self) -> None:
         self._lines.put(None)
-        self._thread.join(PARTING)
+        self._thread.join(CLOSE_TIMEOUT)
         super().close()
 
-    def _write(self) -> None:
+    def _write_lines(self) -> None:
         while (line := self._lines.get()) is not None:
-            left = f"{line}\n".encode(errors="backslashreplace")
+            rest = f"{line}\n".encode(errors="backslashreplace")
             try:
-                while left:
-                    left = self._some(left)
-            except OSError:  # nobody will read it
+                while rest:
+                    rest = self._write_some(rest)
+            except OSError:  # nobody reads it any more
                 continue
 
-    def _some(self, left: bytes) -> bytes:
-        """Write what there is room for; what is left then."""
+    def _write_some(self, data: bytes) -> bytes:
+        """Write what there is room for and return the rest."""
         try:
-            return left[os.write(self._descriptor, left) :]
-        except BlockingIOError:  # a terminal that another program has set so
+            return data[os.write(self._descriptor, data) :]
+        except BlockingIOError:  # another program made the terminal non-blocking
             select.select((), (self._descriptor,), ())
-            return left
+            return data

@@ -17,86 +17,104 @@ from collections.abc import Container, Mapping
 from functools import lru_cache
 from typing import Any
 
-from dragoman.detection.match import Choice, Chooser, Thoughts
-from dragoman.detection.reasoning_switch import Positions
-from dragoman.detection.render_probe import Stage
-from dragoman.detection.response_template import Brought, brought
-from dragoman.detection.result import Call, Detected, Item, Said, Sure, Switch, Thinking
-from dragoman.detection.round_trip import CALL, Scene
+from dragoman.detection.match import FormatMatcher, ReasoningFormatChoice, ToolFormatChoice
+from dragoman.detection.reasoning_switch import SwitchSettings
+from dragoman.detection.render_probe import RenderProbe
+from dragoman.detection.response_template import CheckpointFormats, read_checkpoint_formats
+from dragoman.detection.result import (
+    Confidence,
+    DetectedFormats,
+    ProbeCall,
+    ProbeTurn,
+    ReasoningControls,
+    ReasoningSwitch,
+    RoundTripCheck,
+)
+from dragoman.detection.round_trip import CALL, RoundTrip
 from dragoman.formats import find_tools
 
 __all__ = ["Call", "Detected", "Item", "Said", "Switch", "Thinking", "brought", "detect"]
 
 GENERIC = "hermes_json"
-NOTHING = Brought()
+NO_CHECKPOINT_FORMATS = CheckpointFormats()
 
 
 def detect(
     template: str, vocabulary: Container[str] = (), config: Mapping[str, Any] | None = None
-) -> Detected:
+) -> DetectedFormats:
     """The formats of a template. What was found from the template alone is remembered.
 
     `vocabulary` holds the model's special tokens, `config` its tokenizer's configuration.
     """
-    given = brought(config) if config else None
+    given = read_checkpoint_formats(config) if config else None
     if given is not None:
-        return _look(template, vocabulary, given)
-    found = _detect(template)
-    if found.sure == "generic" or found.reasoning is None:
-        return found if vocabulary == () else _look(template, vocabulary, NOTHING)
+        return _run_detection(template, vocabulary, given)
+    found = _detect_cached(template)
+    if found.confidence == "generic" or found.reasoning is None:
+        return (
+            found
+            if vocabulary == ()
+            else _run_detection(template, vocabulary, NO_CHECKPOINT_FORMATS)
+        )
     return found
 
 
 @lru_cache(maxsize=64)
-def _detect(template: str) -> Detected:
-    return _look(template, (), NOTHING)
+def _detect_cached(template: str) -> DetectedFormats:
+    return _run_detection(template, (), NO_CHECKPOINT_FORMATS)
 
 
-def _look(template: str, vocabulary: Container[str], given: Brought) -> Detected:
-    stage = Stage(template)
-    positions = Positions(stage)
-    stage.find_thoughts([one.switches for one in positions.all])
-    scene = Scene(stage, [one.switches for one in positions.distinct])
-    chooser = Chooser(scene, [one.opening for one in positions.distinct], vocabulary)
-    calls, thoughts = _with(given, chooser)
-    proof = scene.prove(calls.format, thoughts.format)
-    why = [f"calls: {calls.why}" if calls.why else "calls: nothing points to a format"]
-    why.append(f"thoughts: {thoughts.why or 'nothing points to any'}")
-    why += ["time: there was not enough to find out everything"] if stage.spent else []
+def _run_detection(
+    template: str, vocabulary: Container[str], given: CheckpointFormats
+) -> DetectedFormats:
+    stage = RenderProbe(template)
+    positions = SwitchSettings(stage)
+    stage.find_reasoning_form([one.switches for one in positions.all])
+    scene = RoundTrip(stage, [one.switches for one in positions.distinct])
+    chooser = FormatMatcher(scene, [one.opening for one in positions.distinct], vocabulary)
+    calls, thoughts = _prefer_checkpoint(given, chooser)
+    proof = scene.check(calls.format, thoughts.format)
+    why = [f"calls: {calls.reason}" if calls.reason else "calls: nothing points to a format"]
+    why.append(f"thoughts: {thoughts.reason or 'nothing points to any'}")
+    why += ["time: there was not enough to find out everything"] if stage.is_incomplete else []
     tools = calls.format or find_tools(GENERIC)
-    return Detected(
+    return DetectedFormats(
         tools=tools.name,
         reasoning=thoughts.format.name if thoughts.format else None,
         generic=calls.format is None,
-        declares=stage.able.tools_rendered,
-        renders=stage.able.renders,
-        thinking=positions.thinking(thoughts.format),
-        proof=proof,
-        sure=_sure(calls, thoughts, proof),
-        why=tuple(why),
-        also=calls.also,
+        renders_tools=stage.capabilities.tools_rendered,
+        renders_messages=stage.capabilities.renders,
+        reasoning_controls=positions.describe_controls(thoughts.format),
+        checks=proof,
+        confidence=_rate_confidence(calls, thoughts, proof),
+        reasons=tuple(why),
+        equivalent=calls.equivalent,
         digest=hashlib.sha256(template.encode("utf-8", "surrogatepass")).hexdigest(),
-        calls=tools,
-        thoughts=thoughts.format,
+        tool_format=tools,
+        reasoning_format=thoughts.format,
     )
 
 
-def _with(given: Brought, chooser: Chooser) -> tuple[Choice, Thoughts]:
+def _prefer_checkpoint(
+    given: CheckpointFormats, chooser: FormatMatcher
+) -> tuple[ToolFormatChoice, ReasoningFormatChoice]:
     """What the checkpoint brought along, unless the template shows otherwise."""
     why = "the checkpoint's response template says so"
-    calls = chooser.calls()
-    if given.tools is not None and not (calls.shown and chooser.fails(given.tools)):
-        calls = Choice(given.tools, why, shown=calls.shown)
-    thoughts = chooser.thoughts(calls.format)
-    if given.reasoning is not None and not thoughts.shown:
-        thoughts = Thoughts(given.reasoning, why)
+    calls = chooser.match_tools()
+    if given.tools is not None and not (calls.verified and chooser.fails_round_trip(given.tools)):
+        calls = ToolFormatChoice(given.tools, why, verified=calls.verified)
+    thoughts = chooser.match_reasoning(calls.format)
+    if given.reasoning is not None and not thoughts.verified:
+        thoughts = ReasoningFormatChoice(given.reasoning, why)
     return calls, thoughts
 
 
-def _sure(calls: Choice, thoughts: Thoughts, proof: tuple[Item, ...]) -> Sure:
+def _rate_confidence(
+    calls: ToolFormatChoice, thoughts: ReasoningFormatChoice, proof: tuple[RoundTripCheck, ...]
+) -> Confidence:
     if calls.format is None:
         return "generic"
-    if not calls.shown or not any(item.name == CALL and item.text for item in proof):
+    if not calls.verified or not any(item.name == CALL and item.text for item in proof):
         return "said"
     whole = all(item.status != "failed" for item in proof)
-    return "proved" if whole and (thoughts.shown or thoughts.format is None) else "partly"
+    return "proved" if whole and (thoughts.verified or thoughts.format is None) else "partly"

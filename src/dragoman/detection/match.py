@@ -14,116 +14,140 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dragoman.detection.markers import any_stands, coverage, markless, openers, signs, within
-from dragoman.detection.render_probe import Manner, Stage
-from dragoman.detection.result import Item, Said
-from dragoman.detection.round_trip import BRIEF, CALL, Scene, folded
+from dragoman.detection.markers import (
+    allows_unmarked_calls,
+    call_openers,
+    contains_any_marker,
+    make_marker_test,
+    match_hints,
+    measure_coverage,
+)
+from dragoman.detection.render_probe import RenderProbe, TurnForm
+from dragoman.detection.result import ProbeTurn, RoundTripCheck
+from dragoman.detection.round_trip import BRIEF, CALL, RoundTrip, fold_spans
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 SPACE = re.compile(r"\s+")
-TELLING = 4  # letters of a mark that hardly stand there by chance
+MIN_DISTINCTIVE = 4  # letters of a mark that hardly stand there by chance
 
 
 @dataclass(frozen=True)
-class Choice:
+class ToolFormatChoice:
     """A format and the reason for it."""
 
     format: ToolFormat | None = None
-    why: str = ""
-    shown: bool = False  # by what the template does, and not only by what it says
-    also: tuple[str, ...] = ()
+    reason: str = ""
+    verified: bool = False  # by what the template does, and not only by what it says
+    equivalent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Thoughts:
+class ReasoningFormatChoice:
     """The same for reasoning."""
 
     format: ReasoningFormat | None = None
-    why: str = ""
-    shown: bool = False
+    reason: str = ""
+    verified: bool = False
 
 
-class Chooser:
+class FormatMatcher:
     """Finds the formats of one template."""
 
     def __init__(
-        self, scene: Scene, openings: Iterable[str], vocabulary: Container[str] = ()
+        self, scene: RoundTrip, openings: Iterable[str], vocabulary: Container[str] = ()
     ) -> None:
         self.scene = scene
-        self.stage: Stage = scene.stage
+        self.stage: RenderProbe = scene.stage
         self.vocabulary = vocabulary
         self.openings = "\n".join(openings)
         # the last text of a take is all of it, the others are how it begins
-        self.turns = "\n".join(take.texts[-1] for name in BRIEF for take in scene.takes(name))
-        self.told = _told(self.stage)
+        self.turns = "\n".join(take.texts[-1] for name in BRIEF for take in scene.renders_of(name))
+        self.instructions = _tool_instructions(self.stage)
         self.source = "\n".join(sorted(self.stage.facts.literals))
-        self.words = "\n".join((self.turns, self.openings, self.told, self.source))
-        self.likely = self._likely_thoughts()
+        self.all_text = "\n".join((self.turns, self.openings, self.instructions, self.source))
+        self.likely_reasoning = self._find_likely_reasoning()
 
     # Thoughts
 
-    def thoughts(self, tools: ToolFormat | None) -> Thoughts:
+    def match_reasoning(self, tools: ToolFormat | None) -> ReasoningFormatChoice:
         """The format of thoughts, beside a format of calls."""
-        likely = self.likely
-        shown = [one for one in likely if self._shows(tools, one)]
+        likely = self.likely_reasoning
+        shown = [one for one in likely if self._verifies_reasoning(tools, one)]
         if shown:
-            best = max(shown, key=self._fit)
-            return Thoughts(best, "thoughts that were written come back with it", shown=True)
+            best = max(shown, key=self._rank_reasoning)
+            return ReasoningFormatChoice(
+                best, "thoughts that were written come back with it", verified=True
+            )
         for text, why in (
             (self.openings, "its marks are in what opens an answer"),
             (self.turns, "its marks are in the turns that are written"),
         ):
-            found = [one for one in likely if self._framed(one, text)]
+            found = [one for one in likely if self._opens_or_closes_in(one, text)]
             if found:
-                return Thoughts(max(found, key=self._fit), why)
-        cut = [one for one in likely if self._cuts(one)]
+                return ReasoningFormatChoice(max(found, key=self._rank_reasoning), why)
+        cut = [one for one in likely if self._splits_at_close(one)]
         if cut:
-            return Thoughts(max(cut, key=self._fit), "the template cuts at its marks")
-        whole = [one for one in likely if self._both(one)]
+            return ReasoningFormatChoice(
+                max(cut, key=self._rank_reasoning), "the template cuts at its marks"
+            )
+        whole = [one for one in likely if self._has_both_markers(one)]
         if whole:
-            return Thoughts(max(whole, key=self._fit), "its marks are in the template")
-        return self._silent(tools)
+            return ReasoningFormatChoice(
+                max(whole, key=self._rank_reasoning), "its marks are in the template"
+            )
+        return self._match_reasoning_by_vocabulary(tools)
 
-    def _framed(self, reasoning: ReasoningFormat, text: str) -> bool:
+    def _opens_or_closes_in(self, reasoning: ReasoningFormat, text: str) -> bool:
         """Opened in the text; or closed there, and opened elsewhere."""
-        closed = any_stands(reasoning.close, text) and any_stands(reasoning.open, self.words)
-        return any_stands(reasoning.open, text) or closed
+        closed = contains_any_marker(reasoning.close, text) and contains_any_marker(
+            reasoning.open, self.all_text
+        )
+        return contains_any_marker(reasoning.open, text) or closed
 
-    def _cuts(self, reasoning: ReasoningFormat) -> bool:
+    def _splits_at_close(self, reasoning: ReasoningFormat) -> bool:
         return any(mark in self.stage.facts.separators for mark in reasoning.close)
 
-    def _both(self, reasoning: ReasoningFormat) -> bool:
+    def _has_both_markers(self, reasoning: ReasoningFormat) -> bool:
         """Opened and closed by what the template itself can write, and by no header."""
-        return any_stands(reasoning.open, self.source) and any_stands(reasoning.close, self.source)
+        return contains_any_marker(reasoning.open, self.source) and contains_any_marker(
+            reasoning.close, self.source
+        )
 
-    def _likely_thoughts(self) -> list[ReasoningFormat]:
+    def _find_likely_reasoning(self) -> list[ReasoningFormat]:
         return [
             one
             for one in reasoning_formats().values()
-            if not one.keeps_markers and any_stands(_thought_marks(one), self.words)
+            if not one.keeps_markers and contains_any_marker(_reasoning_markers(one), self.all_text)
         ]
 
-    def _shows(self, tools: ToolFormat | None, reasoning: ReasoningFormat) -> bool:
+    def _verifies_reasoning(self, tools: ToolFormat | None, reasoning: ReasoningFormat) -> bool:
         names = ("thoughts", "thoughts and a call")
-        return any(item.status == "proved" for item in self.scene.prove(tools, reasoning, names))
+        return any(item.status == "proved" for item in self.scene.check(tools, reasoning, names))
 
-    def _fit(self, reasoning: ReasoningFormat) -> tuple[int, int, int, int]:
-        missing, length = coverage(reasoning, within(self.words))
-        return signs(reasoning, self.words), -missing, self._like_thoughts(reasoning), length
+    def _rank_reasoning(self, reasoning: ReasoningFormat) -> tuple[int, int, int, int]:
+        missing, length = measure_coverage(reasoning, make_marker_test(self.all_text))
+        return (
+            match_hints(reasoning, self.all_text),
+            -missing,
+            self._resembles_reasoning_example(reasoning),
+            length,
+        )
 
-    def _like_thoughts(self, reasoning: ReasoningFormat) -> int:
+    def _resembles_reasoning_example(self, reasoning: ReasoningFormat) -> int:
         """How much the template writes thoughts as the example does."""
-        if self.stage.thinking is None:
+        if self.stage.reasoning_form is None:
             return 0
-        manner, switches = self.stage.thinking
-        written = self.stage.write(Said(text="answer", thoughts="thoughts"), manner, switches)
+        manner, switches = self.stage.reasoning_form
+        written = self.stage.render_turn(
+            ProbeTurn(text="answer", reasoning="thoughts"), manner, switches
+        )
         if written is None:
             return 0
-        return max(_alike(written.prompt + text, reasoning.example) for text in written.texts)
+        return max(_similarity(written.prompt + text, reasoning.example) for text in written.texts)
 
-    def _silent(self, tools: ToolFormat | None) -> Thoughts:
+    def _match_reasoning_by_vocabulary(self, tools: ToolFormat | None) -> ReasoningFormatChoice:
         """A template without a word on thoughts."""
         known = reasoning_formats()
         for one in known.values():
@@ -133,94 +157,114 @@ class Chooser:
                 and len(marks) == 2
                 and all(map(self.vocabulary.__contains__, marks))
             ):
-                return Thoughts(one, "its marks are tokens of the model")
+                return ReasoningFormatChoice(one, "its marks are tokens of the model")
         if tools is not None and tools.default_reasoning in known:
-            return Thoughts(
+            return ReasoningFormatChoice(
                 known[tools.default_reasoning], "models that call this way think this way"
             )
-        return Thoughts()
+        return ReasoningFormatChoice()
 
     # Calls
 
-    def calls(self) -> Choice:
+    def match_tools(self) -> ToolFormatChoice:
         """The format of calls."""
-        choice = self._shown()
-        said = self._said(self.told, "its marks are in the instructions for tools")
+        choice = self._match_by_round_trip()
+        said = self._match_by_text(self.instructions, "its marks are in the instructions for tools")
         if choice is None:
-            source = self._said(self.source, "its marks are in the template")
-            return said or source or self._asked() or self._by_vocabulary() or Choice()
-        bare = choice.format is not None and markless(choice.format)
+            source = self._match_by_text(self.source, "its marks are in the template")
+            return (
+                said
+                or source
+                or self._match_by_example_shape()
+                or self._match_by_vocabulary()
+                or ToolFormatChoice()
+            )
+        bare = choice.format is not None and allows_unmarked_calls(choice.format)
         if not bare or said is None or said.format is None or said.format is choice.format:
             return choice
-        if said.format.name in choice.also:
-            return Choice(said.format, f"{choice.why}, and {said.why}", shown=True)
-        return Choice(said.format, f"{said.why}, though it writes older calls otherwise")
-
-    def _shown(self) -> Choice | None:
-        """The format that reads back what the template writes."""
-        texts = [take.prompt + take.texts[-1] for take in self.scene.takes(CALL)]
-        if not texts:
-            return None
-        likely = [one for one in tool_formats().values() if _may_read(one, texts)]
-        proofs = {one.name: self._best_proof(one) for one in likely}
-        passed = [one for one in likely if _status(proofs[one.name], CALL) == "proved"]
-        if not passed:
-            marked = [one for one in likely if any_stands(openers(one), "\n".join(texts))]
-            if not marked:
-                return None
-            best = max(marked, key=lambda one: self._whole_rank(one, (0,)))
-            return Choice(best, "its marks are in the calls that are written")
-        ranks = {one.name: self._rank(one, proofs[one.name]) for one in passed}
-        best = max(passed, key=lambda one: self._whole_rank(one, ranks[one.name]))
-        count = sum(item.status == "proved" for item in proofs[best.name])
-        equal = [one.name for one in passed if ranks[one.name] == ranks[best.name]]
-        return Choice(
-            best,
-            f"calls that were written come back with it ({count} kinds of turns)",
-            shown=True,
-            also=tuple(name for name in equal if name != best.name),
+        if said.format.name in choice.equivalent:
+            return ToolFormatChoice(
+                said.format, f"{choice.reason}, and {said.reason}", verified=True
+            )
+        return ToolFormatChoice(
+            said.format, f"{said.reason}, though it writes older calls otherwise"
         )
 
-    def fails(self, tools: ToolFormat) -> bool:
-        """Whether a format does not read back the calls that are written."""
-        return not _score(self._best_proof(tools))[0]
+    def _match_by_round_trip(self) -> ToolFormatChoice | None:
+        """The format that reads back what the template writes."""
+        texts = [take.prompt + take.texts[-1] for take in self.scene.renders_of(CALL)]
+        if not texts:
+            return None
+        likely = [one for one in tool_formats().values() if _may_match(one, texts)]
+        proofs = {one.name: self._best_checks(one) for one in likely}
+        passed = [one for one in likely if _status(proofs[one.name], CALL) == "proved"]
+        if not passed:
+            marked = [
+                one for one in likely if contains_any_marker(call_openers(one), "\n".join(texts))
+            ]
+            if not marked:
+                return None
+            best = max(marked, key=lambda one: self._full_rank(one, (0,)))
+            return ToolFormatChoice(best, "its marks are in the calls that are written")
+        ranks = {one.name: self._rank(one, proofs[one.name]) for one in passed}
+        best = max(passed, key=lambda one: self._full_rank(one, ranks[one.name]))
+        count = sum(item.status == "proved" for item in proofs[best.name])
+        equal = [one.name for one in passed if ranks[one.name] == ranks[best.name]]
+        return ToolFormatChoice(
+            best,
+            f"calls that were written come back with it ({count} kinds of turns)",
+            verified=True,
+            equivalent=tuple(name for name in equal if name != best.name),
+        )
 
-    def _best_proof(self, tools: ToolFormat) -> tuple[Item, ...]:
+    def fails_round_trip(self, tools: ToolFormat) -> bool:
+        """Whether a format does not read back the calls that are written."""
+        return not _score(self._best_checks(tools))[0]
+
+    def _best_checks(self, tools: ToolFormat) -> tuple[RoundTripCheck, ...]:
         """The proof beside whatever thoughts fit best."""
-        best: tuple[Item, ...] = ()
-        for reasoning in [None, *self.likely]:
-            if _status(self.scene.prove(tools, reasoning, [CALL]), CALL) != "proved":
+        best: tuple[RoundTripCheck, ...] = ()
+        for reasoning in [None, *self.likely_reasoning]:
+            if _status(self.scene.check(tools, reasoning, [CALL]), CALL) != "proved":
                 continue
-            proof = self.scene.prove(tools, reasoning)
+            proof = self.scene.check(tools, reasoning)
             if _score(proof) > _score(best):
                 best = proof
         return best
 
-    def _rank(self, tools: ToolFormat, proof: tuple[Item, ...]) -> tuple[int, ...]:
+    def _rank(self, tools: ToolFormat, proof: tuple[RoundTripCheck, ...]) -> tuple[int, ...]:
         """How well a format reads what is written; equal ones differ in nothing that matters."""
-        marked = any_stands(openers(tools), self.turns) and not markless(tools)
+        marked = contains_any_marker(call_openers(tools), self.turns) and not allows_unmarked_calls(
+            tools
+        )
         return (int(marked), *_score(proof))
 
-    def _whole_rank(self, tools: ToolFormat, rank: tuple[int, ...]) -> tuple[int, ...]:
-        missing, length = coverage(tools, within(self.words))
-        unlike = 0 if markless(tools) else missing
-        return (*rank, signs(tools, self.words), self._like_calls(tools), -unlike, length)
+    def _full_rank(self, tools: ToolFormat, rank: tuple[int, ...]) -> tuple[int, ...]:
+        missing, length = measure_coverage(tools, make_marker_test(self.all_text))
+        unlike = 0 if allows_unmarked_calls(tools) else missing
+        return (
+            *rank,
+            match_hints(tools, self.all_text),
+            self._resembles_call_example(tools),
+            -unlike,
+            length,
+        )
 
-    def _like_calls(self, tools: ToolFormat) -> int:
+    def _resembles_call_example(self, tools: ToolFormat) -> int:
         """How much the template writes a call as the example does."""
-        manner = self.stage.calling
-        said = _example(tools)
+        manner = self.stage.call_form
+        said = _parse_example(tools)
         if manner is None or not said.calls:
             return 0
-        written = self.stage.write(Said(calls=said.calls), manner, {})
-        return max(_alike(text, tools.example) for text in written.texts) if written else 0
+        written = self.stage.render_turn(ProbeTurn(calls=said.calls), manner, {})
+        return max(_similarity(text, tools.example) for text in written.texts) if written else 0
 
-    def _said(self, text: str, why: str) -> Choice | None:
+    def _match_by_text(self, text: str, why: str) -> ToolFormatChoice | None:
         """The format whose marks a text has."""
         found = [
             one
             for one in tool_formats().values()
-            if _all_openers(one, text) or signs(one, text) > 0
+            if _has_all_openers(one, text) or match_hints(one, text) > 0
         ]
         if not found:
             return None
@@ -228,88 +272,90 @@ class Chooser:
         bones = _skeleton(text)
 
         def rank(tools: ToolFormat) -> tuple[int, ...]:
-            missing, length = coverage(tools, within(text))
+            missing, length = measure_coverage(tools, make_marker_test(text))
             alike = _skeleton(tools.example) in bones  # whatever the words in it are
-            likely = (-missing, not markless(tools), length, alike)
-            return signs(tools, text), *map(int, likely)
+            likely = (-missing, not allows_unmarked_calls(tools), length, alike)
+            return match_hints(tools, text), *map(int, likely)
 
-        return Choice(max(found, key=rank), why)
+        return ToolFormatChoice(max(found, key=rank), why)
 
-    def _asked(self) -> Choice | None:
+    def _match_by_example_shape(self) -> ToolFormatChoice | None:
         """The format without marks that a template asks for: keys and brackets of the example."""
         found = [
             (len(shape.pattern), one)
             for one in tool_formats().values()
-            if markless(one) and (shape := _shape(one.example)) and shape.search(self.source)
+            if allows_unmarked_calls(one)
+            and (shape := _example_pattern(one.example))
+            and shape.search(self.source)
         ]
         if not found:
             return None
         best = max(found, key=lambda pair: pair[0])[1]
-        return Choice(best, "the template asks for calls that look like its example")
+        return ToolFormatChoice(best, "the template asks for calls that look like its example")
 
-    def _by_vocabulary(self) -> Choice | None:
+    def _match_by_vocabulary(self) -> ToolFormatChoice | None:
         has = self.vocabulary.__contains__
         found = [
             one
             for one in tool_formats().values()
-            if not markless(one) and any(map(has, (*one.section.open, *one.call.open)))
+            if not allows_unmarked_calls(one) and any(map(has, (*one.section.open, *one.call.open)))
         ]
         if not found:
             return None
 
         def rank(tools: ToolFormat) -> tuple[int, int]:
-            missing, length = coverage(tools, has)
+            missing, length = measure_coverage(tools, has)
             return -missing, length
 
-        return Choice(max(found, key=rank), "its marks are tokens of the model")
+        return ToolFormatChoice(max(found, key=rank), "its marks are tokens of the model")
 
 
-def _thought_marks(reasoning: ReasoningFormat) -> tuple[str, ...]:
+def _reasoning_markers(reasoning: ReasoningFormat) -> tuple[str, ...]:
     header = reasoning.header.open + reasoning.header.end if reasoning.header else ()
     return (*reasoning.open, *reasoning.close, *header)
 
 
-def _told(stage: Stage) -> str:
+def _tool_instructions(stage: RenderProbe) -> str:
     """What the template tells the model when there are tools."""
-    plain = stage.render(None, Manner(), {}, opened=True) or ""
-    told = stage.render(None, Manner(tools=True), {}, opened=True) or ""
+    plain = stage.render(None, TurnForm(), {}, opened=True) or ""
+    told = stage.render(None, TurnForm(tools=True), {}, opened=True) or ""
     lines = set(plain.splitlines())
     return "\n".join(line for line in told.splitlines() if line not in lines)
 
 
-def _may_read(tools: ToolFormat, texts: list[str]) -> bool:
+def _may_match(tools: ToolFormat, texts: list[str]) -> bool:
     """A cheap look before a format is tried."""
-    if markless(tools):
+    if allows_unmarked_calls(tools):
         return True
-    return any(any_stands(openers(tools), text) for text in texts)
+    return any(contains_any_marker(call_openers(tools), text) for text in texts)
 
 
-def _all_openers(tools: ToolFormat, text: str) -> bool:
+def _has_all_openers(tools: ToolFormat, text: str) -> bool:
     """Whether all that opens a call is there. A few letters alone may stand for anything."""
     groups = [tools.section.open, tools.call.open]
     if tools.header is not None:
         groups.append(tools.header.open)
     wanted = [group for group in groups if any(mark.strip() for mark in group)]
-    telling = any(len(mark) >= TELLING for group in wanted for mark in group)
-    return telling and all(any_stands(group, text) for group in wanted)
+    telling = any(len(mark) >= MIN_DISTINCTIVE for group in wanted for mark in group)
+    return telling and all(contains_any_marker(group, text) for group in wanted)
 
 
-def _status(proof: Iterable[Item], name: str) -> str:
+def _status(proof: Iterable[RoundTripCheck], name: str) -> str:
     return next((item.status for item in proof if item.name == name), "unwritten")
 
 
-def _score(proof: Iterable[Item]) -> tuple[int, int]:
+def _score(proof: Iterable[RoundTripCheck]) -> tuple[int, int]:
     """How much was proved, and how little was left over."""
     proved = [item for item in proof if item.status == "proved"]
     return len(proved), -sum(bool(item.end) for item in proved)
 
 
 @lru_cache(maxsize=256)
-def _example(tools: ToolFormat) -> Said:
-    return folded(OutputParser(tools.name), tools.example)
+def _parse_example(tools: ToolFormat) -> ProbeTurn:
+    return fold_spans(OutputParser(tools.name), tools.example)
 
 
-def _alike(text: str, example: str) -> int:
+def _similarity(text: str, example: str) -> int:
     """2 for the same, 1 for the same but for white space."""
     if text.strip().endswith(example.strip()):
         return 2
@@ -317,7 +363,7 @@ def _alike(text: str, example: str) -> int:
 
 
 @lru_cache(maxsize=256)
-def _shape(example: str) -> re.Pattern[str] | None:
+def _example_pattern(example: str) -> re.Pattern[str] | None:
     """What an example without marks looks like, whatever the words in it are."""
     called = re.match(r"(\[?)\w+\(\w+=", example)
     if called:

@@ -12,31 +12,31 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.detection.markers import last
-from dragoman.detection.render_probe import Manner, Stage, Switches
-from dragoman.detection.result import Begin, Switch, Thinking
+from dragoman.detection.markers import find_last
+from dragoman.detection.render_probe import RenderProbe, Switches, TurnForm
+from dragoman.detection.result import AnswerPosition, ReasoningControls, ReasoningSwitch
 from dragoman.output.spec import ReasoningFormat
 from dragoman.prompt.template.template import RESERVED_VARIABLES
 
-ABOUT = re.compile(r"think|reason", re.I)
+REASONING_NAME = re.compile(r"think|reason", re.I)
 BUDGET = re.compile(r"budget", re.I)
 EFFORT = re.compile(r"effort|strength|level", re.I)
 ANY_EFFORT = "zqeffort"
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 USUAL_EFFORTS = ("low", "medium", "high")
-WORDS = ("/think", "/no_think", "/nothink")
+SYSTEM_WORDS = ("/think", "/no_think", "/nothink")
 # the usual variables first; the first one that works is the one to use
-USUAL = ("enable_thinking", "thinking", "thinking_mode", "reasoning", "reasoning_effort")
+COMMON_NAMES = ("enable_thinking", "thinking", "thinking_mode", "reasoning", "reasoning_effort")
 ON = ("enabled", "on", "thinking", "think", "high", "medium", "low", "max", "auto", "adaptive")
 OFF = ("disabled", "off", "none", "no_think", "chat")
 MODES = (*ON, *OFF)
-MOST = 12  # values that are tried for one variable
-NAMES = 16  # variables that are tried
-WAYS = 16  # of opening an answer that turns are written in
+MAX_VALUES = 12  # values that are tried for one variable
+MAX_NAMES = 16  # variables that are tried
+MAX_OPENINGS = 16  # of opening an answer that turns are written in
 
 
 @dataclass(frozen=True)
-class Position:
+class SwitchSetting:
     """One setting of the switches, and what it does."""
 
     switches: Switches
@@ -44,134 +44,148 @@ class Position:
     prompt: str  # all that it writes
 
 
-class Positions:
+class SwitchSettings:
     """All settings of all switches of one template."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: RenderProbe) -> None:
         self._stage = stage
-        self.default = self._at({}) or Position({}, "", "")
-        self.tried: dict[str, list[Position]] = {}
+        self.default = self._render_setting({}) or SwitchSetting({}, "", "")
+        self.tried: dict[str, list[SwitchSetting]] = {}
         self.budget: str | None = None
-        for name in _names(stage):
+        for name in _switch_names(stage):
             if BUDGET.search(name):
-                self._try(name, (0, 512))
-                self.budget = self.budget or (name if _telling(self.tried[name]) else None)
-            elif not EFFORT.search(name) or not self._free(name):
-                self._try(name, _values(stage, name))
+                self._try_values(name, (0, 512))
+                self.budget = self.budget or (name if _has_effect(self.tried[name]) else None)
+            elif not EFFORT.search(name) or not self._is_free_text(name):
+                self._try_values(name, _candidate_values(stage, name))
 
-    def _try(self, name: str, values: Iterable[Any]) -> None:
-        found = [self._at({name: value}) for value in values]
+    def _try_values(self, name: str, values: Iterable[Any]) -> None:
+        found = [self._render_setting({name: value}) for value in values]
         self.tried[name] = [one for one in found if one is not None]
 
-    def _at(self, switches: Switches, system: str = "") -> Position | None:
-        manner = Manner(system=system)
-        opening = self._stage.opening(switches, manner)
+    def _render_setting(self, switches: Switches, system: str = "") -> SwitchSetting | None:
+        manner = TurnForm(system=system)
+        opening = self._stage.render_opening(switches, manner)
         if opening is None:
             return None
         prompt = self._stage.render(None, manner, switches, opened=True) or ""
-        return Position(switches, opening, prompt)
+        return SwitchSetting(switches, opening, prompt)
 
-    def _free(self, name: str) -> bool:
+    def _is_free_text(self, name: str) -> bool:
         """Whether a variable may be anything: it is only written down."""
-        found = self._at({name: ANY_EFFORT})
+        found = self._render_setting({name: ANY_EFFORT})
         return found is not None and ANY_EFFORT in found.prompt
 
     @property
-    def all(self) -> list[Position]:
+    def all(self) -> list[SwitchSetting]:
         return [self.default, *(one for tried in self.tried.values() for one in tried)]
 
     @property
-    def distinct(self) -> list[Position]:
+    def distinct(self) -> list[SwitchSetting]:
         """One position for each way of opening an answer, the default first."""
-        found: dict[str, Position] = {}
+        found: dict[str, SwitchSetting] = {}
         for one in self.all:
             found.setdefault(one.opening, one)
-        return list(found.values())[:WAYS]
+        return list(found.values())[:MAX_OPENINGS]
 
-    def thinking(self, reasoning: ReasoningFormat | None) -> Thinking:
+    def describe_controls(self, reasoning: ReasoningFormat | None) -> ReasoningControls:
         """What the positions mean when thoughts are written like this."""
         found = [
-            _switch(name, tried, reasoning)
+            _find_switch(name, tried, reasoning)
             for name, tried in self.tried.items()
             if name != self.budget
         ]
         switches = [switch for switch in found if switch is not None]
-        switches.sort(key=lambda switch: not self._turns(switch, reasoning))
+        switches.sort(key=lambda switch: not self._changes_position(switch, reasoning))
         openings = {"default": self.default.opening}
         if switches:
             for way, value in (("on", switches[0].on), ("off", switches[0].off)):
-                openings[way] = self._found(switches[0].name, value).opening
-        effort, efforts = self._efforts(switches)
-        return Thinking(
+                openings[way] = self._find_setting(switches[0].name, value).opening
+        effort, efforts = self._find_efforts(switches)
+        return ReasoningControls(
             switches=tuple(switches),
             effort=effort,
             efforts=efforts,
             budget=self.budget,
-            begins={way: begin(reasoning, opening) for way, opening in openings.items()},
+            answer_positions={
+                way: find_answer_position(reasoning, opening) for way, opening in openings.items()
+            },
             openings=openings,
-            words=self._words(reasoning),
+            system_words=self._find_system_words(reasoning),
         )
 
-    def _turns(self, switch: Switch, reasoning: ReasoningFormat | None) -> bool:
+    def _changes_position(self, switch: ReasoningSwitch, reasoning: ReasoningFormat | None) -> bool:
         """Whether it changes where an answer begins."""
-        ends = [self._found(switch.name, value) for value in (switch.on, switch.off)]
-        return len({begin(reasoning, one.opening) for one in ends}) > 1
+        ends = [self._find_setting(switch.name, value) for value in (switch.on, switch.off)]
+        return len({find_answer_position(reasoning, one.opening) for one in ends}) > 1
 
-    def _found(self, name: str, value: Any) -> Position:
+    def _find_setting(self, name: str, value: Any) -> SwitchSetting:
         return next(one for one in self.tried[name] if repr(one.switches[name]) == repr(value))
 
-    def _efforts(self, switches: Sequence[Switch]) -> tuple[str | None, tuple[str, ...]]:
+    def _find_efforts(
+        self, switches: Sequence[ReasoningSwitch]
+    ) -> tuple[str | None, tuple[str, ...]]:
         """The variable for how much to think, and what it may be when thinking is on."""
-        for name in _names(self._stage):
+        for name in _switch_names(self._stage):
             if not EFFORT.search(name):
                 continue
-            if self._free(name):
+            if self._is_free_text(name):
                 return name, USUAL_EFFORTS
             on = {one.name: one.on for one in switches[:1] if one.name != name}
-            values = [value for value in _values(self._stage, name) if isinstance(value, str)]
-            found = [self._at({**on, name: value}) for value in values]
-            plain, named = self._at(on), _compared(self._stage, name)
+            values = [
+                value for value in _candidate_values(self._stage, name) if isinstance(value, str)
+            ]
+            found = [self._render_setting({**on, name: value}) for value in values]
+            plain, named = self._render_setting(on), _compared_words(self._stage, name)
             kept = [
                 one.switches[name]
                 for one in found
                 if one is not None
                 and (one.switches[name] in named or (plain and one.prompt != plain.prompt))
             ]
-            if _telling([one for one in (*found, plain) if one is not None]):
+            if _has_effect([one for one in (*found, plain) if one is not None]):
                 return name, tuple(kept)
         return None, ()
 
-    def _words(self, reasoning: ReasoningFormat | None) -> dict[str, Begin]:
+    def _find_system_words(self, reasoning: ReasoningFormat | None) -> dict[str, AnswerPosition]:
         """Words in a system message that change where an answer begins."""
-        words = [word for word in WORDS if word in self._stage.facts.words]
-        found = {word: self._at({}, word) for word in words}
+        words = [word for word in SYSTEM_WORDS if word in self._stage.facts.words]
+        found = {word: self._render_setting({}, word) for word in words}
         begins = {
-            word: begin(reasoning, one.opening) for word, one in found.items() if one is not None
+            word: find_answer_position(reasoning, one.opening)
+            for word, one in found.items()
+            if one is not None
         }
-        return begins if len({*begins.values(), begin(reasoning, self.default.opening)}) > 1 else {}
+        return (
+            begins
+            if len({*begins.values(), find_answer_position(reasoning, self.default.opening)}) > 1
+            else {}
+        )
 
 
-def begin(reasoning: ReasoningFormat | None, opening: str) -> Begin:
+def find_answer_position(reasoning: ReasoningFormat | None, opening: str) -> AnswerPosition:
     """Where an answer begins after this opening."""
     if reasoning is None:
         return "open"
-    opened, closed = last(reasoning.open, opening), last(reasoning.close, opening)
+    opened, closed = find_last(reasoning.open, opening), find_last(reasoning.close, opening)
     if opened == closed:
         return "open"
     return "inside" if opened > closed else "closed"
 
 
-def _telling(tried: Sequence[Position]) -> bool:
+def _has_effect(tried: Sequence[SwitchSetting]) -> bool:
     return len({one.prompt for one in tried}) > 1
 
 
-def _names(stage: Stage) -> list[str]:
-    names = [name for name in stage.facts.variables - RESERVED_VARIABLES if ABOUT.search(name)]
-    names.sort(key=lambda name: (USUAL.index(name) if name in USUAL else 99, name))
-    return names[:NAMES]
+def _switch_names(stage: RenderProbe) -> list[str]:
+    names = [
+        name for name in stage.facts.variables - RESERVED_VARIABLES if REASONING_NAME.search(name)
+    ]
+    names.sort(key=lambda name: (COMMON_NAMES.index(name) if name in COMMON_NAMES else 99, name))
+    return names[:MAX_NAMES]
 
 
-def _compared(stage: Stage, name: str) -> list[str]:
+def _compared_words(stage: RenderProbe, name: str) -> list[str]:
     """The words that a template compares a variable with."""
     near = re.compile(rf"\b{re.escape(name)}\b[^\n%}}]{{0,40}}?(?:==|!=|\bin\b)([^\n%]{{0,120}})")
     return [
@@ -181,37 +195,49 @@ def _compared(stage: Stage, name: str) -> list[str]:
     ]
 
 
-def _values(stage: Stage, name: str) -> Sequence[Any]:
+def _candidate_values(stage: RenderProbe, name: str) -> Sequence[Any]:
     """What to set a variable to: yes, no, and the words that the template compares it with."""
-    words = _compared(stage, name)
+    words = _compared_words(stage, name)
     if EFFORT.search(name):
-        return list(dict.fromkeys([*words, *EFFORTS]))[:MOST]
+        return list(dict.fromkeys([*words, *EFFORTS]))[:MAX_VALUES]
     known = [mode for mode in MODES if mode in stage.facts.words]
-    return [True, False, *dict.fromkeys([*words, *known])][:MOST]
+    return [True, False, *dict.fromkeys([*words, *known])][:MAX_VALUES]
 
 
-def _switch(
-    name: str, tried: Sequence[Position], reasoning: ReasoningFormat | None
-) -> Switch | None:
+def _find_switch(
+    name: str, tried: Sequence[SwitchSetting], reasoning: ReasoningFormat | None
+) -> ReasoningSwitch | None:
     """The variable as a switch, if it turns anything on and off."""
-    if not _telling(tried):
+    if not _has_effect(tried):
         return None
-    on = _pick(name, tried, (True, *ON), [one for one in tried if _is(one, reasoning, "inside")])
-    off = _pick(name, tried, (False, *OFF), [one for one in tried if _is(one, reasoning, "closed")])
+    on = _pick_setting(
+        name, tried, (True, *ON), [one for one in tried if _has_position(one, reasoning, "inside")]
+    )
+    off = _pick_setting(
+        name,
+        tried,
+        (False, *OFF),
+        [one for one in tried if _has_position(one, reasoning, "closed")],
+    )
     if off is not None and (on is None or on.prompt == off.prompt):
         on = next((one for one in tried if one.prompt != off.prompt), None)
     if on is None or off is None or on.prompt == off.prompt:
         return None
-    return Switch(name, on.switches[name], off.switches[name])
+    return ReasoningSwitch(name, on.switches[name], off.switches[name])
 
 
-def _is(position: Position, reasoning: ReasoningFormat | None, wanted: Begin) -> bool:
-    return begin(reasoning, position.opening) == wanted
+def _has_position(
+    position: SwitchSetting, reasoning: ReasoningFormat | None, wanted: AnswerPosition
+) -> bool:
+    return find_answer_position(reasoning, position.opening) == wanted
 
 
-def _pick(
-    name: str, tried: Sequence[Position], words: Sequence[Any], telling: Sequence[Position]
-) -> Position | None:
+def _pick_setting(
+    name: str,
+    tried: Sequence[SwitchSetting],
+    words: Sequence[Any],
+    telling: Sequence[SwitchSetting],
+) -> SwitchSetting | None:
     """The position that does what is wanted and says so, else does it, else says so."""
     said = set(map(repr, words))
     for some in (telling, tried):

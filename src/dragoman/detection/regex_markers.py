@@ -11,58 +11,58 @@ from typing import TypeAlias
 
 from dragoman.output.spec import GAP
 
-MOST = 16  # spellings
-LONGEST = 2_000  # letters of a pattern
-ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
+MAX_SPELLINGS = 16  # spellings
+MAX_PATTERN = 2_000  # letters of a pattern
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 SPACE = {" ", "\n", "\t", "\r", GAP}
-NOWHERE = {"b", "B", "A", "Z", "z"}
+ANCHORS = {"b", "B", "A", "Z", "z"}
 
 
-class Unsayable(ValueError):
+class UnsupportedPattern(ValueError):
     """Something that no format can say."""
 
 
 @dataclass(frozen=True)
-class Capture:
+class NamedGroup:
     """A named group."""
 
     name: str
 
 
-Piece: TypeAlias = str | Capture
+Piece: TypeAlias = str | NamedGroup
 Pieces: TypeAlias = list[Piece]
 
 
-def pieces(pattern: str) -> list[Pieces]:
+def expand_pattern(pattern: str) -> list[Pieces]:
     """The spellings of a pattern."""
-    if len(pattern) > LONGEST:
-        raise Unsayable("a pattern that is too long")
-    reader = _Reader(pattern)
-    found = reader.ways()
+    if len(pattern) > MAX_PATTERN:
+        raise UnsupportedPattern("a pattern that is too long")
+    reader = _PatternReader(pattern)
+    found = reader.read_alternatives()
     if reader.at < len(pattern):
-        raise Unsayable(f"{pattern!r} is out of balance")
+        raise UnsupportedPattern(f"{pattern!r} is out of balance")
     return found
 
 
-def literal(found: Pieces) -> str:
+def join_literal(found: Pieces) -> str:
     """Pieces without captures as one mark."""
-    if any(isinstance(one, Capture) for one in found):
-        raise Unsayable("a name where none can be")
+    if any(isinstance(one, NamedGroup) for one in found):
+        raise UnsupportedPattern("a name where none can be")
     text = "".join(one for one in found if isinstance(one, str))
     while GAP + GAP in text:
         text = text.replace(GAP + GAP, GAP)
     return text
 
 
-class _Reader:
+class _PatternReader:
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         self.at = 0
 
-    def ways(self, depth: int = 0) -> list[Pieces]:
+    def read_alternatives(self, depth: int = 0) -> list[Pieces]:
         """Alternatives, up to a closing bracket or the end."""
         if depth > 8:
-            raise Unsayable("groups that are nested too deeply")
+            raise UnsupportedPattern("groups that are nested too deeply")
         found: list[Pieces] = []
         ways: list[Pieces] = [[]]
         while self.at < len(self.pattern) and self.pattern[self.at] != ")":
@@ -70,21 +70,21 @@ class _Reader:
                 self.at += 1
                 found, ways = found + ways, [[]]
                 continue
-            options = self._repeated(self._atom(depth))
+            options = self._apply_quantifier(self._read_atom(depth))
             ways = [[*way, *option] for way in ways for option in options]
-            if len(ways) + len(found) > MOST:
-                raise Unsayable("too many spellings")
+            if len(ways) + len(found) > MAX_SPELLINGS:
+                raise UnsupportedPattern("too many spellings")
         return found + ways
 
-    def _repeated(self, options: list[Pieces]) -> list[Pieces]:
+    def _apply_quantifier(self, options: list[Pieces]) -> list[Pieces]:
         """What a quantifier makes of an atom."""
         mark = self.pattern[self.at : self.at + 1]
         if mark not in ("?", "*", "+", "{"):
             return options
         spaced = all(one in SPACE for way in options for one in way)
-        captured = any(isinstance(one, Capture) for way in options for one in way)
+        captured = any(isinstance(one, NamedGroup) for way in options for one in way)
         if mark == "{" or (mark in ("*", "+") and not spaced):
-            raise Unsayable("something that is repeated")
+            raise UnsupportedPattern("something that is repeated")
         self.at += 1
         if self.pattern[self.at : self.at + 1] == "?":  # as little as possible
             self.at += 1
@@ -92,53 +92,53 @@ class _Reader:
             return [[GAP]]
         return options if captured else [*options, []]
 
-    def _atom(self, depth: int) -> list[Pieces]:
+    def _read_atom(self, depth: int) -> list[Pieces]:
         letter = self.pattern[self.at]
         self.at += 1
         if letter == "\\":
-            return [self._escaped()]
+            return [self._read_escape()]
         if letter == "(":
-            return self._group(depth)
+            return self._read_group(depth)
         if letter in "^$":
             return [[]]
         if letter in ".[":
-            raise Unsayable("letters that may be any")
+            raise UnsupportedPattern("letters that may be any")
         if letter in "*+?{":
-            raise Unsayable("a pattern that is out of order")
+            raise UnsupportedPattern("a pattern that is out of order")
         return [[letter]]
 
-    def _escaped(self) -> Pieces:
+    def _read_escape(self) -> Pieces:
         letter = self.pattern[self.at : self.at + 1]
         self.at += 1
         if letter == "s":
             return [GAP]
-        if letter in NOWHERE:
+        if letter in ANCHORS:
             return []
-        if letter in ESCAPED:
-            return [ESCAPED[letter]]
+        if letter in ESCAPES:
+            return [ESCAPES[letter]]
         if not letter or letter.isalnum():
-            raise Unsayable("letters that may be any")
+            raise UnsupportedPattern("letters that may be any")
         return [letter]
 
-    def _group(self, depth: int) -> list[Pieces]:
+    def _read_group(self, depth: int) -> list[Pieces]:
         rest = self.pattern[self.at :]
         if rest.startswith("?P<"):
             name, closed, _ = rest[3:].partition(">")
             if not closed:
-                raise Unsayable("a group without an end")
-            self._skip()
-            return [[Capture(name)]]
+                raise UnsupportedPattern("a group without an end")
+            self._skip_group()
+            return [[NamedGroup(name)]]
         if rest.startswith(("?=", "?!", "?<")):
-            self._skip()
+            self._skip_group()
             return [[]]
         self.at += 2 if rest.startswith("?:") else 0
-        found = self.ways(depth + 1)
+        found = self.read_alternatives(depth + 1)
         if self.pattern[self.at : self.at + 1] != ")":
-            raise Unsayable("a group without an end")
+            raise UnsupportedPattern("a group without an end")
         self.at += 1
         return found
 
-    def _skip(self) -> None:
+    def _skip_group(self) -> None:
         """Over the rest of a group, whatever is in it."""
         depth, inside = 1, False
         while self.at < len(self.pattern) and depth:
@@ -147,4 +147,4 @@ class _Reader:
             inside = (inside or letter == "[") and letter != "]"
             depth += 0 if inside else {"(": 1, ")": -1}.get(letter, 0)
         if depth:
-            raise Unsayable("a group without an end")
+            raise UnsupportedPattern("a group without an end")

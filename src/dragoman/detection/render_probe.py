@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from dragoman.detection.result import Call, Said
+from dragoman.detection.result import ProbeCall, ProbeTurn
 from dragoman.errors import TemplateRejected
 from dragoman.prompt.special_tokens import MarkedText
 from dragoman.prompt.template.budget import RenderBudget, RenderLimits
@@ -40,22 +40,24 @@ from dragoman.prompt.template.capabilities import (
 from dragoman.prompt.template.template import compile_template
 
 Switches: TypeAlias = Mapping[str, Any]
-Ids: TypeAlias = Literal["long", "short", "named"]
-Later: TypeAlias = Literal["nothing", "user"]
-LATER: tuple[Later, ...] = ("nothing", "user")
-Carrier: TypeAlias = Literal["fields", "parts"]
-CARRIERS: tuple[Carrier, ...] = ("fields", "parts")
+CallIds: TypeAlias = Literal["long", "short", "named"]
+FollowUp: TypeAlias = Literal["nothing", "user"]
+FOLLOW_UPS: tuple[FollowUp, ...] = ("nothing", "user")
+ReasoningCarrier: TypeAlias = Literal["fields", "parts"]
+CARRIERS: tuple[ReasoningCarrier, ...] = ("fields", "parts")
 
 WORD = "zq"  # begins every word that is made up
 ASKED, AGAIN, OTHER = "zqasked", "zqagain", "zqother"
 ANSWER, THOUGHT, VALUE = "zqanswer", "zqthought", "zqvalue"
-LONGEST = 16_000  # letters of a turn that is looked at
+MAX_TURN = 16_000  # letters of a turn that is looked at
 PIECES = 40
 TAIL = 400  # letters behind a turn
 # for all renderings of a template together; `least` is the most that one may write
-TRYING = RenderLimits(seconds=1.0, steps=400_000, min_text=1 << 18)
-PATIENCE = 4.0  # seconds for all that is found out about a template; an honest one takes 0.3
-TYPED = re.compile(r"""["']type["']\s*:\s*["']thinking""")  # a list that is written as it is
+PROBE_LIMITS = RenderLimits(seconds=1.0, steps=400_000, min_text=1 << 18)
+MAX_SECONDS = 4.0  # seconds for all that is found out about a template; an honest one takes 0.3
+TYPED_REASONING = re.compile(
+    r"""["']type["']\s*:\s*["']thinking"""
+)  # a list that is written as it is
 PIECE = re.compile(r"<[^<>\s][^<>\n]*>|\[[^\[\]\s]*\]|\s+|[^<\[\s]+|.")
 TAG = re.compile(r"<[^<>\s][^<>\n]*>|\[/?[A-Z_]+\]")
 
@@ -89,12 +91,12 @@ TOOLS: list[dict[str, Any]] = [
 
 
 @dataclass(frozen=True)
-class Written:
+class RenderedTurn:
     """What the template made of it."""
 
     prompt: str  # how the template opens the turn
     texts: tuple[str, ...]  # the turn up to where the model ends it, the likeliest reading first
-    ahead: str = ""  # what it writes to open an answer and did not write here
+    unwritten_opening: str = ""  # what it writes to open an answer and did not write here
 
     @property
     def text(self) -> str:
@@ -102,69 +104,69 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Manner:
+class TurnForm:
     """How a turn is put so that the template writes all of it."""
 
     arguments: ArgumentsForm = "dict"
     content: ContentForm = "empty"  # of a turn of calls only
-    ids: Ids = "long"
+    ids: CallIds = "long"
     tools: bool = False
-    later: Later = "nothing"
-    carrier: Carrier = "fields"
+    follow_up: FollowUp = "nothing"
+    carrier: ReasoningCarrier = "fields"
     system: str = ""
 
 
-class Stage:
+class RenderProbe:
     """Renders turns with one template."""
 
     def __init__(self, source: str) -> None:
         self.template = compile_template(source)
         self.facts = self.template.facts
-        self.able = probe_capabilities(source)
-        self._limits = TRYING
-        self._ends = time.thread_time() + PATIENCE
-        self._seen: dict[Any, str | None] = {}
-        self.calling = self._manner_of_calls()  # None: calls are never written
-        self.thinking: tuple[Manner, Switches] | None = None  # None: thoughts never are
+        self.capabilities = probe_capabilities(source)
+        self._limits = PROBE_LIMITS
+        self._deadline = time.thread_time() + MAX_SECONDS
+        self._cache: dict[Any, str | None] = {}
+        self.call_form = self._find_call_form()  # None: calls are never written
+        self.reasoning_form: tuple[TurnForm, Switches] | None = None  # None: thoughts never are
 
     # Rendering
 
     @property
-    def over(self) -> bool:
+    def is_out_of_time(self) -> bool:
         """Whether there is no time left for anything."""
-        return time.thread_time() > self._ends
+        return time.thread_time() > self._deadline
 
     @property
-    def spent(self) -> bool:
+    def is_incomplete(self) -> bool:
         """Whether something was not looked at for want of time."""
-        return self.over or self._limits.seconds <= 0
+        return self.is_out_of_time or self._limits.seconds <= 0
 
     def render(
-        self, said: Said | None, manner: Manner, switches: Switches, opened: bool = False
+        self, said: ProbeTurn | None, manner: TurnForm, switches: Switches, opened: bool = False
     ) -> str | None:
         """The conversation up to a turn (or to the place of one), as text."""
         key = (repr(said), manner, repr(sorted(switches.items())), opened)
-        if key not in self._seen:
-            turns = [self._say("user", ASKED)]
-            if manner.system or (self.able.tools_need_system and manner.tools):
-                turns.insert(0, self._say("system", manner.system))
+        if key not in self._cache:
+            turns = [self._make_message("user", ASKED)]
+            if manner.system or (self.capabilities.tools_need_system and manner.tools):
+                turns.insert(0, self._make_message("system", manner.system))
             if said is not None:
-                turns.append(self._turn(said, manner))
-                turns += [self._say("user", AGAIN)] if manner.later == "user" else []
-            self._seen[key] = self._rendered(turns, manner, switches, opened)
-        return self._seen[key]
+                turns.append(self._make_turn(said, manner))
+                turns += [self._make_message("user", AGAIN)] if manner.follow_up == "user" else []
+            self._cache[key] = self._render_messages(turns, manner, switches, opened)
+        return self._cache[key]
 
-    def _rendered(
-        self, turns: list[dict[str, Any]], manner: Manner, switches: Switches, opened: bool
+    def _render_messages(
+        self, turns: list[dict[str, Any]], manner: TurnForm, switches: Switches, opened: bool
     ) -> str | None:
-        if self.spent:  # a rendering of few steps never looks
+        if self.is_incomplete:  # a rendering of few steps never looks
             return None
         tools = TOOLS if manner.tools else None
         given = MarkedText(NO_GUARD)
         variables = given.mark_tree(
             PROBE_TOKENS
             | {"messages": turns, "datetime": "zqdate", "add_generation_prompt": opened}
-            | make_tools_variable(tools, self.able.no_tools, self.facts)
+            | make_tools_variable(tools, self.capabilities.no_tools, self.facts)
             | dict(switches)
         )
         started = time.thread_time()
@@ -178,20 +180,22 @@ class Stage:
             left = self._limits.seconds - (time.thread_time() - started)
             self._limits = msgspec.structs.replace(self._limits, seconds=left)
 
-    def opening(self, switches: Switches, manner: Manner | None = None) -> str | None:
+    def render_opening(self, switches: Switches, manner: TurnForm | None = None) -> str | None:
         """What the template writes to open an answer."""
-        manner = manner or Manner()
+        manner = manner or TurnForm()
         whole = self.render(None, manner, switches, opened=True)
         bare = self.render(None, manner, switches)
         if whole is None:
             return None
         if bare is not None and whole.startswith(bare) and len(whole) > len(bare):
-            return whole[len(bare) :][-LONGEST:]
-        return whole[max(whole.rfind(ASKED), 0) :].removeprefix(ASKED)[-LONGEST:]
+            return whole[len(bare) :][-MAX_TURN:]
+        return whole[max(whole.rfind(ASKED), 0) :].removeprefix(ASKED)[-MAX_TURN:]
 
-    def write(self, said: Said, manner: Manner, switches: Switches) -> Written | None:
+    def render_turn(
+        self, said: ProbeTurn, manner: TurnForm, switches: Switches
+    ) -> RenderedTurn | None:
         """The turn that the template makes of this; None where it refuses."""
-        if self.over:
+        if self.is_out_of_time:
             return None
         whole = self.render(said, manner, switches)
         before = self.render(None, manner, switches, opened=True)
@@ -200,47 +204,49 @@ class Stage:
         asked = before.count(ASKED)
         before = before.rpartition(ASKED)[2]
         whole = whole.split(ASKED, asked)[-1]
-        if max(len(before), len(whole)) > LONGEST:
+        if max(len(before), len(whole)) > MAX_TURN:
             return None
-        shared, start = _parted(before, whole)
+        shared, start = _common_prefix(before, whole)
         ahead = before[shared:].strip()
         if ahead:  # nothing continues this prompt; then what every turn begins with is no turn
-            start = max(start, self._beginning(whole, manner, switches))
-        return Written(
+            start = max(start, self._common_start(whole, manner, switches))
+        return RenderedTurn(
             prompt=whole[:start],
-            texts=_endings(whole[start:], self._tail(manner, switches)),
-            ahead=ahead,
+            texts=_strip_endings(whole[start:], self._plain_tail(manner, switches)),
+            unwritten_opening=ahead,
         )
 
-    def _beginning(self, whole: str, manner: Manner, switches: Switches) -> int:
+    def _common_start(self, whole: str, manner: TurnForm, switches: Switches) -> int:
         """How much of a turn is as in a plain one."""
-        plain = self.render(Said(text=OTHER), manner, switches)
+        plain = self.render(ProbeTurn(text=OTHER), manner, switches)
         before, found, _ = (plain or "").rpartition(OTHER)
-        return _parted(before.rpartition(ASKED)[2][:LONGEST], whole)[1] if found else 0
+        return _common_prefix(before.rpartition(ASKED)[2][:MAX_TURN], whole)[1] if found else 0
 
-    def _tail(self, manner: Manner, switches: Switches) -> str:
+    def _plain_tail(self, manner: TurnForm, switches: Switches) -> str:
         """What stands behind the words of a plain turn."""
-        plain = self.render(Said(text=OTHER), manner, switches)
+        plain = self.render(ProbeTurn(text=OTHER), manner, switches)
         return plain.rpartition(OTHER)[2] if plain and OTHER in plain else ""
 
     # Turns
 
-    def _say(self, role: str, word: str, **more: Any) -> dict[str, Any]:
-        content: Any = [{"type": "text", "text": word}] if role in self.able.part_roles else word
+    def _make_message(self, role: str, word: str, **more: Any) -> dict[str, Any]:
+        content: Any = (
+            [{"type": "text", "text": word}] if role in self.capabilities.part_roles else word
+        )
         return {"role": role, "content": content, **more}
 
-    def _turn(self, said: Said, manner: Manner) -> dict[str, Any]:
-        turn = self._say("assistant", said.text)
-        if said.thoughts and manner.carrier == "fields":
-            turn |= dict.fromkeys(self.able.reasoning_fields, said.thoughts)
-        elif said.thoughts:
-            thought = {"type": "thinking", "thinking": said.thoughts}
+    def _make_turn(self, said: ProbeTurn, manner: TurnForm) -> dict[str, Any]:
+        turn = self._make_message("assistant", said.text)
+        if said.reasoning and manner.carrier == "fields":
+            turn |= dict.fromkeys(self.capabilities.reasoning_fields, said.reasoning)
+        elif said.reasoning:
+            thought = {"type": "thinking", "thinking": said.reasoning}
             turn["content"] = [thought, {"type": "text", "text": said.text}]
         if said.calls:
             turn["tool_calls"] = [
-                _call(call, number, manner) for number, call in enumerate(said.calls)
+                _make_call(call, number, manner) for number, call in enumerate(said.calls)
             ]
-            if not said.text and not (said.thoughts and manner.carrier == "parts"):
+            if not said.text and not (said.reasoning and manner.carrier == "parts"):
                 if manner.content == "absent":
                     del turn["content"]
                 elif manner.content == "null":
@@ -249,45 +255,49 @@ class Stage:
 
     # Manners
 
-    def _manner_of_calls(self) -> Manner | None:
+    def _find_call_form(self) -> TurnForm | None:
         """The first manner in which a call arrives, name and value."""
         words = (VALUE, LOOK)
-        said = Said(calls=(Call(LOOK, {"zqplace": VALUE}),))
-        for manner in self._manners():
-            written = self.write(said, manner, {})
+        said = ProbeTurn(calls=(ProbeCall(LOOK, {"zqplace": VALUE}),))
+        for manner in self._call_forms():
+            written = self.render_turn(said, manner, {})
             if written is not None and all(word in written.texts[-1] for word in words):
                 return manner
         return None
 
-    def _manners(self) -> list[Manner]:
-        able = self.able
-        shapes: list[tuple[ArgumentsForm, ContentForm]] = list(product(ARGUMENTS_FORMS, CONTENT_FORMS))
-        ids: list[Ids] = ["long", "named", "short"]
+    def _call_forms(self) -> list[TurnForm]:
+        able = self.capabilities
+        shapes: list[tuple[ArgumentsForm, ContentForm]] = list(
+            product(ARGUMENTS_FORMS, CONTENT_FORMS)
+        )
+        ids: list[CallIds] = ["long", "named", "short"]
         if able.tool_calls_rendered:
             shapes = [(able.arguments, able.call_content)]
             ids = ["short"] if able.short_ids else ids
         tools = (True, False) if able.tools_rendered or able.calls_need_tools else (False, True)
         return [
-            Manner(arguments, content, names, declared, later)
-            for (arguments, content), names, declared, later in product(shapes, ids, tools, LATER)
+            TurnForm(arguments, content, names, declared, later)
+            for (arguments, content), names, declared, later in product(
+                shapes, ids, tools, FOLLOW_UPS
+            )
         ]
 
-    def find_thoughts(self, positions: Sequence[Switches]) -> None:
+    def find_reasoning_form(self, positions: Sequence[Switches]) -> None:
         """Find the first manner and position in which thoughts arrive."""
-        plain = Said(text=ANSWER, thoughts=THOUGHT)
-        turns = [(plain, Manner(carrier=carrier)) for carrier in CARRIERS]
-        if self.calling is not None:
-            calls = Said(thoughts=THOUGHT, calls=(Call(LOOK, {"zqplace": VALUE}),))
-            turns += [(calls, replace(self.calling, carrier=carrier)) for carrier in CARRIERS]
-        turns += [(plain, Manner(carrier=carrier, later="user")) for carrier in CARRIERS]
+        plain = ProbeTurn(text=ANSWER, reasoning=THOUGHT)
+        turns = [(plain, TurnForm(carrier=carrier)) for carrier in CARRIERS]
+        if self.call_form is not None:
+            calls = ProbeTurn(reasoning=THOUGHT, calls=(ProbeCall(LOOK, {"zqplace": VALUE}),))
+            turns += [(calls, replace(self.call_form, carrier=carrier)) for carrier in CARRIERS]
+        turns += [(plain, TurnForm(carrier=carrier, follow_up="user")) for carrier in CARRIERS]
         for (said, manner), switches in product(turns, positions):
-            text = None if self.over else self.render(said, manner, switches)
-            if text is not None and THOUGHT in text and TYPED.search(text) is None:
-                self.thinking = (manner, switches)
+            text = None if self.is_out_of_time else self.render(said, manner, switches)
+            if text is not None and THOUGHT in text and TYPED_REASONING.search(text) is None:
+                self.reasoning_form = (manner, switches)
                 return
 
 
-def _call(call: Call, number: int, manner: Manner) -> dict[str, Any]:
+def _make_call(call: ProbeCall, number: int, manner: TurnForm) -> dict[str, Any]:
     ids = {
         "long": f"call_zq{number:09}",
         "short": f"zqcall{number:03}",
@@ -303,7 +313,7 @@ def _call(call: Call, number: int, manner: Manner) -> dict[str, Any]:
     }
 
 
-def _parted(one: str, two: str) -> tuple[int, int]:
+def _common_prefix(one: str, two: str) -> tuple[int, int]:
     """Where two texts part: not in the middle of a tag, and not over white space."""
     steps = [(0, 0)]
     at, to = 0, 0
@@ -325,7 +335,7 @@ def _parted(one: str, two: str) -> tuple[int, int]:
     return at, to
 
 
-def _suffix(text: str, tail: str) -> str:
+def _common_suffix(text: str, tail: str) -> str:
     """The end that two texts share, but no piece of a tag."""
     start = len(tail)
     for one, two in zip(reversed(text), reversed(tail), strict=False):
@@ -336,9 +346,9 @@ def _suffix(text: str, tail: str) -> str:
     return tail[next(inside, start) :]
 
 
-def _endings(text: str, tail: str) -> tuple[str, ...]:
+def _strip_endings(text: str, tail: str) -> tuple[str, ...]:
     """The turn without what ends it: there may be several ways to see that, likely ones first."""
-    shared = _suffix(text, tail)
+    shared = _common_suffix(text, tail)
     whole = [text.removesuffix(shared)] if shared.strip() else []
     pieces = PIECE.findall(tail[:TAIL])[:PIECES]
     runs = {

@@ -17,10 +17,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dragoman.detection.markers import any_stands, coverage, openers, within
-from dragoman.detection.regex_markers import Capture, Pieces, Unsayable, literal, pieces
-from dragoman.detection.result import Said
-from dragoman.detection.round_trip import folded
+from dragoman.detection.markers import (
+    call_openers,
+    contains_any_marker,
+    make_marker_test,
+    measure_coverage,
+)
+from dragoman.detection.regex_markers import (
+    NamedGroup,
+    Pieces,
+    UnsupportedPattern,
+    expand_pattern,
+    join_literal,
+)
+from dragoman.detection.result import ProbeTurn
+from dragoman.detection.round_trip import fold_spans
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.output.spec import (
@@ -36,13 +47,13 @@ from dragoman.output.spec import (
 
 NAME = "response_template"
 MODELS = "a checkpoint with a response template"
-THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 SPACES = GAP + " \n\t"
-PLACE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
+PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 
 @dataclass(frozen=True)
-class Brought:
+class CheckpointFormats:
     """The formats that came with a checkpoint, and what of them could not be said."""
 
     tools: ToolFormat | None = None
@@ -50,40 +61,42 @@ class Brought:
     missing: tuple[str, ...] = ()
 
 
-def brought(config: Mapping[str, Any]) -> Brought | None:
+def read_checkpoint_formats(config: Mapping[str, Any]) -> CheckpointFormats | None:
     """The formats of a tokenizer's configuration, if it has any."""
     template, schema = config.get("response_template"), config.get("response_schema")
     if isinstance(template, dict) and isinstance(template.get("fields"), dict):
-        return _read(template["fields"])
+        return _read_fields(template["fields"])
     if isinstance(schema, dict):
-        return _read(_fields_of(schema))
+        return _read_fields(_fields_of(schema))
     return None
 
 
-def _read(fields: Mapping[str, Any]) -> Brought:
+def _read_fields(fields: Mapping[str, Any]) -> CheckpointFormats:
     missing: list[str] = []
     answer = _field(fields, "content")
-    drop = _try(missing, "content", lambda: _marks(answer, "open")) or ()
+    drop = _try(missing, "content", lambda: _markers(answer, "open")) or ()
     if drop:  # what closes an answer that nothing opens is the end of the turn
-        drop += _try(missing, "content", lambda: _marks(answer, "close")) or ()
-    thoughts = next((name for name in THOUGHTS if name in fields), None)
+        drop += _try(missing, "content", lambda: _markers(answer, "close")) or ()
+    thoughts = next((name for name in REASONING_FIELDS if name in fields), None)
     reasoning = None
     if thoughts is not None:
         given = _field(fields, thoughts)
-        reasoning = _try(missing, thoughts, lambda: _reasoning(given, drop))
+        reasoning = _try(missing, thoughts, lambda: _make_reasoning(given, drop))
     tools = None
     if "tool_calls" in fields:
         given_calls = _field(fields, "tool_calls")
-        tools = _try(missing, "tool_calls", lambda: _tools(given_calls, drop))
-    return Brought(
-        tools and _known_tools(tools), reasoning and _known_reasoning(reasoning), tuple(missing)
+        tools = _try(missing, "tool_calls", lambda: _make_tools(given_calls, drop))
+    return CheckpointFormats(
+        tools and _prefer_known_tools(tools),
+        reasoning and _prefer_known_reasoning(reasoning),
+        tuple(missing),
     )
 
 
 def _try(missing: list[str], what: str, make: Any) -> Any:
     try:
         return make()
-    except Unsayable as error:
+    except UnsupportedPattern as error:
         missing.append(f"{what}: {error}")
         return None
 
@@ -96,7 +109,7 @@ def _field(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
 # Marks
 
 
-def _sides(field: Mapping[str, Any], side: str) -> list[Pieces]:
+def _marker_spellings(field: Mapping[str, Any], side: str) -> list[Pieces]:
     """The spellings of what opens or closes a field."""
     said = field.get(side)
     if isinstance(said, str):
@@ -104,20 +117,20 @@ def _sides(field: Mapping[str, Any], side: str) -> list[Pieces]:
     if isinstance(said, list):
         return [[one] for one in said if isinstance(one, str)]
     pattern = field.get(f"{side}_pattern")
-    return pieces(pattern) if isinstance(pattern, str) else []
+    return expand_pattern(pattern) if isinstance(pattern, str) else []
 
 
-def _marks(field: Mapping[str, Any], side: str) -> tuple[str, ...]:
-    found = (literal(one) for one in _sides(field, side))
+def _markers(field: Mapping[str, Any], side: str) -> tuple[str, ...]:
+    found = (join_literal(one) for one in _marker_spellings(field, side))
     return tuple(dict.fromkeys(mark for mark in found if mark.replace(GAP, "").strip()))
 
 
-def _reasoning(field: Mapping[str, Any], drop: tuple[str, ...]) -> ReasoningFormat:
-    opened, closed = _marks(field, "open"), _marks(field, "close")
+def _make_reasoning(field: Mapping[str, Any], drop: tuple[str, ...]) -> ReasoningFormat:
+    opened, closed = _markers(field, "open"), _markers(field, "close")
     if not closed:
-        raise Unsayable("nothing closes it")
-    example = f"{_plain(opened[0]) if opened else ''}thoughts{_plain(closed[0])}"
-    example += f"{_plain(drop[0])}answer{_plain(drop[-1])}" if drop else "answer"
+        raise UnsupportedPattern("nothing closes it")
+    example = f"{_without_gaps(opened[0]) if opened else ''}thoughts{_without_gaps(closed[0])}"
+    example += f"{_without_gaps(drop[0])}answer{_without_gaps(drop[-1])}" if drop else "answer"
     return ReasoningFormat(
         name=NAME,
         models=MODELS,
@@ -133,22 +146,22 @@ def _reasoning(field: Mapping[str, Any], drop: tuple[str, ...]) -> ReasoningForm
 # Calls
 
 
-def _tools(field: Mapping[str, Any], drop: tuple[str, ...]) -> ToolFormat:
-    opened = _sides(field, "open")
-    closed = tuple(mark.strip(SPACES) for mark in _marks(field, "close"))
+def _make_tools(field: Mapping[str, Any], drop: tuple[str, ...]) -> ToolFormat:
+    opened = _marker_spellings(field, "open")
+    closed = tuple(mark.strip(SPACES) for mark in _markers(field, "close"))
     if not opened:
-        raise Unsayable("nothing opens it")
+        raise UnsupportedPattern("nothing opens it")
     splits = [_split(one) for one in opened]
-    before = tuple(dict.fromkeys(literal(head) for head, _, _ in splits))
-    after = tuple(dict.fromkeys(literal(tail) for _, _, tail in splits))
+    before = tuple(dict.fromkeys(join_literal(head) for head, _, _ in splits))
+    after = tuple(dict.fromkeys(join_literal(tail) for _, _, tail in splits))
     named = any(name for _, name, _ in splits)
     kind, args = field.get("content", "text"), field.get("content_args") or {}
     if kind == "json":
-        body = _json_body(field, args, after) if named else _objects(field)
+        body = _json_body(field, args, after) if named else _objects_body(field)
     elif kind == "xml-inline" and named:
-        body = _tagged(args, after)
+        body = _tagged_body(args, after)
     else:
-        raise Unsayable(f"content {kind!r} holds no arguments")
+        raise UnsupportedPattern(f"content {kind!r} holds no arguments")
     made = ToolFormat(
         name=NAME,
         models=MODELS,
@@ -157,12 +170,12 @@ def _tools(field: Mapping[str, Any], drop: tuple[str, ...]) -> ToolFormat:
         section=MarkerPair(open=before, close=closed),
         dropped=drop,
     )
-    return replace(made, example=_example(made, body))
+    return replace(made, example=_make_example(made, body))
 
 
 def _split(found: Pieces) -> tuple[Pieces, bool, Pieces]:
     """What stands before the name, whether there is one, and what stands behind it."""
-    at = next((at for at, one in enumerate(found) if isinstance(one, Capture)), None)
+    at = next((at for at, one in enumerate(found) if isinstance(one, NamedGroup)), None)
     if at is None:
         return found, False, []
     return found[:at], True, found[at + 1 :]
@@ -175,7 +188,7 @@ def _json_body(
     delimiters = args.get("string_delims") or ()
     quotes = tuple(dict.fromkeys(pair[0] for pair in delimiters if pair and pair[0] == pair[-1]))
     if len(quotes) != len(delimiters):
-        raise Unsayable("strings that open and close differently")
+        raise UnsupportedPattern("strings that open and close differently")
     ends = tuple(mark for mark in after if mark)
     loose = bool(args.get("unquoted_keys"))
     return NamedObject(
@@ -183,13 +196,13 @@ def _json_body(
     )
 
 
-def _objects(field: Mapping[str, Any]) -> CallBody:
+def _objects_body(field: Mapping[str, Any]) -> CallBody:
     """Objects that hold the name as well; the transform says under which keys."""
     function = field.get("transform")
     function = function.get("function", function) if isinstance(function, dict) else function
     if isinstance(function, str) or function is None:
         return JsonObjects()
-    keys = {key: _key(function.get(key)) for key in ("name", "arguments")}
+    keys = {key: _placeholder_key(function.get(key)) for key in ("name", "arguments")}
     usual = JsonObjects()
     name, arguments = keys["name"], keys["arguments"]
     return JsonObjects(
@@ -198,95 +211,97 @@ def _objects(field: Mapping[str, Any]) -> CallBody:
     )
 
 
-def _key(said: Any) -> str | None:
+def _placeholder_key(said: Any) -> str | None:
     """The key that a placeholder means: `{content.args}` and `{args}` are `args`."""
-    found = PLACE.fullmatch(said) if isinstance(said, str) else None
+    found = PLACEHOLDER.fullmatch(said) if isinstance(said, str) else None
     return found[1].rpartition(".")[2] if found else None
 
 
-def _tagged(args: Mapping[str, Any], after: tuple[str, ...]) -> CallBody:
+def _tagged_body(args: Mapping[str, Any], after: tuple[str, ...]) -> CallBody:
     pattern = args.get("tag_pattern")
     if not isinstance(pattern, str):
-        raise Unsayable("no pattern of a tag")
-    [found, *others] = pieces(pattern)
-    where = [at for at, one in enumerate(found) if isinstance(one, Capture)]
-    if others or [found[at] for at in where] != [Capture("key"), Capture("value")]:
-        raise Unsayable("a tag that is not a key and then a value")
+        raise UnsupportedPattern("no pattern of a tag")
+    [found, *others] = expand_pattern(pattern)
+    where = [at for at, one in enumerate(found) if isinstance(one, NamedGroup)]
+    if others or [found[at] for at in where] != [NamedGroup("key"), NamedGroup("value")]:
+        raise UnsupportedPattern("a tag that is not a key and then a value")
     key, value = where
     return TaggedArguments(
         name_ends=tuple(mark for mark in after if mark) or (">",),
-        key=MarkerPair(open=(_bare(found[:key]),), close=(_bare(found[key + 1 : value]),)),
-        value=MarkerPair(close=(_bare(found[value + 1 :]),)),
+        key=MarkerPair(
+            open=(_strip_marker(found[:key]),), close=(_strip_marker(found[key + 1 : value]),)
+        ),
+        value=MarkerPair(close=(_strip_marker(found[value + 1 :]),)),
         implicit_end=True,
     )
 
 
-def _bare(found: Pieces) -> str:
+def _strip_marker(found: Pieces) -> str:
     """A mark without the white space around it, which is no part of a value either."""
-    mark = literal(found).strip().strip(GAP).strip()
+    mark = join_literal(found).strip().strip(GAP).strip()
     if not mark:
-        raise Unsayable("a tag without a mark")
+        raise UnsupportedPattern("a tag without a mark")
     return mark
 
 
 # Examples, and formats that are known already
 
 
-def _plain(mark: str) -> str:
+def _without_gaps(mark: str) -> str:
     return mark.replace(GAP, "")
 
 
-def _example(tools: ToolFormat, body: CallBody) -> str:
-    opened = _plain(tools.section.open[0])
-    closed = _plain(tools.section.close[0]) if tools.section.close else ""
+def _make_example(tools: ToolFormat, body: CallBody) -> str:
+    opened = _without_gaps(tools.section.open[0])
+    closed = _without_gaps(tools.section.close[0]) if tools.section.close else ""
     if isinstance(body, JsonObjects):
         inner = f'{{"{body.name[0]}": "f", "{body.arguments[0]}": {{"a": 1}}}}'
     elif isinstance(body, NamedObject):
-        inner = f"f{_plain(body.name_ends[0]) if body.name_ends else ''}" + (
+        inner = f"f{_without_gaps(body.name_ends[0]) if body.name_ends else ''}" + (
             "{a:1}" if body.unquoted_values else '{"a": 1}'
         )
     elif isinstance(body, TaggedArguments):
         key, value = body.key, body.value
-        inner = f"f{_plain(body.name_ends[0])}{key.open[0]}a{key.close[0]}1{value.close[0]}"
+        inner = f"f{_without_gaps(body.name_ends[0])}{key.open[0]}a{key.close[0]}1{value.close[0]}"
     else:
         inner = ""
     return f"{opened}{inner}{closed}"
 
 
-def _known_tools(made: ToolFormat) -> ToolFormat:
+def _prefer_known_tools(made: ToolFormat) -> ToolFormat:
     """A format of ours that reads the example just so, else this one."""
-    wanted = folded(OutputParser(made), made.example)
+    wanted = fold_spans(OutputParser(made), made.example)
     fits = [
         one
         for one in tool_formats().values()
-        if any_stands(openers(one), made.example)
-        and folded(OutputParser(one.name), made.example) == wanted
+        if contains_any_marker(call_openers(one), made.example)
+        and fold_spans(OutputParser(one.name), made.example) == wanted
     ]
-    return max(fits, key=lambda one: _likeness(one, made.example)) if fits else made
+    return max(fits, key=lambda one: _rank_likeness(one, made.example)) if fits else made
 
 
-def _known_reasoning(made: ReasoningFormat) -> ReasoningFormat:
-    wanted = folded(OutputParser(reasoning=made), made.example)
+def _prefer_known_reasoning(made: ReasoningFormat) -> ReasoningFormat:
+    wanted = fold_spans(OutputParser(reasoning=made), made.example)
     fits = [
         one
         for one in reasoning_formats().values()
-        if any_stands(_frame(one), made.example)
+        if contains_any_marker(_outer_markers(one), made.example)
         and not one.keeps_markers
-        and _same(folded(OutputParser(reasoning=one.name), made.example), wanted)
+        and _same_output(fold_spans(OutputParser(reasoning=one.name), made.example), wanted)
     ]
-    return max(fits, key=lambda one: _likeness(one, made.example)) if fits else made
+    return max(fits, key=lambda one: _rank_likeness(one, made.example)) if fits else made
 
 
-def _frame(reasoning: ReasoningFormat) -> tuple[str, ...]:
+def _outer_markers(reasoning: ReasoningFormat) -> tuple[str, ...]:
     return reasoning.open or reasoning.close or (reasoning.header.open if reasoning.header else ())
 
 
-def _same(one: Said, two: Said) -> bool:
-    return (one.text.strip(), one.thoughts.strip()) == (two.text.strip(), two.thoughts.strip())
+def _same_output(one: ProbeTurn, two: ProbeTurn) -> bool:
+    return (one.text.strip(), one.reasoning.strip()) == (two.text.strip(), two.reasoning.strip())
 
 
-def _likeness(known: ToolFormat | ReasoningFormat, example: str) -> tuple[int, int]:
-    missing, length = coverage(known, within(example))
+def _rank_likeness(known: ToolFormat | ReasoningFormat, example: str) -> tuple[int, int]:
+    missing, length = measure_coverage(known, make_marker_test(example))
     return -missing, length
 
 
@@ -304,12 +319,12 @@ def _fields_of(schema: Mapping[str, Any]) -> dict[str, Any]:
         if name == "tool_calls" and isinstance(iterator, str):
             opened, _, closed = re.sub(r"\(\?P<\w+>", "(", iterator).partition("(.*?)")
             found[name] = {"open_pattern": opened, "close_pattern": closed, "content": "json"}
-        elif name in THOUGHTS:
-            found |= {name: dict(_around(str(schema.get("x-regex", "")), name))}
+        elif name in REASONING_FIELDS:
+            found |= {name: dict(_tags_around(str(schema.get("x-regex", "")), name))}
     return found
 
 
-def _around(pattern: str, group: str) -> Iterator[tuple[str, str]]:
+def _tags_around(pattern: str, group: str) -> Iterator[tuple[str, str]]:
     """The literal tags right before and right behind a named group."""
     before, found, behind = pattern.partition(f"(?P<{group}>")
     tag = r"(?:<[^<>()]+>|\[[^\[\]()]+\])"

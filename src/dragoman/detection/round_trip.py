@@ -23,12 +23,12 @@ from dragoman.detection.render_probe import (
     TOOLS,
     VALUE,
     WORD,
-    Manner,
-    Stage,
+    RenderedTurn,
+    RenderProbe,
     Switches,
-    Written,
+    TurnForm,
 )
-from dragoman.detection.result import Call, Item, Said, Status
+from dragoman.detection.result import CheckStatus, ProbeCall, ProbeTurn, RoundTripCheck
 from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.output.spec import ReasoningFormat, ToolFormat
@@ -36,49 +36,51 @@ from dragoman.output.spec import ReasoningFormat, ToolFormat
 OPENER = re.compile(rf"(?:{TAG.pattern})[^<\[\n]*")
 MARKS_BEHIND = 4  # that a template may write behind a turn
 CALL, TALK = "one call", "an answer"
-_ONE = Call(LOOK, {"zqplace": VALUE})
-_TWO = Call(LOOK, {"zqplace": "zqsecond", "zqnumber": 7})
+_ONE = ProbeCall(LOOK, {"zqplace": VALUE})
+_TWO = ProbeCall(LOOK, {"zqplace": "zqsecond", "zqnumber": 7})
 _AWKWARD = 'zq"quoted" it\'s\nnext {line} [1], <b>&amp;</b> \\ zq'
 _TREE = {"zqa": {"zqb": [1, 2.5, None, "zqc"]}, "zqd": True}
 
 
-def _look(**arguments: Any) -> Said:
-    return Said(calls=(Call(LOOK, arguments),))
+def _make_lookup(**arguments: Any) -> ProbeTurn:
+    return ProbeTurn(calls=(ProbeCall(LOOK, arguments),))
 
 
-ITEMS: dict[str, Said] = {
-    TALK: Said(text=ANSWER),
-    CALL: Said(calls=(_ONE,)),
-    "parallel calls": Said(calls=(_ONE, _TWO)),
-    "a call without arguments": Said(calls=(Call(PING, {}),)),
-    "numbers and booleans": _look(zqplace=VALUE, zqnumber=3, zqflag=True),
-    "nested arguments": _look(zqplace=VALUE, zqtree=_TREE, zqlist=["zqf", 5, {"zqg": False}]),
-    "unicode": _look(zqplace="zqZürich 東京 🌧"),
-    "digits that are text": _look(zqplace="02134"),
-    "awkward text": _look(zqplace=_AWKWARD),
-    "text and a call": Said(text=ANSWER, calls=(_ONE,)),
-    "thoughts": Said(text=ANSWER, thoughts=THOUGHT),
-    "thoughts and a call": Said(thoughts=THOUGHT, calls=(_ONE,)),
-    "thoughts, text and a call": Said(text=ANSWER, thoughts=THOUGHT, calls=(_ONE,)),
+ITEMS: dict[str, ProbeTurn] = {
+    TALK: ProbeTurn(text=ANSWER),
+    CALL: ProbeTurn(calls=(_ONE,)),
+    "parallel calls": ProbeTurn(calls=(_ONE, _TWO)),
+    "a call without arguments": ProbeTurn(calls=(ProbeCall(PING, {}),)),
+    "numbers and booleans": _make_lookup(zqplace=VALUE, zqnumber=3, zqflag=True),
+    "nested arguments": _make_lookup(
+        zqplace=VALUE, zqtree=_TREE, zqlist=["zqf", 5, {"zqg": False}]
+    ),
+    "unicode": _make_lookup(zqplace="zqZürich 東京 🌧"),
+    "digits that are text": _make_lookup(zqplace="02134"),
+    "awkward text": _make_lookup(zqplace=_AWKWARD),
+    "text and a call": ProbeTurn(text=ANSWER, calls=(_ONE,)),
+    "thoughts": ProbeTurn(text=ANSWER, reasoning=THOUGHT),
+    "thoughts and a call": ProbeTurn(reasoning=THOUGHT, calls=(_ONE,)),
+    "thoughts, text and a call": ProbeTurn(text=ANSWER, reasoning=THOUGHT, calls=(_ONE,)),
 }
-ORDER: tuple[Status, ...] = ("proved", "otherwise", "failed", "unwritten")
+ORDER: tuple[CheckStatus, ...] = ("proved", "otherwise", "failed", "unwritten")
 BRIEF = (TALK, CALL, "thoughts", "thoughts and a call")  # enough to tell most formats apart
 
 
-def read(
+def parse_turn(
     text: str, prompt: str, tools: ToolFormat | None, reasoning: ReasoningFormat | None
-) -> Said:
+) -> ProbeTurn:
     """What a format makes of a turn."""
     known = tools.name if tools and tool_formats().get(tools.name) is tools else tools
-    about = reasoning.name if reasoning and _known(reasoning) else reasoning
-    return folded(OutputParser(known, about, tools=TOOLS, prompt=prompt), text)
+    about = reasoning.name if reasoning and _is_registered(reasoning) else reasoning
+    return fold_spans(OutputParser(known, about, tools=TOOLS, prompt=prompt), text)
 
 
-def _known(reasoning: ReasoningFormat) -> bool:
+def _is_registered(reasoning: ReasoningFormat) -> bool:
     return reasoning_formats().get(reasoning.name) is reasoning
 
 
-def folded(parser: OutputParser, text: str) -> Said:
+def fold_spans(parser: OutputParser, text: str) -> ProbeTurn:
     """A whole answer, read."""
     said: dict[str, list[str]] = {"text": [], "reasoning": []}
     calls: list[list[str]] = []
@@ -89,136 +91,142 @@ def folded(parser: OutputParser, text: str) -> Said:
             calls[-1][1] += span.text
         else:
             said[span.channel].append(span.text)
-    return Said(
+    return ProbeTurn(
         text="".join(said["text"]),
-        thoughts="".join(said["reasoning"]),
-        calls=tuple(Call(name, _loaded(arguments)) for name, arguments in calls),
+        reasoning="".join(said["reasoning"]),
+        calls=tuple(ProbeCall(name, _load_arguments(arguments)) for name, arguments in calls),
     )
 
 
-def _loaded(arguments: str) -> Any:
+def _load_arguments(arguments: str) -> Any:
     try:
         return json.loads(arguments or "{}")
     except ValueError:
         return arguments
 
 
-def _compared(name: str, text: str, prompt: str, came: Said) -> Item:
+def _compare(name: str, text: str, prompt: str, came: ProbeTurn) -> RoundTripCheck:
     """Whether the same came out; marks behind it are told apart."""
     said = ITEMS[name]
-    called = _exactly(said.calls) == _exactly(came.calls)
-    same = called and said.thoughts.strip() == came.thoughts.strip()
+    called = _canonical_calls(said.calls) == _canonical_calls(came.calls)
+    same = called and said.reasoning.strip() == came.reasoning.strip()
     found, wanted = came.text.strip(), said.text.strip()
     end = found.removeprefix(wanted).strip()
     ended = not TAG.sub("", end).strip() and len(TAG.findall(end)) <= MARKS_BEHIND
-    status: Status = "failed"
+    status: CheckStatus = "failed"
     if same and found.startswith(wanted) and ended:
         status = "proved"
-    elif called and (_moved(said, came) or _apart(text, prompt)):
+    elif called and (_is_equivalent(said, came) or _is_two_turns(text, prompt)):
         status = "otherwise"
     end = end if status == "proved" else ""
-    return Item(name=name, status=status, said=said, came=came, prompt=prompt, text=text, end=end)
+    return RoundTripCheck(
+        name=name, status=status, expected=said, parsed=came, prompt=prompt, text=text, end=end
+    )
 
 
-def _moved(said: Said, came: Said) -> bool:
+def _is_equivalent(said: ProbeTurn, came: ProbeTurn) -> bool:
     """Whether text came back as thoughts, since the template writes it there."""
-    words, found = (said.thoughts + said.text).split(), came.thoughts.split()
+    words, found = (said.reasoning + said.text).split(), came.reasoning.split()
     return bool(said.text) and not came.text.strip() and "".join(words) == "".join(found)
 
 
-def _apart(text: str, prompt: str) -> bool:
+def _is_two_turns(text: str, prompt: str) -> bool:
     """Whether a second turn is opened inside of a turn, by the longest mark that opened it."""
     return max(OPENER.findall(prompt), key=len, default=text + prompt).strip() in text
 
 
-def _exactly(calls: tuple[Call, ...]) -> list[str]:
+def _canonical_calls(calls: tuple[ProbeCall, ...]) -> list[str]:
     """As text, since Python takes 1 for True."""
     return [json.dumps([call.name, call.arguments], sort_keys=True) for call in calls]
 
 
-class Scene:
+class RoundTrip:
     """Every turn as one template writes it, in every position of its switches."""
 
-    def __init__(self, stage: Stage, positions: Sequence[Switches]) -> None:
+    def __init__(self, stage: RenderProbe, positions: Sequence[Switches]) -> None:
         self.stage = stage
         self._positions = positions
-        self._takes: dict[str, list[Written]] = {}
+        self._takes: dict[str, list[RenderedTurn]] = {}
 
-    def takes(self, name: str) -> list[Written]:
+    def renders_of(self, name: str) -> list[RenderedTurn]:
         """The ways in which a turn is written, those first that continue a real prompt."""
         if name not in self._takes:
-            self._takes[name] = self._written(ITEMS[name])
+            self._takes[name] = self._render(ITEMS[name])
         return self._takes[name]
 
-    def _written(self, said: Said) -> list[Written]:
-        manner, first = self._manner(said)
+    def _render(self, said: ProbeTurn) -> list[RenderedTurn]:
+        manner, first = self._find_form(said)
         if manner is None:
             return []
-        found: dict[tuple[str, str], Written] = {}
+        found: dict[tuple[str, str], RenderedTurn] = {}
         for switches in [first, *self._positions]:
-            written = self.stage.write(said, manner, switches)
-            if written is not None and holds(written, said):
+            written = self.stage.render_turn(said, manner, switches)
+            if written is not None and contains_turn(written, said):
                 found.setdefault((written.prompt, written.text), written)
-        return sorted(found.values(), key=lambda written: bool(written.ahead))
+        return sorted(found.values(), key=lambda written: bool(written.unwritten_opening))
 
-    def _manner(self, said: Said) -> tuple[Manner | None, Switches]:
+    def _find_form(self, said: ProbeTurn) -> tuple[TurnForm | None, Switches]:
         stage = self.stage
-        if said.thoughts and stage.thinking is None:
+        if said.reasoning and stage.reasoning_form is None:
             return None, {}
-        thinking, switches = stage.thinking or (Manner(), {})
+        thinking, switches = stage.reasoning_form or (TurnForm(), {})
         if not said.calls:
-            return (thinking, switches) if said.thoughts else (Manner(), {})
-        if stage.calling is None:
+            return (thinking, switches) if said.reasoning else (TurnForm(), {})
+        if stage.call_form is None:
             return None, {}
-        if not said.thoughts:
-            return stage.calling, {}
-        return replace(stage.calling, carrier=thinking.carrier), switches
+        if not said.reasoning:
+            return stage.call_form, {}
+        return replace(stage.call_form, carrier=thinking.carrier), switches
 
-    def prove(
+    def check(
         self,
         tools: ToolFormat | None,
         reasoning: ReasoningFormat | None,
         names: Sequence[str] = tuple(ITEMS),
-    ) -> tuple[Item, ...]:
+    ) -> tuple[RoundTripCheck, ...]:
         """The items, read with two formats."""
-        return tuple(self._item(name, tools, reasoning) for name in names)
+        return tuple(self._check_one(name, tools, reasoning) for name in names)
 
-    def _item(self, name: str, tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> Item:
+    def _check_one(
+        self, name: str, tools: ToolFormat | None, reasoning: ReasoningFormat | None
+    ) -> RoundTripCheck:
         said, best = ITEMS[name], None
-        takes = self.takes(name) if not said.calls or tools is not None else []
+        takes = self.renders_of(name) if not said.calls or tools is not None else []
         for take in takes:
-            for text, prompt in () if self.stage.over else _readings(take, said):
-                item = _compared(name, text, prompt, read(text, prompt, tools, reasoning))
+            for text, prompt in () if self.stage.is_out_of_time else _candidate_texts(take, said):
+                item = _compare(name, text, prompt, parse_turn(text, prompt, tools, reasoning))
                 if item.status == "proved" and not item.end:
                     return item
                 if best is None or ORDER.index(item.status) < ORDER.index(best.status):
                     best = item
-        return best or Item(name=name, status="unwritten", said=said)
+        return best or RoundTripCheck(name=name, status="unwritten", expected=said)
 
 
-def _readings(take: Written, said: Said) -> list[tuple[str, str]]:
+def _candidate_texts(take: RenderedTurn, said: ProbeTurn) -> list[tuple[str, str]]:
     prompts = [take.prompt]
-    if take.ahead and said.thoughts:  # older thoughts are written without what opens them
-        prompts.append(take.prompt + take.ahead)
+    if (
+        take.unwritten_opening and said.reasoning
+    ):  # older thoughts are written without what opens them
+        prompts.append(take.prompt + take.unwritten_opening)
     return [(text, prompt) for prompt in prompts for text in take.texts]
 
 
-def holds(written: Written, said: Said) -> bool:
+def contains_turn(written: RenderedTurn, said: ProbeTurn) -> bool:
     """Whether all words of a turn arrived."""
     text = written.text
-    if any(word not in text for word in (said.text, said.thoughts)):
+    if any(word not in text for word in (said.text, said.reasoning)):
         return False
     if any(text.count(call.name) < said.calls.count(call) for call in said.calls):
         return False
-    plain = [value for call in said.calls for value in _words(call.arguments)]
+    plain = [value for call in said.calls for value in _probe_words(call.arguments)]
     return all(word in text for word in plain)
 
 
-def _words(value: Any) -> list[str]:
+def _probe_words(value: Any) -> list[str]:
     """The made-up words in a value that no template has a reason to change."""
     if isinstance(value, dict):
-        return [word for one in value.values() for word in _words(one)]
+        return [word for one in value.values() for word in _probe_words(one)]
     if isinstance(value, list):
-        return [word for one in value for word in _words(one)]
+        return [word for one in value for word in _probe_words(one)]
     made_up = isinstance(value, str) and value.startswith(WORD) and value.isalnum()
     return [value] if made_up and value.isascii() else []

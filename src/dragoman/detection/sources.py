@@ -9,15 +9,15 @@ from typing import Any
 
 from dragoman.errors import ModelBroken
 
-LARGEST = 16 << 20  # bytes of a file
+MAX_FILE = 16 << 20  # bytes of a file
 # what a directory may hold, the first one wins
 NAMES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 CONFIG = "tokenizer_config.json"
-NAMED = ("tool_use", "default")  # of several templates, the one that knows tools
+TEMPLATE_NAMES = ("tool_use", "default")  # of several templates, the one that knows tools
 
 
 @dataclass(frozen=True)
-class Source:
+class TemplateSource:
     """A template and what came with it."""
 
     template: str
@@ -26,26 +26,30 @@ class Source:
     config: dict[str, Any] | None = None  # the tokenizer's configuration, if there is one
 
 
-def from_path(path: Path) -> Source | None:
+def read_template_source(path: Path) -> TemplateSource | None:
     """The template of a file or a directory; None where that is something else."""
     if path.is_dir():
         files = (path / name for name in NAMES)
-        found = next((one for file in files if file.exists() and (one := from_path(file))), None)
+        found = next(
+            (one for file in files if file.exists() and (one := read_template_source(file))), None
+        )
         beside = path / CONFIG
         if found is None or not beside.exists():
             return found
-        said = _config(beside)
-        return Source(found.template, found.place, vocabulary(said), said)
+        said = _read_config(beside)
+        return TemplateSource(found.template, found.place, read_special_tokens(said), said)
     if path.suffix in (".jinja", ".jinja2", ".j2", ".txt"):
-        return Source(text_of(path), str(path))
+        return TemplateSource(read_text(path), str(path))
     if path.suffix != ".json":
         return None
-    said = _config(path)
-    template = _template(said.get("chat_template"))
-    return Source(template, str(path), vocabulary(said), said) if template else None
+    said = _read_config(path)
+    template = _pick_template(said.get("chat_template"))
+    return (
+        TemplateSource(template, str(path), read_special_tokens(said), said) if template else None
+    )
 
 
-def _template(said: Any) -> str | None:
+def _pick_template(said: Any) -> str | None:
     """One template, or the one of several that knows tools."""
     if isinstance(said, str):
         return said
@@ -53,10 +57,10 @@ def _template(said: Any) -> str | None:
         return None
     named = {one.get("name"): one.get("template") for one in said if isinstance(one, dict)}
     kept = {name: text for name, text in named.items() if isinstance(text, str)}
-    return next((kept[name] for name in NAMED if name in kept), None)
+    return next((kept[name] for name in TEMPLATE_NAMES if name in kept), None)
 
 
-def vocabulary(config: dict[str, Any]) -> frozenset[str]:
+def read_special_tokens(config: dict[str, Any]) -> frozenset[str]:
     """The special tokens that a tokenizer's configuration names."""
     added = config.get("added_tokens_decoder")
     tokens = added.values() if isinstance(added, dict) else ()
@@ -64,18 +68,18 @@ def vocabulary(config: dict[str, Any]) -> frozenset[str]:
     return frozenset(word for word in words if isinstance(word, str))
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _read_config(path: Path) -> dict[str, Any]:
     try:
-        said = json.loads(text_of(path))
+        said = json.loads(read_text(path))
     except (ValueError, RecursionError):
         raise ModelBroken(f"{path.name} is no JSON.") from None
     return said if isinstance(said, dict) else {}
 
 
-def text_of(path: Path) -> str:
+def read_text(path: Path) -> str:
     """All of a file, if it can be a template."""
     try:
-        if path.stat().st_size > LARGEST:
+        if path.stat().st_size > MAX_FILE:
             raise ModelBroken(f"{path.name} is too large.")
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):

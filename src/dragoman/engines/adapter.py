@@ -1,18 +1,23 @@
 """Bring your own engine.
 
-`adapt` takes what people have and gives an `Engine`:
+`adapt` turns the object a user has into an `Engine`:
 
-- an object with `admit` and `generate` is one already;
-- one with only `generate` lacks a check before the start and is given one that lets all pass;
-- one with only `async generate_request(obj)` is asked with a `GenerateRequest` for each choice and
-  yields dicts that hold the answer so far:
+- An object with `admit` and `generate` is an engine already.
+- One with only `generate` gets an `admit` that accepts every job, and one call for each choice.
+- One with only `async generate_request(obj)`, the interface of SGLang, gets a `GenerateRequest` for
+  each choice and yields dicts that hold the answer so far:
   `{"text": …, "output_ids": […], "meta_info": {"finish_reason", "prompt_tokens", …}}`.
   With `yields = "delta"` on the engine, or `"delta": True` in `meta_info`, each dict holds only
-  the text and ids that are new; counts are totals in either case.
+  the new text and ids; counts are totals in either case.
 
-An answer so far that does not begin with what was sent already cannot be told to a client, who
-keeps what it has seen; that, like a field of the wrong type, is the engine's failure and is
-reported as one. What exactly was wrong goes to the log.
+An engine that declares no `capabilities` is taken to honour the sampling fields listed in
+`engines.UNDECLARED_SAMPLING_FIELDS`; one with only `generate_request` is taken to honour
+`SAMPLING_FIELDS`, those that its interface has a name for. Neither list grows with `Sampling`: a
+field that is added there is rejected with a 400 until the engine's own `capabilities` list it.
+
+An answer that does not begin with what was sent before cannot be streamed to a client, who has
+already received it. That, like a field of the wrong type, is reported as `EngineFailed`; the log
+says what exactly was wrong.
 """
 
 from __future__ import annotations
@@ -20,9 +25,9 @@ from __future__ import annotations
 import inspect
 import logging
 import operator
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Literal, NoReturn, Protocol, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,7 +38,7 @@ from dragoman.types import Capabilities, Engine, Job, Sampling, Step, StepFinish
 
 log = logging.getLogger("dragoman.engines.adapter")
 
-# our names of sampling fields, and those such engines know them by
+# our names of sampling fields -> the names in `sampling_params`
 SAMPLING_PARAM_NAMES = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -48,6 +53,7 @@ SAMPLING_PARAM_NAMES = {
     "ignore_eos": "ignore_eos",
     "seed": "sampling_seed",
 }
+SAMPLING_FIELDS = frozenset(SAMPLING_PARAM_NAMES)
 FINISH_REASONS: dict[str, StepFinish] = {
     "stop": "stop",
     "eos": "stop",
@@ -62,69 +68,78 @@ Mode: TypeAlias = Literal["cumulative", "delta"]
 
 
 class GenerateRequest(Struct, kw_only=True):
-    """What such an engine is asked: text or ids, and the sampling fields that were said."""
+    """The argument of `generate_request`: text or ids, and the sampling fields that are set."""
 
     text: str | None = None
     input_ids: list[int] | None = None
-    sampling_params: dict[str, Any] = {}
+    sampling_params: dict[str, object] = {}
     stream: bool = True
     rid: str = ""
 
 
+class _Generates(Protocol):
+    def generate(self, job: Job) -> AsyncGenerator[Step, None]: ...
+
+
+class _GeneratesRequests(Protocol):
+    def generate_request(
+        self, obj: GenerateRequest
+    ) -> AsyncIterator[object] | Awaitable[AsyncIterator[object]]: ...
+
+
 def adapt(engine: object) -> Engine:
-    """The engine behind our interface, or a `TypeError` that says what it lacks."""
+    """Return the object as an `Engine`, or raise a `TypeError` that says what it lacks."""
     if inspect.isclass(engine):
-        raise TypeError(f"{engine.__name__} is a class; give an object of it")
+        raise TypeError(f"{engine.__name__} is a class; pass an instance of it")
     if callable(getattr(engine, "generate", None)):
-        return _with_admit(engine)
+        return _add_admit(engine)
     if callable(getattr(engine, "generate_request", None)):
-        return RequestEngine(engine)
+        return RequestEngine(cast(_GeneratesRequests, engine))
     raise TypeError(
-        f"{type(engine).__name__} is no engine: it has neither `generate(job)` (with an optional "
-        "`admit(job)`) nor `async generate_request(obj)`"
+        f"{type(engine).__name__} is not an engine: it has neither `generate(job)` (with an "
+        "optional `admit(job)`) nor `async generate_request(obj)`"
     )
 
 
-def _with_admit(engine: Any) -> Engine:
-    if inspect.iscoroutinefunction(engine.generate):
+def _add_admit(engine: object) -> Engine:
+    """Check an object that has `generate`, and add `admit` if it has none."""
+    if inspect.iscoroutinefunction(cast(_Generates, engine).generate):
         raise TypeError(
             f"`generate` of {type(engine).__name__} returns a value; it must `yield` steps"
         )
     admit = getattr(engine, "admit", None)
     if admit is None:
-        return GenerateOnlyEngine(engine)
+        return GenerateOnlyEngine(cast(_Generates, engine))
     if not inspect.iscoroutinefunction(admit):
         raise TypeError(f"`admit` of {type(engine).__name__} must be `async`")
-    found: Engine = engine
-    return found
+    return cast(Engine, engine)
 
 
 class GenerateOnlyEngine:
-    """An engine that has only `generate`: every job is let in, one choice at a time."""
+    """An engine that has only `generate`: it admits every job and runs one choice per call."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: _Generates) -> None:
         self._engine = engine
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._engine, name)
 
     async def admit(self, job: Job) -> None:
-        """Nothing is known that could be refused."""
+        """Accept every job: the engine has no check."""
 
     def generate(self, job: Job) -> AsyncGenerator[Step, None]:
-        """Such an engine knows nothing of choices, so each is a job of its own."""
+        """Run each choice as a job of its own, since the engine may not know of choices."""
         if job.n == 1:
-            stream: AsyncGenerator[Step, None] = self._engine.generate(job)
-            return stream
-        return merge_streams([self._choice(job, choice) for choice in range(job.n)])
+            return self._engine.generate(job)
+        return merge_streams([self._generate_choice(job, choice) for choice in range(job.n)])
 
-    async def _choice(self, job: Job, choice: int) -> AsyncGenerator[Step, None]:
+    async def _generate_choice(self, job: Job, choice: int) -> AsyncGenerator[Step, None]:
         seed = job.sampling.seed
         sampling = Sampling(seed=None if seed is None else seed + choice).with_defaults(
             job.sampling
         )
         async for step in self._engine.generate(replace(job, n=1, sampling=sampling)):
-            if choice:  # a prompt is counted with its first choice
+            if choice:  # the prompt is counted with the first choice
                 step = replace(step, prompt_tokens=None, cached_tokens=None)
             yield replace(step, choice=choice)
 
@@ -132,37 +147,37 @@ class GenerateOnlyEngine:
 class RequestEngine:
     """An engine that has only `generate_request`."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: _GeneratesRequests) -> None:
         self._engine = engine
         self._mode: Mode = "delta" if getattr(engine, "yields", None) == "delta" else "cumulative"
-        said = getattr(engine, "capabilities", None)
+        declared = getattr(engine, "capabilities", None)
         self.capabilities = (
-            said
-            if isinstance(said, Capabilities)
-            else Capabilities(sampling=frozenset(SAMPLING_PARAM_NAMES), logprobs=-1)
+            declared
+            if isinstance(declared, Capabilities)
+            else Capabilities(sampling=SAMPLING_FIELDS, logprobs=-1)
         )
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._engine, name)
 
     async def admit(self, job: Job) -> None:
-        """Nothing is known that could be refused."""
+        """Accept every job: the engine has no check."""
 
     def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         if job.n == 1:
-            return self._choice(job, 0)
-        return merge_streams([self._choice(job, choice) for choice in range(job.n)])
+            return self._generate_choice(job, 0)
+        return merge_streams([self._generate_choice(job, choice) for choice in range(job.n)])
 
     async def aclose(self) -> None:
         close = getattr(self._engine, "aclose", None)
         if close is not None:
             await close()
 
-    async def _choice(self, job: Job, choice: int) -> AsyncGenerator[Step, None]:
+    async def _generate_choice(self, job: Job, choice: int) -> AsyncGenerator[Step, None]:
         reader = ChunkReader(job, choice, self._mode)
-        async with aclosing(self._answers(_request(job, choice))) as answers:
-            async for answer in answers:
-                step = reader.read(answer)
+        async with aclosing(self._stream_chunks(_build_request(job, choice))) as chunks:
+            async for chunk in chunks:
+                step = reader.read(chunk)
                 if step is None:
                     continue
                 yield step
@@ -170,17 +185,17 @@ class RequestEngine:
                     return
         yield reader.end()
 
-    async def _answers(self, request: GenerateRequest) -> AsyncGenerator[object, None]:
-        """What the engine yields; whatever it raises is its failure."""
+    async def _stream_chunks(self, request: GenerateRequest) -> AsyncGenerator[object, None]:
+        """Yield what the engine yields; an exception that is not ours becomes `EngineFailed`."""
         try:
             stream = self._engine.generate_request(request)
             if inspect.isawaitable(stream):
                 stream = await stream
             if not isinstance(stream, AsyncIterator):
-                _fail("generate_request gave %s instead of yielding", type(stream).__name__)
+                _fail("generate_request returned %s instead of yielding", type(stream).__name__)
             try:
-                async for answer in stream:
-                    yield answer
+                async for chunk in stream:
+                    yield chunk
             finally:
                 close = getattr(stream, "aclose", None)
                 if close is not None:
@@ -188,38 +203,37 @@ class RequestEngine:
         except DragomanError:
             raise
         except Exception:
-            log.exception("the engine raised while it worked on %s", request.rid)
+            log.exception("the engine raised an exception during %s", request.rid)
             raise EngineFailed("The engine failed while it worked on this request.") from None
 
 
-def _request(job: Job, choice: int) -> GenerateRequest:
-    ids = None if isinstance(job.prompt, str) else job.prompt
+def _build_request(job: Job, choice: int) -> GenerateRequest:
     return GenerateRequest(
         text=job.prompt if isinstance(job.prompt, str) else None,
-        input_ids=ids,
+        input_ids=None if isinstance(job.prompt, str) else job.prompt,
         sampling_params=build_sampling_params(job.sampling, choice),
         rid=job.id if job.n == 1 else f"{job.id}-{choice}",
     )
 
 
-def build_sampling_params(sampling: Sampling, choice: int = 0) -> dict[str, Any]:
-    """The fields that were said, as such engines spell them."""
-    said = {
+def build_sampling_params(sampling: Sampling, choice: int = 0) -> dict[str, object]:
+    """Return the fields that are set, under the engine's names and in its conventions."""
+    params: dict[str, object] = {
         theirs: value
         for ours, theirs in SAMPLING_PARAM_NAMES.items()
         if (value := getattr(sampling, ours)) is not None
     }
-    if said.get("top_k") == 0:
-        said["top_k"] = -1  # their "off"
-    if "sampling_seed" in said:
-        said["sampling_seed"] += choice
-    if "stop_token_ids" in said:
-        said["stop_token_ids"] = list(said["stop_token_ids"])
-    return said
+    if sampling.top_k == 0:
+        params["top_k"] = -1  # their "off"
+    if sampling.seed is not None:
+        params["sampling_seed"] = sampling.seed + choice
+    if sampling.stop_token_ids is not None:
+        params["stop_token_ids"] = list(sampling.stop_token_ids)
+    return params
 
 
 class ChunkReader:
-    """Turns what one choice of such an engine yields into steps."""
+    """Converts the dicts that the engine yields for one choice into steps."""
 
     def __init__(self, job: Job, choice: int, mode: Mode) -> None:
         self._job = job
@@ -228,23 +242,23 @@ class ChunkReader:
         self._text = ""
         self._ids: list[int] = []
         self._tokens = 0
-        self._told_prompt = choice > 0  # the prompt is counted with the first choice
-        self._heard = False
+        self._reported_prompt = choice > 0  # the prompt is counted with the first choice
+        self._received_any = False
 
-    def read(self, answer: object) -> Step | None:
-        """The step an answer makes; None if it brought nothing new."""
-        self._heard = True
-        if not isinstance(answer, dict):
-            _fail("the engine yielded %s instead of a dict", type(answer).__name__)
-        meta = answer.get("meta_info") or {}
+    def read(self, chunk: object) -> Step | None:
+        """Return the step for a chunk; None if it holds nothing new."""
+        self._received_any = True
+        if not isinstance(chunk, dict):
+            _fail("the engine yielded %s instead of a dict", type(chunk).__name__)
+        meta = chunk.get("meta_info") or {}
         if not isinstance(meta, dict):
             _fail("`meta_info` is %s instead of a dict", type(meta).__name__)
-        delta = self._mode == "delta" or meta.get("delta") is True
-        text = self._new_text(answer.get("text"), delta)
-        ids = self._new_ids(answer.get("output_ids"), delta, strict=text is None)
-        tokens = self._new_tokens(meta.get("completion_tokens"), len(ids) or bool(text))
-        finish, stop_id = _finish(meta.get("finish_reason"))
-        prompt_tokens = self._prompt_tokens(meta.get("prompt_tokens"))
+        is_delta = self._mode == "delta" or meta.get("delta") is True
+        text = self._take_text(chunk.get("text"), is_delta)
+        ids = self._take_ids(chunk.get("output_ids"), is_delta, strict=text is None)
+        tokens = self._count_tokens(meta.get("completion_tokens"), len(ids) or bool(text))
+        finish, stop_id = _parse_finish(meta.get("finish_reason"))
+        prompt_tokens = self._take_prompt_tokens(meta.get("prompt_tokens"))
         if not (text or tokens or finish or prompt_tokens):
             return None
         return Step(
@@ -258,57 +272,61 @@ class ChunkReader:
         )
 
     def end(self) -> Step:
-        """The step for an engine that ended without saying why."""
-        if not self._heard:
+        """Return the last step of a stream that ended without a finish reason."""
+        if not self._received_any:
             _fail("the engine ended %s without yielding anything", self._job.id)
         log.warning("the engine ended %s without a finish_reason", self._job.id)
         limit = self._job.sampling.max_tokens
-        cut = limit is not None and self._tokens >= limit
-        return Step(self._choice, finish="length" if cut else "stop")
+        reached_limit = limit is not None and self._tokens >= limit
+        return Step(self._choice, finish="length" if reached_limit else "stop")
 
-    def _new_text(self, text: object, delta: bool) -> str | None:
+    def _take_text(self, text: object, is_delta: bool) -> str | None:
+        """Return the text that is new."""
         if text is None:
             return None
         if not isinstance(text, str):
             _fail("`text` is %s instead of str", type(text).__name__)
         new = text
-        if not delta:
+        if not is_delta:
             if not text.startswith(self._text):
                 _fail("`text` does not begin with the %d characters before", len(self._text))
             new, self._text = text[len(self._text) :], text
-        if not new.isascii() and not _sayable(new):
+        if not new.isascii() and not _is_encodable(new):
             _fail("`text` holds half of a surrogate pair: %r", new)
         return new
 
-    def _new_ids(self, ids: object, delta: bool, strict: bool) -> list[int]:
-        """Ids that are new. Beside a text they are only counted, so it may have its own way."""
+    def _take_ids(self, ids: object, is_delta: bool, strict: bool) -> list[int]:
+        """Return the ids that are new. Beside a text they are only counted, so they may differ."""
         if ids is None:
             return []
         if not isinstance(ids, list | tuple):
             _fail("`output_ids` is %s instead of a list", type(ids).__name__)
-        known = 0 if delta else len(self._ids)
+        known = 0 if is_delta else len(self._ids)
         if strict and known and list(ids[:known]) != self._ids:
             _fail("`output_ids` do not begin with the %d ids before", known)
-        new = [_whole(id_, "output_ids") for id_ in ids[known:]]
-        if not delta:
+        new = [_check_integer(id_, "output_ids") for id_ in ids[known:]]
+        if not is_delta:
             self._ids += new
         return new
 
-    def _new_tokens(self, total: object, guess: int) -> int:
-        """Tokens of this step: as counted by the engine, else its ids, else one for some text."""
-        new = guess if total is None else _whole(total, "completion_tokens") - self._tokens
-        new = max(0, new)
+    def _count_tokens(self, total: object, estimate: int) -> int:
+        """Count the tokens of this step: by the engine's total, its ids, or one for some text."""
+        if total is None:
+            new = estimate
+        else:
+            new = max(0, _check_integer(total, "completion_tokens") - self._tokens)
         self._tokens += new
         return new
 
-    def _prompt_tokens(self, count: object) -> int | None:
-        if count is None or self._told_prompt:
+    def _take_prompt_tokens(self, count: object) -> int | None:
+        """Return the length of the prompt the first time that the engine reports it."""
+        if count is None or self._reported_prompt:
             return None
-        self._told_prompt = True
-        return _whole(count, "prompt_tokens")
+        self._reported_prompt = True
+        return _check_integer(count, "prompt_tokens")
 
 
-def _sayable(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -316,8 +334,8 @@ def _sayable(text: str) -> bool:
     return True
 
 
-def _finish(reason: object) -> tuple[StepFinish | None, int | None]:
-    """Why an answer ended, and the token that ended it where the engine says so."""
+def _parse_finish(reason: object) -> tuple[StepFinish | None, int | None]:
+    """Return why an answer ended, and the token that ended it where the engine reports it."""
     matched = None
     if isinstance(reason, dict):
         matched = reason.get("matched")
@@ -330,14 +348,14 @@ def _finish(reason: object) -> tuple[StepFinish | None, int | None]:
     return finish, matched if type(matched) is int else None
 
 
-def _whole(value: object, name: str) -> int:
-    """A whole number, NumPy's included; NaN, Infinity and text are none."""
+def _check_integer(value: object, name: str) -> int:
+    """Return an integer, NumPy's included; NaN, Infinity and text are not integers."""
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        _fail("`%s` holds %r, which is no whole number", name, value)
+        _fail("`%s` holds %r, which is not an integer", name, value)
 
 
 def _fail(message: str, *details: object) -> NoReturn:
     log.error(message, *details)
-    raise EngineFailed("The engine gave an answer that cannot be read.")
+    raise EngineFailed("The engine returned an invalid answer.")

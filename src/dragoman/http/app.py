@@ -66,12 +66,12 @@ class App:
             self.metrics.count_error,
         )
         self.desk = ResponseService(services, self.state, background, runtime.remote_tools)
-        self.routes = Router(self._table())
+        self.router = Router(self._table())
         allowed = {parse_host(host.encode()) or "" for host in settings.allowed_host}
         hosts = frozenset({*LOOPBACK, "[::1]", *allowed}) if local else None
         guarded = KeyGuard(self._dispatch, keys)
         self.awaited: str | None = None  # a model that must be loaded before we are ready
-        self._app = RequestMiddleware(HostGuard(guarded, hosts), self.metrics, self.routes)
+        self._app = RequestMiddleware(HostGuard(guarded, hosts), self.metrics, self.router)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -90,7 +90,7 @@ class App:
         await self.runtime.aclose()
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.routes.dispatch(get_request(scope))
+        await self.router.dispatch(get_request(scope))
 
     def drain(self, seconds: float) -> None:
         """Take no new work; what runs may go on."""

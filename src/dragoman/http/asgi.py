@@ -1,9 +1,9 @@
-"""The few names of ASGI, and one request as the handlers see it.
+"""ASGI types, and one HTTP request as handlers see it.
 
-An `Exchange` is one HTTP request and its answer. It reads the body within its limits, sends a whole
-body or a stream, and remembers what was sent, so that the layers around it need not wrap `send` and
-cost nothing per chunk. A request for a WebSocket is an exchange too, until it is accepted: before
-that it can be answered like any other.
+A `RequestContext` is one request and its response. It reads the body within limits, sends a whole
+body or a stream, and records what was sent, so that middleware need not wrap `send` and costs
+nothing per chunk. A WebSocket handshake is a request, too: until it is accepted it can be answered
+like any other.
 """
 
 from __future__ import annotations
@@ -11,38 +11,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl
 
-from dragoman.errors import BadRequest, DragomanError, RequestTimeout, TooLarge
+from dragoman.errors import BadRequest, RequestTimeout, TooLarge
 from dragoman.http.cancellation import Disconnected
+from dragoman.protocols.dialect import Dialect
 from dragoman.protocols.shared import openai
-
-if TYPE_CHECKING:
-    from dragoman.http.router import RouteMatch
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+AsgiApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
+Access: TypeAlias = Literal["open", "key", "admin"]
 
 JSON = b"application/json"
-PING = b": keep-alive\n\n"
-WEBSOCKET = "WEBSOCKET"  # stands for the method of a request for one
+WEBSOCKET = "WEBSOCKET"  # stands in for the method of a WebSocket handshake
 MAX_QUERY_FIELDS = 100
-DIRECT_WRITER = "dragoman.writer"  # where our own connections put their direct way to the client
-_REFUSAL = "websocket.http.response"  # an extension: refusing with an answer of one's own
-STREAM_HEADERS = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
+DIRECT_WRITER = "dragoman.writer"  # scope key: our own connections put their direct writer here
+POLICY_VIOLATION = 1008
+_REJECT_EXTENSION = "websocket.http.response"  # ASGI: reject a handshake with a full response
+# Where no route says otherwise, errors have OpenAI's form.
+DEFAULT_DIALECT: Dialect[object] = Dialect(name="default", encode_error=openai.encode_error)
 
 
 class RequestContext:
-    """One request and its answer."""
+    """One request and its response."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         self.scope = scope
@@ -52,20 +48,21 @@ class RequestContext:
         self.is_websocket = scope["type"] == "websocket"
         self.method: str = WEBSOCKET if self.is_websocket else scope["method"]
         self.path: str = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
-        self.match: RouteMatch | None = None  # what stands at the path, once it was looked up
-        self.params: dict[str, str] = {}  # the path's, by the names in its pattern
-        self.owner = ""  # a digest of the key that was shown, where keys are wanted
-        self.headers: list[Header] = [(b"x-request-id", request_id.encode())]
-        self.messages = self.header(b"anthropic-version") is not None  # the dialect of the client
-        if self.messages:
-            self.headers.append((b"request-id", request_id.encode()))
-        self.ping = PING  # sent into every long silence of a stream; a dialect may have its own
-        self.status: int | None = None  # of the answer, once its headers are out
-        self.error_code: str | None = None  # of the error that was answered or broke the stream
+        self.params: dict[str, str] = {}  # of the path, by the names in its pattern
+        self.dialect: Dialect[object] = DEFAULT_DIALECT  # the router chooses it
+        self.access: Access = "key"  # likewise; unknown paths need a key, too
+        self.owner = ""  # a digest of the client's key, where keys are required
+        self.extra_headers: list[Header] = []  # sent with the response
+        self.status: int | None = None  # of the response, once its headers are sent
+        self.error_code: str | None = None  # of the error that was sent or broke the stream
         self.route = ""  # the pattern that matched, for metrics
-        # these two are the route's
-        self.write_error: Callable[[DragomanError, str], bytes] = openai.encode_error
-        self.status_of: Callable[[DragomanError], int] = lambda error: error.status
+
+    @property
+    def response_headers(self) -> list[Header]:
+        """Headers of every response to this request."""
+        request_id = self.request_id.encode()
+        ids = [(name, request_id) for name in self.dialect.request_id_headers]
+        return [*ids, *self.extra_headers]
 
     def header(self, name: bytes) -> bytes | None:
         for key, value in self.scope["headers"]:
@@ -74,81 +71,85 @@ class RequestContext:
         return None
 
     @cached_property
-    def _queries(self) -> list[tuple[str, str]]:
+    def _query_fields(self) -> list[tuple[str, str]]:
         text = self.scope.get("query_string", b"").decode("latin-1")
         try:
             return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
         except ValueError:
-            raise BadRequest("The query of the address is malformed.") from None
+            raise BadRequest("The query string is malformed.") from None
 
     @property
     def query(self) -> dict[str, str]:
-        """What stands behind the question mark; of a name that comes twice, the last."""
-        return dict(self._queries)
+        """The fields of the query string; of a repeated field, the last value."""
+        return dict(self._query_fields)
 
     def query_values(self, name: str) -> list[str]:
-        """All values of a name, said as `name=a&name=b` or as `name[]=a&name[]=b`."""
-        return [value for key, value in self._queries if key in (name, f"{name}[]")]
+        """All values of a field, written as `name=a&name=b` or as `name[]=a&name[]=b`."""
+        return [value for key, value in self._query_fields if key in (name, f"{name}[]")]
 
     async def read_body(self, limit: int, timeout: float) -> bytes:
-        """The whole body, or an error once it is too large or too slow."""
+        """The whole body, or an error if it is too large or too slow."""
         length = self.header(b"content-length")
         if length is not None and length.isdigit() and int(length) > limit:
-            raise too_large(limit)
+            raise _too_large(limit)
         try:
             async with asyncio.timeout(timeout):
-                return await self._read(limit)
+                return await self._read_chunks(limit)
         except TimeoutError:
-            raise RequestTimeout("The request's body did not arrive in time.") from None
+            raise RequestTimeout("The request body did not arrive in time.") from None
 
-    async def _read(self, limit: int) -> bytes:
-        parts: list[bytes] = []
+    async def _read_chunks(self, limit: int) -> bytes:
+        chunks: list[bytes] = []
         size = 0
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise Disconnected
-            part = message.get("body", b"")
-            size += len(part)
+            chunk = message.get("body", b"")
+            size += len(chunk)
             if size > limit:
-                raise too_large(limit)
-            parts.append(part)
+                raise _too_large(limit)
+            chunks.append(chunk)
             if not message.get("more_body", False):
-                return b"".join(parts)
+                return b"".join(chunks)
 
     async def wait_disconnected(self) -> None:
-        """Return when the client has disconnected. Only after the body was read."""
+        """Return when the client has disconnected. Call it only after the body was read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
     async def start_response(self, status: int, headers: Iterable[Header]) -> None:
         self.status = status
-        every = [*headers, *self.headers]
-        await self._say({"type": "http.response.start", "status": status, "headers": every})
+        all_headers = [*headers, *self.response_headers]
+        await self._send({"type": "http.response.start", "status": status, "headers": all_headers})
 
-    async def _say(self, message: Message) -> None:
-        """Send a part of an answer, also where a WebSocket was asked for."""
-        if not self.is_websocket:
-            told = message
-        elif _REFUSAL in (self.scope.get("extensions") or {}):
-            told = {**message, "type": f"websocket.{message['type']}"}
-        elif message["type"] == "http.response.start":  # such a server has one refusal only
-            told = {"type": "websocket.close", "code": 1008}
-        else:
-            return
+    async def _send(self, message: Message) -> None:
+        """Send a part of an HTTP response, also in answer to a WebSocket handshake."""
+        if self.is_websocket:
+            if _REJECT_EXTENSION in (self.scope.get("extensions") or {}):
+                message = {**message, "type": f"websocket.{message['type']}"}
+            elif message["type"] == "http.response.start":  # the server has one way to reject
+                message = {"type": "websocket.close", "code": POLICY_VIOLATION}
+            else:
+                return
         try:
-            await self.send(told)
-        except OSError:  # what servers say when the client has left
+            await self.send(message)
+        except OSError:  # what servers raise when the client has disconnected
             raise Disconnected from None
 
     async def send_response(
-        self, status: int, body: bytes, kind: bytes = JSON, headers: Iterable[Header] = ()
+        self,
+        status: int,
+        body: bytes,
+        content_type: bytes = JSON,
+        headers: Iterable[Header] = (),
     ) -> None:
         length = str(len(body)).encode()
-        await self.start_response(status, [(b"content-type", kind), (b"content-length", length), *headers])
-        shown = b"" if self.method == "HEAD" else body
-        await self._say({"type": "http.response.body", "body": shown})
+        own = [(b"content-type", content_type), (b"content-length", length)]
+        await self.start_response(status, [*own, *headers])
+        content = b"" if self.method == "HEAD" else body
+        await self._send({"type": "http.response.body", "body": content})
 
 
-def too_large(limit: int) -> TooLarge:
-    return TooLarge(f"The request's body is larger than the {limit:,} bytes allowed.")
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The request body is larger than the {limit:,} bytes allowed.")

@@ -1,8 +1,8 @@
-"""Everyone who is worked for, and how that work is interrupted.
+"""The runs in progress, and how they are interrupted.
 
-From the moment a request is decoded it is watched: when the client leaves, or the server must stop,
-the task that works for it is interrupted where it stands, and closing the pipeline cancels the
-engine. Work that nobody waits for is watched too, so that the server knows of it when it stops.
+A request is tracked from the moment it is decoded. When its client disconnects or the server must
+stop, the task that works on it is cancelled where it stands, and closing the pipeline cancels the
+engine. Background runs are tracked, too, so that the server knows of them when it stops.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger("dragoman.http")
 
 
 class Disconnected(Exception):
-    """The client has gone; there is nobody to answer."""
+    """The client has disconnected; there is nobody to respond to."""
 
 
 class ActiveRun:
@@ -33,59 +33,62 @@ class ActiveRun:
             self.reason = reason
             self._task.cancel()
 
-    def close(self) -> None:
-        """The task goes on with what is not ours."""
+    def detach(self) -> None:
+        """The task continues with other work, which must not be interrupted."""
         self._task = None
 
 
 class RunRegistry:
-    """All requests that are worked on."""
+    """All runs in progress."""
 
     def __init__(self) -> None:
-        self._open: set[ActiveRun] = set()
+        self._active: set[ActiveRun] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._active)
 
     async def wait_idle(self) -> None:
         await self._idle.wait()
 
-    def interrupt_all(self, reason: Callable[[], Exception]) -> None:
-        for watch in list(self._open):
-            watch.interrupt(reason())
+    def interrupt_all(self, make_reason: Callable[[], Exception]) -> None:
+        for run in list(self._active):
+            run.interrupt(make_reason())
 
     @asynccontextmanager
-    async def track(self, gone: Awaitable[None] | None) -> AsyncGenerator[ActiveRun, None]:
-        """While this is open, the client's leaving ends the work with `Disconnected`."""
-        watch = ActiveRun()
-        waiting = None if gone is None else asyncio.ensure_future(gone)
+    async def track(self, disconnected: Awaitable[None] | None) -> AsyncGenerator[ActiveRun, None]:
+        """Track the work of the current task.
+
+        If `disconnected` completes meanwhile, the work ends with `Disconnected`.
+        """
+        run = ActiveRun()
+        waiting = None if disconnected is None else asyncio.ensure_future(disconnected)
         if waiting is not None:
             waiting.add_done_callback(
-                lambda task: None if task.cancelled() else watch.interrupt(Disconnected())
+                lambda task: None if task.cancelled() else run.interrupt(Disconnected())
             )
-        self._open.add(watch)
+        self._active.add(run)
         self._idle.clear()
         try:
-            yield watch
+            yield run
         except asyncio.CancelledError:
-            raise self._why(watch) from None
+            raise self._explain_cancellation(run) from None
         finally:
-            watch.close()
+            run.detach()
             if waiting is not None:
                 waiting.cancel()
-            self._open.discard(watch)
-            if not self._open:
+            self._active.discard(run)
+            if not self._active:
                 self._idle.set()
 
     @staticmethod
-    def _why(watch: ActiveRun) -> BaseException:
-        """What a cancellation means: our own interruption, the server's, or an engine's mistake."""
+    def _explain_cancellation(run: ActiveRun) -> BaseException:
+        """Whether we interrupted the run, the server stops, or an engine cancelled the task."""
         task = asyncio.current_task()
-        if task is not None and watch.reason is not None and task.uncancel() == 0:
-            return watch.reason
+        if task is not None and run.reason is not None and task.uncancel() == 0:
+            return run.reason
         if task is not None and task.cancelling() == 0:
-            log.error("the engine was cancelled from inside")
-            return EngineFailed("The engine failed while it worked on this request.")
+            log.error("the engine raised CancelledError")
+            return EngineFailed("The engine failed while processing this request.")
         return asyncio.CancelledError()

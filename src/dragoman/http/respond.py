@@ -1,6 +1,7 @@
-"""How an answer travels to a client: as a stream, or whole.
+"""How an answer is sent to a client: as a stream or as one body.
 
-The only place that tells the two apart. While it is worked on it is watched, see `watching`.
+This is the only place that tells the two apart. While a run is in progress it is tracked, see
+`cancellation`.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from dragoman.events import Delta
 from dragoman.http.asgi import Header, RequestContext
 from dragoman.http.cancellation import Disconnected, RunRegistry
 from dragoman.http.metrics import Metrics
-from dragoman.http.stream import StreamClock, Stream
+from dragoman.http.stream import Stream, StreamClock
 from dragoman.replay import PromptReuse
 from dragoman.responses.run import Run, Sink
 
 log = logging.getLogger("dragoman.http")
-LAST_WORDS = 1.0  # seconds to tell a client that its stream broke
-MOST_WARNINGS, LONGEST_WARNING = 16, 300
+ERROR_FRAMES_TIMEOUT = 1.0  # seconds to send the frames that report an error
+MAX_WARNINGS, MAX_WARNING_LENGTH = 16, 300
 _UNPRINTABLE = re.compile(r"[^ -~]")
 
 
 class AnswerTimer:
-    """Measures one answer as it grows."""
+    """Measures the time to the first token and between tokens of one answer."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self.last = time.perf_counter()  # when something came
+        self.last = time.perf_counter()  # when the last delta came
         self._observe = metrics.first_token.observe
 
     def record(self, delta: Delta) -> None:
@@ -42,17 +43,17 @@ class AnswerTimer:
         self.last = now
         self._observe = self._metrics.inter_token.observe
         if delta.usage is not None:
-            self._metrics.spent += delta.usage
+            self._metrics.usage += delta.usage
 
 
 class Responder:
-    """Answers the requests that make a model work."""
+    """Responds to requests that make a model generate."""
 
     def __init__(self, clock: StreamClock, metrics: Metrics) -> None:
         self._clock = clock
         self._metrics = metrics
         self.runs = RunRegistry()
-        self.drain_seconds: float | None = None  # seconds, once the server is stopping
+        self.drain_seconds: float | None = None  # set once the server is stopping
 
     def make_draining_error(self) -> Draining:
         return Draining("The server is stopping.", retry_after=self.drain_seconds)
@@ -61,82 +62,79 @@ class Responder:
         return AnswerTimer(self._metrics)
 
     @asynccontextmanager
-    async def track(self, gone: Callable[[], Awaitable[None]]) -> AsyncGenerator[None, None]:
-        """While this is open the client's leaving ends the work; a server that stops takes none."""
+    async def track(
+        self, wait_disconnected: Callable[[], Awaitable[None]]
+    ) -> AsyncGenerator[None, None]:
+        """Track work for a client; disconnecting ends it. A stopping server starts none."""
         if self.drain_seconds is not None:
             raise self.make_draining_error()
-        async with self.runs.track(gone()):
+        async with self.runs.track(wait_disconnected()):
             yield
 
     async def respond(
-        self, exchange: RequestContext, prepare: Callable[[], Awaitable[Run]]
+        self, request: RequestContext, prepare: Callable[[], Awaitable[Run]]
     ) -> None:
-        """Prepare a piece of work, which may fail with a status, and tell what comes of it."""
-        timing = self.start_timer()
+        """Prepare a run, which may fail with an error status, and send its answer."""
+        timer = self.start_timer()
         stream: Stream | None = None
-        work: Run | None = None
+        run: Run | None = None
         try:
-            async with self.track(exchange.wait_disconnected):
-                work = await prepare()
-                exchange.headers += make_warning_headers(work.warnings) + make_reuse_headers(work.reuse)
-                if work.streamed:
-                    stream = Stream(exchange, work.start())
-                await self._run(exchange, work, stream, timing)
+            async with self.track(request.wait_disconnected):
+                run = await prepare()
+                request.extra_headers += make_warning_headers(run.warnings)
+                request.extra_headers += make_reuse_headers(run.reuse)
+                with closing(run), convert_engine_errors(f"request {request.request_id}"):
+                    if run.streamed:
+                        stream = Stream(request, run.start())
+                        with self._clock.serve(stream):
+                            # In a task of its own, a token does not resume all layers above.
+                            await asyncio.create_task(send_stream(stream, run, timer))
+                    else:
+                        await request.send_response(200, await run.collect(timer.record))
         except DragomanError as error:
-            if stream is None or work is None or not stream.started:
+            if stream is None or run is None or not stream.started:
                 raise
-            exchange.error_code = error.code or error.type
-            await send_error_frames(stream, await work.fail(error))
-
-    async def _run(
-        self, exchange: RequestContext, work: Run, stream: Stream | None, timing: AnswerTimer
-    ) -> None:
-        with closing(work), convert_engine_errors(f"request {exchange.request_id}"):
-            if stream is None:
-                await work.run(Sink(timing.record))
-                await exchange.send_response(200, work.whole())
-            else:
-                with self._clock.watching(stream):
-                    # a task of its own is not resumed through all the layers, token by token
-                    await asyncio.create_task(send_stream(stream, work, timing))
+            request.error_code = error.code or error.type
+            await send_error_frames(stream, await run.fail(error))
 
 
 @contextmanager
 def convert_engine_errors(work: str) -> Iterator[None]:
-    """What breaks in here and is no error of ours is the engine's; the log has the rest."""
+    """Turn exceptions that are not ours into `EngineFailed`: they come from the engine."""
     try:
         yield
     except (DragomanError, Disconnected):
         raise
     except Exception as error:
-        log.exception("%s: the engine broke", work)
-        raise EngineFailed("The engine failed while it worked on this request.") from error
+        log.exception("%s: the engine failed", work)
+        raise EngineFailed("The engine failed while processing this request.") from error
 
 
-def make_warning_headers(said: Iterable[str]) -> list[Header]:
-    """A header for each thing that was asked for and is not kept to."""
-    shown = (_UNPRINTABLE.sub("?", one)[:LONGEST_WARNING].strip() for one in dict.fromkeys(said))
-    return [(b"x-dragoman-warning", one.encode()) for one in islice(shown, MOST_WARNINGS)]
+def make_warning_headers(warnings: Iterable[str]) -> list[Header]:
+    """A header for each warning."""
+    unique = dict.fromkeys(warnings)
+    texts = (_UNPRINTABLE.sub("?", text)[:MAX_WARNING_LENGTH].strip() for text in unique)
+    return [(b"x-dragoman-warning", text.encode()) for text in islice(texts, MAX_WARNINGS)]
 
 
 def make_reuse_headers(reuse: PromptReuse | None) -> list[Header]:
-    """A header that says how much of the prompt was there before."""
+    """A header that reports how much of the prompt was known from earlier requests."""
     return [] if reuse is None else [(b"x-dragoman-prompt", str(reuse).encode())]
 
 
-async def send_stream(stream: Stream, work: Run, timing: AnswerTimer) -> None:
+async def send_stream(stream: Stream, run: Run, timer: AnswerTimer) -> None:
     def push(frames: list[bytes]) -> Awaitable[None] | None:
-        return stream.push(frames, timing.last)
+        return stream.push(frames, timer.last)
 
-    await work.run(Sink(timing.record, push))
+    await run.stream(Sink(timer.record, push))
     await stream.start()
     await stream.finish()
 
 
-async def send_error_frames(stream: Stream, events: list[bytes]) -> None:
-    """Tell the client that its stream broke, if it still listens."""
+async def send_error_frames(stream: Stream, frames: list[bytes]) -> None:
+    """Report the error that broke a stream, if the client is still connected."""
     with suppress(TimeoutError, Disconnected, RuntimeError):
-        async with asyncio.timeout(LAST_WORDS):
+        async with asyncio.timeout(ERROR_FRAMES_TIMEOUT):
             await stream.start()
-            await stream.send_frames(events)
+            await stream.send_frames(frames)
             await stream.finish()

@@ -1,77 +1,82 @@
-"""The table of routes: the one place where a path gets a handler, its methods and its guard.
+"""The route table: the one place where a path gets a handler, its methods and its access rule.
 
-`{name}` in a path stands for one segment of it, `{name...}` at its end for all the rest, slashes
-and all. A path that is spelt out wins over a pattern, and a segment over the rest. Every path of
-the API is also there without its `/v1`. A route says in which dialect its errors are written; a
-path that leads nowhere has the errors of the routes it came closest to. A route whose method is
-`WEBSOCKET` is for clients that ask for one there; it stands beside the other methods of its path.
-Tests and the OpenAPI document are generated from this table, so a route that is added is tested and
-documented the same day.
+`{name}` in a path stands for one segment, `{name...}` at its end for the rest of the path, slashes
+included. A literal segment wins over a parameter, and a parameter over the rest of a path. Every
+path of the API also exists without its `/v1`.
+
+A route lists the wire APIs that its path belongs to. Where there are several, the headers of a
+request decide. Errors are written in that wire API; a path that does not exist has the wire API of
+the closest routes. A route whose method is `WEBSOCKET` serves WebSocket handshakes and stands
+beside the other methods of its path.
+
+Tests and the OpenAPI document are generated from this table, so every new route is tested and
+documented.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
-from dragoman.errors import DragomanError, MethodNotAllowed, NotFound
-from dragoman.http.asgi import WEBSOCKET, RequestContext
-from dragoman.protocols.shared import openai
+from dragoman.errors import MethodNotAllowed, NotFound
+from dragoman.http.asgi import DEFAULT_DIALECT, WEBSOCKET, Access, RequestContext
+from dragoman.protocols.dialect import Dialect
 
-Access: TypeAlias = Literal["open", "key", "admin"]
 Handler: TypeAlias = Callable[[RequestContext], Awaitable[None]]
+MAX_SEGMENTS = 64
 _PARAMETER = re.compile(r"\{(\w+)(?:\.\.\.)?\}")
 
 
-def own_status(failure: DragomanError) -> int:
-    return failure.status
-
-
 class Route(Struct, frozen=True, kw_only=True):
-    """A path, who may ask it, and what answers."""
+    """A path with a method, who may use it, and what handles it."""
 
     path: str
     method: str
     handler: Handler
     summary: str
+    dialects: tuple[Dialect[object], ...] = (DEFAULT_DIALECT,)  # the first is the default
     access: Access = "key"
-    request_type: Any = None  # the Struct of its JSON body, for the document
-    response_type: Any = None
+    request_type: type | None = None  # the Struct of its JSON body, for the OpenAPI document
+    response_type: type | None = None
     streams: bool = False
-    error: Callable[[DragomanError, str], bytes] = openai.encode_error  # in the dialect of the path
-    # for clients of Messages, where they come to the same path
-    other_error: Callable[[DragomanError, str], bytes] | None = None
-    status: Callable[[DragomanError], int] = own_status  # what the dialect makes of a status
 
     @property
     def parameters(self) -> list[str]:
-        """Names of the parts of the path that a client fills in."""
+        """The names of the parameters in the path."""
         return _PARAMETER.findall(self.path)
+
+    def select_dialect(self, request: RequestContext) -> Dialect[object]:
+        """The wire API that the client of this request uses."""
+        for dialect in self.dialects:
+            header = dialect.client_header
+            if header is not None and request.header(header) is not None:
+                return dialect
+        return self.dialects[0]
 
 
 class RouteMatch(Struct, frozen=True):
-    """What stands at a path: nothing, or a route for each method."""
+    """The routes of a path, by method; none where the path does not exist."""
 
     methods: dict[str, Route]
-    values: tuple[str, ...] = ()  # what was found in place of the parameters
-    nearest: Route | None = None  # whose errors are written
+    values: tuple[str, ...] = ()  # of the parameters
+    nearest: Route | None = None  # whose wire API errors are written in
 
-    def route(self, method: str) -> Route | None:
+    def route_for(self, method: str) -> Route | None:
         return self.methods.get("GET" if method == "HEAD" else method)
 
 
 class PathNode:
-    """A place in the tree of patterns: what may come after the segments that led to it."""
+    """A node of the path tree: what may follow the segments that lead to it."""
 
-    __slots__ = ("methods", "named", "one", "rest")
+    __slots__ = ("literals", "methods", "parameter", "rest")
 
     def __init__(self) -> None:
-        self.named: dict[str, PathNode] = {}
-        self.one: PathNode | None = None
-        self.rest: dict[str, Route] = {}  # routes that take everything from here on
+        self.literals: dict[str, PathNode] = {}
+        self.parameter: PathNode | None = None
+        self.rest: dict[str, Route] = {}  # routes that take the rest of the path
         self.methods: dict[str, Route] = {}
 
     def add(self, segments: list[str], route: Route) -> None:
@@ -80,36 +85,36 @@ class PathNode:
         elif segments[0].endswith("...}"):
             self.rest[route.method] = route
         elif _PARAMETER.fullmatch(segments[0]):
-            self.one = self.one or PathNode()
-            self.one.add(segments[1:], route)
+            self.parameter = self.parameter or PathNode()
+            self.parameter.add(segments[1:], route)
         else:
-            self.named.setdefault(segments[0], PathNode()).add(segments[1:], route)
+            self.literals.setdefault(segments[0], PathNode()).add(segments[1:], route)
 
     def find(self, segments: list[str], at: int, values: tuple[str, ...]) -> RouteMatch | None:
         if at == len(segments):
-            return RouteMatch(self.methods, values, first(self.methods)) if self.methods else None
+            return _match(self.methods, values) if self.methods else None
         segment = segments[at]
-        found = None
-        if segment in self.named:
-            found = self.named[segment].find(segments, at + 1, values)
-        if found is None and self.one is not None and segment:
-            found = self.one.find(segments, at + 1, (*values, segment))
-        if found is None and self.rest and (rest := "/".join(segments[at:])):
-            found = RouteMatch(self.rest, (*values, rest), first(self.rest))
-        return found
+        match = None
+        if segment in self.literals:
+            match = self.literals[segment].find(segments, at + 1, values)
+        if match is None and self.parameter is not None and segment:
+            match = self.parameter.find(segments, at + 1, (*values, segment))
+        if match is None and self.rest and (rest := "/".join(segments[at:])):
+            match = _match(self.rest, (*values, rest))
+        return match
 
-    def nearest(self, segments: list[str]) -> Route | None:
-        """A route at the deepest place on the way that has one."""
+    def find_nearest(self, segments: list[str]) -> Route | None:
+        """A route of the deepest node on the way that has one."""
         node: PathNode | None = self
-        found = None
+        nearest = None
         for segment in segments:
-            node = node and (node.named.get(segment) or node.one)
-            found = (first(node.methods) if node else None) or found
-        return found
+            node = node and (node.literals.get(segment) or node.parameter)
+            nearest = (_first_route(node.methods) if node else None) or nearest
+        return nearest
 
 
 class Router:
-    """Looks routes up."""
+    """Finds the route of a request and calls its handler."""
 
     def __init__(self, routes: list[Route]) -> None:
         self.routes: list[Route] = []
@@ -119,7 +124,7 @@ class Router:
             self.add(route)
 
     def add(self, route: Route) -> None:
-        """Add a route, or put it in the place of one."""
+        """Add a route, or replace the one with the same path and method."""
         self.routes.append(route)
         for path in path_variants(route.path):
             self._tree.add(path.split("/"), route)
@@ -129,53 +134,46 @@ class Router:
     def find(self, path: str) -> RouteMatch:
         methods = self._exact.get(path)
         if methods is not None:
-            return RouteMatch(methods, (), first(methods))
-        segments = path.split("/", 64)
-        found = self._tree.find(segments, 0, ())
-        return found or RouteMatch({}, (), self._tree.nearest(segments))
+            return _match(methods, ())
+        segments = path.split("/", MAX_SEGMENTS)
+        match = self._tree.find(segments, 0, ())
+        return match or RouteMatch({}, (), self._tree.find_nearest(segments))
 
     def has_websocket(self, path: str) -> bool:
-        """Whether a WebSocket can be had there."""
         return WEBSOCKET in self.find(path).methods
 
-    def look_up(self, exchange: RequestContext) -> None:
-        """Tell an exchange what stands at its path, and how errors are written there."""
-        exchange.match = match = self.find(exchange.path)
-        route = match.route(exchange.method) or match.nearest
+    def resolve(self, request: RequestContext) -> None:
+        """Set the wire API and the access rule of a request; both are needed to reject it, too."""
+        match = self.find(request.path)
+        route = match.route_for(request.method)
+        nearest = route or match.nearest
+        if nearest is not None:
+            request.dialect = nearest.select_dialect(request)
         if route is not None:
-            other = route.other_error if exchange.messages else None
-            exchange.write_error = other or route.error
-            exchange.status_of = route.status
+            request.access = route.access
 
-    @staticmethod
-    def access(exchange: RequestContext) -> Access:
-        """Who may ask; what does not exist is guarded like the rest."""
-        route = found(exchange).route(exchange.method)
-        return "key" if route is None else route.access
-
-    @staticmethod
-    async def dispatch(exchange: RequestContext) -> None:
-        match = found(exchange)
+    async def dispatch(self, request: RequestContext) -> None:
+        match = self.find(request.path)
         if not match.methods:
-            raise NotFound("There is nothing at this path.")
-        route = match.route(exchange.method)
-        if route is None or (route.method == WEBSOCKET) != exchange.is_websocket:
+            raise NotFound(f"Unknown path {request.path[:200]}. See /docs.")
+        route = match.route_for(request.method)
+        if route is None or (route.method == WEBSOCKET) != request.is_websocket:
             allowed = ", ".join(sorted(set(match.methods) - {WEBSOCKET}))
-            exchange.headers.append((b"allow", allowed.encode()))
-            raise MethodNotAllowed(f"This path takes {allowed or 'WebSockets only'}.")
-        exchange.route = route.path
-        exchange.params = dict(zip(route.parameters, match.values, strict=True))
-        await route.handler(exchange)
+            request.extra_headers.append((b"allow", allowed.encode()))
+            raise MethodNotAllowed(f"Use {allowed or 'a WebSocket'} for this path.")
+        request.route = route.path
+        request.params = dict(zip(route.parameters, match.values, strict=True))
+        await route.handler(request)
 
 
-def found(exchange: RequestContext) -> RouteMatch:
-    assert isinstance(exchange.match, RouteMatch)  # noqa: S101  # looked up by Outermost
-    return exchange.match
+def _match(methods: dict[str, Route], values: tuple[str, ...]) -> RouteMatch:
+    return RouteMatch(methods, values, _first_route(methods))
 
 
-def first(methods: dict[str, Route]) -> Route | None:
+def _first_route(methods: dict[str, Route]) -> Route | None:
     return next(iter(methods.values()), None)
 
 
 def path_variants(path: str) -> list[str]:
+    """A path of the API, with and without `/v1`."""
     return [path, path.removeprefix("/v1")] if path.startswith("/v1/") else [path]

@@ -103,7 +103,7 @@ def make_server(app: App, settings: Settings, ready: Ready | None = None) -> Ser
         app,
         host=settings.host,
         port=settings.port,
-        http=make_connection_class(settings, app.routes),
+        http=make_connection_class(settings, app.router),
         ws="none",  # our own connections take care of them
         lifespan="off",
         loop="auto",

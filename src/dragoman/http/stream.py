@@ -1,13 +1,13 @@
-"""One event stream to one client, and the clock that watches over all of them.
+"""One response stream to one client, and the clock that serves all of them.
 
 Headers are not sent at once: while the first token is awaited an error can still have its real
 status. When the wait grows long the clock sends them, so that no proxy gives up; later it sends a
-sign of life into every long silence. One clock serves all streams, so a stream costs no timer of
-its own.
+keep-alive frame whenever the stream is silent for long. One clock serves all streams, so a stream
+needs no timer of its own.
 
-While a client is slow, `send` does not return, nothing is taken from the engine's mailbox, and
-what piles up there is merged into one delta. So a slow reader costs memory bounded by its answer
-and slows nobody else.
+While a client reads slowly, `send` does not return, nothing is taken from the engine's step queue,
+and what accumulates there is merged into one delta. So a slow client costs memory bounded by its
+answer and delays nobody else.
 """
 
 from __future__ import annotations
@@ -17,94 +17,96 @@ from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter as now
 
-from dragoman.http.asgi import STREAM_HEADERS, DIRECT_WRITER, RequestContext
+from dragoman.http.asgi import DIRECT_WRITER, RequestContext
 from dragoman.http.cancellation import Disconnected
 
 
 class Stream:
-    """Sends events one by one, each in a write of its own."""
+    """Sends frames, each in a write of its own."""
 
-    def __init__(
-        self,
-        exchange: RequestContext,
-        opening: list[bytes],
-    ) -> None:
-        self._exchange = exchange
-        self._send = exchange.send
+    def __init__(self, request: RequestContext, opening: list[bytes]) -> None:
+        self._request = request
+        self._send = request.send
         self._opening = opening
-        self._direct = exchange.scope.get(DIRECT_WRITER)
+        self._direct = request.scope.get(DIRECT_WRITER)
         self._loop = asyncio.get_running_loop()
-        self._started: asyncio.Task[None] | None = None
-        self._pinging: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[None] | None = None  # the clock's
+        self._keep_alive: asyncio.Task[None] | None = None
         self._sending = False
-        self._since = now()
-        self.started = False  # headers are on their way or out
-        self.open = False  # headers and opening events are out
+        self._last_sent = now()
+        self.started = False  # headers are sent or being sent
+        self.is_open = False  # headers and opening frames are sent
 
     async def start(self) -> None:
-        """Send the headers and the opening events, unless that has been done."""
-        if self._started is not None and not self.open:
-            await asyncio.wait([self._started])
+        """Send the headers and the opening frames, unless they are sent already."""
+        if self._starting is not None and not self.is_open:
+            await asyncio.wait([self._starting])
         if not self.started:
             self.started = True
             await self._open()
 
     async def _open(self) -> None:
         self._sending = True
-        await self._exchange.start_response(200, STREAM_HEADERS)
-        for event in self._opening:
-            await self._write(event)
-        self.open = True
-        self._rest()
+        content_type = self._request.dialect.stream_content_type
+        headers = (
+            (b"content-type", content_type),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+        )
+        await self._request.start_response(200, headers)
+        for frame in self._opening:
+            await self._write(frame)
+        self.is_open = True
+        self._finish_sending()
 
-    def push(self, events: list[bytes], at: float) -> Awaitable[None] | None:
-        """Send at once if that can be done without waiting, else say what to wait for."""
+    def push(self, frames: list[bytes], at: float) -> Awaitable[None] | None:
+        """Send frames at once if that needs no waiting, else return what must be awaited."""
         direct = self._direct
-        if direct is None or not self.open or not direct.ready:
-            return self.send_frames(events)
-        for event in events:
-            direct.write(event)
-        self._since = at
+        if direct is None or not self.is_open or not direct.ready:
+            return self.send_frames(frames)
+        for frame in frames:
+            direct.write(frame)
+        self._last_sent = at
         return None
 
-    async def send_frames(self, events: list[bytes]) -> None:
-        if not self.open:
+    async def send_frames(self, frames: list[bytes]) -> None:
+        if not self.is_open:
             await self.start()
         self._sending = True
-        for event in events:
-            await self._write(event)
-        self._rest()
+        for frame in frames:
+            await self._write(frame)
+        self._finish_sending()
 
     async def finish(self) -> None:
         await self._write(b"", more=False)
 
-    async def _write(self, event: bytes, more: bool = True) -> None:
+    async def _write(self, frame: bytes, more: bool = True) -> None:
         try:
-            await self._send({"type": "http.response.body", "body": event, "more_body": more})
-        except OSError:  # what servers say when the client has left
+            await self._send({"type": "http.response.body", "body": frame, "more_body": more})
+        except OSError:  # what servers raise when the client has disconnected
             raise Disconnected from None
 
-    def _rest(self) -> None:
+    def _finish_sending(self) -> None:
         self._sending = False
-        self._since = now()
+        self._last_sent = now()
 
     async def send_keep_alive(self) -> None:
-        with suppress(Disconnected, RuntimeError):  # the client left meanwhile
-            await self.send_frames([self._exchange.ping])
+        with suppress(Disconnected, RuntimeError):  # the client disconnected meanwhile
+            await self.send_frames([self._request.dialect.keep_alive_frame])
 
-    def tick(self, at: float, patience: float, ping: float) -> None:
-        """Called by the clock: begin or ping as the time asks for."""
-        quiet = at - self._since
+    def on_tick(self, at: float, headers_after: float, keep_alive_after: float) -> None:
+        """Called by the clock: start the stream or keep it alive, if it is time to."""
+        silence = at - self._last_sent
         if self._sending:
             return
         if not self.started:
-            if quiet >= patience:
+            if silence >= headers_after:
                 self.started = True
-                self._started = self._loop.create_task(self._begin())
-        elif quiet >= ping:
-            self._pinging = self._loop.create_task(self.send_keep_alive())
+                self._starting = self._loop.create_task(self._open_quietly())
+        elif silence >= keep_alive_after:
+            self._keep_alive = self._loop.create_task(self.send_keep_alive())
 
-    async def _begin(self) -> None:
+    async def _open_quietly(self) -> None:
         with suppress(Disconnected, RuntimeError):
             await self._open()
 
@@ -112,9 +114,9 @@ class Stream:
 class StreamClock:
     """Ticks for every open stream; runs only while there is one."""
 
-    def __init__(self, patience: float, ping: float) -> None:
-        self._times = (patience, ping)
-        self._every = max(0.01, min(0.25, patience / 2, ping / 4))
+    def __init__(self, headers_after: float, keep_alive_after: float) -> None:
+        self._times = (headers_after, keep_alive_after)
+        self._interval = max(0.01, min(0.25, headers_after / 2, keep_alive_after / 4))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: set[Stream] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -123,23 +125,23 @@ class StreamClock:
         return len(self._streams)
 
     @contextmanager
-    def watching(self, stream: Stream) -> Iterator[None]:
+    def serve(self, stream: Stream) -> Iterator[None]:
         self._streams.add(stream)
         if self._timer is None or self._loop is not asyncio.get_running_loop():
-            self._arm()
+            self._start_timer()
         try:
             yield
         finally:
             self._streams.discard(stream)
 
-    def _arm(self) -> None:
+    def _start_timer(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._every, self._tick)
+        self._timer = self._loop.call_later(self._interval, self._on_timer)
 
-    def _tick(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         at = now()
         for stream in list(self._streams):
-            stream.tick(at, *self._times)
+            stream.on_tick(at, *self._times)
         if self._streams:
-            self._arm()
+            self._start_timer()

@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.detection import Detected, detect
+from dragoman.detection import DetectedFormats, detect
 from dragoman.errors import DragomanError, TemplateRejected
 from dragoman.formats import find_reasoning, find_tools
 from dragoman.output.library import OutputParser, combine_formats, is_marker_token, opens_inside
@@ -207,12 +207,12 @@ def detect_output_format(
     _log_findings(found, name)
     own = found.tools if placed else generic_tools.FORMAT
     speech = OutputFormat(_override(tools, own), _override(reasoning, found.reasoning))
-    switch = found.thinking.switch
+    switch = found.reasoning_controls.switch
     switched = None if switch is None else (switch.name, switch.on, switch.off)
     thinks = (found.reasoning or speech.reasoning) is not None
-    knobs = ReasoningOptions(switched, found.thinking.budget, can_reason=thinks)
-    if found.thinking.effort:
-        knobs = replace(knobs, effort=found.thinking.effort)
+    knobs = ReasoningOptions(switched, found.reasoning_controls.budget, can_reason=thinks)
+    if found.reasoning_controls.effort:
+        knobs = replace(knobs, effort=found.reasoning_controls.effort)
     return TemplateFindings(speech, knobs)
 
 
@@ -223,21 +223,21 @@ def _override(said: str | None, found: str | None) -> str | None:
     return None if said == NONE else said
 
 
-def _log_findings(found: Detected, name: str) -> None:
+def _log_findings(found: DetectedFormats, name: str) -> None:
     log.info(
         "%s: tool calls as %s, thoughts as %s (%s)",
         name,
         found.tools,
         found.reasoning or NONE,
-        found.sure,
+        found.confidence,
     )
-    for item in found.failed:
+    for item in found.failed_checks:
         log.warning(
             "%s: its template's %s did not come back as it went in: %r was written as %r and "
             "read as %r",
             name,
             item.name,
-            item.said,
+            item.expected,
             item.text,
-            item.came,
+            item.parsed,
         )

@@ -273,7 +273,7 @@ def _parts(file: str) -> list[str]:
     return [f"{stem}-{part:05}-of-{count:05}.gguf" for part in range(1, count + 1)]
 
 
-class Bar:
+class ProgressBar:
     """Progress on a terminal as one line that moves, elsewhere as a line every few seconds."""
 
     def __init__(self, stream: TextIO, every: float = 3.0) -> None:

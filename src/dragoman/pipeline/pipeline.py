@@ -31,6 +31,7 @@ from dragoman.pipeline.detokenize import Detokenizer
 from dragoman.pipeline.merge import close_at_end, generate_merged
 from dragoman.pipeline.reader import ChatReader, Reader, ReaderOptions
 from dragoman.pipeline.reasoning_budget import extend_prompt, generate_within_budget
+from dragoman.pipeline.render import make_replay_scope, render_with_replay
 from dragoman.pipeline.services import Services
 from dragoman.pipeline.validate import (
     check_context_length,
@@ -39,14 +40,7 @@ from dragoman.pipeline.validate import (
     validate_media,
     validate_request,
 )
-from dragoman.replay import (
-    NO_ROOM,
-    PromptReuse,
-    ReplayedPrompt,
-    ReplayRecorder,
-    ReplayScope,
-    ReplayService,
-)
+from dragoman.replay import PromptReuse, ReplayRecorder, ReplayService
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Prompt, Request, Sampling, Step
 
 PLAIN_TEXT = OutputFormat()
@@ -210,29 +204,6 @@ async def render_chat(
         )
         prepared.reading.grammar_after_reasoning = rest.grammar
     return prepared
-
-
-async def render_with_replay(
-    chat: Chat, scope: ReplayScope, replay: ReplayService | None
-) -> ReplayedPrompt:
-    """Render a chat with earlier turns as the model wrote them, where those tokens are known."""
-    renderer, context = scope.model.renderer, scope.model.capabilities.context
-    if replay is None or not renderer.can_splice:
-        return ReplayedPrompt(await renderer.render(chat))
-    turns = await replay.find_turns(chat, scope)
-    splicer = replay.make_splicer(renderer)
-    rendered = await renderer.render(turns.chat, splicer)
-    if rendered.replayed_turns and not rendered.fits(context):
-        plain = await renderer.render(chat, splicer)
-        if plain.fits(context):
-            return turns.with_prompt(
-                plain, (*rendered.skipped, *[NO_ROOM] * rendered.replayed_turns)
-            )
-    return turns.with_prompt(rendered, rendered.skipped)
-
-
-def make_replay_scope(model: Model, request: Request) -> ReplayScope:
-    return ReplayScope(model, request.owner, request.lora or ())
 
 
 def make_detokenizer(

@@ -299,7 +299,7 @@ class ChatReader(Reader):
     def _finish_chat(self, step: Step, met: str | None) -> list[Delta]:
         """The end. A call counts as made if the model, and nobody else, ended it."""
         self._done = True
-        self._exact &= met is None
+        self._ids_are_exact &= met is None
         deltas: list[Delta] = []
         finish: Finish = "stop"
         if met is None:

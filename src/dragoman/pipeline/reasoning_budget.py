@@ -1,10 +1,10 @@
-"""Keeps a model from thinking longer than its client allows, whatever the engine.
+"""Limits how many tokens of reasoning an answer has, whatever the engine.
 
-When the thoughts of an answer have used up their tokens, its reader closes them for the model. The
-job is then stopped, and another one goes on from the prompt, what was said so far and the mark that
-ends thoughts; an engine that remembers prompts has read nearly all of it already. To whoever reads
-the steps it is one answer. A model that thinks again each time is left to it in the end: an answer
-is worth more than a budget.
+When the reasoning of an answer has used up its budget, the reader closes it on the model's behalf.
+The job is then cancelled, and another job continues from the prompt, the output so far and the
+marker that ends reasoning; an engine with a prompt cache has read nearly all of that already. For
+the caller it is one stream of steps. A model that starts to reason again every time is finally left
+alone, because an answer is worth more than a budget.
 """
 
 from __future__ import annotations
@@ -24,58 +24,57 @@ from dragoman.types import Job, Step
 async def generate_within_budget(
     model: Model, job: Job, reader: ChatReader, grammar: str | None = None
 ) -> AsyncGenerator[Step, None]:
-    """Steps of a job, and of those that take over from it, under the grammar of an answer."""
-    first = True
+    """Yield the steps of a job and of the jobs that continue it under `grammar`."""
+    is_first = True
     while True:
         async with close_at_end(model.engine.generate(job)) as steps:
             async for step in steps:
-                # the prompt of a job that took over is no prompt to the client
-                yield step if first else replace(step, prompt_tokens=None, cached_tokens=None)
+                # The client's prompt is that of the first job.
+                yield step if is_first else replace(step, prompt_tokens=None, cached_tokens=None)
                 if reader.interrupted:
                     break
             else:
                 return
-        heard = reader.take_steps()
-        job = replace(job, grammar=grammar)
-        job = make_continuation_job(
-            job, heard, await extend_prompt(job.prompt, heard, model), model
-        )
+        output = reader.take_steps()
+        prompt = await extend_prompt(job.prompt, output, model)
+        job = make_continuation_job(replace(job, grammar=grammar), output, prompt, model)
         reader.continue_from(job.prompt)
         if job.sampling.max_tokens == 0:
             yield Step(finish="length")
             return
-        first = False
+        is_first = False
         try:
             await model.engine.admit(job)
-        except ContextOverflow:  # an engine that counts the tokens of a text itself
+        except ContextOverflow:  # from an engine that tokenizes text prompts itself
             yield Step(finish="length")
             return
 
 
 async def extend_prompt(
-    prompt: list[int] | str, heard: Sequence[Step], model: Model
+    prompt: list[int] | str, output: Sequence[Step], model: Model
 ) -> list[int] | str:
-    """A prompt that goes on with what was said and the end of the thoughts."""
-    end = model.output_format.reasoning_close_in_prompt
-    said = "".join(step.text or "" for step in heard)
+    """Return the prompt with the output so far and the end of the reasoning appended."""
+    close = model.output_format.reasoning_close_in_prompt
+    text = "".join(step.text or "" for step in output)
     if isinstance(prompt, str) or model.tokenizer is None:
-        return f"{prompt}{said}{end}"
-    ids = [token for step in heard for token in step.ids]
-    if said and not ids:
-        ids = await model.renderer.encode_markup(said)
-    return [*prompt, *ids, *await model.renderer.encode_markup(end)]
+        return f"{prompt}{text}{close}"
+    ids: Sequence[int | str] = [token for step in output for token in step.ids]
+    if text and not ids:
+        ids = await model.renderer.encode_markup(text)
+    return [*prompt, *ids, *await model.renderer.encode_markup(close)]
 
 
 def make_continuation_job(
-    job: Job, heard: Sequence[Step], prompt: list[int] | str, model: Model
+    job: Job, output: Sequence[Step], prompt: list[int] | str, model: Model
 ) -> Job:
-    """The job that goes on from a prompt, within what is left of the limits."""
-    spent = sum(step.tokens or len(step.ids) for step in heard)
-    most, least = job.sampling.max_tokens, job.sampling.min_tokens
-    if most is not None:
-        most = max(0, most - spent)
+    """Make the job that continues from a prompt, within what is left of the limits."""
+    generated = sum(step.tokens or len(step.ids) for step in output)
+    max_tokens, min_tokens = job.sampling.max_tokens, job.sampling.min_tokens
+    if max_tokens is not None:
+        max_tokens = max(0, max_tokens - generated)
         if model.capabilities.context is not None and isinstance(prompt, list):
-            most = min(most, max(0, model.capabilities.context - len(prompt)))
-    least = least and max(0, least - spent)
-    sampling = replace(job.sampling, max_tokens=most, min_tokens=least)
+            max_tokens = min(max_tokens, max(0, model.capabilities.context - len(prompt)))
+    if min_tokens:
+        min_tokens = max(0, min_tokens - generated)
+    sampling = replace(job.sampling, max_tokens=max_tokens, min_tokens=min_tokens)
     return replace(job, id=uuid.uuid4().hex, prompt=prompt, sampling=sampling)

@@ -80,7 +80,7 @@ def get_reasoning_budget(chat: Chat, model: Model, request: Request) -> int | No
 
 def drop_unsupported(chat: Chat, model: Model) -> tuple[Chat, tuple[str, ...]]:
     """Remove fields this model cannot honour and return a warning for each."""
-    warnings = _warn_about_tool_media(chat, model)
+    warnings = warn_about_tool_media(chat, model)
     if "reasoning_effort" in chat.optional_fields:
         try:
             model.renderer.check_reasoning_effort(chat)
@@ -110,7 +110,7 @@ def find_unsupported_media(chat: Chat, model: Model) -> Iterator[tuple[Message, 
                 yield message, part
 
 
-def _warn_about_tool_media(chat: Chat, model: Model) -> list[str]:
+def warn_about_tool_media(chat: Chat, model: Model) -> list[str]:
     """Return a warning for each type of media in tool results that the model does not see."""
     parts = (
         part for message, part in find_unsupported_media(chat, model) if message.role == "tool"

@@ -28,7 +28,7 @@ def find_opening(chat: Chat, render: Callable[[Chat], str]) -> str:
 
 
 def _find_continued_opening(chat: Chat, prompt: str, render: Callable[[Chat], str]) -> str:
-    """Return what the template writes before the text of a last message that the model continues."""
+    """Return what the template writes before the text of a message that the model continues."""
     text, earlier = flatten_content(chat.messages[-1].content).strip(), chat.messages[:-1]
     before = ""
     if earlier:

@@ -1,7 +1,7 @@
 """The pieces of a prompt: what lies between the rendered template and the token ids.
 
-A rendered template is split at its special tokens. Pieces with an even number are plain text, pieces
-with an odd number are special tokens. A `Splicer` may put the ids of a whole turn in place of such
+A rendered template is split at its special tokens: pieces with an even index are plain text, those
+with an odd index are special tokens. A `Splicer` may put the ids of a whole turn in place of such
 pieces (`dragoman.replay` has the splicer that the server uses).
 """
 

@@ -256,9 +256,8 @@ class PromptRenderer:
         def render(marked: MarkedText) -> list[str]:
             variables = self._collect_variables(chat, client_values, marked)
             for index, number in replayed:
-                insert_markers(
-                    variables["messages"][index], number, self.capabilities.reasoning_fields
-                )
+                message = variables["messages"][index]
+                insert_markers(message, number, self.capabilities.reasoning_fields)
             budget = RenderBudget(limits, marked.size, marked.known_sizes)
             return self._guard.split(_cut_prompt(chat, template.render(variables, budget)))
 

@@ -22,6 +22,7 @@ from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Request
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 SSE = b"text/event-stream; charset=utf-8"
 SSE_COMMENT = b": keep-alive\n\n"
 
@@ -81,13 +82,13 @@ def _own_status(error: DragomanError) -> int:
     return error.status
 
 
-class Dialect(Struct, Generic[T], frozen=True, kw_only=True):
-    """One wire API. `decode` turns its request body into a `T`."""
+class Dialect(Struct, Generic[T_co], frozen=True, kw_only=True):
+    """One wire API. `decode` turns its request body into a `T_co`."""
 
     name: str
     encode_error: Callable[[DragomanError, str], bytes]  # with the request id
     error_status: Callable[[DragomanError], int] = _own_status
-    decode: Callable[[bytes, DialectContext], T] = _reject_body
+    decode: Callable[[bytes, DialectContext], T_co] = _reject_body
     encoder: Callable[[Request, AnswerInfo, DialectContext], Encoder] = _reject_encoding
     uses_signer: bool = False
     stream_content_type: bytes = SSE
@@ -98,7 +99,7 @@ class Dialect(Struct, Generic[T], frozen=True, kw_only=True):
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
 
 
-def needs_strict_only(decode: Callable[[bytes, bool], T]) -> Callable[[bytes, DialectContext], T]:
+def needs_strict_only(decode: Callable[[bytes, bool], T]) -> Decode[T]:
     """A decode function for a `Dialect` from one that takes `strict` and no context."""
 
     def decode_with_context(body: bytes, context: DialectContext) -> T:

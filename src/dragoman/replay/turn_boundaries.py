@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from dragoman.errors import DragomanError, TemplateRejected
 from dragoman.prompt.conversation import flatten_content
 from dragoman.prompt.encoding import TextEncoder
+from dragoman.prompt.opening import find_opening
 from dragoman.prompt.pieces import Piece, RenderPieces
 from dragoman.prompt.special_tokens import remove_breaks
 from dragoman.prompt.template.budget import RenderLimits
@@ -129,7 +130,8 @@ class TurnBoundaries:
         if known is not None and list(pieces[-len(known) :]) == known:
             return len(pieces) - len(known)
         try:
-            start = _first_special(pieces, self._render_opening(chat, limits))
+            opening = find_opening(chat, lambda chat: "".join(self._render(chat, limits)))
+            start = _first_special(pieces, opening)
         except TemplateRejected:
             start = None
         if start is not None and key is not None:
@@ -137,17 +139,6 @@ class TurnBoundaries:
                 openings.clear()
             openings[key] = [str(piece) for piece in pieces[start:]]
         return start
-
-    def _render_opening(self, chat: Chat, limits: RenderLimits) -> str:
-        whole = "".join(self._render(chat, limits))
-        before = "".join(self._render(replace(chat, add_generation_prompt=False), limits))
-        if whole != before and whole.startswith(before):
-            return whole[len(before) :]
-        # The template ignores `add_generation_prompt`: take what it writes after a last message
-        last = replace(chat.messages[-1], content=text_content("zqlast"))
-        other = "".join(self._render(replace(chat, messages=(*chat.messages[:-1], last)), limits))
-        _, match, rest = other.rpartition("zqlast")
-        return rest if match and whole.endswith(rest) else ""
 
     # The end of a turn
 
@@ -175,7 +166,7 @@ class TurnBoundaries:
         return closing[-1] if closing else following[0]
 
     def _find_call_ending(self, known: set[str]) -> tuple[str, bool]:
-        """Return the special token that ends a turn of calls, and whether it is part of the turn."""
+        """Return the special token that ends a turn of calls, and whether it belongs to it."""
         following = self._find_specials(CALL_CONVERSATION, "zqvalue", "zqresult")
         if not following or not known.isdisjoint(following):
             return "", False

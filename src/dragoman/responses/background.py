@@ -54,7 +54,7 @@ class BackgroundRun:
 
     def cancel(self) -> None:
         self.cancelled = True
-        if self.watch is not None and not self.turn.writer.over:
+        if self.watch is not None and not self.turn.writer.is_over:
             self.watch.interrupt(Cancelled("The response was cancelled."))
 
     async def flush(self, store: Store) -> None:
@@ -157,7 +157,7 @@ class BackgroundRuns:
             self._running.pop(turn.id, None)
 
     async def _fail(self, running: BackgroundRun, error: DragomanError) -> None:
-        if not running.turn.writer.over and not isinstance(error, Cancelled):
+        if not running.turn.writer.is_over and not isinstance(error, Cancelled):
             self._failed(error)
         try:
             running.feed.push(await running.turn.fail(error))
@@ -173,7 +173,7 @@ class BackgroundRuns:
             await ending.write(store)
         except TooLarge as error:
             log.error("response %s is lost: %s", row.id, error.message)
-            lost = replace(row, status="failed", body=responses.failed(running.begun))
+            lost = replace(row, status="failed", body=responses.mark_failed(running.begun))
             await FinishedResponse(lost).write(store)
         except Unavailable:
             self._late.append(ending)

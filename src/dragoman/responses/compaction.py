@@ -18,7 +18,7 @@ from dragoman.errors import EngineFailed
 from dragoman.events import Completion, Delta
 from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
-from dragoman.protocols.responses import Asked
+from dragoman.protocols.responses import DecodedRequest
 from dragoman.responses.response_run import ResponseContext
 from dragoman.responses.truncation import fitting
 from dragoman.types import Chat, Message, Request, text_content
@@ -38,7 +38,7 @@ CUT = "The summary was cut: there was no room for more of it."
 
 
 async def compact(
-    asked: Asked, scene: ResponseContext, note: Callable[[Delta], None]
+    asked: DecodedRequest, scene: ResponseContext, note: Callable[[Delta], None]
 ) -> tuple[bytes, tuple[str, ...]]:
     """The short form of a conversation, as the dialect has it, and what is not in it, in words.
 
@@ -62,7 +62,7 @@ async def compact(
     output = [*users[-_told(plan.request) :], summary]
     name, now = f"resp_{uuid.uuid4().hex}", int(time.time())
     unkept = _unkept(plan, cast(Chat, request.prompts[0]), choice.finish == "length")
-    return responses.compacted(name, now, output, whole.usage), unkept
+    return responses.encode_compaction(name, now, output, whole.usage), unkept
 
 
 def _summarising(request: Request) -> Request:

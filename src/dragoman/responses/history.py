@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, NotFound
-from dragoman.protocols.responses import Asked, references
+from dragoman.protocols.responses import DecodedRequest, get_references
 from dragoman.protocols.responses.types import Item
 from dragoman.store.rows import RUNNING, StoredItem, StoredResponse
 
@@ -26,7 +26,7 @@ MOST = 20_000  # items that a response can follow
 NAMED = 1000  # items that are named and not said
 
 
-async def before(asked: Asked, owner: str, state: State, local: Local) -> list[Item]:
+async def before(asked: DecodedRequest, owner: str, state: State, local: Local) -> list[Item]:
     """The items that a response follows, oldest first."""
     previous, conversation = asked.fields.previous_response_id, asked.conversation_id
     if previous is not None:
@@ -127,7 +127,7 @@ async def _found(names: list[str], owner: str, state: State) -> dict[str, Item]:
     return {item["id"]: item for items in found for item in items}
 
 
-def unrepeated(asked: Asked, history: list[Item]) -> Asked:
+def unrepeated(asked: DecodedRequest, history: list[Item]) -> DecodedRequest:
     """The same without items that its conversation has; the id of another one is an error."""
     if asked.conversation_id is None:
         return asked
@@ -150,9 +150,11 @@ def taken(name: str, at: str) -> BadRequest:
     )
 
 
-async def resolved(asked: Asked, history: list[Item], owner: str, state: State) -> Asked:
+async def resolved(
+    asked: DecodedRequest, history: list[Item], owner: str, state: State
+) -> DecodedRequest:
     """The same with the items themselves where it only names them."""
-    wanted = references(asked)
+    wanted = get_references(asked)
     if not wanted:
         return asked
     known = {item["id"]: item for item in history if "id" in item}

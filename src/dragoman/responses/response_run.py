@@ -20,7 +20,7 @@ from dragoman.events import Delta, Usage
 from dragoman.pipeline import pipeline
 from dragoman.pipeline.services import Services
 from dragoman.protocols import responses
-from dragoman.protocols.responses import Asked, Frame, ResponseEncoder
+from dragoman.protocols.responses import DecodedRequest, ResponseInfo, ResponseEncoder
 from dragoman.protocols.responses.types import Item
 from dragoman.replay import PromptReuse
 from dragoman.responses.run import Push, Sink
@@ -61,7 +61,7 @@ class ResponseContext:
 class ResponseRun:
     """A response that is ready to run."""
 
-    def __init__(self, asked: Asked, scene: ResponseContext, plan: pipeline.Plan) -> None:
+    def __init__(self, asked: DecodedRequest, scene: ResponseContext, plan: pipeline.Plan) -> None:
         self.asked = asked
         self.id = scene.name
         self.created = int(time.time())
@@ -74,11 +74,13 @@ class ResponseRun:
         self._plan = plan
         self._warnings = plan.warnings
         said = asked.fields
-        frame = Frame(
+        frame = ResponseInfo(
             id=self.id,
             created=self.created,
             model=plan.model_name,
-            echoed_fields=responses.echo(asked, plan.model_name, plan.jobs[0].sampling),
+            echoed_fields=responses.make_echoed_fields(
+                asked, plan.model_name, plan.jobs[0].sampling
+            ),
             tools=responses.get_tool_origins(asked, scene.history) | scene.remote.known,
             include=asked.include,
             summary=bool(asked.wants_summary),
@@ -89,7 +91,7 @@ class ResponseRun:
         self.writer = ResponseEncoder(frame, plan.request)
 
     @classmethod
-    async def begin(cls, asked: Asked, scene: ResponseContext) -> ResponseRun:
+    async def begin(cls, asked: DecodedRequest, scene: ResponseContext) -> ResponseRun:
         plan = await _plan(asked, scene, ())
         try:
             return cls(asked, scene, plan)
@@ -112,15 +114,17 @@ class ResponseRun:
     @property
     def items(self) -> list[Item]:
         """All there is for whoever goes on from here."""
-        return [*self._scene.history, *self.asked.items, *self.writer.items]
+        return [*self._scene.history, *self.asked.items, *self.writer.finished_items]
 
     @property
     def added(self) -> list[StoredItem]:
         """All items of this turn, what it was asked and what it answered, if it has an answer."""
-        if self.writer.resource()["status"] not in ("completed", "incomplete"):
+        if self.writer.get_resource()["status"] not in ("completed", "incomplete"):
             return []
         said = [StoredItem(item["id"], encode(item)) for item in self.asked.items]
-        return said + [StoredItem(item["id"], encode(item), True) for item in self.writer.items]
+        return said + [
+            StoredItem(item["id"], encode(item), True) for item in self.writer.finished_items
+        ]
 
     def start(self) -> list[bytes]:
         return self.writer.start()
@@ -159,7 +163,7 @@ class ResponseRun:
     async def _go_on(self) -> None:
         """The same conversation with what was answered so far, after another wait for a place."""
         self._plan.close()
-        self._plan = await _plan(self.asked, self._scene, self.writer.items, self.usage)
+        self._plan = await _plan(self.asked, self._scene, self.writer.finished_items, self.usage)
 
     async def _round(self, note: Callable[[Delta], None], push: Push) -> None:
         write = self.writer.encode_delta
@@ -181,7 +185,7 @@ class ResponseRun:
 
     async def fail(self, error: DragomanError) -> list[bytes]:
         """What ends it; one that was about to end when this came ends as it would have."""
-        if not self.writer.over:
+        if not self.writer.is_over:
             cancelled = isinstance(error, Cancelled)
             self._last = self.writer.cancel() if cancelled else self.writer.fail(error)
         await self._kept()
@@ -190,7 +194,7 @@ class ResponseRun:
 
     def unkept(self) -> None:
         """It could not be kept, and says so: its last frame is told anew."""
-        self._last[-1:] = [self.writer.unkept()]
+        self._last[-1:] = [self.writer.encode_unstored_end()]
 
     async def _kept(self) -> None:
         """Keep it, once. Whoever is interrupted here does not interrupt that."""
@@ -208,7 +212,7 @@ class ResponseRun:
 
     def row(self) -> StoredResponse:
         """The response as it is now, for the store."""
-        resource = self.writer.resource()
+        resource = self.writer.get_resource()
         status: Status = resource["status"]
         return StoredResponse(
             id=self.id,
@@ -228,7 +232,10 @@ def _dropped(_: list[bytes]) -> None:
 
 
 async def _plan(
-    asked: Asked, scene: ResponseContext, output: Sequence[Item], spent: Usage | None = None
+    asked: DecodedRequest,
+    scene: ResponseContext,
+    output: Sequence[Item],
+    spent: Usage | None = None,
 ) -> pipeline.Plan:
     """The next round: what came before, what is asked, and what was answered so far."""
     prepare = fitting if asked.fields.truncation == "auto" else pipeline.prepare

@@ -98,7 +98,7 @@ class StoredRun(ResumedRun):
         if outlet.push is None:
             return
         if not self._row.background:
-            frames = responses.replay(self._row.body)
+            frames = responses.encode_stored_events(self._row.body)
             heard = min(self._at + 1, len(frames) - 1)  # a replay has fewer; its end is always told
             await await_delivery(outlet.push(frames[heard:]))
             return
@@ -134,7 +134,7 @@ class StoredRun(ResumedRun):
         owner, name = self._row.owner, self._row.id
         last = await self._store.read(lambda tx: tx.responses.get_last_frame(owner, name))
         number = -1 if last is None else last[0]
-        told = last is not None and responses.is_last(last[1])
+        told = last is not None and responses.is_final_event(last[1])
         if self._row.status in RUNNING or told or self._at > number:
             return []
-        return [responses.ending(self._row.body, number + 1)]
+        return [responses.encode_final_event(self._row.body, number + 1)]

@@ -19,7 +19,7 @@ from dragoman.errors import BadRequest, DragomanError, NotFound
 from dragoman.mcp.types import McpServer, ToolClient
 from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
-from dragoman.protocols.responses import Asked, McpTool
+from dragoman.protocols.responses import DecodedRequest, McpTool
 from dragoman.protocols.responses.types import Item
 from dragoman.responses.background import BackgroundRuns
 from dragoman.responses.history import Local, before, resolved, unrepeated
@@ -69,7 +69,7 @@ class ResponseService:
         self._background = background
         self._elsewhere = elsewhere
 
-    async def begin(self, asked: Asked, owner: str, local: Local | None = None) -> Run:
+    async def begin(self, asked: DecodedRequest, owner: str, local: Local | None = None) -> Run:
         """A response that is ready to run, or that has been sent into the background."""
         store = await self._state.store() if asked.is_stored else None
         turn = await self._turn(asked, owner, {} if local is None else local)
@@ -80,14 +80,16 @@ class ResponseService:
             turn.keep = lambda _: self._keep(turn, store)
         return turn
 
-    async def scene(self, asked: Asked, owner: str, local: Local) -> tuple[Asked, ResponseContext]:
+    async def scene(
+        self, asked: DecodedRequest, owner: str, local: Local
+    ) -> tuple[DecodedRequest, ResponseContext]:
         """What came before a request, with the items that it only names put in."""
         sealing = (await self._state.signer()).for_owner(owner)
         history = await before(asked, owner, self._state, local)
         asked = await resolved(unrepeated(asked, history), history, owner, self._state)
         return asked, ResponseContext(self._services, owner, sealing, history)
 
-    async def _turn(self, asked: Asked, owner: str, local: Local) -> ResponseRun:
+    async def _turn(self, asked: DecodedRequest, owner: str, local: Local) -> ResponseRun:
         asked, scene = await self.scene(asked, owner, local)
         scene.remote = await self._remote(asked, scene.history)
         try:
@@ -96,7 +98,7 @@ class ResponseService:
             scene.remote.close()
             raise
 
-    async def _remote(self, asked: Asked, history: list[Item]) -> RemoteTools:
+    async def _remote(self, asked: DecodedRequest, history: list[Item]) -> RemoteTools:
         wanted = responses.get_mcp_servers(asked)
         allowed = approved(asked.items, history, {tool.server_label for tool in wanted})
         if not wanted:
@@ -144,7 +146,7 @@ class ResponseService:
 
     # Those that were kept
 
-    async def count(self, asked: Asked, owner: str) -> int:
+    async def count(self, asked: DecodedRequest, owner: str) -> int:
         """How many tokens a request would have the model read."""
         asked, scene = await self.scene(asked, owner, {})
         request = responses.to_request(asked, scene.history, owner=owner, sealing=scene.sealing)

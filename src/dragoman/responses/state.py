@@ -51,7 +51,7 @@ class State:
         if time.monotonic() < self._again:
             raise _unavailable()
         try:
-            return await Store.open(self._url, self._limits, fail_body=responses.failed)
+            return await Store.open(self._url, self._limits, fail_body=responses.mark_failed)
         except (StoreError, Unavailable) as error:
             log.error("the store cannot be opened: %s", error)
             self._again = time.monotonic() + PAUSE

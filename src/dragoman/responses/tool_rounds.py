@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from dragoman.errors import BadRequest
 from dragoman.mcp.types import CallResult, ListedTool, McpServer, ToolClient, ToolsUnavailable
 from dragoman.pipeline.pipeline import await_delivery
-from dragoman.protocols.responses import McpTool, ResponseEncoder, remote_name
-from dragoman.protocols.responses.types import Item, ToolOrigin, UniqueNames, RemoteCall
+from dragoman.protocols.responses import McpTool, ResponseEncoder, make_remote_name
+from dragoman.protocols.responses.types import Item, RemoteCall, ToolOrigin, UniqueNames
 from dragoman.responses.run import Push
 from dragoman.types import Tool
 
@@ -121,8 +121,8 @@ class RemoteTools:
             if one.told:
                 continue
             tools = [msgspec.to_builtins(tool) for tool in one.offered]
-            await await_delivery(push(writer.listing(label)))
-            await await_delivery(push(writer.listed(label, tools, one.error)))
+            await await_delivery(push(writer.start_tool_list(label)))
+            await await_delivery(push(writer.finish_tool_list(label, tools, one.error)))
 
     @property
     def waiting(self) -> bool:
@@ -132,7 +132,7 @@ class RemoteTools:
     async def resume(self, writer: ResponseEncoder, push: Push, context: int | None) -> bool:
         """Make the calls that were approved; whether there were any."""
         for item in self._approved:
-            await await_delivery(push(writer.resume_call(item)))
+            await await_delivery(push(writer.start_approved_call(item)))
         return await self.answer(writer, push, context)
 
     async def answer(self, writer: ResponseEncoder, push: Push, context: int | None) -> bool:
@@ -141,7 +141,7 @@ class RemoteTools:
         Once it has had enough it is told so, and may say a last word. No output takes more than
         half of the model's `context`, even if every character is a token.
         """
-        calls = writer.remote_calls()
+        calls = writer.get_remote_calls()
         if not calls:
             return False
         self._rounds += 1
@@ -151,12 +151,14 @@ class RemoteTools:
         try:
             for call, task in zip(calls, tasks, strict=True):
                 outcome = await task
-                await await_delivery(push(writer.result(call, outcome.output, outcome.error)))
+                await await_delivery(
+                    push(writer.finish_remote_call(call, outcome.output, outcome.error))
+                )
         finally:
             for task in tasks:
                 task.cancel()
             self._left -= time.monotonic() - began
-        return not writer.pending and self._rounds <= self._bounds.rounds + 1
+        return not writer.needs_client and self._rounds <= self._bounds.rounds + 1
 
     async def _call(self, call: RemoteCall, most: int) -> CallResult:
         if self._rounds > self._bounds.rounds or self._left <= 0:
@@ -195,7 +197,7 @@ async def attach(
         for tool in one.offered[:OFFERED]:
             if not said.allows(tool.name, tool.read_only):
                 continue
-            flat = names.make_unique(remote_name(one.server.label, tool.name))
+            flat = names.make_unique(make_remote_name(one.server.label, tool.name))
             known[flat] = ToolOrigin(
                 kind="mcp",
                 name=tool.name,

@@ -18,9 +18,9 @@ from dragoman.testing.scripted import ScriptedEngine
 
 __all__ = [
     "ByteTokenizer",
+    "CheckResult",
     "NotConformant",
     "Reply",
-    "Result",
     "ScriptedEngine",
     "check_engine",
     "check_format",

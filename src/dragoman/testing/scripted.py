@@ -33,11 +33,29 @@ from dragoman.testing.choice_script import ChoiceScript, cut_ids, make_logprob, 
 from dragoman.testing.grammars import check_script
 from dragoman.testing.pacing import PacedStream, StepClock
 from dragoman.testing.replies import Reply, ReplySelector, Script, cut_text
-from dragoman.types import Adapter, Capabilities, Job, Logprob, Sampling, Step
+from dragoman.types import Adapter, Capabilities, Job, Logprob, Step
 
 log = logging.getLogger("dragoman.testing")
 
-TEXT_SAMPLING = frozenset(Sampling.__struct_fields__) - {"stop_token_ids", "logit_bias"}
+# the `Sampling` fields that are honoured, or that change nothing about a script
+SAMPLING_FIELDS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "typical_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "repeat_last_n",
+        "seed",
+        "max_tokens",
+        "min_tokens",
+        "ignore_eos",
+    }
+)
+TOKEN_SAMPLING_FIELDS = SAMPLING_FIELDS | {"stop_token_ids", "logit_bias"}
 
 
 class ScriptedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,7 +81,7 @@ class ScriptedSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             context=self.context,
             slots=self.slots,
             token_prompts=self.tokens,
-            sampling=None if self.tokens else TEXT_SAMPLING,
+            sampling=TOKEN_SAMPLING_FIELDS if self.tokens else SAMPLING_FIELDS,
             logprobs=self.logprobs,
             prompt_logprobs=self.logprobs >= 0,
             grammars=self.grammars or self.checked,

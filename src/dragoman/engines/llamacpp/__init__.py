@@ -1,12 +1,39 @@
-"""GGUF models, run by the native server of `xllamacpp`."""
+"""GGUF models, run by the native server of `xllamacpp`.
+
+This module and `gguf` import neither `xllamacpp` nor numpy, so that model files can be read and
+settings checked without them.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dragoman.engines.llamacpp.engine import LlamaCppEngine
+
+SAMPLING_FIELDS = frozenset(
+    {
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "typical_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "repeat_last_n",
+        "seed",
+        "logit_bias",
+        "max_tokens",
+        "min_tokens",
+        "ignore_eos",
+        "stop_token_ids",
+    }
+)
 
 
-def create(**settings: Any) -> Any:
-    """Load a model; see `engine` for the settings."""
-    from dragoman.engines.llamacpp.engine import create as make
+def create(**settings: object) -> LlamaCppEngine:
+    """Load a model; `settings` are the fields of `server.LlamaCppSettings`."""
+    from dragoman.engines.llamacpp.engine import create as create_engine
 
-    return make(**settings)
+    return create_engine(**settings)

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from dragoman.engines.limits import check_prompt_length, make_context_overflow
-from dragoman.engines.llamacpp import gguf
+from dragoman.engines.llamacpp import SAMPLING_FIELDS, gguf
 from dragoman.engines.llamacpp.choice import ChoiceProgress, GgufVocabulary, get_stop_ids
 from dragoman.engines.llamacpp.client import EventStream, NativeClient
 from dragoman.engines.llamacpp.grammar import allow_ends, check_grammar, check_tokens_allowed
@@ -122,6 +122,7 @@ class LlamaCppEngine:
             context=self.context,
             slots=settings.slots,
             token_prompts=True,
+            sampling=SAMPLING_FIELDS,
             logprobs=MAX_LOGPROBS if vocabulary.pieces is not None else -1,
             prompt_logprobs=vocabulary.pieces is not None,
             grammars=True,

@@ -1,7 +1,7 @@
-"""Sets of letters, as rows of ranges: what a class of a regular expression stands for.
+"""Sets of characters as sorted ranges of code points: what a class of a regular expression matches.
 
-What a class means is what `llguidance` takes it for: classes go by Unicode, `.` is all but a line
-feed. No set holds half of a surrogate pair, since no text does.
+Classes mean what they mean to llguidance: they follow Unicode, and `.` is everything but a newline.
+No set contains surrogates, since no text does.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TypeAlias
 
-CharSet: TypeAlias = tuple[tuple[int, int], ...]  # first and last of each range, in order
+CharSet: TypeAlias = tuple[tuple[int, int], ...]  # first and last code point of each range
 
-MAX_CODE_POINT, MAX_ASSIGNED = (
-    0x10FFFF,
-    0x33FFF,
-)  # of all letters, and of those that are more than a number
+MAX_CODE_POINT = 0x10FFFF
+MAX_ASSIGNED = 0x33FFF  # beyond, only variation selectors and private use are assigned
 NO_CHARS: CharSet = ()
 ALL_CHARS: CharSet = ((0, 0xD7FF), (0xE000, MAX_CODE_POINT))
-ALL_BUT_NEWLINE: CharSet = ((0, 9), (11, 0xD7FF), (0xE000, MAX_CODE_POINT))  # all but a line feed
+ALL_BUT_NEWLINE: CharSet = ((0, 9), (11, 0xD7FF), (0xE000, MAX_CODE_POINT))
 WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     chr(code) for code in range(0x2000, 0x200B)
 )
-POSIX_CLASSES = {
+POSIX_CLASSES = {  # pairs of first and last characters
     "alnum": "09azAZ",
     "alpha": "azAZ",
     "ascii": "\x00\x7f",
@@ -39,7 +37,7 @@ POSIX_CLASSES = {
     "word": "09azAZ__",
     "xdigit": "09afAF",
 }
-# letters of words that no category of letters has
+# word characters that are in no category of letters
 EXTRA_WORD_CHARS: CharSet = (
     (0x200C, 0x200D),
     (0x24B6, 0x24E9),
@@ -50,73 +48,73 @@ EXTRA_WORD_CHARS: CharSet = (
 
 
 def union_ranges(ranges: Iterable[tuple[int, int]]) -> CharSet:
-    """All letters of some ranges."""
-    found: list[tuple[int, int]] = []
+    """Return the set of all characters in some ranges, which may overlap."""
+    merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
-        if found and low <= found[-1][1] + 1:
-            found[-1] = found[-1][0], max(found[-1][1], high)
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(merged[-1][1], high)
         else:
-            found.append((low, high))
-    return tuple(found)
+            merged.append((low, high))
+    return tuple(merged)
 
 
 def intersect(left: CharSet, right: CharSet) -> CharSet:
-    """What is in both."""
-    found, at = [], 0
+    common, index = [], 0
     for low, high in left:
-        while at and right[at - 1][1] >= low:
-            at -= 1
-        while at < len(right) and right[at][1] < low:
-            at += 1
-        while at < len(right) and right[at][0] <= high:
-            found.append((max(low, right[at][0]), min(high, right[at][1])))
-            at += 1
-    return tuple(found)
+        while index and right[index - 1][1] >= low:
+            index -= 1
+        while index < len(right) and right[index][1] < low:
+            index += 1
+        while index < len(right) and right[index][0] <= high:
+            common.append((max(low, right[index][0]), min(high, right[index][1])))
+            index += 1
+    return tuple(common)
 
 
-def complement(letters: CharSet) -> CharSet:
-    """All that is not in it."""
-    found, at = [], 0
-    for low, high in letters:
-        if low > at:
-            found.append((at, low - 1))
-        at = high + 1
-    if at <= MAX_CODE_POINT:
-        found.append((at, MAX_CODE_POINT))
-    return intersect(tuple(found), ALL_CHARS)
+def complement(chars: CharSet) -> CharSet:
+    gaps, next_code = [], 0
+    for low, high in chars:
+        if low > next_code:
+            gaps.append((next_code, low - 1))
+        next_code = high + 1
+    if next_code <= MAX_CODE_POINT:
+        gaps.append((next_code, MAX_CODE_POINT))
+    return intersect(tuple(gaps), ALL_CHARS)
 
 
 def subtract(left: CharSet, right: CharSet) -> CharSet:
     return intersect(left, complement(right))
 
 
-def contains(letters: CharSet, letter: str) -> bool:
-    return any(low <= ord(letter) <= high for low, high in letters)
+def contains(chars: CharSet, char: str) -> bool:
+    return any(low <= ord(char) <= high for low, high in chars)
 
 
 def chars_of(text: Iterable[str]) -> CharSet:
-    return union_ranges((ord(letter), ord(letter)) for letter in text)
+    return union_ranges((ord(char), ord(char)) for char in text)
 
 
-def fold_case(letters: CharSet) -> CharSet:
-    """The same in either case."""
-    more = [(code, code) for group in _case_groups() if _overlaps(letters, group) for code in group]
-    return union_ranges((*letters, *more))
+def fold_case(chars: CharSet) -> CharSet:
+    """Add the characters that differ from those of a set only in case."""
+    variants = [
+        (code, code) for group in _case_groups() if _overlaps(chars, group) for code in group
+    ]
+    return union_ranges((*chars, *variants))
 
 
-def _overlaps(letters: CharSet, group: Iterable[int]) -> bool:
-    return any(low <= code <= high for code in group for low, high in letters)
+def _overlaps(chars: CharSet, codes: Iterable[int]) -> bool:
+    return any(low <= code <= high for code in codes for low, high in chars)
 
 
 @lru_cache(maxsize=1)
 def _case_groups() -> tuple[frozenset[int], ...]:
-    """Letters that differ in nothing but case."""
+    """Return the groups of code points that differ only in case."""
     groups: dict[str, set[int]] = {}
     for code in range(MAX_ASSIGNED):
-        letter = chr(code)
-        lower = letter.lower()
-        if lower != letter or letter.upper() != letter:
-            for key in {lower, letter.upper().lower(), letter.casefold()}:
+        char = chr(code)
+        lower = char.lower()
+        if lower != char or char.upper() != char:
+            for key in {lower, char.upper().lower(), char.casefold()}:
                 if len(key) == 1:
                     groups.setdefault(key, set()).update((code, ord(key)))
     return tuple(frozenset(group) for group in groups.values() if len(group) > 1)
@@ -124,21 +122,21 @@ def _case_groups() -> tuple[frozenset[int], ...]:
 
 @lru_cache(maxsize=64)
 def unicode_category(names: str) -> CharSet:
-    """Letters of some general categories, given by their one or two letters and spaces."""
-    wanted = tuple(names.split())
-    found: list[tuple[int, int]] = []
+    """Return the characters of some general categories, such as `"L Nd"`."""
+    categories = tuple(names.split())
+    ranges: list[tuple[int, int]] = []
     start = None
     last = MAX_CODE_POINT if "C" in names else MAX_ASSIGNED
     for code in range(last + 2):
-        inside = code <= last and unicodedata.category(chr(code)).startswith(wanted)
-        if inside and start is None:
+        is_member = code <= last and unicodedata.category(chr(code)).startswith(categories)
+        if is_member and start is None:
             start = code
-        elif not inside and start is not None:
-            found.append((start, code - 1))
+        elif not is_member and start is not None:
+            ranges.append((start, code - 1))
             start = None
-    if "M" in wanted and last == MAX_ASSIGNED:
-        found.append((0xE0100, 0xE01EF))  # far beyond all others
-    return intersect(tuple(found), ALL_CHARS)
+    if "M" in categories and last == MAX_ASSIGNED:
+        ranges.append((0xE0100, 0xE01EF))  # variation selectors
+    return intersect(tuple(ranges), ALL_CHARS)
 
 
 @lru_cache(maxsize=1)
@@ -147,15 +145,15 @@ def word_chars() -> CharSet:
 
 
 def perl_class(letter: str) -> CharSet:
-    r"""What `\w`, `\d` and `\s` stand for, and the same in capitals for the opposite."""
+    r"""Return what `\w`, `\d` or `\s` matches; upper-case letters stand for the complements."""
     match letter.lower():
         case "w":
-            found = word_chars()
+            chars = word_chars()
         case "d":
-            found = unicode_category("Nd")
+            chars = unicode_category("Nd")
         case _:
-            found = chars_of(WHITESPACE)
-    return complement(found) if letter.isupper() else found
+            chars = chars_of(WHITESPACE)
+    return complement(chars) if letter.isupper() else chars
 
 
 def posix_class(name: str) -> CharSet:
@@ -163,16 +161,17 @@ def posix_class(name: str) -> CharSet:
     return union_ranges((ord(ends[at]), ord(ends[at + 1])) for at in range(0, len(ends), 2))
 
 
-def to_regex_class(letters: CharSet) -> str:
-    """A class of a regular expression."""
-    if len(letters) == 1 and letters[0][0] == letters[0][1]:
-        return _format_char(letters[0][0])
-    ranges = (
-        _format_char(a) if a == b else f"{_format_char(a)}-{_format_char(b)}" for a, b in letters
-    )
-    return f"[{''.join(ranges)}]"
+def to_regex_class(chars: CharSet) -> str:
+    """Return a regular expression that matches one character of a set."""
+    if len(chars) == 1 and chars[0][0] == chars[0][1]:
+        return _format_char(chars[0][0])
+    return f"[{''.join(_format_range(low, high) for low, high in chars)}]"
+
+
+def _format_range(low: int, high: int) -> str:
+    return _format_char(low) if low == high else f"{_format_char(low)}-{_format_char(high)}"
 
 
 def _format_char(code: int) -> str:
-    letter = chr(code)
-    return letter if letter.isascii() and letter.isalnum() else f"\\x{{{code:x}}}"
+    char = chr(code)
+    return char if char.isascii() and char.isalnum() else f"\\x{{{code:x}}}"

@@ -1,4 +1,4 @@
-"""Text as part of a regular expression."""
+"""Literal text and markers as regular expressions."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ _NAMED_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f", "\v": r"\v
 
 
 def escape_regex(text: str) -> str:
-    """A text as it stands inside a regular expression."""
-    return "".join(_escape_char(letter) for letter in text)
+    """Return a regular expression that matches just this text."""
+    return "".join(map(_escape_char, text))
 
 
-def _escape_char(letter: str) -> str:
-    if letter in _NAMED_ESCAPES:
-        return _NAMED_ESCAPES[letter]
-    if ord(letter) < 32 or ord(letter) == 127:
-        return f"\\x{ord(letter):02x}"
-    return _METACHARACTERS.sub(r"\\\g<0>", letter)
+def _escape_char(char: str) -> str:
+    if char in _NAMED_ESCAPES:
+        return _NAMED_ESCAPES[char]
+    if ord(char) < 32 or ord(char) == 127:
+        return f"\\x{ord(char):02x}"
+    return _METACHARACTERS.sub(r"\\\g<0>", char)
 
 
 def prefixes_to_regex(text: str) -> str:
-    """A regular expression of what a text may begin with, but for nothing at all."""
-    found = ""
-    for letter in reversed(text):
-        found = escape_regex(letter) + (f"(?:{found})?" if found else "")
-    return found
+    """Return a regular expression that matches every prefix of a text but the empty one."""
+    regex = ""
+    for char in reversed(text):
+        regex = escape_regex(char) + (f"(?:{regex})?" if regex else "")
+    return regex
 
 
-def marker_to_regex(mark: str) -> str:
-    """A mark as a regular expression; white space may stand at its gaps."""
-    return r"[ \t\r\n]*".join(escape_regex(part) for part in mark.split(GAP))
+def marker_to_regex(marker: str) -> str:
+    """Return a regular expression for a marker, with optional white space at its gaps."""
+    return r"[ \t\r\n]*".join(escape_regex(part) for part in marker.split(GAP))

@@ -1,10 +1,11 @@
-"""Texts that certain marks are not in.
+"""Regular expressions for text that contains none of some markers.
 
-`llguidance` finds out that a complement has led nowhere only by trying all that may follow, and
-where letters are counted too (`maxLength`) that is more than it is willing to do: the answer would
-end in an error. So for such texts what is allowed is said outright: a text is pieces that begin
-with a mark's first letter, and each of them leaves the way of every mark before its end. Marks are
-cut short for that, or the expression grows too large; a few more texts than need be are forbidden.
+A complement (`& ~/.../`) is the simple way to write one. But llguidance detects that a complement
+has become unsatisfiable only by trying everything that may follow, and if the length is bounded too
+(`maxLength`) that exceeds its limits, and the answer ends in an error. So for text of bounded length
+the expression enumerates what is allowed: the text is split into segments that start with the first
+character of a marker, and each segment deviates from every marker before its end. Markers are
+shortened for this, as the expression would grow too large; it excludes slightly more than needed.
 """
 
 from __future__ import annotations
@@ -15,71 +16,73 @@ from typing import TypeAlias
 from dragoman.grammar.regex.escape import escape_regex, marker_to_regex, prefixes_to_regex
 from dragoman.output.spec import GAP
 
-MarkerTrie: TypeAlias = "dict[str, MarkerTrie]"  # what may follow; `END` where a mark is complete
+# what may follow, by next character; contains `MARKER_END` where a marker is complete
+MarkerTrie: TypeAlias = "dict[str, MarkerTrie]"
 MARKER_END = ""
-MAX_MARKER_CHARS, MAX_WORD_MARKER_CHARS = (
-    8,
-    24,
-)  # letters of a mark, and of one that is made of words
+MAX_MARKER_CHARS = 8
+MAX_WORD_MARKER_CHARS = 24  # of a marker that starts with a letter
 
 
-def exclude_markers(marks: Iterable[str], *, length_bounded: bool) -> str:
-    """What to add to a regular expression so that none of these marks is in what it matches."""
-    said = dict.fromkeys(marks)
-    every = [one for one in said if not any(mark in one for mark in said if mark != one)]
-    if not every:
+def exclude_markers(markers: Iterable[str], *, length_bounded: bool) -> str:
+    """Return what to append to a terminal so that its text contains none of these markers."""
+    distinct = dict.fromkeys(markers)
+    minimal = [
+        marker
+        for marker in distinct
+        if not any(other in marker for other in distinct if other != marker)
+    ]
+    if not minimal:
         return ""
     if not length_bounded:
-        return _complement_of(every)
-    return "".join(f" & /{one}/" for one in marker_free_regexes(every))
+        return _exclude_by_complement(minimal)
+    return "".join(f" & /{regex}/" for regex in marker_free_regexes(minimal))
 
 
-def exclude_partial_markers(marks: Iterable[str]) -> str:
-    """The same where what follows could finish a mark that has begun: none may have."""
-    every = [mark.split(GAP)[0] for mark in marks]
-    if not every:
+def exclude_partial_markers(markers: Iterable[str]) -> str:
+    """Exclude markers, and also prefixes of markers at the end, which the next text could complete."""
+    starts = [marker.split(GAP)[0] for marker in markers]
+    if not starts:
         return ""
-    begun = "|".join(prefixes_to_regex(mark[:-1]) for mark in every if mark[1:])
-    return _complement_of(every) + (f" & ~/(?s:.*)(?:{begun})/" if begun else "")
+    prefixes = "|".join(prefixes_to_regex(start[:-1]) for start in starts if start[1:])
+    return _exclude_by_complement(starts) + (f" & ~/(?s:.*)(?:{prefixes})/" if prefixes else "")
 
 
-def _complement_of(marks: Sequence[str]) -> str:
-    return rf" & /(?s:.*)/ & ~/(?s:.*)(?:{'|'.join(map(marker_to_regex, marks))})(?s:.*)/"
+def _exclude_by_complement(markers: Sequence[str]) -> str:
+    return rf" & /(?s:.*)/ & ~/(?s:.*)(?:{'|'.join(map(marker_to_regex, markers))})(?s:.*)/"
 
 
-def marker_free_regexes(marks: Iterable[str]) -> list[str]:
-    """Regular expressions; a text that matches all of them holds none of these marks."""
-    trees: dict[str, MarkerTrie] = {}
-    for mark in marks:
-        first, enough = mark[0], MAX_WORD_MARKER_CHARS if mark[0].isalpha() else MAX_MARKER_CHARS
-        rest = mark.split(GAP)[0][1:enough].split(first)[0]
-        tree = trees.setdefault(first, {})
-        for letter in rest:
-            tree = tree.setdefault(letter, {})
-        tree[MARKER_END] = {}
-    return [_segments_regex(first, tree) for first, tree in trees.items()]
+def marker_free_regexes(markers: Iterable[str]) -> list[str]:
+    """Return regular expressions; text that matches all of them contains none of the markers."""
+    tries: dict[str, MarkerTrie] = {}
+    for marker in markers:
+        first = marker[0]
+        length = MAX_WORD_MARKER_CHARS if first.isalpha() else MAX_MARKER_CHARS
+        rest = marker.split(GAP)[0][1:length].split(first)[0]
+        trie = tries.setdefault(first, {})
+        for char in rest:
+            trie = trie.setdefault(char, {})
+        trie[MARKER_END] = {}
+    return [_segments_regex(first, trie) for first, trie in tries.items()]
 
 
-def _segments_regex(first: str, tree: MarkerTrie) -> str:
+def _segments_regex(first: str, trie: MarkerTrie) -> str:
     free = f"[^{_escape_in_class(first)}]*"
-    return (
-        free
-        if MARKER_END in tree
-        else f"{free}(?:{escape_regex(first)}{_rest_of_segment(first, tree)})*"
-    )
+    if MARKER_END in trie:
+        return free
+    return f"{free}(?:{escape_regex(first)}{_rest_of_segment(first, trie)})*"
 
 
-def _rest_of_segment(first: str, tree: MarkerTrie) -> str:
-    """The rest of a piece: it leaves the way of the marks, or the next piece begins already."""
-    letters = "".join(map(_escape_in_class, (first, *tree)))
-    ways = [f"[^{letters}][^{_escape_in_class(first)}]*"]
-    ways += [
-        f"{escape_regex(letter)}{_rest_of_segment(first, rest)}"
-        for letter, rest in tree.items()
+def _rest_of_segment(first: str, trie: MarkerTrie) -> str:
+    """Match the rest of a segment: it deviates from the markers, or the next segment starts."""
+    expected = "".join(map(_escape_in_class, (first, *trie)))
+    alternatives = [f"[^{expected}][^{_escape_in_class(first)}]*"]
+    alternatives += [
+        f"{escape_regex(char)}{_rest_of_segment(first, rest)}"
+        for char, rest in trie.items()
         if MARKER_END not in rest
     ]
-    return f"(?:{'|'.join(ways)})?"
+    return f"(?:{'|'.join(alternatives)})?"
 
 
-def _escape_in_class(letter: str) -> str:
-    return r"\^" if letter == "^" else escape_regex(letter)
+def _escape_in_class(char: str) -> str:
+    return r"\^" if char == "^" else escape_regex(char)

@@ -126,7 +126,7 @@ class Stateful:
         stream = responses.get_stream_id(text)
 
         def push(frames: list[bytes]) -> Awaitable[None] | None:
-            return socket.push([responses.unframed(frame, stream) for frame in frames])
+            return socket.push([responses.get_frame_json(frame, stream) for frame in frames])
 
         turn: ResponseRun | None = None
         previous: str | None = None
@@ -138,7 +138,7 @@ class Stateful:
                 assert isinstance(work, ResponseRun)  # noqa: S101  # nothing runs in the background here
                 turn = work
                 if turn.warnings:
-                    await socket.send(responses.warning(turn.warnings, stream))
+                    await socket.send(responses.encode_websocket_warning(turn.warnings, stream))
                 await await_delivery(push(turn.start()))
                 with convert_engine_errors(f"response {turn.id}"):
                     await turn.run(Sink(self._app.responder.start_timer().record, push))
@@ -146,11 +146,11 @@ class Stateful:
             local[turn.id] = turn.items
         except DragomanError as error:
             local.pop(previous or "", None)  # what could not be gone on from is not tried again
-            if turn is None or not turn.writer.over:
+            if turn is None or not turn.writer.is_over:
                 self._app.metrics.count_error(error)
             if turn is None:
                 status = exchange.status_of(error)
-                await socket.send(responses.socket_error(error, status, stream))
+                await socket.send(responses.encode_websocket_error(error, status, stream))
             else:
                 await await_delivery(push(await turn.fail(error)))
         finally:

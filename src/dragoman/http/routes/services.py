@@ -149,7 +149,7 @@ class Services:
         await exchange.send_response(200, self._app.metrics.render(), CONTENT_TYPE)
 
     async def openapi(self, exchange: RequestContext) -> None:
-        await exchange.send_response(200, openapi.render_document(self._app.routes.routes))
+        await exchange.send_response(200, openapi.render_document(self._app.router.routes))
 
     async def docs(self, exchange: RequestContext) -> None:
         await exchange.send_response(200, PAGE.read_bytes(), HTML)

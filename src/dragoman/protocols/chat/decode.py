@@ -147,13 +147,17 @@ def decode_chat(said: ChatRequest) -> Chat:
 
 
 def _refuse(said: ChatRequest) -> None:
-    openai.reject_unsupported({"chat_template": said.chat_template}, "a request cannot bring its own template")
+    openai.reject_unsupported(
+        {"chat_template": said.chat_template}, "a request cannot bring its own template"
+    )
     openai.reject_unsupported(
         {"functions": said.functions, "function_call": said.function_call},
         "use `tools` and `tool_choice`",
     )
     openai.reject_unsupported({"audio": said.audio}, "answers are text")
-    openai.reject_unsupported({"web_search_options": said.web_search_options}, "there is no web search here")
+    openai.reject_unsupported(
+        {"web_search_options": said.web_search_options}, "there is no web search here"
+    )
     if said.modalities and said.modalities != ["text"]:
         raise Unsupported("Answers are text: `modalities` can only be `text`.", param="modalities")
 

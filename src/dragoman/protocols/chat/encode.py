@@ -129,7 +129,8 @@ class ChatEncoder(openai.ChunkEncoder):
         if gained.calls:
             message.content = gained.text or None
             message.tool_calls = [
-                ChatToolCall(call.id, ChatCalledFunction(call.name, call.arguments)) for call in gained.calls
+                ChatToolCall(call.id, ChatCalledFunction(call.name, call.arguments))
+                for call in gained.calls
             ]
         logprobs = openai.encode_logprobs(gained.tokens) if gained.tokens else None
         return ChatChoice(gained.index, message, logprobs, self._finish(gained.finish) or "stop")

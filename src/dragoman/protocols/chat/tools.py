@@ -8,7 +8,14 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.tool_choice import DecodedToolChoice, decode_mode, force_tool, allow_tools, undeclared_tool, invalid_tool_choice
+from dragoman.protocols.shared.tool_choice import (
+    DecodedToolChoice,
+    allow_tools,
+    decode_mode,
+    force_tool,
+    invalid_tool_choice,
+    undeclared_tool,
+)
 from dragoman.types import Tool
 
 
@@ -76,7 +83,9 @@ def decode_tools(said: list[ChatTool] | None) -> tuple[Tool, ...]:
     return tuple(found.values())
 
 
-def decode_tool_choice(said: str | ChatToolChoice | None, declared: tuple[Tool, ...]) -> DecodedToolChoice:
+def decode_tool_choice(
+    said: str | ChatToolChoice | None, declared: tuple[Tool, ...]
+) -> DecodedToolChoice:
     match said:
         case None:
             return DecodedToolChoice("auto")

@@ -134,7 +134,9 @@ class CompletionEncoder(openai.ChunkEncoder):
     def __init__(self, request: Request, model: str, choices: int, prompt: int = 0) -> None:
         envelope = openai.make_envelope(request, "cmpl", "text_completion", model)
         after = b',"logprobs":null,"finish_reason":null}'
-        ends = [envelope.make_frame(b'{"index":%d,"text":' % index, after) for index in range(choices)]
+        ends = [
+            envelope.make_frame(b'{"index":%d,"text":' % index, after) for index in range(choices)
+        ]
         super().__init__(request, envelope, ends)
         self._logprobs = request.logprobs is not None
         self._offsets = [TextOffsets() for _ in range(choices)]
@@ -143,7 +145,9 @@ class CompletionEncoder(openai.ChunkEncoder):
         return []
 
     def make_text_choice(self, delta: Delta) -> CompletionChoice:
-        lists = self._offsets[delta.choice].encode_logprobs(delta.tokens) if self._logprobs else None
+        lists = (
+            self._offsets[delta.choice].encode_logprobs(delta.tokens) if self._logprobs else None
+        )
         return CompletionChoice(delta.text, delta.choice, lists, None)
 
     def make_final_choice(self, delta: Delta) -> CompletionChoice:

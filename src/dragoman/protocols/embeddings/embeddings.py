@@ -70,7 +70,9 @@ def decode_request(body: bytes, strict: bool = False) -> EmbeddingInput:
     )
 
 
-def encode_embeddings(request: EmbeddingInput, model: str, vectors: Sequence[list[float]], tokens: int) -> bytes:
+def encode_embeddings(
+    request: EmbeddingInput, model: str, vectors: Sequence[list[float]], tokens: int
+) -> bytes:
     data = []
     for index, vector in enumerate(vectors):
         if not all(map(math.isfinite, vector)):

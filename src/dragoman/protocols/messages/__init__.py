@@ -1,12 +1,13 @@
-"""The Messages dialect: content in blocks, thoughts with a signature.
+"""The Messages API of Anthropic: content in blocks, reasoning with a signature.
 
-    request    the body, into a `Request`
-    blocks     the blocks of its messages, into the turns that templates know
-    tools      its tools, and which of them may be called
-    thoughts   signatures: a thought that comes back is shown to the model only if it is ours
-    answer     a stream of events, or one message
-    failures   errors, in this dialect's words
-    listing    the list of models
+    decode         the request body, into a `Request`
+    content        the blocks of its messages, into the messages that templates know
+    tools          its tools, and which of them may be called
+    reasoning      signatures: only reasoning that this server signed is shown to the model again
+    encode         the response: a stream of events, or one message
+    errors         error bodies and their statuses
+    model_list     the list of models
+    partial_json   arguments of tool calls that were cut off
 
 Reasoning is signed for the owner of a request, so decoding and encoding need a signer.
 """
@@ -15,18 +16,28 @@ from __future__ import annotations
 
 from dragoman.errors import DragomanError
 from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext
-from dragoman.protocols.messages.decode import CountTokensRequest, MessagesRequest, decode_request, decode_count_request
-from dragoman.protocols.messages.encode import TokenCount, MessageResponse, MessagesEncoder, encode_event
+from dragoman.protocols.messages.decode import (
+    CountTokensRequest,
+    MessagesRequest,
+    decode_count_request,
+    decode_request,
+)
+from dragoman.protocols.messages.encode import (
+    MessageResponse,
+    MessagesEncoder,
+    TokenCount,
+    encode_event,
+)
 from dragoman.protocols.messages.errors import encode_error, error_status
 from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Request
 
 __all__ = [
     "DIALECT",
-    "Asked",
-    "Count",
-    "Message",
+    "CountTokensRequest",
+    "MessageResponse",
     "MessagesRequest",
+    "TokenCount",
     "decode_count",
     "encode_error",
     "error_status",
@@ -48,9 +59,7 @@ def decode_count(body: bytes, context: DialectContext) -> Request:
     return decode_count_request(body, context.strict, _signer(context))
 
 
-def _make_encoder(
-    request: Request, answer: AnswerInfo, context: DialectContext
-) -> MessagesEncoder:
+def _make_encoder(request: Request, answer: AnswerInfo, context: DialectContext) -> MessagesEncoder:
     def encode_own_error(failure: DragomanError) -> bytes:
         return encode_error(failure, context.request_id)
 

@@ -15,7 +15,12 @@ from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest
 from dragoman.protocols.messages.content import ContentBlock, ConversationDecoder, MessageParam
-from dragoman.protocols.messages.tools import MessagesToolChoice, MessagesTool, decode_tool_choice, decode_tools
+from dragoman.protocols.messages.tools import (
+    MessagesTool,
+    MessagesToolChoice,
+    decode_tool_choice,
+    decode_tools,
+)
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.json_body import decode_body
 from dragoman.protocols.shared.signer import ContentSigner
@@ -127,7 +132,10 @@ def _request(said: CountTokensRequest, signing: ContentSigner) -> Request:
 
 
 def conversation(
-    said: CountTokensRequest, thinking: ReasoningSettings, shape: Constraint | None, signing: ContentSigner
+    said: CountTokensRequest,
+    thinking: ReasoningSettings,
+    shape: Constraint | None,
+    signing: ContentSigner,
 ) -> tuple[Chat, tuple[str, ...]]:
     """What the model's template turns into a prompt, and what was left out of it."""
     if not said.messages:

@@ -307,11 +307,17 @@ class MessagesEncoder:
             name = choice.calls[part.call].id if part.channel == "tool_name" else ""
             content.add_delta(part.channel, part.text, name)
         content.close_block()
-        why = refine_message_end(make_message_end(choice.finish, choice.stop), completion.usage, self._most)
+        why = refine_message_end(
+            make_message_end(choice.finish, choice.stop), completion.usage, self._most
+        )
         spent = encode_usage(completion.usage)
         return encode(self._message(content.blocks, why.stop_reason, why.stop_sequence, spent))
 
     def _message(
-        self, content: list[dict[str, Any]], reason: str | None, stop: str | None, spent: MessagesUsage
+        self,
+        content: list[dict[str, Any]],
+        reason: str | None,
+        stop: str | None,
+        spent: MessagesUsage,
     ) -> MessageResponse:
         return MessageResponse(self._id, self._model, content, reason, stop, spent)

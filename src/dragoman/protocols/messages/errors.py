@@ -46,7 +46,9 @@ def error_status(failure: DragomanError) -> int:
 def encode_error(failure: DragomanError, request_id: str | None = None) -> bytes:
     number = error_status(failure)
     kind = TYPES.get(number, "invalid_request_error" if number < 500 else "api_error")
-    return encode(MessagesErrorResponse("error", MessagesErrorBody(kind, _message(failure)), request_id))
+    return encode(
+        MessagesErrorResponse("error", MessagesErrorBody(kind, _message(failure)), request_id)
+    )
 
 
 def _message(failure: DragomanError) -> str:

@@ -160,7 +160,9 @@ def _memory(kind: str) -> tuple[str, str, Any]:
 KNOWN = {"bash_2": _bash, "text_editor_2": _text_editor, "memory_2": _memory}
 
 
-def decode_tool_choice(said: MessagesToolChoice | None, offer: DecodedTools) -> tuple[DecodedToolChoice, tuple[str, ...]]:
+def decode_tool_choice(
+    said: MessagesToolChoice | None, offer: DecodedTools
+) -> tuple[DecodedToolChoice, tuple[str, ...]]:
     """The choice, and what was chosen that cannot be had, a sentence each."""
     match said.type if said is not None else "auto":
         case "auto":
@@ -170,7 +172,9 @@ def decode_tool_choice(said: MessagesToolChoice | None, offer: DecodedTools) -> 
         case "any" if offer.tools:
             return DecodedToolChoice("required"), ()
         case "any" if offer.dropped_names:
-            return DecodedToolChoice("auto"), ("`tool_choice` has no effect: all tools are left out.",)
+            return DecodedToolChoice("auto"), (
+                "`tool_choice` has no effect: all tools are left out.",
+            )
         case "any":
             raise BadRequest("`tool_choice: any` needs `tools`.", param="tool_choice")
         case "tool":

@@ -1,47 +1,81 @@
-"""The Responses dialect: a conversation of items, kept by the server.
+"""The Responses API: a conversation of items that the server may store.
 
-`request` reads a body by its `fields`, `items` are what a conversation is made of, `messages` tells
-them to the model, `tools` and `mcp` are what it may call, `echo` is what a response repeats of its
-request. `writer` writes the answer as `frames`, item by item; `resource` is the response as a
-whole, and `replay` tells one again that was kept.
+decode/    the request body: its fields, items and tools, and the `Request` they make
+encode/    the response: events item by item, the resource as a whole, stored responses again
+secrets    what is removed from tools before they are stored or shown
+types      what decoding and encoding have in common
 """
 
 from __future__ import annotations
 
 from dragoman.protocols.dialect import Dialect, needs_strict_only
-from dragoman.protocols.responses.decode.fields import Asked as Asked
-from dragoman.protocols.responses.decode.fields import ResponseRequest as ResponseRequest
-from dragoman.protocols.responses.decode.items import compaction as compaction
-from dragoman.protocols.responses.decode.items import fresh as fresh
-from dragoman.protocols.responses.decode.mcp import McpTool as McpTool
-from dragoman.protocols.responses.decode.request import decode as decode
-from dragoman.protocols.responses.decode.request import decode_compact as decode_compact
-from dragoman.protocols.responses.decode.request import decode_count as decode_count
-from dragoman.protocols.responses.decode.request import decode_frame as decode_frame
-from dragoman.protocols.responses.decode.request import known as known
-from dragoman.protocols.responses.decode.request import mcp_tools as mcp_tools
-from dragoman.protocols.responses.decode.request import onward as onward
-from dragoman.protocols.responses.decode.request import references as references
-from dragoman.protocols.responses.decode.request import stream_of as stream_of
-from dragoman.protocols.responses.decode.request import to_request as to_request
-from dragoman.protocols.responses.decode.tools import remote_name as remote_name
-from dragoman.protocols.responses.encode.echo import echo as echo
-from dragoman.protocols.responses.encode.encoder import ResponseEncoder as ResponseEncoder
-from dragoman.protocols.responses.encode.endings import compacted as compacted
-from dragoman.protocols.responses.encode.endings import ending as ending
-from dragoman.protocols.responses.encode.endings import is_last as is_last
-from dragoman.protocols.responses.encode.endings import socket_error as socket_error
-from dragoman.protocols.responses.encode.endings import warning as warning
-from dragoman.protocols.responses.encode.frames import unframed as unframed
-from dragoman.protocols.responses.encode.replay import replay as replay
-from dragoman.protocols.responses.encode.resource import cancelled as cancelled
-from dragoman.protocols.responses.encode.resource import failed as failed
-from dragoman.protocols.responses.types import Frame as Frame
-from dragoman.protocols.responses.types import Known as Known
-from dragoman.protocols.responses.types import RemoteCall as RemoteCall
-from dragoman.protocols.shared.openai import encode_error as encode_error
+from dragoman.protocols.responses.decode.fields import DecodedRequest, ResponseRequest
+from dragoman.protocols.responses.decode.items import make_compaction_item, new_item_id
+from dragoman.protocols.responses.decode.mcp import McpTool
+from dragoman.protocols.responses.decode.request import (
+    continue_request,
+    decode_compact_request,
+    decode_count_request,
+    decode_request,
+    decode_websocket_request,
+    get_mcp_servers,
+    get_references,
+    get_stream_id,
+    get_tool_origins,
+    to_request,
+)
+from dragoman.protocols.responses.decode.tools import make_remote_name
+from dragoman.protocols.responses.encode.echo import make_echoed_fields
+from dragoman.protocols.responses.encode.encoder import ResponseEncoder
+from dragoman.protocols.responses.encode.endings import (
+    encode_compaction,
+    encode_final_event,
+    encode_websocket_error,
+    encode_websocket_warning,
+    is_final_event,
+)
+from dragoman.protocols.responses.encode.frames import get_frame_json
+from dragoman.protocols.responses.encode.replay import encode_stored_events
+from dragoman.protocols.responses.encode.resource import mark_cancelled, mark_failed
+from dragoman.protocols.responses.types import RemoteCall, ResponseInfo, ToolOrigin
+from dragoman.protocols.shared.openai import encode_error
+
+__all__ = [
+    "DIALECT",
+    "DecodedRequest",
+    "McpTool",
+    "RemoteCall",
+    "ResponseEncoder",
+    "ResponseInfo",
+    "ResponseRequest",
+    "ToolOrigin",
+    "continue_request",
+    "decode_compact_request",
+    "decode_count_request",
+    "decode_request",
+    "decode_websocket_request",
+    "encode_compaction",
+    "encode_error",
+    "encode_final_event",
+    "encode_stored_events",
+    "encode_websocket_error",
+    "encode_websocket_warning",
+    "get_frame_json",
+    "get_mcp_servers",
+    "get_references",
+    "get_stream_id",
+    "get_tool_origins",
+    "is_final_event",
+    "make_compaction_item",
+    "make_echoed_fields",
+    "make_remote_name",
+    "mark_cancelled",
+    "mark_failed",
+    "new_item_id",
+    "to_request",
+]
 
 # A response is encoded by its run, which builds the encoder itself; see `dragoman.responses`.
-DIALECT: Dialect[Asked] = Dialect(
-    name="responses", decode=needs_strict_only(decode), encode_error=encode_error
+DIALECT: Dialect[DecodedRequest] = Dialect(
+    name="responses", decode=needs_strict_only(decode_request), encode_error=encode_error
 )

@@ -44,7 +44,7 @@ class UniqueNames:
         return tried
 
 
-class ResponseContext(Struct, frozen=True, kw_only=True):
+class ResponseInfo(Struct, frozen=True, kw_only=True):
     """What is certain of a response before the model says anything."""
 
     id: str

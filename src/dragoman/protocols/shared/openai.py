@@ -134,7 +134,9 @@ def decode_adapters(said: str | list[AdapterChoice] | None) -> tuple[Adapter, ..
     return tuple(Adapter(choice.name, choice.scale) for choice in said)
 
 
-def make_request(said: SamplingFields, strict: bool, max_tokens: int | None, **more: Any) -> Request:
+def make_request(
+    said: SamplingFields, strict: bool, max_tokens: int | None, **more: Any
+) -> Request:
     """A request of what every generating dialect says alike, and `more` of its own."""
     options = decode_stream_options(said)
     return Request(

@@ -42,11 +42,15 @@ def force_tool(name: str) -> DecodedToolChoice:
     return DecodedToolChoice("required", (name,), forces_named_tool=True)
 
 
-def allow_tools(mode: str | None, names: Collection[str], declared: Sequence[Tool], at: str) -> DecodedToolChoice:
+def allow_tools(
+    mode: str | None, names: Collection[str], declared: Sequence[Tool], at: str
+) -> DecodedToolChoice:
     """Some of the tools, in the order in which they were declared."""
     match mode:
         case "auto" | "required":
-            return DecodedToolChoice(mode, tuple(tool.name for tool in declared if tool.name in names))
+            return DecodedToolChoice(
+                mode, tuple(tool.name for tool in declared if tool.name in names)
+            )
     raise BadRequest(f"`{at}.mode` must be `auto` or `required`.", param=f"{at}.mode")
 
 

@@ -10,5 +10,7 @@ from dragoman.types import Chat, Prompt
 __all__ = ["DIALECT"]
 
 DIALECT: Dialect[tuple[TokenizeRequest, Chat | Prompt]] = Dialect(
-    name="tokenize", decode=needs_strict_only(decode_tokenize_request), encode_error=openai.encode_error
+    name="tokenize",
+    decode=needs_strict_only(decode_tokenize_request),
+    encode_error=openai.encode_error,
 )

@@ -54,7 +54,9 @@ class TokenizerInfo(Struct):
     add_bos_token: bool
 
 
-def decode_tokenize_request(body: bytes, strict: bool = False) -> tuple[TokenizeRequest, Chat | Prompt]:
+def decode_tokenize_request(
+    body: bytes, strict: bool = False
+) -> tuple[TokenizeRequest, Chat | Prompt]:
     said = decode_body(body, TokenizeRequest, strict)
     if (said.prompt is None) == (said.messages is None):
         raise BadRequest("Give either `prompt` or `messages`.", param="prompt")

@@ -18,12 +18,12 @@ from dragoman.protocols.responses.decode import items, mcp, tools
 from dragoman.protocols.responses.decode.fields import (
     DecodedRequest,
     InputTokensRequest,
-    WebSocketRequest,
-    WebSocketStreamId,
+    ResponseReasoningOptions,
     ResponseRequest,
     ResponseTextFormat,
     ResponseTextOptions,
-    ResponseReasoningOptions,
+    WebSocketRequest,
+    WebSocketStreamId,
 )
 from dragoman.protocols.responses.decode.messages import MessageBuilder
 from dragoman.protocols.responses.types import Item, ToolOrigin
@@ -112,7 +112,9 @@ def _asked(said: ResponseRequest, strict: bool) -> DecodedRequest:
 
 def _refuse(said: ResponseRequest) -> None:
     openai.reject_unsupported({"prompt": said.prompt}, "there are no stored prompts here")
-    openai.reject_unsupported({"chat_template": said.chat_template}, "a request cannot bring its own template")
+    openai.reject_unsupported(
+        {"chat_template": said.chat_template}, "a request cannot bring its own template"
+    )
     openai.reject_unsupported({"max_tokens": said.max_tokens}, "use `max_output_tokens`")
     openai.reject_unsupported({"response_format": said.response_format}, "use `text.format`")
     if said.n not in (None, 1):
@@ -272,7 +274,10 @@ def _unkept(asked: DecodedRequest) -> list[str]:
         found.append("`context_management` has no effect: nothing is made shorter by itself here.")
     if said.moderation:
         found.append("`moderation` has no effect: nothing is moderated here.")
-    thinking, wording = said.reasoning or ResponseReasoningOptions(), said.text or ResponseTextOptions()
+    thinking, wording = (
+        said.reasoning or ResponseReasoningOptions(),
+        said.text or ResponseTextOptions(),
+    )
     if thinking.mode not in (None, "standard"):
         found.append("`reasoning.mode` has no effect here.")
     if thinking.context not in (None, "auto"):

@@ -21,7 +21,14 @@ from dragoman.protocols.responses.types import ToolOrigin, UniqueNames
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.json_body import check_depth, convert_value
 from dragoman.protocols.shared.response_format import Source
-from dragoman.protocols.shared.tool_choice import DecodedToolChoice, decode_mode, force_tool, allow_tools, undeclared_tool, invalid_tool_choice
+from dragoman.protocols.shared.tool_choice import (
+    DecodedToolChoice,
+    allow_tools,
+    decode_mode,
+    force_tool,
+    invalid_tool_choice,
+    undeclared_tool,
+)
 from dragoman.types import Constraint, Tool
 
 MOST = 4096  # tools
@@ -121,7 +128,9 @@ def make_remote_name(label: str, name: str) -> str:
     return join_name(label, _ODD.sub("_", name))
 
 
-def decode_tools(said: RawTools | None, later: Iterable[tuple[RawTools, str]] = ()) -> DeclaredTools:
+def decode_tools(
+    said: RawTools | None, later: Iterable[tuple[RawTools, str]] = ()
+) -> DeclaredTools:
     """The tools of a request, and those that items add `later`, each list with its place.
 
     A tool that is declared twice at once is an error; one that is added replaces an earlier one.
@@ -282,7 +291,9 @@ class ToolLookup:
         self._spaces: dict[str | None, list[str]] = {}  # by namespace
         for flat, known in declared.origins.items():
             self._spaces.setdefault(known.namespace, []).append(flat)
-        self._theirs: dict[str | None, dict[str, None]] = {one: {} for one in declared.server_labels}
+        self._theirs: dict[str | None, dict[str, None]] = {
+            one: {} for one in declared.server_labels
+        }
         # where several servers may be meant, the longest name tells
         longest = sorted(declared.server_labels, key=len, reverse=True) if remote else []
         starts = [(join_name(label, ""), label) for label in longest]

@@ -8,9 +8,9 @@ from msgspec.structs import asdict
 
 from dragoman.protocols.responses.decode.fields import (
     DecodedRequest,
+    ResponseReasoningOptions,
     ResponseTextFormat,
     ResponseTextOptions,
-    ResponseReasoningOptions,
 )
 from dragoman.protocols.responses.secrets import remove_secrets
 from dragoman.types import Sampling
@@ -24,7 +24,7 @@ OPTIONAL = {
 USUAL = (("custom", "format", {"type": "text"}), ("mcp", "require_approval", "always"))
 
 
-def echo(asked: DecodedRequest, model: str, sampling: Sampling) -> dict[str, Any]:
+def make_echoed_fields(asked: DecodedRequest, model: str, sampling: Sampling) -> dict[str, Any]:
     """The fields of a response that are settled before it: by its request and the model's usual."""
     said = asked.fields
     thinking = said.reasoning or ResponseReasoningOptions()
@@ -34,7 +34,7 @@ def echo(asked: DecodedRequest, model: str, sampling: Sampling) -> dict[str, Any
         "instructions": said.instructions,
         "previous_response_id": said.previous_response_id,
         "conversation": None if conversation is None else {"id": conversation},
-        "tools": [shown(tool) for tool in said.tools or ()],
+        "tools": [show_tool(tool) for tool in said.tools or ()],
         "tool_choice": "auto" if said.tool_choice is None else said.tool_choice,
         "parallel_tool_calls": said.parallel_tool_calls is not False,
         "max_tool_calls": said.max_tool_calls,
@@ -58,14 +58,14 @@ def echo(asked: DecodedRequest, model: str, sampling: Sampling) -> dict[str, Any
     }
 
 
-def shown(tool: dict[str, Any]) -> dict[str, Any]:
+def show_tool(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool with all its keys, and without what gives access to a server."""
     plain: dict[str, Any] = remove_secrets(tool)
     whole = plain | {name: plain.get(name) for name in OPTIONAL.get(str(plain.get("type")), ())}
     if whole.get("type") == "namespace":
         inside = whole.get("tools")  # of one that was left out it may be anything
         tools = inside if isinstance(inside, list) else []
-        whole["tools"] = [shown(tool) for tool in tools if isinstance(tool, dict)]
+        whole["tools"] = [show_tool(tool) for tool in tools if isinstance(tool, dict)]
     for kind, name, usual in USUAL:
         if whole.get("type") == kind and whole.get(name) is None:
             whole[name] = usual

@@ -9,20 +9,20 @@ import msgspec
 
 from dragoman.errors import DragomanError
 from dragoman.events import Usage
-from dragoman.protocols.responses.encode.frames import encode, of_stream
-from dragoman.protocols.responses.encode.resource import ENDS, usage_of
+from dragoman.protocols.responses.encode.frames import add_stream_id, encode
+from dragoman.protocols.responses.encode.resource import ENDS, encode_usage
 from dragoman.protocols.responses.types import Item
 
 _LAST = tuple(f"event: {kind}\n".encode() for kind in set(ENDS.values()))
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def is_last(frame: bytes) -> bool:
+def is_final_event(frame: bytes) -> bool:
     """Whether an event is one that a response ends with."""
     return frame.startswith(_LAST)
 
 
-def ending(body: bytes, number: int) -> bytes:
+def encode_final_event(body: bytes, number: int) -> bytes:
     """The last event of a response that ended without telling it."""
     kept = _decode(body)
     kind = ENDS[kept["status"]]
@@ -30,20 +30,20 @@ def ending(body: bytes, number: int) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), event)
 
 
-def socket_error(error: DragomanError, status: int, stream: str | None = None) -> bytes:
+def encode_websocket_error(error: DragomanError, status: int, stream: str | None = None) -> bytes:
     """An error as a text of a socket, which stays open."""
     what = {"code": error.code, "message": error.message, "param": error.param}
     text = encode({"type": "error", "status": status, "error": {"type": error.type, **what}})
-    return of_stream(text, stream)
+    return add_stream_id(text, stream)
 
 
-def warning(said: Sequence[str], stream: str | None = None) -> bytes:
+def encode_websocket_warning(said: Sequence[str], stream: str | None = None) -> bytes:
     """What is not kept to, as a text of a socket. Clients pass over kinds they do not know."""
     text = encode({"type": "dragoman.warning", "warnings": list(dict.fromkeys(said))})
-    return of_stream(text, stream)
+    return add_stream_id(text, stream)
 
 
-def compacted(name: str, created: int, output: Sequence[Item], spent: Usage) -> bytes:
+def encode_compaction(name: str, created: int, output: Sequence[Item], spent: Usage) -> bytes:
     """A conversation made short."""
     return encode(
         {
@@ -51,6 +51,6 @@ def compacted(name: str, created: int, output: Sequence[Item], spent: Usage) -> 
             "object": "response.compaction",
             "created_at": created,
             "output": output,
-            "usage": usage_of(spent),
+            "usage": encode_usage(spent),
         }
     )

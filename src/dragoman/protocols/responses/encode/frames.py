@@ -18,33 +18,33 @@ encode = msgspec.json.Encoder().encode
 STEP = 32  # bytes; padded frames are a multiple of it
 
 
-class Events:
+class EventEncoder:
     """Numbers the events of one response."""
 
     def __init__(self, pad: bool = False) -> None:
         self.count = 0
         self._pad = pad
 
-    def event(self, kind: str, **fields: Any) -> bytes:
+    def encode_event(self, kind: str, **fields: Any) -> bytes:
         """An event of any kind."""
         number, self.count = self.count, self.count + 1
         body = encode({"type": kind, "sequence_number": number, **fields})
         frame = b"event: %b\ndata: %b\n\n" % (kind.encode(), body)
-        return padded(frame) if self._pad and kind.endswith(".delta") else frame
+        return pad_frame(frame) if self._pad and kind.endswith(".delta") else frame
 
-    def head(self, kind: str, **fields: Any) -> bytes:
+    def encode_head(self, kind: str, **fields: Any) -> bytes:
         """What comes before the number in an event that only adds a text."""
         body = encode({"type": kind, **fields})[:-1]
         return b'event: %b\ndata: %b,"sequence_number":' % (kind.encode(), body)
 
-    def delta(self, head: bytes, text: str) -> bytes:
+    def encode_text_delta(self, head: bytes, text: str) -> bytes:
         number = self.count
         self.count = number + 1
         frame = b'%b%d,"delta":%b}\n\n' % (head, number, encode(text))
-        return padded(frame) if self._pad else frame
+        return pad_frame(frame) if self._pad else frame
 
 
-def padded(frame: bytes) -> bytes:
+def pad_frame(frame: bytes) -> bytes:
     """A frame of a coarse length, for a client that wants its sizes to tell nothing."""
     room = STEP - (len(frame) + 17) % STEP
     filling = secrets.token_hex(STEP // 2)[:room].encode()
@@ -55,16 +55,16 @@ class _Kind(Struct):
     type: str
 
 
-def framed(text: bytes) -> bytes:
+def make_frame(text: bytes) -> bytes:
     """The frame of an event's JSON."""
     kind = msgspec.json.decode(text, type=_Kind).type
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), text)
 
 
-def unframed(frame: bytes, stream: str | None = None) -> bytes:
+def get_frame_json(frame: bytes, stream: str | None = None) -> bytes:
     """The JSON of a frame, as an event of one of a socket's streams if it has several."""
-    return of_stream(frame.partition(b"\ndata: ")[2][:-2], stream)
+    return add_stream_id(frame.partition(b"\ndata: ")[2][:-2], stream)
 
 
-def of_stream(text: bytes, stream: str | None) -> bytes:
+def add_stream_id(text: bytes, stream: str | None) -> bytes:
     return text if stream is None else b'%b,"stream_id":%b}' % (text[:-1], encode(stream))

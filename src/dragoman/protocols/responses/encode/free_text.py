@@ -21,7 +21,7 @@ _LONGEST = 256  # characters of an opening with all its white space
 _LOST = "\ufffd"
 
 
-class FreeText:
+class FreeTextDecoder:
     """Decodes the arguments of one call."""
 
     def __init__(self) -> None:
@@ -30,13 +30,13 @@ class FreeText:
         self._plain = False  # within it, with nothing held
         self._high = ""  # the first half of a pair
         self._other: list[str] | None = None  # arguments of another form
-        self.ended = False  # the string was closed
+        self.is_complete = False  # the string was closed
 
     def feed(self, text: str) -> str:
         """What the text gained."""
         if self._plain and '"' not in text and "\\" not in text:  # the usual case
             return text
-        if self.ended:
+        if self.is_complete:
             return ""
         if self._other is not None:
             self._other.append(text)
@@ -45,7 +45,7 @@ class FreeText:
         if not self._inside and not self._opened():
             return ""
         said = self._decode()
-        self._plain = not (self._held or self._high or self.ended)
+        self._plain = not (self._held or self._high or self.is_complete)
         return said
 
     def _opened(self) -> bool:
@@ -64,7 +64,7 @@ class FreeText:
                 pieces.append(self._pair("") + plain[0])
                 at = plain.end()
             elif held[at] == '"':
-                self.ended = True
+                self.is_complete = True
                 pieces.append(self._pair(""))
                 break
             else:
@@ -73,7 +73,7 @@ class FreeText:
                     break
                 pieces.append(said)
                 at += size
-        self._held = "" if self.ended else held[at:]
+        self._held = "" if self.is_complete else held[at:]
         return "".join(pieces)
 
     def _escape(self, held: str, at: int) -> tuple[int, str]:
@@ -111,7 +111,7 @@ class FreeText:
             self._other = [self._held]
         if self._other is not None:
             return _taken("".join(self._other))
-        return self._pair("") if not self.ended else ""
+        return self._pair("") if not self.is_complete else ""
 
 
 def _may_open(text: str) -> bool:

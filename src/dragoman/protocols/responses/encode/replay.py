@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.protocols.responses.encode.frames import Events
+from dragoman.protocols.responses.encode.frames import EventEncoder
 from dragoman.protocols.responses.encode.resource import ENDS
 from dragoman.protocols.responses.types import Item
 
@@ -33,23 +33,23 @@ _EMPTY: dict[str, Any] = {
 }
 
 
-def replay(body: bytes) -> list[bytes]:
+def encode_stored_events(body: bytes) -> list[bytes]:
     """The events of a response; without an end, if it has none yet."""
     kept = _decode(body)
-    events = Events()
+    events = EventEncoder()
     begun = kept | _UNKNOWN
-    frames = [events.event(f"response.{kind}", response=begun) for kind in BEGINNING]
+    frames = [events.encode_event(f"response.{kind}", response=begun) for kind in BEGINNING]
     for index, item in enumerate(kept["output"]):
-        frames += _Told(events, index, item).frames()
+        frames += _ItemReplay(events, index, item).frames()
     if kept["status"] in ENDS:
-        frames.append(events.event(ENDS[kept["status"]], response=kept))
+        frames.append(events.encode_event(ENDS[kept["status"]], response=kept))
     return frames
 
 
-class _Told:
+class _ItemReplay:
     """The events of one item."""
 
-    def __init__(self, events: Events, index: int, item: Item) -> None:
+    def __init__(self, events: EventEncoder, index: int, item: Item) -> None:
         self._events = events
         self._index = index
         self._item = item
@@ -77,13 +77,13 @@ class _Told:
             yield self._whole("done", item)
 
     def _whole(self, kind: str, item: Item) -> bytes:
-        return self._events.event(
+        return self._events.encode_event(
             f"response.output_item.{kind}", output_index=self._index, item=item
         )
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         item_id = self._item["id"]
-        return self._events.event(
+        return self._events.encode_event(
             f"response.{kind}", item_id=item_id, output_index=self._index, **fields
         )
 

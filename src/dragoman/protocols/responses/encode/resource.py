@@ -13,7 +13,7 @@ import msgspec
 from dragoman.errors import ContextOverflow, DragomanError
 from dragoman.events import Usage
 from dragoman.protocols.responses.encode.frames import encode
-from dragoman.protocols.responses.types import ResponseContext, Item
+from dragoman.protocols.responses.types import Item, ResponseInfo
 
 Status: TypeAlias = Literal[
     "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
@@ -57,7 +57,7 @@ LOST = "The server stopped before this response was finished."
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def bare(frame: ResponseContext) -> dict[str, Any]:
+def make_resource(frame: ResponseInfo) -> dict[str, Any]:
     """The resource of a response that nothing became of yet."""
     return {
         "id": frame.id,
@@ -75,7 +75,7 @@ def bare(frame: ResponseContext) -> dict[str, Any]:
     }
 
 
-def usage_of(spent: Usage) -> dict[str, Any]:
+def encode_usage(spent: Usage) -> dict[str, Any]:
     return {
         "input_tokens": spent.prompt,
         "input_tokens_details": {"cached_tokens": spent.cached, "cache_write_tokens": 0},
@@ -85,7 +85,7 @@ def usage_of(spent: Usage) -> dict[str, Any]:
     }
 
 
-def error_of(failure: DragomanError) -> dict[str, str]:
+def encode_response_error(failure: DragomanError) -> dict[str, str]:
     """An error in the words that agents know: by them they wait, try again, or make room."""
     message = failure.message
     if isinstance(failure, ContextOverflow):
@@ -101,12 +101,12 @@ def error_of(failure: DragomanError) -> dict[str, str]:
     return {"code": code, "message": message}
 
 
-def failed(body: bytes) -> bytes:
+def mark_failed(body: bytes) -> bytes:
     """A response that was kept unfinished, as that of a server that died."""
     return _stopped(body, "failed", {"code": "server_error", "message": LOST})
 
 
-def cancelled(body: bytes) -> bytes:
+def mark_cancelled(body: bytes) -> bytes:
     """A response that was kept unfinished, as one that is not wanted any more."""
     return _stopped(body, "cancelled", None)
 
@@ -116,11 +116,11 @@ def _stopped(body: bytes, status: Status, why: dict[str, str] | None) -> bytes:
     if kept["status"] in ENDS:
         return body
     kept |= {"status": status, "error": why, "completed_at": None}
-    kept["output"] = [stopped(item) for item in kept["output"]]
+    kept["output"] = [mark_incomplete(item) for item in kept["output"]]
     return encode(kept)
 
 
-def stopped(item: Item) -> Item:
+def mark_incomplete(item: Item) -> Item:
     """An item that nothing more will become of."""
     if item.get("status") in ("in_progress", "calling"):
         return item | {"status": "incomplete"}

@@ -1,0 +1,34 @@
+"""`dragoman explain`: show which output formats a model uses, and the evidence."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from dragoman.cli.flags import COMMON, add_flags
+from dragoman.config import Settings
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser("explain", help="show how a model writes tool calls and reasoning")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="name of a model, or a .gguf, .jinja or tokenizer_config.json file",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--source", action="store_true", help="also print the template")
+    add_flags(parser, (*COMMON, "chat_template"))
+    return parser
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    from dragoman.explain import build_report, format_report, open_source
+
+    source = open_source(arguments.model, settings)
+    if arguments.json:
+        print(json.dumps(build_report(source), ensure_ascii=False, indent=2))
+    else:
+        print(format_report(source, arguments.source))

@@ -1,0 +1,69 @@
+"""`dragoman serve`: serve models over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+
+from dragoman.cli.flags import add_flags
+from dragoman.cli.log_handler import LOG_FORMAT, QueuedLogHandler
+from dragoman.cli.pull import choose_model
+from dragoman.config import Settings
+from dragoman.errors import DragomanError
+
+
+def add_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser("serve", help="serve a model over HTTP")
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="name or file of a model (default: smollm2-135m)"
+    )
+    add_flags(parser)
+    return parser
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> None:
+    from dragoman.http.server import run_event_loop
+
+    model = choose_model(arguments.model, settings)
+    logging.basicConfig(
+        format=LOG_FORMAT, handlers=[QueuedLogHandler(sys.stderr.fileno())], force=True
+    )
+    run_event_loop(serve_models(settings, model))
+
+
+async def serve_models(settings: Settings, model: str) -> None:
+    """Serve the models on disk. The default one loads while the server already answers."""
+    from dragoman.http import server
+    from dragoman.runtime import StartupError, build_models, build_runtime
+
+    models = build_models(settings, model)
+    runtime = build_runtime(models, settings)
+    app = server.make_app(runtime, local=True)
+    name = app.awaited = models.default_name
+    running = server.make(
+        app, settings, lambda url: print(f"Listening on {url} (loading {name})", flush=True)
+    )
+    failures: list[DragomanError] = []
+
+    async def preload() -> None:
+        try:
+            entry = await models.load(name, wait=float("inf"))
+            server.settle()
+            print(f"Serving {entry.id}. Press Ctrl-C to stop.", flush=True)
+            # Opens the store, which cleans up after a server that was killed.
+            await runtime.state.signer()
+        except DragomanError as error:
+            failures.append(error)
+            running.should_exit = True
+
+    loading = asyncio.create_task(preload())
+    try:
+        await running.serve()
+    finally:
+        loading.cancel()
+    if failures:
+        raise StartupError(failures[0].message)

@@ -1,0 +1,54 @@
+"""Reading and decoding request bodies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from dragoman.config import Settings
+from dragoman.errors import UnsupportedMedia
+from dragoman.http.asgi import RequestContext
+from dragoman.protocols.dialect import Decode, DialectContext
+from dragoman.signing import Signer
+
+LARGE_BODY = 1 << 20  # bytes; decoding more than this takes noticeable time
+T = TypeVar("T")
+
+
+class BodyReader:
+    """Reads the JSON bodies of requests and decodes them in their wire API."""
+
+    def __init__(self, settings: Settings, get_signer: Callable[[], Awaitable[Signer]]) -> None:
+        self._settings = settings
+        self._get_signer = get_signer
+
+    async def read(self, request: RequestContext) -> bytes:
+        content_type = request.header(b"content-type") or b"application/json"
+        encoding = request.header(b"content-encoding") or b"identity"
+        is_json = content_type.partition(b";")[0].strip().lower().endswith(b"json")
+        if not is_json:
+            raise UnsupportedMedia("Set `Content-Type: application/json`.")
+        if encoding.lower() != b"identity":
+            raise UnsupportedMedia("Send the body without `Content-Encoding`.")
+        return await request.read_body(self._settings.body_limit, self._settings.receive_timeout)
+
+    async def make_context(self, request: RequestContext) -> DialectContext:
+        """What the wire API of a request needs to decode it and to encode its response."""
+        signer = None
+        if request.dialect.uses_signer:
+            signer = (await self._get_signer()).for_owner(request.owner)
+        return DialectContext(
+            strict=self._settings.strict_params, request_id=request.request_id, signer=signer
+        )
+
+    async def read_and_decode(self, request: RequestContext, decode: Decode[T]) -> T:
+        body = await self.read(request)
+        return await self.decode(body, decode, await self.make_context(request))
+
+    @staticmethod
+    async def decode(body: bytes, decode: Decode[T], context: DialectContext) -> T:
+        """Decode a body; a large one in a thread, so that the event loop does not wait for it."""
+        if len(body) <= LARGE_BODY:
+            return decode(body, context)
+        return await asyncio.to_thread(decode, body, context)
