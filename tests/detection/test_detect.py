@@ -97,7 +97,7 @@ def test_what_does_not_come_back_is_reported_with_both_sides() -> None:
 def test_what_a_template_never_writes_is_neither_proved_nor_disproved() -> None:
     found = detect(template(HERMES, answer="{{ m.content if not m.tool_calls else '' }}"))
     assert statuses(found)["text and a call"] == "unwritten"
-    assert statuses(found)["thoughts"] == "unwritten"
+    assert statuses(found)["reasoning"] == "unwritten"
     assert found.confidence == "proved"
 
 

@@ -86,7 +86,7 @@ async def heard(app: App, name: str) -> list[str]:
     """The kinds of all events of a response, told from its beginning."""
     frames: list[bytes] = []
     work = await app.desk.listen("", name, -1)
-    await work.run(Sink(ignored, frames.extend))
+    await work.stream(Sink(ignored, frames.extend))
     return [json.loads(responses.get_frame_json(frame))["type"] for frame in frames]
 
 
@@ -144,7 +144,7 @@ def test_a_stop_while_it_is_kept_tells_how_it_ended(monkeypatch: pytest.MonkeyPa
         await app.state.store()
         slow = Slow(monkeypatch, "add")
         turn = await app.desk.begin(asked("hello"), "")
-        running = asyncio.create_task(turn.run(Sink(ignored)))
+        running = asyncio.create_task(turn.collect(ignored))
         await slow.reached.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -196,7 +196,7 @@ def test_what_could_not_be_kept_says_so(monkeypatch: pytest.MonkeyPatch, text: s
         turn: Any = await app.desk.begin(asked(text), "")
         frames = turn.start()
         try:
-            await turn.run(Sink(ignored, frames.extend))
+            await turn.stream(Sink(ignored, frames.extend))
         except EngineFailed as error:
             frames += await turn.fail(error)
         turn.close()
@@ -213,7 +213,7 @@ def test_what_could_not_be_kept_says_so(monkeypatch: pytest.MonkeyPatch, text: s
 def test_naming_many_items_costs_little() -> None:
     async def scene(app: App) -> None:
         turn: Any = await app.desk.begin(asked("hello"), "")
-        await turn.run(Sink(ignored))
+        await turn.collect(ignored)
         turn.close()
         (item,) = turn.writer.items
         named = [{"type": "item_reference", "id": item["id"]} for _ in range(900)]
@@ -262,7 +262,7 @@ def test_what_a_response_follows_has_a_bound(monkeypatch: pytest.MonkeyPatch, ki
         for number in range(3):
             more = {kind: named} if number or kind == "conversation" else {}
             turn = await app.desk.begin(asked("and?", **more), "")
-            await turn.run(Sink(ignored))
+            await turn.collect(ignored)
             turn.close()
             if kind == "previous_response_id":
                 named = json.loads(turn.whole())["id"]
@@ -331,7 +331,7 @@ def test_where_a_finished_background_response_is_heard_from(after: int, first: i
         await heard(app, name)
         frames: list[bytes] = []
         work = await app.desk.listen("", name, max(-1, after))
-        await work.run(Sink(ignored, frames.extend))
+        await work.stream(Sink(ignored, frames.extend))
         numbers = [json.loads(responses.get_frame_json(frame))["sequence_number"] for frame in frames]
         assert numbers[:1] == ([] if first is None else [first])
 
@@ -347,7 +347,7 @@ def test_a_call_that_was_cut_is_not_gone_on_from() -> None:
         app = make_app(build_engine_runtime(engine, said), local=True)
         tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
         turn: Any = await app.desk.begin(asked("hi", tools=[tool], max_output_tokens=60), "")
-        await turn.run(Sink(ignored))
+        await turn.collect(ignored)
         turn.close()
         again: Any = await app.desk.begin(asked("and?", previous_response_id=turn.id), "")
         again.close()

@@ -1,6 +1,6 @@
-"""State outlives its server: killed, stopped, or one of two on the same database.
+"""State outlives its server, whether killed, stopped, or one of two on the same database.
 
-Runs on SQLite, and on PostgreSQL where there is one (`make test-postgres`).
+Runs on SQLite, and on PostgreSQL if one is available (`make test-postgres`).
 """
 
 from __future__ import annotations
@@ -16,107 +16,107 @@ import pytest
 from openai import OpenAI
 
 from tests.support.event_order import check_responses
-from tests.support.state_server import WORDS, Spawned
-from tests.support.stores import KINDS, address
+from tests.support.state_server import WORDS, ServerProcess
+from tests.support.stores import DATABASES, create_database
 
 TEXTS = {"quick": "Done at once.", "slow": WORDS}
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=DATABASES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with address(request.param, tmp_path) as url:
+    with create_database(request.param, tmp_path) as url:
         yield url
 
 
-def begin(client: OpenAI, text: str) -> str:
-    made = client.responses.create(model="scripted", input=text, background=True)
-    return str(made.id)
+def start_response(client: OpenAI, text: str) -> str:
+    response = client.responses.create(model="scripted", input=text, background=True)
+    return str(response.id)
 
 
-def frames(server: Spawned, name: str, after: int = -1) -> list[bytes]:
-    url = f"{server.url}/v1/responses/{name}?stream=true&starting_after={after}"
-    got = httpx.get(url, timeout=30)
-    blocks = [block for block in got.text.split("\n\n") if block and not block.startswith(":")]
+def get_frames(server: ServerProcess, response: str, after: int = -1) -> list[bytes]:
+    url = f"{server.url}/v1/responses/{response}?stream=true&starting_after={after}"
+    reply = httpx.get(url, timeout=30)
+    blocks = [block for block in reply.text.split("\n\n") if block and not block.startswith(":")]
     return [f"{block}\n\n".encode() for block in blocks]
 
 
-def check_told(told: list[bytes], status: str) -> None:
-    """What was told of a response that may have been cut: nothing is missing, and it has an end."""
-    events = [json.loads(frame.split(b"\ndata: ")[1]) for frame in told]
+def check_frames(frames: list[bytes], status: str) -> None:
+    """The stream of a response that may have been cut off has no gap, and it has an end."""
+    events = [json.loads(frame.split(b"\ndata: ")[1]) for frame in frames]
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert events[-1]["type"] == f"response.{status}"
     if status == "completed":
-        check_responses(told)
+        check_responses(frames)
 
 
-def test_what_was_acknowledged_outlives_a_kill(store: str) -> None:
-    with Spawned(store) as server:
+def test_acknowledged_responses_survive_a_kill(store: str) -> None:
+    with ServerProcess(store) as server:
         client = server.client
-        kept = client.responses.create(model="scripted", input="hello")
-        names = {begin(client, text): text for text in ("quick", "slow") * 10}
+        stored = client.responses.create(model="scripted", input="hello")
+        names = {start_response(client, text): text for text in ("quick", "slow") * 10}
         before = {name: client.responses.retrieve(name).status for name in names}
         for name in [name for name, text in names.items() if text == "quick"][:5]:
-            frames(server, name)  # heard to its end
+            get_frames(server, name)  # returns when it has ended
             before[name] = client.responses.retrieve(name).status
         server.kill()
     assert "completed" in before.values()
     assert {"queued", "in_progress"} & set(before.values())
-    with Spawned(store) as server:
+    with ServerProcess(store) as server:
         client = server.client
-        assert client.responses.retrieve(kept.id).to_dict() == kept.to_dict()
+        assert client.responses.retrieve(stored.id).to_dict() == stored.to_dict()
         for name, text in names.items():
-            found = client.responses.retrieve(name)
-            assert found.status in ("completed", "failed")
+            response = client.responses.retrieve(name)
+            assert response.status in ("completed", "failed")
             if before[name] == "completed":
-                assert found.status == "completed"
-            if found.status == "completed":
-                assert found.output_text == TEXTS[text]
+                assert response.status == "completed"
+            if response.status == "completed":
+                assert response.output_text == TEXTS[text]
             else:
-                assert found.error is not None
-                assert found.error.code == "server_error"
-            check_told(frames(server, name), found.status)
-        going_on = client.responses.create(
-            model="scripted", input="and?", previous_response_id=kept.id
+                assert response.error is not None
+                assert response.error.code == "server_error"
+            check_frames(get_frames(server, name), response.status)
+        continued = client.responses.create(
+            model="scripted", input="and?", previous_response_id=stored.id
         )
-        assert going_on.status == "completed"
+        assert continued.status == "completed"
         assert server.stop() == -signal.SIGTERM
 
 
-def test_stopping_leaves_nothing_half(store: str) -> None:
-    with Spawned(store) as server:
-        name = begin(server.client, "hang")
+def test_stopping_a_server_fails_its_running_responses(store: str) -> None:
+    with ServerProcess(store) as server:
+        name = start_response(server.client, "hang")
         assert server.stop() == -signal.SIGTERM
-    with Spawned(store) as server:
+    with ServerProcess(store) as server:
         assert server.client.responses.retrieve(name).status == "failed"
-        check_responses(frames(server, name))
+        check_responses(get_frames(server, name))
 
 
-def test_two_servers_share_what_they_keep(store: str) -> None:
-    with Spawned(store) as one, Spawned(store) as other:
-        here, there = one.client, other.client
-        first = here.responses.create(model="scripted", input="hello")
+def test_two_servers_share_a_database(store: str) -> None:
+    with ServerProcess(store) as first, ServerProcess(store) as other:
+        here, there = first.client, other.client
+        stored = here.responses.create(model="scripted", input="hello")
         second = there.responses.create(
-            model="scripted", input="and?", previous_response_id=first.id
+            model="scripted", input="and?", previous_response_id=stored.id
         )
         assert here.responses.retrieve(second.id).to_dict() == second.to_dict()
-        name = begin(here, "slow")
-        heard = frames(other, name)  # while it runs next door
-        check_responses(heard)
-        assert heard == frames(one, name)
-        assert json.loads(heard[-1].split(b"\ndata: ")[1])["response"]["status"] == "completed"
-        stuck = begin(here, "hang")
+        name = start_response(here, "slow")
+        frames = get_frames(other, name)  # while the first server runs it
+        check_responses(frames)
+        assert frames == get_frames(first, name)
+        assert json.loads(frames[-1].split(b"\ndata: ")[1])["response"]["status"] == "completed"
+        stuck = start_response(here, "hang")
         assert there.responses.cancel(stuck).status == "cancelled"
         assert here.responses.retrieve(stuck).status == "cancelled"
-        talk: Any = here.conversations.create()
+        conversation: Any = here.conversations.create()
         for client in (here, there, here):
-            client.responses.create(model="scripted", input="hello", conversation=talk.id)
-        assert len(list(there.conversations.items.list(talk.id))) == 6
+            client.responses.create(model="scripted", input="hello", conversation=conversation.id)
+        assert len(list(there.conversations.items.list(conversation.id))) == 6
 
 
-def test_a_server_that_dies_is_noticed_by_the_other(store: str) -> None:
-    with Spawned(store) as one, Spawned(store) as other:
-        name = begin(one.client, "hang")
-        one.kill()
-        with Spawned(store) as third:  # the next one to come sweeps; on its own time so does any
+def test_another_server_fails_the_responses_of_a_dead_one(store: str) -> None:
+    with ServerProcess(store) as first, ServerProcess(store) as other:
+        name = start_response(first.client, "hang")
+        first.kill()
+        with ServerProcess(store) as third:  # a starting server sweeps; others do so later
             assert third.client.responses.retrieve(name).status == "failed"
         assert other.client.responses.retrieve(name).status == "failed"

@@ -85,9 +85,8 @@ def make_items(*ids: str) -> list[StoredItem]:
 
 
 def make_completion(completion: str, **fields: Any) -> StoredCompletion:
-    return StoredCompletion(
-        **({"id": completion, "owner": "ann", "created": NOW, "body": b"{}"} | fields)
-    )
+    defaults: dict[str, Any] = {"created": NOW, "body": b"{}"}
+    return StoredCompletion(id=completion, owner="ann", **(defaults | fields))
 
 
 async def list_item_ids(store: Store, conversation: str = "c", **page: Any) -> list[str] | None:
@@ -246,11 +245,14 @@ def test_rows_of_another_owner_do_not_exist(url: str, method: str) -> None:
 
 
 def test_finishing_a_response_of_another_owner_has_no_effect(url: str) -> None:
+    async def finish(store: Store, owner: str) -> bool:
+        row = make_response("r", owner=owner, status="completed", body=b"new")
+        return await store.write(lambda tx: tx.finish_response(row))
+
     async def scenario(store: Store) -> None:
         await add_rows(store)
         for stranger in ("bob", "", "ANN", "ann\0", "ann%", "an_"):
-            row = make_response("r", owner=stranger, status="completed", body=b"new")
-            assert not await store.write(lambda tx, row=row: tx.finish_response(row))
+            assert not await finish(store, stranger)
         assert await get_response(store, "ann", "r") == make_response("r", conversation="c")
         assert await finish_response(store, "r", "completed", b"new")
 

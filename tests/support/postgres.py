@@ -1,8 +1,8 @@
-"""A throw-away PostgreSQL for tests: a cluster in a temporary directory, behind a socket in it.
+"""A temporary PostgreSQL for tests: a cluster in a temporary directory, with a socket in it.
 
-    python -m tests.support.postgres pytest tests/test_store.py
+    python -m tests.support.postgres pytest tests/store
 
-runs a command with `DRAGOMAN_TEST_POSTGRES` set to the address of such a cluster.
+runs a command with `DRAGOMAN_TEST_POSTGRES` set to the URL of such a cluster.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from sqlalchemy import create_engine, make_url, text
 
 VARIABLE = "DRAGOMAN_TEST_POSTGRES"
 USER = "postgres"
-NUMBERS = count()
+SCHEMA_NUMBERS = count()
 
 
 class Cluster:
-    """A cluster that can be stopped and started again."""
+    """A cluster that can be stopped and restarted."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.url = f"postgresql+psycopg://{USER}@/postgres?host={root}"
-        # it refuses to run as root
-        self._who = ["runuser", "-u", USER, "--"] if os.geteuid() == 0 else []
-        if self._who:
+        # PostgreSQL refuses to run as root
+        self._run_as = ["runuser", "-u", USER, "--"] if os.geteuid() == 0 else []
+        if self._run_as:
             entry = pwd.getpwnam(USER)
             os.chown(root, entry.pw_uid, entry.pw_gid)
         self._call("initdb", "-D", str(root / "data"), "-U", USER, "-A", "trust", "--no-sync")
@@ -49,49 +49,48 @@ class Cluster:
         self._call("pg_ctl", "-D", str(self._root / "data"), "-w", "-m", "immediate", "stop")
 
     def _call(self, program: str, *args: str) -> None:
-        done = subprocess.run(
-            [*self._who, str(programs() / program), *args],
+        result = subprocess.run(
+            [*self._run_as, str(find_programs() / program), *args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             cwd=self._root,
         )
-        if done.returncode:
-            raise RuntimeError(f"{program}: {done.stderr}")
+        if result.returncode:
+            raise RuntimeError(f"{program}: {result.stderr}")
 
 
-def programs() -> Path:
-    """Where the newest version's programs are; Debian keeps them out of the path."""
-    found = shutil.which("initdb")
-    if found:
-        return Path(found).resolve().parent
+def find_programs() -> Path:
+    """The folder of the newest version's programs; on Debian it is not in the path."""
+    initdb = shutil.which("initdb")
+    if initdb:
+        return Path(initdb).resolve().parent
     installed = Path("/usr/lib/postgresql").glob("*/bin/initdb")
     return max(installed, key=lambda path: int(path.parent.parent.name)).parent
 
 
 @contextmanager
-def cluster() -> Iterator[Cluster]:
-    """A running cluster."""
+def start_cluster() -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="dragoman-pg-", ignore_cleanup_errors=True) as root:
-        made = Cluster(Path(root))
-        made.start()
+        cluster = Cluster(Path(root))
+        cluster.start()
         try:
-            yield made
+            yield cluster
         finally:
-            made.stop()
+            cluster.stop()
 
 
 @contextmanager
-def schema(server: str) -> Iterator[str]:
-    """The address of an empty place of its own, which is made faster than a database."""
-    name = f"test_{os.getpid()}_{next(NUMBERS)}"
+def create_schema(server: str) -> Iterator[str]:
+    """The URL of a new, empty schema; creating one is faster than creating a database."""
+    name = f"test_{os.getpid()}_{next(SCHEMA_NUMBERS)}"
     engine = create_engine(server, isolation_level="AUTOCOMMIT")
     try:
         with engine.connect() as connection:
             connection.execute(text(f"CREATE SCHEMA {name}"))
-        here = make_url(server).update_query_dict({"options": f"-csearch_path={name}"})
-        yield here.render_as_string(hide_password=False)
+        url = make_url(server).update_query_dict({"options": f"-csearch_path={name}"})
+        yield url.render_as_string(hide_password=False)
         with engine.connect() as connection:
             connection.execute(text(f"DROP SCHEMA {name} CASCADE"))
     finally:
@@ -99,8 +98,8 @@ def schema(server: str) -> Iterator[str]:
 
 
 def main() -> int:
-    with cluster() as running:
-        environment = os.environ | {VARIABLE: running.url}
+    with start_cluster() as cluster:
+        environment = os.environ | {VARIABLE: cluster.url}
         return subprocess.run(sys.argv[1:], env=environment).returncode
 
 

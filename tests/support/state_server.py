@@ -1,8 +1,8 @@
-"""A server with a scripted engine and a store that lasts, as a process of its own.
+"""A server with a scripted engine and a persistent store, in a process of its own.
 
     python -m tests.support.state_server STORE
 
-Prints its address once it listens. `Spawned` starts one, and can kill it.
+Prints its URL once it listens. `ServerProcess` starts one, and can kill it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCRIPT = [
 ]
 
 
-class Spawned:
+class ServerProcess:
     """A server in a process of its own."""
 
     def __init__(self, store: str, keys: tuple[str, ...] = ()) -> None:
@@ -46,7 +46,7 @@ class Spawned:
         self.client = OpenAI(base_url=f"{self.url}/v1", api_key="x", max_retries=0, timeout=30)
 
     def kill(self) -> None:
-        """As a machine that loses its power would."""
+        """End it without a chance to clean up."""
         self.process.kill()
         self.process.wait()
         if self.process.stdout is not None:
@@ -59,7 +59,7 @@ class Spawned:
             self.process.stdout.close()
         return code
 
-    def __enter__(self) -> Spawned:
+    def __enter__(self) -> ServerProcess:
         return self
 
     def __exit__(self, *_: object) -> None:

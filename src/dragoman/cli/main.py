@@ -11,14 +11,15 @@ from collections.abc import Sequence
 
 from dragoman import config
 from dragoman._version import __version__
-from dragoman.cli import chat, explain, formats, list, pull, serve
+from dragoman.cli import chat, explain, formats, pull, serve
+from dragoman.cli import list as list_command
 from dragoman.cli.flags import FLAGS
 from dragoman.cli.log_handler import LOG_FORMAT
 from dragoman.config import Settings
 from dragoman.errors import DragomanError
 
 log = logging.getLogger("dragoman")
-COMMANDS = (serve, chat, pull, list, explain, formats)
+COMMANDS = (serve, chat, pull, list_command, explain, formats)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -44,7 +44,7 @@ async def serve_models(settings: Settings, model: str) -> None:
     runtime = build_runtime(models, settings)
     app = server.make_app(runtime, local=True)
     name = app.awaited = models.default_name
-    running = server.make(
+    running = server.make_server(
         app, settings, lambda url: print(f"Listening on {url} (loading {name})", flush=True)
     )
     failures: list[DragomanError] = []
@@ -52,7 +52,7 @@ async def serve_models(settings: Settings, model: str) -> None:
     async def preload() -> None:
         try:
             entry = await models.load(name, wait=float("inf"))
-            server.settle()
+            server.tune_process()
             print(f"Serving {entry.id}. Press Ctrl-C to stop.", flush=True)
             # Opens the store, which cleans up after a server that was killed.
             await runtime.state.signer()

@@ -1,4 +1,4 @@
-"""Finds out, from a model's own chat template, how the model writes calls and thoughts.
+"""Finds out, from a model's own chat template, how the model writes calls and reasoning.
 
     found = detect(template)
     OutputParser(found.tools, found.reasoning, prompt=prompt)
@@ -7,7 +7,7 @@ Detection is the proof: made-up turns of the assistant's are rendered by the tem
 with every format that could be it; the one that gives back what went in is the one. Nothing is
 decided by the name of a model or of a file.
 
-`stage` renders, `thinking` turns the switches, `proof` reads back and compares, `choose` decides.
+`probe` renders, `thinking` turns the switches, `proof` reads back and compares, `choose` decides.
 """
 
 from __future__ import annotations
@@ -33,7 +33,16 @@ from dragoman.detection.result import (
 from dragoman.detection.round_trip import CALL, RoundTrip
 from dragoman.formats import find_tools
 
-__all__ = ["Call", "Detected", "Item", "Said", "Switch", "Thinking", "brought", "detect"]
+__all__ = [
+    "DetectedFormats",
+    "ProbeCall",
+    "ProbeTurn",
+    "ReasoningControls",
+    "ReasoningSwitch",
+    "RoundTripCheck",
+    "detect",
+    "read_checkpoint_formats",
+]
 
 GENERIC = "hermes_json"
 NO_CHECKPOINT_FORMATS = CheckpointFormats()
@@ -67,31 +76,31 @@ def _detect_cached(template: str) -> DetectedFormats:
 def _run_detection(
     template: str, vocabulary: Container[str], given: CheckpointFormats
 ) -> DetectedFormats:
-    stage = RenderProbe(template)
-    positions = SwitchSettings(stage)
-    stage.find_reasoning_form([one.switches for one in positions.all])
-    scene = RoundTrip(stage, [one.switches for one in positions.distinct])
+    probe = RenderProbe(template)
+    positions = SwitchSettings(probe)
+    probe.find_reasoning_form([one.switches for one in positions.all])
+    scene = RoundTrip(probe, [one.switches for one in positions.distinct])
     chooser = FormatMatcher(scene, [one.opening for one in positions.distinct], vocabulary)
-    calls, thoughts = _prefer_checkpoint(given, chooser)
-    proof = scene.check(calls.format, thoughts.format)
+    calls, reasoning = _prefer_checkpoint(given, chooser)
+    proof = scene.check(calls.format, reasoning.format)
     why = [f"calls: {calls.reason}" if calls.reason else "calls: nothing points to a format"]
-    why.append(f"thoughts: {thoughts.reason or 'nothing points to any'}")
-    why += ["time: there was not enough to find out everything"] if stage.is_incomplete else []
+    why.append(f"reasoning: {reasoning.reason or 'nothing points to any'}")
+    why += ["time: there was not enough to find out everything"] if probe.is_incomplete else []
     tools = calls.format or find_tools(GENERIC)
     return DetectedFormats(
         tools=tools.name,
-        reasoning=thoughts.format.name if thoughts.format else None,
+        reasoning=reasoning.format.name if reasoning.format else None,
         generic=calls.format is None,
-        renders_tools=stage.capabilities.tools_rendered,
-        renders_messages=stage.capabilities.renders,
-        reasoning_controls=positions.describe_controls(thoughts.format),
+        renders_tools=probe.capabilities.tools_rendered,
+        renders_messages=probe.capabilities.renders,
+        reasoning_controls=positions.describe_controls(reasoning.format),
         checks=proof,
-        confidence=_rate_confidence(calls, thoughts, proof),
+        confidence=_rate_confidence(calls, reasoning, proof),
         reasons=tuple(why),
         equivalent=calls.equivalent,
         digest=hashlib.sha256(template.encode("utf-8", "surrogatepass")).hexdigest(),
         tool_format=tools,
-        reasoning_format=thoughts.format,
+        reasoning_format=reasoning.format,
     )
 
 
@@ -103,18 +112,18 @@ def _prefer_checkpoint(
     calls = chooser.match_tools()
     if given.tools is not None and not (calls.verified and chooser.fails_round_trip(given.tools)):
         calls = ToolFormatChoice(given.tools, why, verified=calls.verified)
-    thoughts = chooser.match_reasoning(calls.format)
-    if given.reasoning is not None and not thoughts.verified:
-        thoughts = ReasoningFormatChoice(given.reasoning, why)
-    return calls, thoughts
+    reasoning = chooser.match_reasoning(calls.format)
+    if given.reasoning is not None and not reasoning.verified:
+        reasoning = ReasoningFormatChoice(given.reasoning, why)
+    return calls, reasoning
 
 
 def _rate_confidence(
-    calls: ToolFormatChoice, thoughts: ReasoningFormatChoice, proof: tuple[RoundTripCheck, ...]
+    calls: ToolFormatChoice, reasoning: ReasoningFormatChoice, proof: tuple[RoundTripCheck, ...]
 ) -> Confidence:
     if calls.format is None:
         return "generic"
     if not calls.verified or not any(item.name == CALL and item.text for item in proof):
-        return "said"
+        return "turn"
     whole = all(item.status != "failed" for item in proof)
-    return "proved" if whole and (thoughts.verified or thoughts.format is None) else "partly"
+    return "proved" if whole and (reasoning.verified or reasoning.format is None) else "partly"

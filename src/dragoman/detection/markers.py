@@ -1,4 +1,4 @@
-"""The literal marks of a format, and how many of them stand in a text."""
+"""The literal markers of a format, and how many of them stand in a text."""
 
 from __future__ import annotations
 
@@ -17,37 +17,39 @@ from dragoman.output.spec import (
     ToolFormat,
 )
 
-Group = tuple[str, ...]  # spellings of one mark
+Group = tuple[str, ...]  # spellings of one marker
 
 
 @lru_cache(maxsize=4096)
-def _pattern(mark: str) -> re.Pattern[str]:
-    return re.compile(r"\s*".join(map(re.escape, mark.split(GAP))))
+def _pattern(marker: str) -> re.Pattern[str]:
+    return re.compile(r"\s*".join(map(re.escape, marker.split(GAP))))
 
 
-def contains_marker(mark: str, text: str) -> bool:
-    """Whether the mark is in the text, whatever white space it allows."""
-    return _pattern(mark).search(text) is not None if GAP in mark else mark in text
+def contains_marker(marker: str, text: str) -> bool:
+    """Whether the marker is in the text, whatever white space it allows."""
+    return _pattern(marker).search(text) is not None if GAP in marker else marker in text
 
 
-def find_last(marks: Iterable[str], text: str) -> int:
-    """Where the last of several marks stands; -1 if none does."""
-    starts = [found.start() for mark in marks for found in _pattern(mark).finditer(text)]
+def find_last(markers: Iterable[str], text: str) -> int:
+    """Where the last of several markers stands; -1 if none does."""
+    starts = [match.start() for marker in markers for match in _pattern(marker).finditer(text)]
     return max(starts, default=-1)
 
 
-def contains_any_marker(marks: Iterable[str], text: str) -> bool:
-    return any(contains_marker(mark, text) for mark in marks if mark.strip())
+def contains_any_marker(markers: Iterable[str], text: str) -> bool:
+    return any(contains_marker(marker, text) for marker in markers if marker.strip())
 
 
 def call_openers(tools: ToolFormat) -> Group:
-    """The marks that a call may begin with."""
+    """The markers that a call may begin with."""
     header = tools.header.open + tools.header.end if tools.header else ()
-    return tuple(mark for mark in (*tools.section.open, *tools.call.open, *header) if mark.strip())
+    return tuple(
+        marker for marker in (*tools.section.open, *tools.call.open, *header) if marker.strip()
+    )
 
 
 def allows_unmarked_calls(tools: ToolFormat) -> bool:
-    """Whether a call may stand without any mark."""
+    """Whether a call may stand without any marker."""
     return bool(tools.unmarked_starts) or tools.unmarked_at_start or not call_openers(tools)
 
 
@@ -65,22 +67,22 @@ def _header_markers(header: MessageHeader | None) -> list[Group]:
 
 
 def _drop_trivial(groups: Iterable[Group]) -> tuple[Group, ...]:
-    """Without marks that are in every text anyway."""
-    kept = (tuple(mark for mark in group if len(mark.strip()) > 1) for group in groups)
+    """Without markers that are in every text anyway."""
+    kept = (tuple(marker for marker in group if len(marker.strip()) > 1) for group in groups)
     return tuple(group for group in kept if group)
 
 
 def measure_coverage(
     of: ToolFormat | ReasoningFormat, has: Callable[[str], bool]
 ) -> tuple[int, int]:
-    """How many of a format's marks are missing somewhere, and how long those are that are not."""
-    found = [_measure_groups(groups, has) for groups in _all_groups(of)]
-    ways = [(missing, length - at) for at, (missing, length) in enumerate(found)]
+    """How many of a format's markers are missing somewhere, and how long those are that are not."""
+    match = [_measure_groups(groups, has) for groups in _all_groups(of)]
+    ways = [(missing, length - at) for at, (missing, length) in enumerate(match)]
     return min(ways, key=lambda way: (way[0], -way[1]), default=(0, 0))  # the usual body first
 
 
 def make_marker_test(text: str) -> Callable[[str], bool]:
-    return lambda mark: contains_marker(mark, text)
+    return lambda marker: contains_marker(marker, text)
 
 
 def _all_groups(of: ToolFormat | ReasoningFormat) -> Sequence[tuple[Group, ...]]:
@@ -111,9 +113,9 @@ def _all_groups(of: ToolFormat | ReasoningFormat) -> Sequence[tuple[Group, ...]]
 def _measure_groups(groups: Iterable[Group], has: Callable[[str], bool]) -> tuple[int, int]:
     missing = length = 0
     for group in groups:
-        found = [2 * len(mark) - bool(at) for at, mark in enumerate(group) if has(mark)]
-        missing += not found
-        length += max(found, default=0)  # the usual spelling counts a little more
+        match = [2 * len(marker) - bool(at) for at, marker in enumerate(group) if has(marker)]
+        missing += not match
+        length += max(match, default=0)  # the usual spelling counts a little more
     return missing, length
 
 

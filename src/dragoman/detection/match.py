@@ -1,9 +1,9 @@
 """Which formats a template's turns are written in.
 
 What a template does comes first: a format is a candidate if it reads back what went in. Of several,
-the one wins that reads most, leaves least over, and has its marks in the template; formats that
+the one wins that reads most, leaves least over, and has its markers in the template; formats that
 differ in nothing but spelling are told apart by their examples: the template is given the very call
-of the example, and what it writes is compared. What a template says comes second: marks in the
+of the example, and what it writes is compared. What a template says comes second: markers in the
 instructions that it writes for declared tools, then in its source. The vocabulary comes last.
 """
 
@@ -30,7 +30,7 @@ from dragoman.output.library import OutputParser
 from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 SPACE = re.compile(r"\s+")
-MIN_DISTINCTIVE = 4  # letters of a mark that hardly stand there by chance
+MIN_DISTINCTIVE = 4  # characters of a marker that hardly stand there by chance
 
 
 @dataclass(frozen=True)
@@ -59,30 +59,30 @@ class FormatMatcher:
         self, scene: RoundTrip, openings: Iterable[str], vocabulary: Container[str] = ()
     ) -> None:
         self.scene = scene
-        self.stage: RenderProbe = scene.stage
+        self.probe: RenderProbe = scene.probe
         self.vocabulary = vocabulary
         self.openings = "\n".join(openings)
         # the last text of a take is all of it, the others are how it begins
         self.turns = "\n".join(take.texts[-1] for name in BRIEF for take in scene.renders_of(name))
-        self.instructions = _tool_instructions(self.stage)
-        self.source = "\n".join(sorted(self.stage.facts.literals))
+        self.instructions = _tool_instructions(self.probe)
+        self.source = "\n".join(sorted(self.probe.facts.literals))
         self.all_text = "\n".join((self.turns, self.openings, self.instructions, self.source))
         self.likely_reasoning = self._find_likely_reasoning()
 
-    # Thoughts
+    # Reasoning
 
     def match_reasoning(self, tools: ToolFormat | None) -> ReasoningFormatChoice:
-        """The format of thoughts, beside a format of calls."""
+        """The format of reasoning, beside a format of calls."""
         likely = self.likely_reasoning
         shown = [one for one in likely if self._verifies_reasoning(tools, one)]
         if shown:
             best = max(shown, key=self._rank_reasoning)
             return ReasoningFormatChoice(
-                best, "thoughts that were written come back with it", verified=True
+                best, "reasoning that were written come back with it", verified=True
             )
         for text, why in (
-            (self.openings, "its marks are in what opens an answer"),
-            (self.turns, "its marks are in the turns that are written"),
+            (self.openings, "its markers are in what opens an answer"),
+            (self.turns, "its markers are in the turns that are written"),
         ):
             found = [one for one in likely if self._opens_or_closes_in(one, text)]
             if found:
@@ -90,12 +90,12 @@ class FormatMatcher:
         cut = [one for one in likely if self._splits_at_close(one)]
         if cut:
             return ReasoningFormatChoice(
-                max(cut, key=self._rank_reasoning), "the template cuts at its marks"
+                max(cut, key=self._rank_reasoning), "the template cuts at its markers"
             )
         whole = [one for one in likely if self._has_both_markers(one)]
         if whole:
             return ReasoningFormatChoice(
-                max(whole, key=self._rank_reasoning), "its marks are in the template"
+                max(whole, key=self._rank_reasoning), "its markers are in the template"
             )
         return self._match_reasoning_by_vocabulary(tools)
 
@@ -107,7 +107,7 @@ class FormatMatcher:
         return contains_any_marker(reasoning.open, text) or closed
 
     def _splits_at_close(self, reasoning: ReasoningFormat) -> bool:
-        return any(mark in self.stage.facts.separators for mark in reasoning.close)
+        return any(marker in self.probe.facts.separators for marker in reasoning.close)
 
     def _has_both_markers(self, reasoning: ReasoningFormat) -> bool:
         """Opened and closed by what the template itself can write, and by no header."""
@@ -123,7 +123,7 @@ class FormatMatcher:
         ]
 
     def _verifies_reasoning(self, tools: ToolFormat | None, reasoning: ReasoningFormat) -> bool:
-        names = ("thoughts", "thoughts and a call")
+        names = ("reasoning", "reasoning and a call")
         return any(item.status == "proved" for item in self.scene.check(tools, reasoning, names))
 
     def _rank_reasoning(self, reasoning: ReasoningFormat) -> tuple[int, int, int, int]:
@@ -136,28 +136,28 @@ class FormatMatcher:
         )
 
     def _resembles_reasoning_example(self, reasoning: ReasoningFormat) -> int:
-        """How much the template writes thoughts as the example does."""
-        if self.stage.reasoning_form is None:
+        """How much the template writes reasoning as the example does."""
+        if self.probe.reasoning_form is None:
             return 0
-        manner, switches = self.stage.reasoning_form
-        written = self.stage.render_turn(
-            ProbeTurn(text="answer", reasoning="thoughts"), manner, switches
+        form, switches = self.probe.reasoning_form
+        written = self.probe.render_turn(
+            ProbeTurn(text="answer", reasoning="reasoning"), form, switches
         )
         if written is None:
             return 0
         return max(_similarity(written.prompt + text, reasoning.example) for text in written.texts)
 
     def _match_reasoning_by_vocabulary(self, tools: ToolFormat | None) -> ReasoningFormatChoice:
-        """A template without a word on thoughts."""
+        """A template without a word on reasoning."""
         known = reasoning_formats()
         for one in known.values():
-            marks = (*one.open[:1], *one.close[:1])
+            markers = (*one.open[:1], *one.close[:1])
             if (
                 not one.keeps_markers
-                and len(marks) == 2
-                and all(map(self.vocabulary.__contains__, marks))
+                and len(markers) == 2
+                and all(map(self.vocabulary.__contains__, markers))
             ):
-                return ReasoningFormatChoice(one, "its marks are tokens of the model")
+                return ReasoningFormatChoice(one, "its markers are tokens of the model")
         if tools is not None and tools.default_reasoning in known:
             return ReasoningFormatChoice(
                 known[tools.default_reasoning], "models that call this way think this way"
@@ -169,25 +169,27 @@ class FormatMatcher:
     def match_tools(self) -> ToolFormatChoice:
         """The format of calls."""
         choice = self._match_by_round_trip()
-        said = self._match_by_text(self.instructions, "its marks are in the instructions for tools")
+        turn = self._match_by_text(
+            self.instructions, "its markers are in the instructions for tools"
+        )
         if choice is None:
-            source = self._match_by_text(self.source, "its marks are in the template")
+            source = self._match_by_text(self.source, "its markers are in the template")
             return (
-                said
+                turn
                 or source
                 or self._match_by_example_shape()
                 or self._match_by_vocabulary()
                 or ToolFormatChoice()
             )
         bare = choice.format is not None and allows_unmarked_calls(choice.format)
-        if not bare or said is None or said.format is None or said.format is choice.format:
+        if not bare or turn is None or turn.format is None or turn.format is choice.format:
             return choice
-        if said.format.name in choice.equivalent:
+        if turn.format.name in choice.equivalent:
             return ToolFormatChoice(
-                said.format, f"{choice.reason}, and {said.reason}", verified=True
+                turn.format, f"{choice.reason}, and {turn.reason}", verified=True
             )
         return ToolFormatChoice(
-            said.format, f"{said.reason}, though it writes older calls otherwise"
+            turn.format, f"{turn.reason}, though it writes older calls otherwise"
         )
 
     def _match_by_round_trip(self) -> ToolFormatChoice | None:
@@ -205,7 +207,7 @@ class FormatMatcher:
             if not marked:
                 return None
             best = max(marked, key=lambda one: self._full_rank(one, (0,)))
-            return ToolFormatChoice(best, "its marks are in the calls that are written")
+            return ToolFormatChoice(best, "its markers are in the calls that are written")
         ranks = {one.name: self._rank(one, proofs[one.name]) for one in passed}
         best = max(passed, key=lambda one: self._full_rank(one, ranks[one.name]))
         count = sum(item.status == "proved" for item in proofs[best.name])
@@ -222,7 +224,7 @@ class FormatMatcher:
         return not _score(self._best_checks(tools))[0]
 
     def _best_checks(self, tools: ToolFormat) -> tuple[RoundTripCheck, ...]:
-        """The proof beside whatever thoughts fit best."""
+        """The proof beside whatever reasoning fit best."""
         best: tuple[RoundTripCheck, ...] = ()
         for reasoning in [None, *self.likely_reasoning]:
             if _status(self.scene.check(tools, reasoning, [CALL]), CALL) != "proved":
@@ -252,15 +254,15 @@ class FormatMatcher:
 
     def _resembles_call_example(self, tools: ToolFormat) -> int:
         """How much the template writes a call as the example does."""
-        manner = self.stage.call_form
-        said = _parse_example(tools)
-        if manner is None or not said.calls:
+        form = self.probe.call_form
+        turn = _parse_example(tools)
+        if form is None or not turn.calls:
             return 0
-        written = self.stage.render_turn(ProbeTurn(calls=said.calls), manner, {})
+        written = self.probe.render_turn(ProbeTurn(calls=turn.calls), form, {})
         return max(_similarity(text, tools.example) for text in written.texts) if written else 0
 
     def _match_by_text(self, text: str, why: str) -> ToolFormatChoice | None:
-        """The format whose marks a text has."""
+        """The format whose markers a text has."""
         found = [
             one
             for one in tool_formats().values()
@@ -280,7 +282,7 @@ class FormatMatcher:
         return ToolFormatChoice(max(found, key=rank), why)
 
     def _match_by_example_shape(self) -> ToolFormatChoice | None:
-        """The format without marks that a template asks for: keys and brackets of the example."""
+        """The format without markers that a template asks for: keys and brackets of the example."""
         found = [
             (len(shape.pattern), one)
             for one in tool_formats().values()
@@ -307,7 +309,7 @@ class FormatMatcher:
             missing, length = measure_coverage(tools, has)
             return -missing, length
 
-        return ToolFormatChoice(max(found, key=rank), "its marks are tokens of the model")
+        return ToolFormatChoice(max(found, key=rank), "its markers are tokens of the model")
 
 
 def _reasoning_markers(reasoning: ReasoningFormat) -> tuple[str, ...]:
@@ -315,10 +317,10 @@ def _reasoning_markers(reasoning: ReasoningFormat) -> tuple[str, ...]:
     return (*reasoning.open, *reasoning.close, *header)
 
 
-def _tool_instructions(stage: RenderProbe) -> str:
+def _tool_instructions(probe: RenderProbe) -> str:
     """What the template tells the model when there are tools."""
-    plain = stage.render(None, TurnForm(), {}, opened=True) or ""
-    told = stage.render(None, TurnForm(tools=True), {}, opened=True) or ""
+    plain = probe.render(None, TurnForm(), {}, opened=True) or ""
+    told = probe.render(None, TurnForm(tools=True), {}, opened=True) or ""
     lines = set(plain.splitlines())
     return "\n".join(line for line in told.splitlines() if line not in lines)
 
@@ -331,12 +333,12 @@ def _may_match(tools: ToolFormat, texts: list[str]) -> bool:
 
 
 def _has_all_openers(tools: ToolFormat, text: str) -> bool:
-    """Whether all that opens a call is there. A few letters alone may stand for anything."""
+    """Whether all that opens a call is there. A few characters alone may stand for anything."""
     groups = [tools.section.open, tools.call.open]
     if tools.header is not None:
         groups.append(tools.header.open)
-    wanted = [group for group in groups if any(mark.strip() for mark in group)]
-    telling = any(len(mark) >= MIN_DISTINCTIVE for group in wanted for mark in group)
+    wanted = [group for group in groups if any(marker.strip() for marker in group)]
+    telling = any(len(marker) >= MIN_DISTINCTIVE for group in wanted for marker in group)
     return telling and all(contains_any_marker(group, text) for group in wanted)
 
 
@@ -364,7 +366,7 @@ def _similarity(text: str, example: str) -> int:
 
 @lru_cache(maxsize=256)
 def _example_pattern(example: str) -> re.Pattern[str] | None:
-    """What an example without marks looks like, whatever the words in it are."""
+    """What an example without markers looks like, whatever the words in it are."""
     called = re.match(r"(\[?)\w+\(\w+=", example)
     if called:
         return re.compile(re.escape(called[1]) + r"[\w<>-]{1,60}\([\w<>-]{1,60}=")

@@ -47,28 +47,28 @@ class SwitchSetting:
 class SwitchSettings:
     """All settings of all switches of one template."""
 
-    def __init__(self, stage: RenderProbe) -> None:
-        self._stage = stage
+    def __init__(self, probe: RenderProbe) -> None:
+        self._stage = probe
         self.default = self._render_setting({}) or SwitchSetting({}, "", "")
         self.tried: dict[str, list[SwitchSetting]] = {}
         self.budget: str | None = None
-        for name in _switch_names(stage):
+        for name in _switch_names(probe):
             if BUDGET.search(name):
                 self._try_values(name, (0, 512))
                 self.budget = self.budget or (name if _has_effect(self.tried[name]) else None)
             elif not EFFORT.search(name) or not self._is_free_text(name):
-                self._try_values(name, _candidate_values(stage, name))
+                self._try_values(name, _candidate_values(probe, name))
 
     def _try_values(self, name: str, values: Iterable[Any]) -> None:
         found = [self._render_setting({name: value}) for value in values]
         self.tried[name] = [one for one in found if one is not None]
 
     def _render_setting(self, switches: Switches, system: str = "") -> SwitchSetting | None:
-        manner = TurnForm(system=system)
-        opening = self._stage.render_opening(switches, manner)
+        form = TurnForm(system=system)
+        opening = self._stage.render_opening(switches, form)
         if opening is None:
             return None
-        prompt = self._stage.render(None, manner, switches, opened=True) or ""
+        prompt = self._stage.render(None, form, switches, opened=True) or ""
         return SwitchSetting(switches, opening, prompt)
 
     def _is_free_text(self, name: str) -> bool:
@@ -89,7 +89,7 @@ class SwitchSettings:
         return list(found.values())[:MAX_OPENINGS]
 
     def describe_controls(self, reasoning: ReasoningFormat | None) -> ReasoningControls:
-        """What the positions mean when thoughts are written like this."""
+        """What the positions mean when reasoning are written like this."""
         found = [
             _find_switch(name, tried, reasoning)
             for name, tried in self.tried.items()
@@ -177,30 +177,30 @@ def _has_effect(tried: Sequence[SwitchSetting]) -> bool:
     return len({one.prompt for one in tried}) > 1
 
 
-def _switch_names(stage: RenderProbe) -> list[str]:
+def _switch_names(probe: RenderProbe) -> list[str]:
     names = [
-        name for name in stage.facts.variables - RESERVED_VARIABLES if REASONING_NAME.search(name)
+        name for name in probe.facts.variables - RESERVED_VARIABLES if REASONING_NAME.search(name)
     ]
     names.sort(key=lambda name: (COMMON_NAMES.index(name) if name in COMMON_NAMES else 99, name))
     return names[:MAX_NAMES]
 
 
-def _compared_words(stage: RenderProbe, name: str) -> list[str]:
+def _compared_words(probe: RenderProbe, name: str) -> list[str]:
     """The words that a template compares a variable with."""
     near = re.compile(rf"\b{re.escape(name)}\b[^\n%}}]{{0,40}}?(?:==|!=|\bin\b)([^\n%]{{0,120}})")
     return [
         word
-        for match in near.finditer(stage.template.source)
+        for match in near.finditer(probe.template.source)
         for word in re.findall(r"""["']([\w-]{1,20})["']""", match[1])
     ]
 
 
-def _candidate_values(stage: RenderProbe, name: str) -> Sequence[Any]:
+def _candidate_values(probe: RenderProbe, name: str) -> Sequence[Any]:
     """What to set a variable to: yes, no, and the words that the template compares it with."""
-    words = _compared_words(stage, name)
+    words = _compared_words(probe, name)
     if EFFORT.search(name):
         return list(dict.fromkeys([*words, *EFFORTS]))[:MAX_VALUES]
-    known = [mode for mode in MODES if mode in stage.facts.words]
+    known = [mode for mode in MODES if mode in probe.facts.words]
     return [True, False, *dict.fromkeys([*words, *known])][:MAX_VALUES]
 
 
@@ -239,9 +239,9 @@ def _pick_setting(
     telling: Sequence[SwitchSetting],
 ) -> SwitchSetting | None:
     """The position that does what is wanted and says so, else does it, else says so."""
-    said = set(map(repr, words))
+    turn = set(map(repr, words))
     for some in (telling, tried):
-        named = [one for one in some if repr(one.switches[name]) in said]
+        named = [one for one in some if repr(one.switches[name]) in turn]
         named.sort(key=lambda one: list(map(repr, words)).index(repr(one.switches[name])))
         if named or (some is telling and telling):
             return (named or list(telling))[0]

@@ -1,6 +1,6 @@
-"""Reads a regular expression as marks, without ever running it.
+"""Reads a regular expression as markers, without ever running it.
 
-Only what a mark can say is understood: letters, white space that may be there or not, optional and
+Only what a marker can say is understood: characters, white space that may be there or not, optional and
 alternative parts (each way becomes a spelling), and named groups, whose inside does not matter.
 """
 
@@ -12,7 +12,7 @@ from typing import TypeAlias
 from dragoman.output.spec import GAP
 
 MAX_SPELLINGS = 16  # spellings
-MAX_PATTERN = 2_000  # letters of a pattern
+MAX_PATTERN = 2_000  # characters of a pattern
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 SPACE = {" ", "\n", "\t", "\r", GAP}
 ANCHORS = {"b", "B", "A", "Z", "z"}
@@ -38,17 +38,17 @@ def expand_pattern(pattern: str) -> list[Pieces]:
     if len(pattern) > MAX_PATTERN:
         raise UnsupportedPattern("a pattern that is too long")
     reader = _PatternReader(pattern)
-    found = reader.read_alternatives()
+    match = reader.read_alternatives()
     if reader.at < len(pattern):
         raise UnsupportedPattern(f"{pattern!r} is out of balance")
-    return found
+    return match
 
 
-def join_literal(found: Pieces) -> str:
-    """Pieces without captures as one mark."""
-    if any(isinstance(one, NamedGroup) for one in found):
+def join_literal(match: Pieces) -> str:
+    """Pieces without captures as one marker."""
+    if any(isinstance(one, NamedGroup) for one in match):
         raise UnsupportedPattern("a name where none can be")
-    text = "".join(one for one in found if isinstance(one, str))
+    text = "".join(one for one in match if isinstance(one, str))
     while GAP + GAP in text:
         text = text.replace(GAP + GAP, GAP)
     return text
@@ -63,27 +63,27 @@ class _PatternReader:
         """Alternatives, up to a closing bracket or the end."""
         if depth > 8:
             raise UnsupportedPattern("groups that are nested too deeply")
-        found: list[Pieces] = []
+        match: list[Pieces] = []
         ways: list[Pieces] = [[]]
         while self.at < len(self.pattern) and self.pattern[self.at] != ")":
             if self.pattern[self.at] == "|":
                 self.at += 1
-                found, ways = found + ways, [[]]
+                match, ways = match + ways, [[]]
                 continue
             options = self._apply_quantifier(self._read_atom(depth))
             ways = [[*way, *option] for way in ways for option in options]
-            if len(ways) + len(found) > MAX_SPELLINGS:
+            if len(ways) + len(match) > MAX_SPELLINGS:
                 raise UnsupportedPattern("too many spellings")
-        return found + ways
+        return match + ways
 
     def _apply_quantifier(self, options: list[Pieces]) -> list[Pieces]:
         """What a quantifier makes of an atom."""
-        mark = self.pattern[self.at : self.at + 1]
-        if mark not in ("?", "*", "+", "{"):
+        marker = self.pattern[self.at : self.at + 1]
+        if marker not in ("?", "*", "+", "{"):
             return options
         spaced = all(one in SPACE for way in options for one in way)
         captured = any(isinstance(one, NamedGroup) for way in options for one in way)
-        if mark == "{" or (mark in ("*", "+") and not spaced):
+        if marker == "{" or (marker in ("*", "+") and not spaced):
             raise UnsupportedPattern("something that is repeated")
         self.at += 1
         if self.pattern[self.at : self.at + 1] == "?":  # as little as possible
@@ -102,7 +102,7 @@ class _PatternReader:
         if letter in "^$":
             return [[]]
         if letter in ".[":
-            raise UnsupportedPattern("letters that may be any")
+            raise UnsupportedPattern("characters that may be any")
         if letter in "*+?{":
             raise UnsupportedPattern("a pattern that is out of order")
         return [[letter]]
@@ -117,7 +117,7 @@ class _PatternReader:
         if letter in ESCAPES:
             return [ESCAPES[letter]]
         if not letter or letter.isalnum():
-            raise UnsupportedPattern("letters that may be any")
+            raise UnsupportedPattern("characters that may be any")
         return [letter]
 
     def _read_group(self, depth: int) -> list[Pieces]:
@@ -132,11 +132,11 @@ class _PatternReader:
             self._skip_group()
             return [[]]
         self.at += 2 if rest.startswith("?:") else 0
-        found = self.read_alternatives(depth + 1)
+        match = self.read_alternatives(depth + 1)
         if self.pattern[self.at : self.at + 1] != ")":
             raise UnsupportedPattern("a group without an end")
         self.at += 1
-        return found
+        return match
 
     def _skip_group(self) -> None:
         """Over the rest of a group, whatever is in it."""

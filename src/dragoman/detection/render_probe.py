@@ -5,7 +5,7 @@ What the two share is the prompt; what only the first one has is the turn, as th
 training. The end of it, which the model says with a token and not with text, is known from a plain
 turn: everything behind the words that it was made of.
 
-Templates are picky, so a turn of calls is put in several manners until its words arrive.
+Templates are picky, so a turn of calls is put in several forms until its words arrive.
 
 A template is a stranger's program, so all of detection is bounded: the time of the renderings, the
 time of everything, and the length of what is looked at. What is not known by then stays unknown.
@@ -49,9 +49,9 @@ CARRIERS: tuple[ReasoningCarrier, ...] = ("fields", "parts")
 WORD = "zq"  # begins every word that is made up
 ASKED, AGAIN, OTHER = "zqasked", "zqagain", "zqother"
 ANSWER, THOUGHT, VALUE = "zqanswer", "zqthought", "zqvalue"
-MAX_TURN = 16_000  # letters of a turn that is looked at
+MAX_TURN = 16_000  # characters of a turn that is looked at
 PIECES = 40
-TAIL = 400  # letters behind a turn
+TAIL = 400  # characters behind a turn
 # for all renderings of a template together; `least` is the most that one may write
 PROBE_LIMITS = RenderLimits(seconds=1.0, steps=400_000, min_text=1 << 18)
 MAX_SECONDS = 4.0  # seconds for all that is found out about a template; an honest one takes 0.3
@@ -127,7 +127,7 @@ class RenderProbe:
         self._deadline = time.thread_time() + MAX_SECONDS
         self._cache: dict[Any, str | None] = {}
         self.call_form = self._find_call_form()  # None: calls are never written
-        self.reasoning_form: tuple[TurnForm, Switches] | None = None  # None: thoughts never are
+        self.reasoning_form: tuple[TurnForm, Switches] | None = None  # None: reasoning never are
 
     # Rendering
 
@@ -142,26 +142,26 @@ class RenderProbe:
         return self.is_out_of_time or self._limits.seconds <= 0
 
     def render(
-        self, said: ProbeTurn | None, manner: TurnForm, switches: Switches, opened: bool = False
+        self, turn: ProbeTurn | None, form: TurnForm, switches: Switches, opened: bool = False
     ) -> str | None:
         """The conversation up to a turn (or to the place of one), as text."""
-        key = (repr(said), manner, repr(sorted(switches.items())), opened)
+        key = (repr(turn), form, repr(sorted(switches.items())), opened)
         if key not in self._cache:
             turns = [self._make_message("user", ASKED)]
-            if manner.system or (self.capabilities.tools_need_system and manner.tools):
-                turns.insert(0, self._make_message("system", manner.system))
-            if said is not None:
-                turns.append(self._make_turn(said, manner))
-                turns += [self._make_message("user", AGAIN)] if manner.follow_up == "user" else []
-            self._cache[key] = self._render_messages(turns, manner, switches, opened)
+            if form.system or (self.capabilities.tools_need_system and form.tools):
+                turns.insert(0, self._make_message("system", form.system))
+            if turn is not None:
+                turns.append(self._make_turn(turn, form))
+                turns += [self._make_message("user", AGAIN)] if form.follow_up == "user" else []
+            self._cache[key] = self._render_messages(turns, form, switches, opened)
         return self._cache[key]
 
     def _render_messages(
-        self, turns: list[dict[str, Any]], manner: TurnForm, switches: Switches, opened: bool
+        self, turns: list[dict[str, Any]], form: TurnForm, switches: Switches, opened: bool
     ) -> str | None:
         if self.is_incomplete:  # a rendering of few steps never looks
             return None
-        tools = TOOLS if manner.tools else None
+        tools = TOOLS if form.tools else None
         given = MarkedText(NO_GUARD)
         variables = given.mark_tree(
             PROBE_TOKENS
@@ -180,11 +180,11 @@ class RenderProbe:
             left = self._limits.seconds - (time.thread_time() - started)
             self._limits = msgspec.structs.replace(self._limits, seconds=left)
 
-    def render_opening(self, switches: Switches, manner: TurnForm | None = None) -> str | None:
+    def render_opening(self, switches: Switches, form: TurnForm | None = None) -> str | None:
         """What the template writes to open an answer."""
-        manner = manner or TurnForm()
-        whole = self.render(None, manner, switches, opened=True)
-        bare = self.render(None, manner, switches)
+        form = form or TurnForm()
+        whole = self.render(None, form, switches, opened=True)
+        bare = self.render(None, form, switches)
         if whole is None:
             return None
         if bare is not None and whole.startswith(bare) and len(whole) > len(bare):
@@ -192,13 +192,13 @@ class RenderProbe:
         return whole[max(whole.rfind(ASKED), 0) :].removeprefix(ASKED)[-MAX_TURN:]
 
     def render_turn(
-        self, said: ProbeTurn, manner: TurnForm, switches: Switches
+        self, turn: ProbeTurn, form: TurnForm, switches: Switches
     ) -> RenderedTurn | None:
         """The turn that the template makes of this; None where it refuses."""
         if self.is_out_of_time:
             return None
-        whole = self.render(said, manner, switches)
-        before = self.render(None, manner, switches, opened=True)
+        whole = self.render(turn, form, switches)
+        before = self.render(None, form, switches, opened=True)
         if whole is None or before is None:
             return None
         asked = before.count(ASKED)
@@ -209,22 +209,22 @@ class RenderProbe:
         shared, start = _common_prefix(before, whole)
         ahead = before[shared:].strip()
         if ahead:  # nothing continues this prompt; then what every turn begins with is no turn
-            start = max(start, self._common_start(whole, manner, switches))
+            start = max(start, self._common_start(whole, form, switches))
         return RenderedTurn(
             prompt=whole[:start],
-            texts=_strip_endings(whole[start:], self._plain_tail(manner, switches)),
+            texts=_strip_endings(whole[start:], self._plain_tail(form, switches)),
             unwritten_opening=ahead,
         )
 
-    def _common_start(self, whole: str, manner: TurnForm, switches: Switches) -> int:
+    def _common_start(self, whole: str, form: TurnForm, switches: Switches) -> int:
         """How much of a turn is as in a plain one."""
-        plain = self.render(ProbeTurn(text=OTHER), manner, switches)
+        plain = self.render(ProbeTurn(text=OTHER), form, switches)
         before, found, _ = (plain or "").rpartition(OTHER)
         return _common_prefix(before.rpartition(ASKED)[2][:MAX_TURN], whole)[1] if found else 0
 
-    def _plain_tail(self, manner: TurnForm, switches: Switches) -> str:
+    def _plain_tail(self, form: TurnForm, switches: Switches) -> str:
         """What stands behind the words of a plain turn."""
-        plain = self.render(ProbeTurn(text=OTHER), manner, switches)
+        plain = self.render(ProbeTurn(text=OTHER), form, switches)
         return plain.rpartition(OTHER)[2] if plain and OTHER in plain else ""
 
     # Turns
@@ -235,34 +235,34 @@ class RenderProbe:
         )
         return {"role": role, "content": content, **more}
 
-    def _make_turn(self, said: ProbeTurn, manner: TurnForm) -> dict[str, Any]:
-        turn = self._make_message("assistant", said.text)
-        if said.reasoning and manner.carrier == "fields":
-            turn |= dict.fromkeys(self.capabilities.reasoning_fields, said.reasoning)
-        elif said.reasoning:
-            thought = {"type": "thinking", "thinking": said.reasoning}
-            turn["content"] = [thought, {"type": "text", "text": said.text}]
-        if said.calls:
+    def _make_turn(self, turn: ProbeTurn, form: TurnForm) -> dict[str, Any]:
+        turn = self._make_message("assistant", turn.text)
+        if turn.reasoning and form.carrier == "fields":
+            turn |= dict.fromkeys(self.capabilities.reasoning_fields, turn.reasoning)
+        elif turn.reasoning:
+            thought = {"type": "thinking", "thinking": turn.reasoning}
+            turn["content"] = [thought, {"type": "text", "text": turn.text}]
+        if turn.calls:
             turn["tool_calls"] = [
-                _make_call(call, number, manner) for number, call in enumerate(said.calls)
+                _make_call(call, number, form) for number, call in enumerate(turn.calls)
             ]
-            if not said.text and not (said.reasoning and manner.carrier == "parts"):
-                if manner.content == "absent":
+            if not turn.text and not (turn.reasoning and form.carrier == "parts"):
+                if form.content == "absent":
                     del turn["content"]
-                elif manner.content == "null":
+                elif form.content == "null":
                     turn["content"] = None
         return turn
 
     # Manners
 
     def _find_call_form(self) -> TurnForm | None:
-        """The first manner in which a call arrives, name and value."""
+        """The first form in which a call arrives, name and value."""
         words = (VALUE, LOOK)
-        said = ProbeTurn(calls=(ProbeCall(LOOK, {"zqplace": VALUE}),))
-        for manner in self._call_forms():
-            written = self.render_turn(said, manner, {})
+        turn = ProbeTurn(calls=(ProbeCall(LOOK, {"zqplace": VALUE}),))
+        for form in self._call_forms():
+            written = self.render_turn(turn, form, {})
             if written is not None and all(word in written.texts[-1] for word in words):
-                return manner
+                return form
         return None
 
     def _call_forms(self) -> list[TurnForm]:
@@ -283,32 +283,32 @@ class RenderProbe:
         ]
 
     def find_reasoning_form(self, positions: Sequence[Switches]) -> None:
-        """Find the first manner and position in which thoughts arrive."""
+        """Find the first form and position in which reasoning arrive."""
         plain = ProbeTurn(text=ANSWER, reasoning=THOUGHT)
         turns = [(plain, TurnForm(carrier=carrier)) for carrier in CARRIERS]
         if self.call_form is not None:
             calls = ProbeTurn(reasoning=THOUGHT, calls=(ProbeCall(LOOK, {"zqplace": VALUE}),))
             turns += [(calls, replace(self.call_form, carrier=carrier)) for carrier in CARRIERS]
         turns += [(plain, TurnForm(carrier=carrier, follow_up="user")) for carrier in CARRIERS]
-        for (said, manner), switches in product(turns, positions):
-            text = None if self.is_out_of_time else self.render(said, manner, switches)
+        for (turn, form), switches in product(turns, positions):
+            text = None if self.is_out_of_time else self.render(turn, form, switches)
             if text is not None and THOUGHT in text and TYPED_REASONING.search(text) is None:
-                self.reasoning_form = (manner, switches)
+                self.reasoning_form = (form, switches)
                 return
 
 
-def _make_call(call: ProbeCall, number: int, manner: TurnForm) -> dict[str, Any]:
+def _make_call(call: ProbeCall, number: int, form: TurnForm) -> dict[str, Any]:
     ids = {
         "long": f"call_zq{number:09}",
         "short": f"zqcall{number:03}",
         "named": f"functions.{call.name}:{number}",
     }
     arguments: Any = call.arguments
-    if manner.arguments == "text":
+    if form.arguments == "text":
         arguments = json.dumps(arguments, ensure_ascii=False)
     return {
         "type": "function",
-        "id": ids[manner.ids],
+        "id": ids[form.ids],
         "function": {"name": call.name, "arguments": arguments},
     }
 

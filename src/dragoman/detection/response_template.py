@@ -2,9 +2,9 @@
 
 It stands in a `tokenizer_config.json` and says, for each field of a message, what opens it, what
 closes it, and how its content is to be read. That is what our formats say, so it becomes one:
-literal marks as they are, patterns as far as they are literals, optional parts, white space and
+literal markers as they are, patterns as far as they are literals, optional parts, white space and
 named captures. No pattern is ever run: they come with a model from a stranger, and a pattern can be
-made to take for ever. What cannot be said in a format is left out and named.
+made to take for ever. What cannot be turn in a format is left out and named.
 
 A format that we already know and that reads the same is taken instead: it knows the ways in which
 models miss it. The older `response_schema` is read for what it has in common with this.
@@ -54,7 +54,7 @@ PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 @dataclass(frozen=True)
 class CheckpointFormats:
-    """The formats that came with a checkpoint, and what of them could not be said."""
+    """The formats that came with a checkpoint, and what of them could not be turn."""
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
@@ -77,11 +77,11 @@ def _read_fields(fields: Mapping[str, Any]) -> CheckpointFormats:
     drop = _try(missing, "content", lambda: _markers(answer, "open")) or ()
     if drop:  # what closes an answer that nothing opens is the end of the turn
         drop += _try(missing, "content", lambda: _markers(answer, "close")) or ()
-    thoughts = next((name for name in REASONING_FIELDS if name in fields), None)
+    reasoning = next((name for name in REASONING_FIELDS if name in fields), None)
     reasoning = None
-    if thoughts is not None:
-        given = _field(fields, thoughts)
-        reasoning = _try(missing, thoughts, lambda: _make_reasoning(given, drop))
+    if reasoning is not None:
+        given = _field(fields, reasoning)
+        reasoning = _try(missing, reasoning, lambda: _make_reasoning(given, drop))
     tools = None
     if "tool_calls" in fields:
         given_calls = _field(fields, "tool_calls")
@@ -111,25 +111,25 @@ def _field(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _marker_spellings(field: Mapping[str, Any], side: str) -> list[Pieces]:
     """The spellings of what opens or closes a field."""
-    said = field.get(side)
-    if isinstance(said, str):
-        return [[said]]
-    if isinstance(said, list):
-        return [[one] for one in said if isinstance(one, str)]
+    turn = field.get(side)
+    if isinstance(turn, str):
+        return [[turn]]
+    if isinstance(turn, list):
+        return [[one] for one in turn if isinstance(one, str)]
     pattern = field.get(f"{side}_pattern")
     return expand_pattern(pattern) if isinstance(pattern, str) else []
 
 
 def _markers(field: Mapping[str, Any], side: str) -> tuple[str, ...]:
     found = (join_literal(one) for one in _marker_spellings(field, side))
-    return tuple(dict.fromkeys(mark for mark in found if mark.replace(GAP, "").strip()))
+    return tuple(dict.fromkeys(marker for marker in found if marker.replace(GAP, "").strip()))
 
 
 def _make_reasoning(field: Mapping[str, Any], drop: tuple[str, ...]) -> ReasoningFormat:
     opened, closed = _markers(field, "open"), _markers(field, "close")
     if not closed:
         raise UnsupportedPattern("nothing closes it")
-    example = f"{_without_gaps(opened[0]) if opened else ''}thoughts{_without_gaps(closed[0])}"
+    example = f"{_without_gaps(opened[0]) if opened else ''}reasoning{_without_gaps(closed[0])}"
     example += f"{_without_gaps(drop[0])}answer{_without_gaps(drop[-1])}" if drop else "answer"
     return ReasoningFormat(
         name=NAME,
@@ -148,7 +148,7 @@ def _make_reasoning(field: Mapping[str, Any], drop: tuple[str, ...]) -> Reasonin
 
 def _make_tools(field: Mapping[str, Any], drop: tuple[str, ...]) -> ToolFormat:
     opened = _marker_spellings(field, "open")
-    closed = tuple(mark.strip(SPACES) for mark in _markers(field, "close"))
+    closed = tuple(marker.strip(SPACES) for marker in _markers(field, "close"))
     if not opened:
         raise UnsupportedPattern("nothing opens it")
     splits = [_split(one) for one in opened]
@@ -189,7 +189,7 @@ def _json_body(
     quotes = tuple(dict.fromkeys(pair[0] for pair in delimiters if pair and pair[0] == pair[-1]))
     if len(quotes) != len(delimiters):
         raise UnsupportedPattern("strings that open and close differently")
-    ends = tuple(mark for mark in after if mark)
+    ends = tuple(marker for marker in after if marker)
     loose = bool(args.get("unquoted_keys"))
     return NamedObject(
         name_ends=ends, unquoted_values=loose, string_markers=quotes, types_from_schema=loose
@@ -211,9 +211,9 @@ def _objects_body(field: Mapping[str, Any]) -> CallBody:
     )
 
 
-def _placeholder_key(said: Any) -> str | None:
+def _placeholder_key(turn: Any) -> str | None:
     """The key that a placeholder means: `{content.args}` and `{args}` are `args`."""
-    found = PLACEHOLDER.fullmatch(said) if isinstance(said, str) else None
+    found = PLACEHOLDER.fullmatch(turn) if isinstance(turn, str) else None
     return found[1].rpartition(".")[2] if found else None
 
 
@@ -227,7 +227,7 @@ def _tagged_body(args: Mapping[str, Any], after: tuple[str, ...]) -> CallBody:
         raise UnsupportedPattern("a tag that is not a key and then a value")
     key, value = where
     return TaggedArguments(
-        name_ends=tuple(mark for mark in after if mark) or (">",),
+        name_ends=tuple(marker for marker in after if marker) or (">",),
         key=MarkerPair(
             open=(_strip_marker(found[:key]),), close=(_strip_marker(found[key + 1 : value]),)
         ),
@@ -237,18 +237,18 @@ def _tagged_body(args: Mapping[str, Any], after: tuple[str, ...]) -> CallBody:
 
 
 def _strip_marker(found: Pieces) -> str:
-    """A mark without the white space around it, which is no part of a value either."""
-    mark = join_literal(found).strip().strip(GAP).strip()
-    if not mark:
-        raise UnsupportedPattern("a tag without a mark")
-    return mark
+    """A marker without the white space around it, which is no part of a value either."""
+    marker = join_literal(found).strip().strip(GAP).strip()
+    if not marker:
+        raise UnsupportedPattern("a tag without a marker")
+    return marker
 
 
 # Examples, and formats that are known already
 
 
-def _without_gaps(mark: str) -> str:
-    return mark.replace(GAP, "")
+def _without_gaps(marker: str) -> str:
+    return marker.replace(GAP, "")
 
 
 def _make_example(tools: ToolFormat, body: CallBody) -> str:
@@ -309,7 +309,7 @@ def _rank_likeness(known: ToolFormat | ReasoningFormat, example: str) -> tuple[i
 
 
 def _fields_of(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """As much of a schema as can be said in fields: the marks around its named groups."""
+    """As much of a schema as can be turn in fields: the markers around its named groups."""
     properties = schema.get("properties")
     found: dict[str, Any] = {}
     for name, one in (properties if isinstance(properties, dict) else {}).items():

@@ -8,13 +8,13 @@ from typing import Any, Literal, TypeAlias
 from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 AnswerPosition: TypeAlias = Literal["inside", "closed", "open"]
-Confidence: TypeAlias = Literal["proved", "partly", "said", "generic"]
+Confidence: TypeAlias = Literal["proved", "partly", "turn", "generic"]
 CheckStatus: TypeAlias = Literal["proved", "failed", "otherwise", "unwritten"]
 
 
 @dataclass(frozen=True)
 class ProbeCall:
-    """A call that the assistant is said to have made."""
+    """A call that the assistant is turn to have made."""
 
     name: str
     arguments: Any
@@ -34,7 +34,7 @@ class RoundTripCheck:
     """One thing that was rendered, read back and compared.
 
     `unwritten`: not all of it arrives in the prompt. `otherwise`: the template writes it as
-    something else, text as thoughts or one turn as two, and that is what came back.
+    something else, text as reasoning or one turn as two, and that is what came back.
     """
 
     name: str
@@ -59,14 +59,14 @@ class ReasoningSwitch:
 class ReasoningControls:
     """How thinking is switched, and where an answer begins.
 
-    `inside`: in thoughts that the template opened. `closed`: behind thoughts that it opened and
+    `inside`: in reasoning that the template opened. `closed`: behind reasoning that it opened and
     closed, or only closed. `open`: in neither, so the model decides.
     """
 
     switches: tuple[ReasoningSwitch, ...] = ()  # the first one is the one to use
     effort: str | None = None  # the variable for how much to think
     efforts: tuple[str, ...] = ()  # what it may be, where that makes a difference
-    budget: str | None = None  # the variable for the most tokens of thoughts
+    budget: str | None = None  # the variable for the most tokens of reasoning
     answer_positions: dict[str, AnswerPosition] = field(
         default_factory=dict
     )  # for "default", "on" and "off"
@@ -85,7 +85,7 @@ class DetectedFormats:
     """The formats of a template, and how far they were proved."""
 
     tools: str | None  # the format of calls
-    reasoning: str | None  # the format of thoughts; None where nothing points to any
+    reasoning: str | None  # the format of reasoning; None where nothing points to any
     generic: bool  # no format of its own: definitions in the system message, calls in `tools`
     renders_tools: bool  # the template writes the tools that a request declares
     renders_messages: bool  # the template writes a plain message of a user's

@@ -1,6 +1,6 @@
 """The proof: turns of the assistant's are rendered, read back with a format, and compared.
 
-A turn counts as proved when exactly what went in came out. Behind it there may be marks that the
+A turn counts as proved when exactly what went in came out. Behind it there may be markers that the
 template writes to end a turn in a way of its own: the engine stops at those. A turn whose words
 do not all arrive in the prompt is unwritten: then the template has no place for it, and nothing
 was proved or disproved. What failed carries both sides.
@@ -59,12 +59,12 @@ ITEMS: dict[str, ProbeTurn] = {
     "digits that are text": _make_lookup(zqplace="02134"),
     "awkward text": _make_lookup(zqplace=_AWKWARD),
     "text and a call": ProbeTurn(text=ANSWER, calls=(_ONE,)),
-    "thoughts": ProbeTurn(text=ANSWER, reasoning=THOUGHT),
-    "thoughts and a call": ProbeTurn(reasoning=THOUGHT, calls=(_ONE,)),
-    "thoughts, text and a call": ProbeTurn(text=ANSWER, reasoning=THOUGHT, calls=(_ONE,)),
+    "reasoning": ProbeTurn(text=ANSWER, reasoning=THOUGHT),
+    "reasoning and a call": ProbeTurn(reasoning=THOUGHT, calls=(_ONE,)),
+    "reasoning, text and a call": ProbeTurn(text=ANSWER, reasoning=THOUGHT, calls=(_ONE,)),
 }
 ORDER: tuple[CheckStatus, ...] = ("proved", "otherwise", "failed", "unwritten")
-BRIEF = (TALK, CALL, "thoughts", "thoughts and a call")  # enough to tell most formats apart
+BRIEF = (TALK, CALL, "reasoning", "reasoning and a call")  # enough to tell most formats apart
 
 
 def parse_turn(
@@ -82,7 +82,7 @@ def _is_registered(reasoning: ReasoningFormat) -> bool:
 
 def fold_spans(parser: OutputParser, text: str) -> ProbeTurn:
     """A whole answer, read."""
-    said: dict[str, list[str]] = {"text": [], "reasoning": []}
+    turn: dict[str, list[str]] = {"text": [], "reasoning": []}
     calls: list[list[str]] = []
     for span in [*parser.feed(text), *parser.close()]:
         if span.channel == "tool_name":
@@ -90,10 +90,10 @@ def fold_spans(parser: OutputParser, text: str) -> ProbeTurn:
         elif span.channel == "tool_args":
             calls[-1][1] += span.text
         else:
-            said[span.channel].append(span.text)
+            turn[span.channel].append(span.text)
     return ProbeTurn(
-        text="".join(said["text"]),
-        reasoning="".join(said["reasoning"]),
+        text="".join(turn["text"]),
+        reasoning="".join(turn["reasoning"]),
         calls=tuple(ProbeCall(name, _load_arguments(arguments)) for name, arguments in calls),
     )
 
@@ -106,32 +106,32 @@ def _load_arguments(arguments: str) -> Any:
 
 
 def _compare(name: str, text: str, prompt: str, came: ProbeTurn) -> RoundTripCheck:
-    """Whether the same came out; marks behind it are told apart."""
-    said = ITEMS[name]
-    called = _canonical_calls(said.calls) == _canonical_calls(came.calls)
-    same = called and said.reasoning.strip() == came.reasoning.strip()
-    found, wanted = came.text.strip(), said.text.strip()
+    """Whether the same came out; markers behind it are told apart."""
+    turn = ITEMS[name]
+    called = _canonical_calls(turn.calls) == _canonical_calls(came.calls)
+    same = called and turn.reasoning.strip() == came.reasoning.strip()
+    found, wanted = came.text.strip(), turn.text.strip()
     end = found.removeprefix(wanted).strip()
     ended = not TAG.sub("", end).strip() and len(TAG.findall(end)) <= MARKS_BEHIND
     status: CheckStatus = "failed"
     if same and found.startswith(wanted) and ended:
         status = "proved"
-    elif called and (_is_equivalent(said, came) or _is_two_turns(text, prompt)):
+    elif called and (_is_equivalent(turn, came) or _is_two_turns(text, prompt)):
         status = "otherwise"
     end = end if status == "proved" else ""
     return RoundTripCheck(
-        name=name, status=status, expected=said, parsed=came, prompt=prompt, text=text, end=end
+        name=name, status=status, expected=turn, parsed=came, prompt=prompt, text=text, end=end
     )
 
 
-def _is_equivalent(said: ProbeTurn, came: ProbeTurn) -> bool:
-    """Whether text came back as thoughts, since the template writes it there."""
-    words, found = (said.reasoning + said.text).split(), came.reasoning.split()
-    return bool(said.text) and not came.text.strip() and "".join(words) == "".join(found)
+def _is_equivalent(turn: ProbeTurn, came: ProbeTurn) -> bool:
+    """Whether text came back as reasoning, since the template writes it there."""
+    words, found = (turn.reasoning + turn.text).split(), came.reasoning.split()
+    return bool(turn.text) and not came.text.strip() and "".join(words) == "".join(found)
 
 
 def _is_two_turns(text: str, prompt: str) -> bool:
-    """Whether a second turn is opened inside of a turn, by the longest mark that opened it."""
+    """Whether a second turn is opened inside of a turn, by the longest marker that opened it."""
     return max(OPENER.findall(prompt), key=len, default=text + prompt).strip() in text
 
 
@@ -143,8 +143,8 @@ def _canonical_calls(calls: tuple[ProbeCall, ...]) -> list[str]:
 class RoundTrip:
     """Every turn as one template writes it, in every position of its switches."""
 
-    def __init__(self, stage: RenderProbe, positions: Sequence[Switches]) -> None:
-        self.stage = stage
+    def __init__(self, probe: RenderProbe, positions: Sequence[Switches]) -> None:
+        self.probe = probe
         self._positions = positions
         self._takes: dict[str, list[RenderedTurn]] = {}
 
@@ -154,29 +154,29 @@ class RoundTrip:
             self._takes[name] = self._render(ITEMS[name])
         return self._takes[name]
 
-    def _render(self, said: ProbeTurn) -> list[RenderedTurn]:
-        manner, first = self._find_form(said)
-        if manner is None:
+    def _render(self, turn: ProbeTurn) -> list[RenderedTurn]:
+        form, first = self._find_form(turn)
+        if form is None:
             return []
         found: dict[tuple[str, str], RenderedTurn] = {}
         for switches in [first, *self._positions]:
-            written = self.stage.render_turn(said, manner, switches)
-            if written is not None and contains_turn(written, said):
+            written = self.probe.render_turn(turn, form, switches)
+            if written is not None and contains_turn(written, turn):
                 found.setdefault((written.prompt, written.text), written)
         return sorted(found.values(), key=lambda written: bool(written.unwritten_opening))
 
-    def _find_form(self, said: ProbeTurn) -> tuple[TurnForm | None, Switches]:
-        stage = self.stage
-        if said.reasoning and stage.reasoning_form is None:
+    def _find_form(self, turn: ProbeTurn) -> tuple[TurnForm | None, Switches]:
+        probe = self.probe
+        if turn.reasoning and probe.reasoning_form is None:
             return None, {}
-        thinking, switches = stage.reasoning_form or (TurnForm(), {})
-        if not said.calls:
-            return (thinking, switches) if said.reasoning else (TurnForm(), {})
-        if stage.call_form is None:
+        thinking, switches = probe.reasoning_form or (TurnForm(), {})
+        if not turn.calls:
+            return (thinking, switches) if turn.reasoning else (TurnForm(), {})
+        if probe.call_form is None:
             return None, {}
-        if not said.reasoning:
-            return stage.call_form, {}
-        return replace(stage.call_form, carrier=thinking.carrier), switches
+        if not turn.reasoning:
+            return probe.call_form, {}
+        return replace(probe.call_form, carrier=thinking.carrier), switches
 
     def check(
         self,
@@ -190,35 +190,35 @@ class RoundTrip:
     def _check_one(
         self, name: str, tools: ToolFormat | None, reasoning: ReasoningFormat | None
     ) -> RoundTripCheck:
-        said, best = ITEMS[name], None
-        takes = self.renders_of(name) if not said.calls or tools is not None else []
+        turn, best = ITEMS[name], None
+        takes = self.renders_of(name) if not turn.calls or tools is not None else []
         for take in takes:
-            for text, prompt in () if self.stage.is_out_of_time else _candidate_texts(take, said):
+            for text, prompt in () if self.probe.is_out_of_time else _candidate_texts(take, turn):
                 item = _compare(name, text, prompt, parse_turn(text, prompt, tools, reasoning))
                 if item.status == "proved" and not item.end:
                     return item
                 if best is None or ORDER.index(item.status) < ORDER.index(best.status):
                     best = item
-        return best or RoundTripCheck(name=name, status="unwritten", expected=said)
+        return best or RoundTripCheck(name=name, status="unwritten", expected=turn)
 
 
-def _candidate_texts(take: RenderedTurn, said: ProbeTurn) -> list[tuple[str, str]]:
+def _candidate_texts(take: RenderedTurn, turn: ProbeTurn) -> list[tuple[str, str]]:
     prompts = [take.prompt]
     if (
-        take.unwritten_opening and said.reasoning
-    ):  # older thoughts are written without what opens them
+        take.unwritten_opening and turn.reasoning
+    ):  # older reasoning are written without what opens them
         prompts.append(take.prompt + take.unwritten_opening)
     return [(text, prompt) for prompt in prompts for text in take.texts]
 
 
-def contains_turn(written: RenderedTurn, said: ProbeTurn) -> bool:
+def contains_turn(written: RenderedTurn, turn: ProbeTurn) -> bool:
     """Whether all words of a turn arrived."""
     text = written.text
-    if any(word not in text for word in (said.text, said.reasoning)):
+    if any(word not in text for word in (turn.text, turn.reasoning)):
         return False
-    if any(text.count(call.name) < said.calls.count(call) for call in said.calls):
+    if any(text.count(call.name) < turn.calls.count(call) for call in turn.calls):
         return False
-    plain = [value for call in said.calls for value in _probe_words(call.arguments)]
+    plain = [value for call in turn.calls for value in _probe_words(call.arguments)]
     return all(word in text for word in plain)
 
 

@@ -36,26 +36,26 @@ def read_template_source(path: Path) -> TemplateSource | None:
         beside = path / CONFIG
         if found is None or not beside.exists():
             return found
-        said = _read_config(beside)
-        return TemplateSource(found.template, found.place, read_special_tokens(said), said)
+        turn = _read_config(beside)
+        return TemplateSource(found.template, found.place, read_special_tokens(turn), turn)
     if path.suffix in (".jinja", ".jinja2", ".j2", ".txt"):
         return TemplateSource(read_text(path), str(path))
     if path.suffix != ".json":
         return None
-    said = _read_config(path)
-    template = _pick_template(said.get("chat_template"))
+    turn = _read_config(path)
+    template = _pick_template(turn.get("chat_template"))
     return (
-        TemplateSource(template, str(path), read_special_tokens(said), said) if template else None
+        TemplateSource(template, str(path), read_special_tokens(turn), turn) if template else None
     )
 
 
-def _pick_template(said: Any) -> str | None:
+def _pick_template(turn: Any) -> str | None:
     """One template, or the one of several that knows tools."""
-    if isinstance(said, str):
-        return said
-    if not isinstance(said, list):
+    if isinstance(turn, str):
+        return turn
+    if not isinstance(turn, list):
         return None
-    named = {one.get("name"): one.get("template") for one in said if isinstance(one, dict)}
+    named = {one.get("name"): one.get("template") for one in turn if isinstance(one, dict)}
     kept = {name: text for name, text in named.items() if isinstance(text, str)}
     return next((kept[name] for name in TEMPLATE_NAMES if name in kept), None)
 
@@ -70,10 +70,10 @@ def read_special_tokens(config: dict[str, Any]) -> frozenset[str]:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        said = json.loads(read_text(path))
+        turn = json.loads(read_text(path))
     except (ValueError, RecursionError):
         raise ModelBroken(f"{path.name} is no JSON.") from None
-    return said if isinstance(said, dict) else {}
+    return turn if isinstance(turn, dict) else {}
 
 
 def read_text(path: Path) -> str:

@@ -34,7 +34,7 @@ from msgspec.structs import replace
 
 from dragoman.engines.merge import merge_streams
 from dragoman.errors import DragomanError, EngineFailed
-from dragoman.types import Capabilities, Engine, Job, Sampling, Step, StepFinish
+from dragoman.types import Capabilities, Engine, Job, Json, Sampling, Step, StepFinish
 
 log = logging.getLogger("dragoman.engines.adapter")
 
@@ -72,7 +72,7 @@ class GenerateRequest(Struct, kw_only=True):
 
     text: str | None = None
     input_ids: list[int] | None = None
-    sampling_params: dict[str, object] = {}
+    sampling_params: dict[str, Json] = {}
     stream: bool = True
     rid: str = ""
 
@@ -216,9 +216,9 @@ def _build_request(job: Job, choice: int) -> GenerateRequest:
     )
 
 
-def build_sampling_params(sampling: Sampling, choice: int = 0) -> dict[str, object]:
+def build_sampling_params(sampling: Sampling, choice: int = 0) -> dict[str, Json]:
     """Return the fields that are set, under the engine's names and in its conventions."""
-    params: dict[str, object] = {
+    params: dict[str, Json] = {
         theirs: value
         for ours, theirs in SAMPLING_PARAM_NAMES.items()
         if (value := getattr(sampling, ours)) is not None
@@ -256,7 +256,7 @@ class ChunkReader:
         is_delta = self._mode == "delta" or meta.get("delta") is True
         text = self._take_text(chunk.get("text"), is_delta)
         ids = self._take_ids(chunk.get("output_ids"), is_delta, strict=text is None)
-        tokens = self._count_tokens(meta.get("completion_tokens"), len(ids) or bool(text))
+        tokens = self._count_tokens(meta.get("completion_tokens"), len(ids) or int(bool(text)))
         finish, stop_id = _parse_finish(meta.get("finish_reason"))
         prompt_tokens = self._take_prompt_tokens(meta.get("prompt_tokens"))
         if not (text or tokens or finish or prompt_tokens):

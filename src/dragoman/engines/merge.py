@@ -1,4 +1,4 @@
-"""Several streams of steps as one, in the order the steps come."""
+"""Merges several streams of steps into one, in the order in which the steps come."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ log = logging.getLogger("dragoman.engines")
 async def merge_streams(
     streams: Sequence[AsyncGenerator[Step, None]],
 ) -> AsyncGenerator[Step, None]:
-    """Steps of all streams. Closing it closes every one; the first failure ends them all."""
-    mailbox = StepQueue()
-    left = len(streams)
+    """Yield the steps of all streams. Closing it closes them all; so does the first failure."""
+    queue = StepQueue()
+    open_streams = len(streams)
 
-    async def pump(stream: AsyncGenerator[Step, None]) -> None:
+    async def forward(stream: AsyncGenerator[Step, None]) -> None:
         async with aclosing(stream):
             async for step in stream:
-                mailbox.put([step])
+                queue.put([step])
 
-    def ended(task: asyncio.Task[None]) -> None:
-        nonlocal left
-        left -= 1
+    def end_stream(task: asyncio.Task[None]) -> None:
+        nonlocal open_streams
+        open_streams -= 1
         error = None if task.cancelled() else task.exception()
         if error is not None:
             if not isinstance(error, DragomanError):
-                log.error("the engine broke", exc_info=error)
-            mailbox.end(deserialize_error(serialize_error(error)))
-        elif not left:
-            mailbox.end()
+                log.error("the engine raised an exception", exc_info=error)
+            queue.end(deserialize_error(serialize_error(error)))
+        elif not open_streams:
+            queue.end()
 
-    tasks = [asyncio.create_task(pump(stream)) for stream in streams]
+    tasks = [asyncio.create_task(forward(stream)) for stream in streams]
     for task in tasks:
-        task.add_done_callback(ended)
+        task.add_done_callback(end_stream)
     try:
-        while tasks and (steps := await mailbox.take()):
+        while tasks and (steps := await queue.take()):
             for step in steps:
                 yield step
     finally:

@@ -1,11 +1,11 @@
-"""Steps on their way to somebody who may be slow.
+"""Steps on their way to a reader that may be slow.
 
-Steps that wait are merged, choice by choice: text is joined, ids and logprobs are put in a row, and
-where one token ends and the next begins is kept. So what waits is never more than the answer, a
-slow reader slows nobody, and a reader who comes late gets all of it at once. `merge` is pure and is
-used on both sides of a process boundary.
+Waiting steps are merged, choice by choice: texts are joined, ids and logprobs are concatenated, and
+`spans` records where one step ends and the next begins. So the queue never holds more than the
+answer, a slow reader slows nobody down, and a late reader gets everything at once. `merge_steps` is
+a pure function and runs on both sides of a process boundary.
 
-A mailbox is a list and at most one future. Waking its reader costs that future and nothing else.
+A queue is a list and at most one future; waking its reader costs that future and nothing else.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MERGE_THRESHOLD = 16  # steps that may wait before they are merged
 
 
 def merge_steps(steps: Iterable[Step]) -> list[Step]:
-    """As few steps as say the same, choices in the order they first moved.
+    """Merge steps into as few as possible, with choices in the order they first appear.
 
-    What is told of one choice is kept in order; that of different choices has no order.
+    The steps of one choice stay in order; steps of different choices have no order.
     """
     runs: dict[int, list[Step]] = {}
     for step in steps:
@@ -35,11 +35,11 @@ def merge_steps(steps: Iterable[Step]) -> list[Step]:
 
 
 def _can_join(first: Step, second: Step) -> bool:
-    """Can the two be one step without changing what a reader makes of them?"""
+    """Whether the two can be one step that means the same to its reader."""
     if first.finish is not None:
         return False
     if second.finish is not None and not second.tokens and not second.ids:
-        return False  # a limit that is met by the tokens before it comes first
+        return False  # a stop string in the tokens before the limit must come first
     if not first.ids and not second.ids:
         return True
     if _has_one_id_per_token(first) and _has_one_id_per_token(second):
@@ -48,7 +48,7 @@ def _can_join(first: Step, second: Step) -> bool:
 
 
 def _has_one_id_per_token(step: Step) -> bool:
-    """One id for each token, and one logprob for each or none at all."""
+    """Whether each token has one id, and one logprob or none at all."""
     ids = len(step.ids)
     if step.text is not None and not ids:
         return False
@@ -59,8 +59,7 @@ def _join(first: Step, second: Step) -> Step:
     text = first.text
     if second.text is not None:
         text = second.text if text is None else text + second.text
-    prompt_tokens = second.prompt_tokens
-    cached = second.cached_tokens
+    prompt_tokens, cached_tokens = second.prompt_tokens, second.cached_tokens
     return Step(
         second.choice,
         text,
@@ -70,14 +69,14 @@ def _join(first: Step, second: Step) -> Step:
         second.finish,
         second.stop_id,
         first.prompt_tokens if prompt_tokens is None else prompt_tokens,
-        first.cached_tokens if cached is None else cached,
+        first.cached_tokens if cached_tokens is None else cached_tokens,
         [*first.prompt_logprobs, *second.prompt_logprobs],
         [*_get_spans(first), *_get_spans(second)],
     )
 
 
 def _get_spans(step: Step) -> list[tuple[int, int]]:
-    """Where one step's text ends and the next one's begins; ids alone say it themselves."""
+    """Return where the steps inside a step begin and end; a step of ids alone needs no spans."""
     if step.spans or (step.text is None and (step.ids or not step.tokens)):
         return step.spans
     return [(len(step.text or ""), step.tokens)]
@@ -86,12 +85,12 @@ def _get_spans(step: Step) -> list[tuple[int, int]]:
 class StepQueue:
     """Steps for one reader, until they end."""
 
-    __slots__ = ("_crowd", "_error", "_new_future", "_steps", "_wake", "ended")
+    __slots__ = ("_create_future", "_error", "_merge_above", "_steps", "_wake", "ended")
 
     def __init__(self) -> None:
         self._steps: list[Step] = []
-        self._crowd = MERGE_THRESHOLD
-        self._new_future: Callable[[], asyncio.Future[None]] | None = None
+        self._merge_above = MERGE_THRESHOLD
+        self._create_future: Callable[[], asyncio.Future[None]] | None = None
         self._wake: asyncio.Future[None] | None = None
         self._error: DragomanError | None = None
         self.ended = False
@@ -101,33 +100,32 @@ class StepQueue:
 
     def put(self, steps: list[Step]) -> None:
         self._steps.extend(steps)
-        if len(self._steps) > self._crowd:
+        if len(self._steps) > self._merge_above:
             self._steps = merge_steps(self._steps)
-            self._crowd = max(
-                MERGE_THRESHOLD, 2 * len(self._steps)
-            )  # many choices cannot be merged
+            # steps of many choices cannot be merged into fewer
+            self._merge_above = max(MERGE_THRESHOLD, 2 * len(self._steps))
         self._notify()
 
     def end(self, error: DragomanError | None = None) -> None:
-        """Nothing more comes; the first call counts."""
+        """Put nothing more; the first call counts."""
         if not self.ended:
             self.ended = True
             self._error = error
             self._notify()
 
     async def take(self) -> list[Step]:
-        """All that waits, as soon as there is some; nothing when it has ended well."""
+        """Return all waiting steps as soon as there are some; an empty list at a normal end."""
         if not self._steps and not self.ended:
-            if self._new_future is None:  # asking for the loop anew each time costs a system call
-                self._new_future = asyncio.get_running_loop().create_future
-            self._wake = self._new_future()
+            if self._create_future is None:  # looking the loop up each time costs a system call
+                self._create_future = asyncio.get_running_loop().create_future
+            self._wake = self._create_future()
             try:
                 await self._wake
             finally:
                 self._wake = None
         if self._steps:
             steps, self._steps = self._steps, []
-            self._crowd = MERGE_THRESHOLD
+            self._merge_above = MERGE_THRESHOLD
             return steps
         if self._error is not None:
             raise self._error

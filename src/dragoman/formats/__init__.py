@@ -1,7 +1,7 @@
-"""Every output format we know, one per file, as data.
+"""All known output formats, one data file each.
 
-A file here has `TOOLS`, `REASONING`, or both; being here is all it takes to be known. Names are
-unique per kind, and a name that other servers use for the same thing is an alias.
+A file defines `TOOLS`, `REASONING`, or both; adding the file registers the format. Names are unique
+per kind, and a name that other servers use for the same format is an alias.
 """
 
 from __future__ import annotations
@@ -15,31 +15,34 @@ from dragoman.output.spec import NO_REASONING, ReasoningFormat, ToolFormat
 
 @cache
 def tool_formats() -> dict[str, ToolFormat]:
-    """Tool formats by name, in order of their names."""
-    return {one.name: one for one in _collect("TOOLS") if isinstance(one, ToolFormat)}
+    """Return the tool formats by name, sorted by name."""
+    return {entry.name: entry for entry in _collect("TOOLS") if isinstance(entry, ToolFormat)}
 
 
 @cache
 def reasoning_formats() -> dict[str, ReasoningFormat]:
-    """Reasoning formats by name, in order of their names."""
-    return {one.name: one for one in _collect("REASONING") if isinstance(one, ReasoningFormat)}
+    """Return the reasoning formats by name, sorted by name."""
+    entries = _collect("REASONING")
+    return {entry.name: entry for entry in entries if isinstance(entry, ReasoningFormat)}
 
 
 def find_tools(name: str) -> ToolFormat:
-    """The tool format of that name or alias; a `ValueError` lists the choices."""
-    found = _tools_by_any_name().get(name)
-    if found is None:
-        raise ValueError(f"unknown tool parser {name!r}; there are: {', '.join(tool_formats())}")
-    return found
+    """Return the tool format of that name or alias, or raise a `ValueError`."""
+    match = _tools_by_any_name().get(name)
+    if match is None:
+        raise ValueError(
+            f"unknown tool parser {name!r}; choose one of: {', '.join(tool_formats())}"
+        )
+    return match
 
 
 def find_reasoning(name: str) -> ReasoningFormat:
-    """The reasoning format of that name or alias; a `ValueError` lists the choices."""
-    found = _reasoning_by_any_name().get(name)
-    if found is None:
+    """Return the reasoning format of that name or alias, or raise a `ValueError`."""
+    match = _reasoning_by_any_name().get(name)
+    if match is None:
         choices = ", ".join(reasoning_formats())
-        raise ValueError(f"unknown reasoning parser {name!r}; there are: {choices}")
-    return found
+        raise ValueError(f"unknown reasoning parser {name!r}; choose one of: {choices}")
+    return match
 
 
 def _collect(kind: str) -> list[object]:
@@ -51,9 +54,9 @@ def _collect(kind: str) -> list[object]:
 @cache
 def _tools_by_any_name() -> dict[str, ToolFormat]:
     known = dict(tool_formats())
-    for one in tool_formats().values():
-        for alias in one.aliases:
-            known.setdefault(alias, one)
+    for entry in tool_formats().values():
+        for alias in entry.aliases:
+            known.setdefault(alias, entry)
     return known
 
 
@@ -62,7 +65,7 @@ def _reasoning_by_any_name() -> dict[str, ReasoningFormat]:
     from dataclasses import replace
 
     known = {"none": NO_REASONING, **reasoning_formats()}
-    for one in reasoning_formats().values():
-        for alias, inside in one.aliases.items():
-            known.setdefault(alias, replace(one, starts_inside=inside))
+    for entry in reasoning_formats().values():
+        for alias, inside in entry.aliases.items():
+            known.setdefault(alias, replace(entry, starts_inside=inside))
     return known

@@ -1,11 +1,11 @@
-"""Thoughts that the prompt opens in words, closed by a marker."""
+"""Reasoning that a sentence in the prompt opens, closed by a marker."""
 
 from dragoman.output.spec import MarkerPair, ReasoningFormat
 
 REASONING = ReasoningFormat(
     name="apriel",
     models="Apriel 1.6",
-    example="thoughts\n[BEGIN FINAL RESPONSE]\nanswer",
+    example="reasoning\n[BEGIN FINAL RESPONSE]\nanswer",
     open=("Here are my reasoning steps:",),
     close=("[BEGIN FINAL RESPONSE]",),
     plain_word_markers=True,

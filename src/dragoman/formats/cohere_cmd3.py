@@ -1,4 +1,4 @@
-"""A list of actions between markers; the answer has markers of its own."""
+"""A list of actions between markers; the answer has its own markers."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

@@ -1,11 +1,11 @@
-"""Thoughts between markers, and the answer between markers."""
+"""Reasoning between markers, and the answer between markers."""
 
 from dragoman.output.spec import MarkerPair, ReasoningFormat
 
 REASONING = ReasoningFormat(
     name="cohere_thinking",
     models="Command A, Command 4",
-    example="<|START_THINKING|>thoughts<|END_THINKING|><|START_TEXT|>answer<|END_TEXT|>",
+    example="<|START_THINKING|>reasoning<|END_THINKING|><|START_TEXT|>answer<|END_TEXT|>",
     open=("<|START_THINKING|>",),
     special_token_markers=True,
     close=("<|END_THINKING|>",),

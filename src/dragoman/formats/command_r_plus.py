@@ -1,4 +1,4 @@
-"""A list of actions in a fence after the word `Action`."""
+"""A list of actions in a code fence after the word `Action`."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

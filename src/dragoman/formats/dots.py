@@ -1,4 +1,4 @@
-"""As `minimax_m2`, in a wrapper of its own; the wrapper may also hold JSON."""
+"""Like `minimax_m2`, with its own wrapper, which may also contain JSON."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, TaggedArguments, ToolFormat
 

@@ -1,4 +1,4 @@
-"""ERNIE 4.5: thoughts that the prompt opened, an answer between tags, calls as `hermes_json`."""
+"""ERNIE 4.5: reasoning that the prompt opens, the answer between tags, calls like `hermes_json`."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ReasoningFormat, ToolFormat
 
@@ -14,7 +14,7 @@ TOOLS = ToolFormat(
 REASONING = ReasoningFormat(
     name="ernie45",
     models="ERNIE 4.5 Thinking",
-    example="thoughts\n</think>\n\n<response>\nanswer\n</response>\n",
+    example="reasoning\n</think>\n\n<response>\nanswer\n</response>\n",
     open=("<think>",),
     close=("\n</think>", "</think>"),
     answer_wrapper=MarkerPair(

@@ -1,4 +1,4 @@
-"""Every part of an answer begins with the name of who it is for; `all` is the user."""
+"""Each part of an answer starts with its recipient; `all` is the user."""
 
 from dragoman.output.spec import MessageHeader, NamedObject, ToolFormat
 

@@ -1,4 +1,4 @@
-"""As `gemma4`, with other markers."""
+"""Like `gemma4`, with other markers."""
 
 from dragoman.output.spec import MarkerPair, NamedObject, ToolFormat
 

@@ -1,4 +1,4 @@
-"""The word `functools` and a list of objects, in JSON or as Python writes them."""
+"""The word `functools` and a list of objects, in JSON or Python syntax."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

@@ -1,4 +1,4 @@
-"""A name, then arguments in braces, strings between markers of their own."""
+"""A name, then arguments in braces, with strings between their own markers."""
 
 from dragoman.output.spec import MarkerPair, NamedObject, ToolFormat
 

@@ -1,11 +1,11 @@
-"""Thoughts in a channel whose name is no part of them."""
+"""Reasoning in a channel; the channel name is not part of it."""
 
 from dragoman.output.spec import ReasoningFormat
 
 REASONING = ReasoningFormat(
     name="gemma4_channel",
     models="Gemma 4",
-    example="<|channel>thought\nthoughts<channel|>answer",
+    example="<|channel>thought\nreasoning<channel|>answer",
     open=("<|channel>",),
     special_token_markers=True,
     close=("<channel|>",),

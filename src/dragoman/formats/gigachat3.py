@@ -1,4 +1,4 @@
-"""A JSON object after a message of its own; nothing closes it."""
+"""A JSON object in a message of its own, without a closing marker."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

@@ -1,4 +1,4 @@
-"""The answer is a name on a line of its own and the arguments below it."""
+"""The answer is a name on its own line and the arguments below it."""
 
 from dragoman.output.spec import NamedObject, ToolFormat
 

@@ -1,4 +1,4 @@
-"""A JSON list after a marker that nothing closes."""
+"""A JSON list after a marker, without a closing marker."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

@@ -1,4 +1,4 @@
-"""A marker before every JSON object; nothing closes them."""
+"""A marker before each JSON object, without closing markers."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

@@ -1,4 +1,4 @@
-"""Every message has a header with its channel and who it is for."""
+"""Each message has a header with its channel and recipient."""
 
 from dragoman.output.spec import MarkerPair, MessageHeader, NamedObject, ReasoningFormat, ToolFormat
 
@@ -42,7 +42,7 @@ REASONING = ReasoningFormat(
     name="harmony",
     models="gpt-oss",
     example=(
-        "<|channel|>analysis<|message|>thoughts<|end|>"
+        "<|channel|>analysis<|message|>reasoning<|end|>"
         "<|start|>assistant<|channel|>final<|message|>answer<|return|>"
     ),
     header=HEADER,

@@ -1,11 +1,11 @@
-"""Thoughts and answer, each between tags on lines of their own."""
+"""Reasoning and answer, each between tags on lines of their own."""
 
 from dragoman.output.spec import MarkerPair, ReasoningFormat
 
 REASONING = ReasoningFormat(
     name="hunyuan_think_answer",
     models="Hunyuan A13B",
-    example="<think>\nthoughts\n</think>\n<answer>\nanswer\n</answer>",
+    example="<think>\nreasoning\n</think>\n<answer>\nanswer\n</answer>",
     open=("<think>",),
     close=("\n</think>", "</think>"),
     answer_wrapper=MarkerPair(open=("<answer>\n", "<answer>"), close=("\n</answer>", "</answer>")),

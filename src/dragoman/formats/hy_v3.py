@@ -1,4 +1,4 @@
-"""As `glm45`, in a list; every tag may carry the model's suffix."""
+"""Like `glm45`, in a list; each tag may carry the model's suffix."""
 
 from dragoman.output.spec import MarkerPair, TaggedArguments, ToolFormat
 

@@ -1,4 +1,4 @@
-"""A JSON object between an action's markers."""
+"""A JSON object between the markers of an action."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

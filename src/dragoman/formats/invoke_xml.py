@@ -1,4 +1,4 @@
-"""Invoke elements without a prefix, as models write them that learnt from other assistants."""
+"""Invoke elements without a prefix, written by models trained on other assistants' output."""
 
 from dragoman.output.spec import MarkerPair, TaggedArguments, ToolFormat
 

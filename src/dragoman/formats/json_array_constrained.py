@@ -1,4 +1,4 @@
-"""What a forced call is written as when the model has no say in it: a JSON list."""
+"""A JSON list: how servers that force a call write it."""
 
 from dragoman.output.spec import JsonObjects, ToolFormat
 

@@ -1,4 +1,4 @@
-"""The call's id, which holds its name, then the arguments."""
+"""The call's id, which contains the name, then the arguments."""
 
 from dragoman.output.spec import MarkerPair, NamedObject, ToolFormat
 

@@ -1,4 +1,4 @@
-"""Elements whose tags are markers; every argument says its type."""
+"""Elements whose tags are markers; each argument states its type."""
 
 from dragoman.output.spec import GAP, MarkerPair, ReasoningFormat, TaggedArguments, ToolFormat
 
@@ -42,7 +42,7 @@ TOOLS = ToolFormat(
 REASONING = ReasoningFormat(
     name="kimi_k3",
     models="Kimi K3",
-    example="<|open|>think<|sep|>thoughts<|close|>think<|sep|><|open|>response<|sep|>answer",
+    example="<|open|>think<|sep|>reasoning<|close|>think<|sep|><|open|>response<|sep|>answer",
     open=(opening("think"),),
     close=(closing("think"), opening("response")),
     dropped=RESPONSE,

@@ -1,4 +1,4 @@
-"""As `pythonic`, between markers; the list may also be JSON."""
+"""Like `pythonic`, between markers; the list may also be JSON."""
 
 from dragoman.output.spec import MarkerPair, PythonCalls, ToolFormat
 

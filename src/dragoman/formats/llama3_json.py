@@ -1,4 +1,4 @@
-"""The answer is a JSON object, or several with semicolons between them."""
+"""The answer is a JSON object, or several separated by semicolons."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

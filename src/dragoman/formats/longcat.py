@@ -1,4 +1,4 @@
-"""As `hermes_json`, between tags of its own."""
+"""Like `hermes_json`, with its own tags."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

@@ -1,4 +1,4 @@
-"""An element for every call, without a wrapper; values may stand in CDATA."""
+"""An element for each call, without a wrapper; values may be CDATA."""
 
 from dragoman.output.spec import GAP, MarkerPair, TaggedArguments, ToolFormat
 

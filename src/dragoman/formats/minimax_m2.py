@@ -1,4 +1,4 @@
-"""An element for every call, and in it one for every argument."""
+"""An element for each call, containing one for each argument."""
 
 from dragoman.output.spec import MarkerPair, TaggedArguments, ToolFormat
 

@@ -1,4 +1,4 @@
-"""Elements within elements; a marker stands before every tag."""
+"""Nested elements; a marker precedes every tag."""
 
 from dragoman.output.spec import MarkerPair, NestedElements, ToolFormat
 

@@ -1,11 +1,11 @@
-"""Thoughts between `[THINK]` and `[/THINK]`."""
+"""Reasoning between `[THINK]` and `[/THINK]`."""
 
 from dragoman.output.spec import ReasoningFormat
 
 REASONING = ReasoningFormat(
     name="mistral_think",
     models="Magistral, Ministral 3",
-    example="[THINK]thoughts[/THINK]answer",
+    example="[THINK]reasoning[/THINK]answer",
     open=("[THINK]",),
     close=("[/THINK]",),
     aliases={"mistral": False},

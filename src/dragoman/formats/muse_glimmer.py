@@ -1,4 +1,4 @@
-"""Every message says who it is for; calls stand in elements."""
+"""Each message names its recipient; calls are elements."""
 
 from dragoman.output.spec import (
     MarkerPair,
@@ -51,6 +51,6 @@ TOOLS = ToolFormat(
 REASONING = ReasoningFormat(
     name="muse_glimmer",
     models="Muse Glimmer",
-    example=" to=self<|message|>thoughts<|eom|><|start|>assistant to=user<|message|>answer<|eot|>",
+    example=" to=self<|message|>reasoning<|eom|><|start|>assistant to=user<|message|>answer<|eot|>",
     header=HEADER,
 )

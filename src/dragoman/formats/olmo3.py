@@ -1,4 +1,4 @@
-"""Calls as Python writes them, one on a line, between tags."""
+"""Calls in Python syntax, one per line, between tags."""
 
 from dragoman.output.spec import MarkerPair, PythonCalls, ToolFormat
 

@@ -1,4 +1,4 @@
-"""The answer is a list of calls as Python writes them."""
+"""The answer is a list of calls in Python syntax."""
 
 from dragoman.output.spec import MarkerPair, PythonCalls, ToolFormat
 

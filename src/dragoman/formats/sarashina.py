@@ -1,4 +1,4 @@
-"""A list as Python writes it, after a marker."""
+"""A list in Python syntax, after a marker."""
 
 from dragoman.output.spec import JsonObjects, MarkerPair, ToolFormat
 

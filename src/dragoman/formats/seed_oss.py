@@ -1,4 +1,4 @@
-"""As `qwen3_coder`, in a wrapper of its own."""
+"""Like `qwen3_coder`, with its own wrapper."""
 
 from dragoman.output.spec import MarkerPair, TaggedArguments, ToolFormat
 

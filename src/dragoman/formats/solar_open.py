@@ -1,4 +1,4 @@
-"""An id, a name and the arguments, each after a marker of its own."""
+"""An id, a name and the arguments, each after its own marker."""
 
 from dragoman.output.spec import MarkerPair, NamedObject, ReasoningFormat, ToolFormat
 
@@ -23,7 +23,7 @@ TOOLS = ToolFormat(
 REASONING = ReasoningFormat(
     name="solar_open",
     models="Solar Open",
-    example="<|begin|>assistant<|think|>thoughts<|end|><|begin|>assistant<|content|>answer<|end|>",
+    example="<|begin|>assistant<|think|>reasoning<|end|><|begin|>assistant<|content|>answer<|end|>",
     open=("<|think|>",),
     special_token_markers=True,
     close=("<|end|>", "<|flush|>"),

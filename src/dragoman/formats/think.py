@@ -1,11 +1,11 @@
-"""Thoughts between `<think>` tags."""
+"""Reasoning between `<think>` tags."""
 
 from dragoman.output.spec import ReasoningFormat
 
 REASONING = ReasoningFormat(
     name="think",
     models="DeepSeek, Qwen 3, QwQ, GLM, Kimi K2, MiniMax M2, Nemotron, Step, SmolLM3, LFM2, OLMo 3",
-    example="<think>thoughts</think>answer",
+    example="<think>reasoning</think>answer",
     open=("<think>", "<think:opensource>"),
     close=("</think>", "</think:opensource>"),
     ended_by=(

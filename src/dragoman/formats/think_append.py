@@ -1,11 +1,11 @@
-"""As `think`, but the markers stay in the answer along with the thoughts."""
+"""Like `think`, but the markers and the reasoning stay in the answer."""
 
 from dragoman.output.spec import ReasoningFormat
 
 REASONING = ReasoningFormat(
     name="think_append",
-    models="MiniMax M2, for clients that split thoughts themselves",
-    example="thoughts</think>answer",
+    models="MiniMax M2, for clients that split reasoning themselves",
+    example="reasoning</think>answer",
     open=("<think>",),
     close=("</think>",),
     keeps_markers=True,

@@ -83,19 +83,27 @@ class Responder:
                 run = await prepare()
                 request.extra_headers += make_warning_headers(run.warnings)
                 request.extra_headers += make_reuse_headers(run.reuse)
+                if run.streamed:
+                    stream = Stream(request, run.start())
+                    sending = self._send_stream(stream, run, timer)
+                else:
+                    sending = self._send_whole(request, run, timer)
                 with closing(run), convert_engine_errors(f"request {request.request_id}"):
-                    if run.streamed:
-                        stream = Stream(request, run.start())
-                        with self._clock.serve(stream):
-                            # In a task of its own, a token does not resume all layers above.
-                            await asyncio.create_task(send_stream(stream, run, timer))
-                    else:
-                        await request.send_response(200, await run.collect(timer.record))
+                    await sending
         except DragomanError as error:
             if stream is None or run is None or not stream.started:
                 raise
             request.error_code = error.code or error.type
             await send_error_frames(stream, await run.fail(error))
+
+    async def _send_stream(self, stream: Stream, run: Run, timer: AnswerTimer) -> None:
+        with self._clock.serve(stream):
+            # In a task of its own, a token does not resume all layers above.
+            await asyncio.create_task(send_stream(stream, run, timer))
+
+    @staticmethod
+    async def _send_whole(request: RequestContext, run: Run, timer: AnswerTimer) -> None:
+        await request.send_response(200, await run.collect(timer.record))
 
 
 @contextmanager

@@ -219,7 +219,7 @@ def make_detokenizer(
 
 
 def make_job(request: Request, prepared: PreparedPrompt, model: Model, room: int | None) -> Job:
-    """Make the engine's job. The request's sampling fields win over the model's, those over ours."""
+    """Make the engine's job. Sampling comes from the request, else the model, else our defaults."""
     sampling = request.sampling.with_defaults(model.defaults.with_defaults(DEFAULT_SAMPLING))
     if room is not None:
         longest = room if sampling.max_tokens is None else min(sampling.max_tokens, room)

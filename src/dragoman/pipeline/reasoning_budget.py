@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, Sequence
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -58,10 +59,14 @@ async def extend_prompt(
     text = "".join(step.text or "" for step in output)
     if isinstance(prompt, str) or model.tokenizer is None:
         return f"{prompt}{text}{close}"
-    ids: Sequence[int | str] = [token for step in output for token in step.ids]
+    ids = [token for step in output for token in step.ids]
     if text and not ids:
-        ids = await model.renderer.encode_markup(text)
-    return [*prompt, *ids, *await model.renderer.encode_markup(close)]
+        ids = await _encode_markup(text, model)
+    return [*prompt, *ids, *await _encode_markup(close, model)]
+
+
+async def _encode_markup(text: str, model: Model) -> list[int]:
+    return cast("list[int]", await model.renderer.encode_markup(text))  # it has a tokenizer
 
 
 def make_continuation_job(

@@ -1,8 +1,8 @@
 """Checks a request against what its model and engine can do, before anything runs.
 
 A field that would change the answer and cannot be honoured is rejected by name. Agents ask every
-model to reason in the way of the model they were made for, so fields that a client marks as optional
-are dropped with a warning instead.
+model to reason in the way of the model they were made for, so fields that are optional for the
+client are dropped with a warning instead.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def validate_embedding(model: Model) -> None:
 
 
 def check_context_length(prompt: list[int] | str, model: Model, param: str) -> int | None:
-    """Return how many tokens are left for the answer, if known; a prompt that fills all is an error."""
+    """Return how many tokens are left for the answer, if known; none left is an error."""
     context = model.capabilities.context
     if context is None or isinstance(prompt, str):
         return None

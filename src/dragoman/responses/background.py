@@ -142,7 +142,7 @@ class BackgroundRuns:
                     await store.write(
                         lambda tx: tx.responses.update(row.owner, row.id, "in_progress", row.body)
                     )
-                await turn.run(Sink(self._note(), feed.push))
+                await turn.stream(Sink(self._note(), feed.push))
         except DragomanError as error:
             await self._fail(running, error)
         except asyncio.CancelledError:

@@ -129,11 +129,11 @@ class ResponseRun:
     def start(self) -> list[bytes]:
         return self.writer.start()
 
-    async def run(self, outlet: Sink) -> None:
-        push = outlet.push or _dropped
+    async def stream(self, sink: Sink) -> None:
+        push = sink.push
         try:
             if not self.asked.wants_answer:
-                await self._read(outlet.note)
+                await self._read(sink.note)
                 await self._end(push)
                 return
             remote, context = self._scene.remote, self._plan.model.capabilities.context
@@ -142,10 +142,10 @@ class ResponseRun:
                 self._plan.ticket.release()  # while others are asked, the engine is for all
             if await remote.resume(self.writer, push, context):
                 await self._go_on()
-            await self._round(outlet.note, push)
+            await self._round(sink.note, push)
             while await remote.answer(self.writer, push, context):
                 await self._go_on()
-                await self._round(outlet.note, push)
+                await self._round(sink.note, push)
         finally:
             self._scene.remote.close()
         await self._end(push)
@@ -203,6 +203,10 @@ class ResponseRun:
         if self._keeping is not None:
             await asyncio.shield(self._keeping)
 
+    async def collect(self, note: Callable[[Delta], None]) -> bytes:
+        await self.stream(Sink(note, _discard_frames))
+        return self.whole()
+
     def whole(self) -> bytes:
         return self.writer.encode_whole()
 
@@ -227,8 +231,8 @@ class ResponseRun:
         )
 
 
-def _dropped(_: list[bytes]) -> None:
-    """Nobody hears it grow."""
+def _discard_frames(_: list[bytes]) -> None:
+    """Nobody reads the stream; the encoder builds the response all the same."""
 
 
 async def _plan(

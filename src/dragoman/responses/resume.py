@@ -6,10 +6,12 @@ All of them are pieces of work that only tell. Closing one ends nothing but the 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError, Draining
+from dragoman.events import Delta
 from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols import responses
 from dragoman.replay import PromptReuse
@@ -35,10 +37,10 @@ class ResumedRun:
     def start(self) -> list[bytes]:
         return []
 
-    async def run(self, outlet: Sink) -> None:
+    async def stream(self, sink: Sink) -> None:
         raise NotImplementedError
 
-    def whole(self) -> bytes:
+    async def collect(self, note: Callable[[Delta], None]) -> bytes:
         raise NotImplementedError
 
     async def fail(self, error: DragomanError) -> list[bytes]:
@@ -55,12 +57,10 @@ class FeedRun(ResumedRun):
         self._feed = feed
         self._at = after  # the frame that was told last
 
-    async def run(self, outlet: Sink) -> None:
-        if outlet.push is None:
-            return
+    async def stream(self, sink: Sink) -> None:
         async for frames in self._feed.listen(self._at):
             for frame in frames:  # one by one, to know which were told when this is interrupted
-                await await_delivery(outlet.push([frame]))
+                await await_delivery(sink.push([frame]))
                 self._at += 1
 
     async def fail(self, error: DragomanError) -> list[bytes]:
@@ -82,8 +82,8 @@ class LaunchedRun(FeedRun):
         self.reuse = turn.reuse
         self._body = begun
 
-    def whole(self) -> bytes:
-        return self._body
+    async def collect(self, note: Callable[[Delta], None]) -> bytes:
+        return self._body  # at once: the response goes on in the background
 
 
 class StoredRun(ResumedRun):
@@ -94,19 +94,17 @@ class StoredRun(ResumedRun):
         self._store = store
         self._at = after
 
-    async def run(self, outlet: Sink) -> None:
-        if outlet.push is None:
-            return
+    async def stream(self, sink: Sink) -> None:
         if not self._row.background:
             frames = responses.encode_stored_events(self._row.body)
             heard = min(self._at + 1, len(frames) - 1)  # a replay has fewer; its end is always told
-            await await_delivery(outlet.push(frames[heard:]))
+            await await_delivery(sink.push(frames[heard:]))
             return
         ended = False
         while True:
             frames = await self._more()
             if frames:
-                await await_delivery(outlet.push(frames))
+                await await_delivery(sink.push(frames))
             elif ended:
                 break
             else:
@@ -115,7 +113,7 @@ class StoredRun(ResumedRun):
                 self._row = row or self._row
                 if not ended:
                     await asyncio.sleep(LOOK)
-        await await_delivery(outlet.push(await self._ending()))
+        await await_delivery(sink.push(await self._ending()))
 
     async def _load_row(self) -> StoredResponse | None:
         owner, name = self._row.owner, self._row.id

@@ -16,7 +16,8 @@ from dragoman.errors import DragomanError
 from dragoman.events import Completion, Delta, Usage
 from dragoman.pipeline import pipeline
 from dragoman.pipeline.services import Services
-from dragoman.protocols import Dialect, Encoder
+from dragoman.pipeline.services import Services
+from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext, Encoder
 from dragoman.replay import PromptReuse
 from dragoman.types import Request
 
@@ -27,8 +28,8 @@ Push: TypeAlias = Callable[[list[bytes]], Awaitable[None] | None]
 class Sink(Struct, frozen=True):
     """Where an answer goes."""
 
-    note: Callable[[Delta], None]  # is told of every delta first
-    push: Push | None = None  # takes frames; without it the answer is wanted whole
+    note: Callable[[Delta], None]  # sees every delta first
+    push: Push
 
 
 class Run(Protocol):
@@ -50,12 +51,12 @@ class Run(Protocol):
         """Frames before anything was generated."""
         ...
 
-    async def run(self, outlet: Sink) -> None:
-        """Generate it, and tell it with its last frames. Cancelling this cancels the engine."""
+    async def stream(self, sink: Sink) -> None:
+        """Generate the answer and push its frames. Cancelling this cancels the engine."""
         ...
 
-    def whole(self) -> bytes:
-        """All of it, once it has run."""
+    async def collect(self, note: Callable[[Delta], None]) -> bytes:
+        """Generate the answer and return it as one body. `note` sees every delta."""
         ...
 
     async def fail(self, error: DragomanError) -> list[bytes]:
@@ -68,20 +69,21 @@ class Run(Protocol):
 class CompletionRun:
     """An answer that leaves nothing behind: one prompt, one run of the model."""
 
-    def __init__(self, plan: pipeline.Plan, writer: Encoder) -> None:
+    def __init__(self, plan: pipeline.Plan, encoder: Encoder) -> None:
         self.streamed = plan.request.stream
         self._plan = plan
-        self._writer = writer
-        self.keep: Callable[[bytes], Awaitable[None]] | None = None  # before it is told whole
+        self._encoder = encoder
+        self.store: Callable[[bytes], Awaitable[None]] | None = None  # called with the whole answer
         self._completion = Completion()
         self._usage = Usage()
 
     @classmethod
-    async def prepare(cls, dialect: Dialect, request: Request, services: Services) -> CompletionRun:
+    async def prepare(
+        cls, dialect: Dialect[object], context: DialectContext, request: Request, services: Services
+    ) -> CompletionRun:
         plan = await pipeline.prepare(request, services)
-        return cls(
-            plan, dialect.encoder(request, plan.model_name, plan.choice_count, plan.prompt_tokens)
-        )
+        answer = AnswerInfo(plan.model_name, plan.choice_count, plan.prompt_tokens)
+        return cls(plan, dialect.encoder(request, answer, context))
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -92,43 +94,44 @@ class CompletionRun:
         return self._plan.reuse
 
     def start(self) -> list[bytes]:
-        return self._writer.start()
+        return self._encoder.start()
 
-    async def run(self, outlet: Sink) -> None:
-        note, push, write = outlet.note, outlet.push, self._writer.encode_delta
-        if push is None:
-            await pipeline.generate(self._plan, self._adding(note))
-            await self._kept()
-            return
-        if self.keep is not None:
-            note = self._adding(note)
+    async def stream(self, sink: Sink) -> None:
+        note, push, encode = sink.note, sink.push, self._encoder.encode_delta
+        if self.store is not None:
+            note = self._fold_after(note)
 
         def deliver(delta: Delta) -> Awaitable[None] | None:
             note(delta)
             if delta.usage is not None:
                 self._usage += delta.usage
-            return push(write(delta))
+            return push(encode(delta))
 
         await pipeline.generate(self._plan, deliver)
-        await self._kept()
-        await pipeline.await_delivery(push(self._writer.end(self._usage)))
+        await self._store_answer()
+        await pipeline.await_delivery(push(self._encoder.end(self._usage)))
 
-    async def _kept(self) -> None:
-        if self.keep is not None:
-            await self.keep(self.whole())
+    async def collect(self, note: Callable[[Delta], None]) -> bytes:
+        await pipeline.generate(self._plan, self._fold_after(note))
+        await self._store_answer()
+        return self._encode_whole()
 
-    def _adding(self, note: Callable[[Delta], None]) -> Callable[[Delta], None]:
+    async def _store_answer(self) -> None:
+        if self.store is not None:
+            await self.store(self._encode_whole())
+
+    def _fold_after(self, note: Callable[[Delta], None]) -> Callable[[Delta], None]:
         def deliver(delta: Delta) -> None:
             note(delta)
             self._completion.add(delta)
 
         return deliver
 
-    def whole(self) -> bytes:
-        return self._writer.encode_whole(self._completion)
+    def _encode_whole(self) -> bytes:
+        return self._encoder.encode_whole(self._completion)
 
     async def fail(self, error: DragomanError) -> list[bytes]:
-        return self._writer.fail(error)
+        return self._encoder.fail(error)
 
     def close(self) -> None:
         self._plan.close()

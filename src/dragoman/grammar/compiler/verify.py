@@ -34,7 +34,7 @@ SPECIAL_TOKEN, END_TOKEN = 256, 257  # after the tokens that are bytes
 # half of an engine's limits; but the items of one row are ten times the tools that may be called
 ROW_ITEMS, STEP_ITEMS, STEP_FUEL, INITIAL_FUEL = 2_000, 25_000, 100_000, 500_000
 GRAMMAR_SIZE, LEXER_STATES = 250_000, 125_000
-_TOKEN_ID = re.compile(r"<\[[0-9]+\]>")
+_TOKEN_ID = re.compile(r"<\[[0-9]{1,9}\]>")  # longer numbers are left, to be rejected
 
 
 def verify(grammar: str) -> Verdict:

@@ -141,7 +141,7 @@ class Stateful:
                     await socket.send(responses.encode_websocket_warning(turn.warnings, stream))
                 await await_delivery(push(turn.start()))
                 with convert_engine_errors(f"response {turn.id}"):
-                    await turn.run(Sink(self._app.responder.start_timer().record, push))
+                    await turn.stream(Sink(self._app.responder.start_timer().record, push))
             local.clear()
             local[turn.id] = turn.items
         except DragomanError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -82,7 +82,7 @@ class Services:
                 validate_media(prompt, model)
                 ids = (await model.renderer.render(prompt)).ids or []
             else:
-                ids = list(await model.renderer.encode_prompt(prompt))
+                ids = cast("list[int]", await model.renderer.encode_prompt(prompt))
             answer = tokens.TokenizeResponse(len(ids), model.capabilities.context, ids)
             if said.return_token_strs:
                 answer.token_strs = [
