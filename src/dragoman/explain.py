@@ -30,7 +30,7 @@ BEGINS = {
 SURE = {
     "proved": "All that the template writes came back as it went in.",
     "partly": "What the template writes of calls came back; how it thinks is what it says.",
-    "said": "No call could be rendered and read back; this is what the template says.",
+    "unverified": "No call could be rendered and read back; this is what the template says.",
     "generic": "The template has no calls of its own: tools are put into the system message.",
 }
 SILENT = "The template does not render even a plain message of a user, so nothing is known of it."

@@ -124,6 +124,6 @@ def _rate_confidence(
     if calls.format is None:
         return "generic"
     if not calls.verified or not any(item.name == CALL and item.text for item in proof):
-        return "turn"
+        return "unverified"
     whole = all(item.status != "failed" for item in proof)
     return "proved" if whole and (reasoning.verified or reasoning.format is None) else "partly"

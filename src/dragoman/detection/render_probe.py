@@ -236,22 +236,22 @@ class RenderProbe:
         return {"role": role, "content": content, **more}
 
     def _make_turn(self, turn: ProbeTurn, form: TurnForm) -> dict[str, Any]:
-        turn = self._make_message("assistant", turn.text)
+        message = self._make_message("assistant", turn.text)
         if turn.reasoning and form.carrier == "fields":
-            turn |= dict.fromkeys(self.capabilities.reasoning_fields, turn.reasoning)
+            message |= dict.fromkeys(self.capabilities.reasoning_fields, turn.reasoning)
         elif turn.reasoning:
             thought = {"type": "thinking", "thinking": turn.reasoning}
-            turn["content"] = [thought, {"type": "text", "text": turn.text}]
+            message["content"] = [thought, {"type": "text", "text": turn.text}]
         if turn.calls:
-            turn["tool_calls"] = [
+            message["tool_calls"] = [
                 _make_call(call, number, form) for number, call in enumerate(turn.calls)
             ]
             if not turn.text and not (turn.reasoning and form.carrier == "parts"):
                 if form.content == "absent":
-                    del turn["content"]
+                    del message["content"]
                 elif form.content == "null":
-                    turn["content"] = None
-        return turn
+                    message["content"] = None
+        return message
 
     # Manners
 

@@ -77,11 +77,11 @@ def _read_fields(fields: Mapping[str, Any]) -> CheckpointFormats:
     drop = _try(missing, "content", lambda: _markers(answer, "open")) or ()
     if drop:  # what closes an answer that nothing opens is the end of the turn
         drop += _try(missing, "content", lambda: _markers(answer, "close")) or ()
-    reasoning = next((name for name in REASONING_FIELDS if name in fields), None)
+    field_name = next((name for name in REASONING_FIELDS if name in fields), None)
     reasoning = None
-    if reasoning is not None:
-        given = _field(fields, reasoning)
-        reasoning = _try(missing, reasoning, lambda: _make_reasoning(given, drop))
+    if field_name is not None:
+        given = _field(fields, field_name)
+        reasoning = _try(missing, field_name, lambda: _make_reasoning(given, drop))
     tools = None
     if "tool_calls" in fields:
         given_calls = _field(fields, "tool_calls")

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 AnswerPosition: TypeAlias = Literal["inside", "closed", "open"]
-Confidence: TypeAlias = Literal["proved", "partly", "turn", "generic"]
+Confidence: TypeAlias = Literal["proved", "partly", "unverified", "generic"]
 CheckStatus: TypeAlias = Literal["proved", "failed", "otherwise", "unwritten"]
 
 
