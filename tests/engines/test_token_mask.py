@@ -90,7 +90,7 @@ def test_a_mask_is_laid_over_logits_of_any_length(spare: int) -> None:
 def test_ends_are_allowed_where_the_grammar_accepts_whatever_they_are_as_text() -> None:
     ends = {END, ord("b"), 256}
     masker = TokenMasker(TOKENIZER.pieces, ends, TOKENIZER.control)
-    following = masker.start_grammar(grammar("/[abc]{2,}/"), stops=[ord("c")])
+    following = masker.start_grammar(grammar("/[abc]{2,}/"), stop_ids=[ord("c")])
     following.advance(ord("a"))
     assert allowed(following) == letters("a")
     following.advance(ord("a"))

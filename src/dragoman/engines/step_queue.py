@@ -39,7 +39,7 @@ def _can_join(first: Step, second: Step) -> bool:
     if first.finish is not None:
         return False
     if second.finish is not None and not second.tokens and not second.ids:
-        return False  # a stop string in the tokens before the limit must come first
+        return False  # a limit that the tokens before it reach takes precedence
     if not first.ids and not second.ids:
         return True
     if _has_one_id_per_token(first) and _has_one_id_per_token(second):

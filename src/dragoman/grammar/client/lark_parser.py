@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dragoman.grammar.regex.automaton import RegexBuilder
 from dragoman.grammar.regex.char_sets import fold_case
+from dragoman.grammar.regex.regex_builder import RegexBuilder
 from dragoman.grammar.regex.regex_parser import RegexParser, UnsupportedSyntax
 
 _TOKEN = re.compile(

@@ -2,7 +2,7 @@
 
 A complement (`& ~/.../`) is the simple way to write one. But llguidance detects that a complement
 has become unsatisfiable only by trying everything that may follow, and if the length is bounded too
-(`maxLength`) that exceeds its limits, and the answer ends in an error. So for text of bounded length
+(`maxLength`) that exceeds its limits, and the answer ends in an error. So if the length is bounded,
 the expression enumerates what is allowed: the text is split into segments that start with the first
 character of a marker, and each segment deviates from every marker before its end. Markers are
 shortened for this, as the expression would grow too large; it excludes slightly more than needed.
@@ -39,7 +39,7 @@ def exclude_markers(markers: Iterable[str], *, length_bounded: bool) -> str:
 
 
 def exclude_partial_markers(markers: Iterable[str]) -> str:
-    """Exclude markers, and also prefixes of markers at the end, which the next text could complete."""
+    """Exclude markers, and at the end also their prefixes, which later text could complete."""
     starts = [marker.split(GAP)[0] for marker in markers]
     if not starts:
         return ""

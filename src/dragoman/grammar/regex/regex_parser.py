@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from dragoman.grammar.regex.automaton import RegexBuilder
 from dragoman.grammar.regex.char_sets import (
     ALL_BUT_NEWLINE,
     ALL_CHARS,
@@ -23,6 +22,7 @@ from dragoman.grammar.regex.char_sets import (
     unicode_category,
     union_ranges,
 )
+from dragoman.grammar.regex.regex_builder import RegexBuilder
 
 _QUANTIFIER = re.compile(r"\{\s*(\d+)\s*(?:(,)\s*(\d*)\s*)?\}")
 _FLAGS = re.compile(r"\?([a-zA-Z]*)(?:-([a-zA-Z]+))?([:)])")

@@ -13,7 +13,7 @@ from typing import Any
 
 from dragoman.grammar.client.text_syntax import CONTROL_CHARS, QuotedSyntax
 from dragoman.grammar.lark_builder import format_repeat
-from dragoman.grammar.regex.automaton import RegexBuilder, TooComplex
+from dragoman.grammar.regex.automaton import TooComplex
 from dragoman.grammar.regex.char_sets import (
     CharSet,
     chars_of,
@@ -25,6 +25,7 @@ from dragoman.grammar.regex.char_sets import (
 from dragoman.grammar.regex.escape import marker_to_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers
 from dragoman.grammar.regex.full_match import to_full_match
+from dragoman.grammar.regex.regex_builder import RegexBuilder
 from dragoman.grammar.regex.regex_parser import RegexParser, UnsupportedSyntax
 from dragoman.grammar.schema.llguidance_schema import check_schema
 from dragoman.grammar.schema.nodes import String

@@ -1,10 +1,10 @@
-"""What a chat template can take, found by trying.
+"""What a chat template accepts, found by rendering probe conversations.
 
-Templates do not say which conversations they accept: some refuse a system message, some drop every
-one but the first, some refuse two user messages in a row, some never write tool results. So small
-made-up conversations are rendered when a template is first seen, with odd words in them, and what
-counts is whether those words arrive in the prompt. `conversation` then changes a conversation only
-as far as this template needs it.
+Templates do not declare which conversations they accept: some reject a system message, some drop
+every one but the first, some reject two user messages in a row, some never write tool results. So
+when a template is first seen, small conversations with unusual words are rendered, and the question
+is whether those words arrive in the prompt. `conversation` then changes a conversation only as far
+as this template needs it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,6 +27,7 @@ from dragoman.prompt.template.template import ChatTemplate, TemplateFacts, compi
 from dragoman.types import Json
 
 TemplateMessage: TypeAlias = dict[str, Json]  # a message as templates see it
+TemplateTool: TypeAlias = dict[str, Json]  # a tool as templates see it
 ArgumentsForm: TypeAlias = Literal["dict", "text"]
 NoToolsForm: TypeAlias = Literal["null", "absent", "empty"]
 ContentForm: TypeAlias = Literal["empty", "absent", "null"]
@@ -48,20 +50,23 @@ SCHEMA = {
     "properties": {"zqkey": {"type": "string", "description": "zqparameter"}},
     "required": ["zqkey"],
 }
-TOOL = {
+TOOL: TemplateTool = {
     "type": "function",
     "function": {"name": "zqtool", "description": "zqabout", "parameters": SCHEMA},
 }
-BARE_TOOL = {"type": "function", "function": {"name": "zqtool", "parameters": SCHEMA}}
+BARE_TOOL: TemplateTool = {
+    "type": "function",
+    "function": {"name": "zqtool", "parameters": SCHEMA},
+}
 TEXT_PART = re.compile(r"""["']type["']: *["']text["']""")
 JSON_ARGUMENTS = '{"zqkey": "zqvalue"}'
 PYTHON_ARGUMENTS = "{'zqkey': 'zqvalue'}"
 
 
 class TemplateCapabilities(Struct, frozen=True, kw_only=True):
-    """What a template takes as it is. The defaults are those of one that takes everything."""
+    """What a template accepts as it is. The defaults are those of one that accepts everything."""
 
-    renders: bool = True  # a plain message from a user comes through
+    renders: bool = True  # a plain user message arrives
     part_roles: frozenset[str] = frozenset()  # roles whose content must be a list of parts
     system: bool = True
     system_twice: bool = True  # two system messages at the beginning
@@ -72,24 +77,24 @@ class TemplateCapabilities(Struct, frozen=True, kw_only=True):
     assistant_first: bool = True
     without_user: bool = True
     tools_rendered: bool = False
-    no_tools: NoToolsForm = "null"  # how to say that there are none
-    tools_need_system: bool = False  # they are only written next to a system message
+    no_tools: NoToolsForm = "null"  # the value of `tools` when there are none
+    tools_need_system: bool = False  # tools are only written next to a system message
     tools_need_user: bool = False
     bare_tools: bool = True  # a tool without a description
     tool_calls_rendered: bool = False
     tool_results_rendered: bool = False
     calls_need_tools: bool = False  # calls are only written when there are tools
     content_with_calls: bool = True  # text and calls in one turn
-    reasoning_with_both: bool = True  # and reasoning, too
+    reasoning_with_both: bool = True  # reasoning beside text and calls
     parallel_calls: bool = True  # several calls in one turn
     lone_results: bool = True  # a result without a call before it
     user_after_result: bool = True
-    filler: str = ""  # content of a turn that is only there because one must be
-    raw_arguments: bool = True  # arguments that are no JSON
+    filler: str = ""  # content of a turn that is only there because the template requires one
+    raw_arguments: bool = True  # arguments that are not JSON
     arguments: ArgumentsForm = "dict"
-    call_content: ContentForm = "empty"  # content of a turn of calls only
-    short_ids: bool = False  # ids of calls must be nine letters and digits
-    tiny_ids: bool = True  # they may be shorter than that
+    call_content: ContentForm = "empty"  # content of a turn that has only calls
+    short_ids: bool = False  # call ids must be nine letters and digits
+    tiny_ids: bool = True  # call ids may be shorter than that
     reasoning_fields: tuple[str, ...] = ("reasoning_content",)  # fields that carry reasoning
     reasoning_parts: bool = False  # reasoning is a part of the content, of type `thinking`
     reasoning_end: str | None = None  # where the template cuts reasoning off a content
@@ -114,34 +119,35 @@ CALL_SHAPES = [
 
 @lru_cache(maxsize=64)
 def probe_capabilities(source: str) -> TemplateCapabilities:
-    """The abilities of a template, tried out once."""
+    """Probe a template; the result is cached."""
     return CapabilityProbe(compile_template(source)).probe_all()
 
 
 class CapabilityProbe:
-    """Renders made-up conversations and looks for the words that were in them."""
+    """Renders probe conversations and looks for their words in the prompt."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
-        self._parts: set[str] = set()
-        self._tools: list[Any] | None = None
+        self._part_roles: set[str] = set()
+        self._tools: list[TemplateTool] | None = None
         self._no_tools: NoToolsForm = "null"
-        self._limits = PROBE_LIMITS  # for all attempts together
+        self._limits = PROBE_LIMITS  # for all renderings together
 
-    def render(self, turns: list[TemplateMessage], tools: list[Any] | None = None) -> str | None:
-        variables = PROBE_TOKENS | {
-            "messages": turns,
+    def render(
+        self, messages: list[TemplateMessage], tools: list[TemplateTool] | None = None
+    ) -> str | None:
+        variables: dict[str, Json] = PROBE_TOKENS | {
+            "messages": messages,
             "datetime": "zqdate",
             "add_generation_prompt": True,
             **make_tools_variable(tools or self._tools, self._no_tools, self._template.facts),
         }
-        given = MarkedText(NO_GUARD)
-        variables = given.mark_tree(variables)
+        marked = MarkedText(NO_GUARD)
+        variables = marked.mark_tree(variables)
         started = time.thread_time()
         try:
-            return self._template.render(
-                variables, RenderBudget(self._limits, known_sizes=given.known_sizes)
-            )
+            budget = RenderBudget(self._limits, known_sizes=marked.known_sizes)
+            return self._template.render(variables, budget)
         except TemplateRejected:
             return None
         finally:
@@ -149,30 +155,31 @@ class CapabilityProbe:
             self._limits = replace(self._limits, seconds=left)
 
     def finds(
-        self, turns: list[TemplateMessage], *words: str, tools: list[Any] | None = None
+        self, messages: list[TemplateMessage], *words: str, tools: list[TemplateTool] | None = None
     ) -> bool:
-        """Do all the words arrive, in this order?"""
-        text = self.render(turns, tools)
-        at = 0
+        """Do all the words arrive in the prompt, in this order?"""
+        text = self.render(messages, tools)
+        position = 0
         for word in words:
-            at = -1 if text is None or at < 0 else text.find(word, at)
-        return text is not None and at >= 0
+            position = -1 if text is None or position < 0 else text.find(word, position)
+        return text is not None and position >= 0
 
-    def make_message(self, role: str, word: str, **more: Any) -> TemplateMessage:
-        content: Any = [{"type": "text", "text": word}] if role in self._parts else word
-        return {"role": role, "content": content, **more}
+    def make_message(self, role: str, word: str, **fields: Json) -> TemplateMessage:
+        as_parts = role in self._part_roles
+        content: Json = [{"type": "text", "text": word}] if as_parts else word
+        return {"role": role, "content": content, **fields}
 
-    def _probe_role(self, role: str, turns: list[str], *words: str) -> bool:
-        """Does the role come through as text, or else as parts?"""
-        for parts in (False, True):
-            (self._parts.add if parts else self._parts.discard)(role)
-            said = [self.make_message(who, word) for who, word in zip(turns, words, strict=True)]
-            text = self.render(said) if parts else ""
-            if text is None or TEXT_PART.search(text) is not None:  # a list is written as it is
+    def _probe_role(self, role: str, roles: list[str], *words: str) -> bool:
+        """Does a role arrive with text as content, or else with a list of parts?"""
+        for as_parts in (False, True):
+            (self._part_roles.add if as_parts else self._part_roles.discard)(role)
+            messages = [self.make_message(*message) for message in zip(roles, words, strict=True)]
+            text = self.render(messages) if as_parts else ""
+            if text is None or TEXT_PART.search(text) is not None:  # the list itself is written
                 continue
-            if self.finds(said, *words):
+            if self.finds(messages, *words):
                 return True
-        self._parts.discard(role)
+        self._part_roles.discard(role)
         return False
 
     def probe_all(self) -> TemplateCapabilities:
@@ -180,196 +187,208 @@ class CapabilityProbe:
             if self._probe_role("user", ["user"], "zquser"):
                 break
         else:
-            return TemplateCapabilities(renders=False, tools_rendered=True, **CALLS)
+            return TemplateCapabilities(
+                renders=False,
+                tools_rendered=True,
+                tool_calls_rendered=True,
+                tool_results_rendered=True,
+            )
         system = self._probe_role("system", ["system", "user"], "zqsystem", "zquser")
-        self._probe_role(
-            "assistant", ["user", "assistant", "user"], "zquser", "zqanswer", "zqagain"
-        )
-        found = self._probe_orders(system)
-        found |= self._probe_tools(system) | self._probe_calls()
-        facts = self._template.facts
-        developer = (
+        roles = ["user", "assistant", "user"]
+        self._probe_role("assistant", roles, "zquser", "zqanswer", "zqagain")
+        facts, capabilities = self._template.facts, TemplateCapabilities(system=system)
+        capabilities = self._probe_orders(capabilities)
+        capabilities = self._probe_tools(capabilities)
+        capabilities = self._probe_calls(capabilities)
+        messages = [
             self.make_message("developer", "zqdeveloper"),
             self.make_message("user", "zquser"),
-        )
-        return TemplateCapabilities(
-            system=system,
-            developer="developer" in facts.words and self.finds([*developer], "zqdeveloper"),
+        ]
+        return replace(
+            capabilities,
+            developer="developer" in facts.words and self.finds(messages, "zqdeveloper"),
             no_tools=self._no_tools,
             reasoning_fields=find_reasoning_fields(facts),
             reasoning_parts=self._probe_reasoning_parts(),
             reasoning_end=self._probe_reasoning_end(),
-            part_roles=frozenset(self._parts),
-            **found,
+            part_roles=frozenset(self._part_roles),
         )
 
-    def _probe_tools(self, system: bool) -> dict[str, Any]:
-        """Whether tools are written, and what that takes."""
+    def _probe_tools(self, capabilities: TemplateCapabilities) -> TemplateCapabilities:
+        """Does the template write tools, and what does that need?"""
+        system = capabilities.system
         user, empty = self.make_message("user", "zquser"), self.make_message("system", "")
         alone = self.finds([user], "zqtool", tools=[TOOL])
-        framed = not alone and system and self.finds([empty, user], "zqtool", tools=[TOOL])
-        if not (alone or framed):
-            return {}
+        with_system = not alone and system and self.finds([empty, user], "zqtool", tools=[TOOL])
+        if not (alone or with_system):
+            return capabilities
         self._tools = [TOOL]
-        turns = [empty, user] if framed else [user]
-        return {
-            "tools_rendered": True,
-            "tools_need_system": framed,
-            "tools_need_user": system
-            and not self.finds([self.make_message("system", "zqfirst")], "zqtool"),
-            "bare_tools": self.finds(turns, "zqtool", tools=[BARE_TOOL]),
-        }
+        no_user = [self.make_message("system", "zqfirst")]
+        messages = [empty, user] if with_system else [user]
+        return replace(
+            capabilities,
+            tools_rendered=True,
+            tools_need_system=with_system,
+            tools_need_user=system and not self.finds(no_user, "zqtool"),
+            bare_tools=self.finds(messages, "zqtool", tools=[BARE_TOOL]),
+        )
 
-    def _probe_orders(self, system: bool) -> dict[str, Any]:
-        """Which orders of turns are taken."""
+    def _probe_orders(self, capabilities: TemplateCapabilities) -> TemplateCapabilities:
+        """In which orders may roles follow each other?"""
 
-        def said(*turns: tuple[str, str]) -> bool:
-            return self.finds(
-                [self.make_message(*turn) for turn in turns], *(word for _, word in turns)
-            )
+        def accepts(*messages: tuple[str, str]) -> bool:
+            words = [word for _, word in messages]
+            return self.finds([self.make_message(*message) for message in messages], *words)
 
         first, user, answer = ("system", "zqfirst"), ("user", "zquser"), ("assistant", "zqanswer")
         again, more, later = ("user", "zqagain"), ("assistant", "zqmore"), ("system", "zqlater")
-        return {
-            "system_twice": said(first, later, user),
-            "system_later": said(first, user, answer, later, again),
-            "user_twice": said(user, again, answer, ("user", "zqlast")),
-            "assistant_twice": said(user, answer, more, again),
-            "assistant_first": said(answer, user),
-            "without_user": said(first) if system else said(answer),
-        }
+        return replace(
+            capabilities,
+            system_twice=accepts(first, later, user),
+            system_later=accepts(first, user, answer, later, again),
+            user_twice=accepts(user, again, answer, ("user", "zqlast")),
+            assistant_twice=accepts(user, answer, more, again),
+            assistant_first=accepts(answer, user),
+            without_user=accepts(first) if capabilities.system else accepts(answer),
+        )
 
-    def _make_call(self, shape: CallShape, number: int = 1) -> TemplateMessage:
-        """A call of the tool; the second one has other words."""
-        mark = "" if number == 1 else "b"
-        arguments: Any = {"zqkey": f"zqvalue{mark}"}
+    def _make_call(self, shape: CallShape, number: int = 1) -> Json:
+        """Make a call of the tool; the second call has other words."""
+        suffix = "" if number == 1 else "b"
+        arguments: Json = {"zqkey": f"zqvalue{suffix}"}
         if shape.arguments == "text":
-            arguments = JSON_ARGUMENTS.replace("zqvalue", f"zqvalue{mark}")
+            arguments = JSON_ARGUMENTS.replace("zqvalue", f"zqvalue{suffix}")
         return {
             "type": "function",
             "id": (SHORT_ID if shape.short_ids else LONG_ID)[:-1] + str(number),
             "function": {"name": "zqcalled", "arguments": arguments},
         }
 
-    def _make_conversation(self, shape: CallShape, calls: int = 1) -> list[TemplateMessage]:
-        """A question, calls, and their results."""
-        made = [self._make_call(shape, number) for number in range(1, calls + 1)]
-        turn: TemplateMessage = {"role": "assistant", "tool_calls": made}
+    def _make_conversation(self, shape: CallShape, count: int = 1) -> list[TemplateMessage]:
+        """Make a question, a turn of calls, and their results."""
+        calls = [self._make_call(shape, number) for number in range(1, count + 1)]
+        turn: TemplateMessage = {"role": "assistant", "tool_calls": calls}
         if shape.content != "absent":
             turn["content"] = "" if shape.content == "empty" else None
         results = [
             self.make_message("tool", f"zqresult{n}", name="zqcalled", tool_call_id=call["id"])
-            for n, call in enumerate(made, 1)
+            for n, call in enumerate(calls, 1)
         ]
         return [self.make_message("user", "zquser"), turn, *results]
 
-    def _probe_calls(self) -> dict[str, Any]:
-        """Whether calls and results are written, and in which shape they must come."""
+    def _probe_calls(self, capabilities: TemplateCapabilities) -> TemplateCapabilities:
+        """Does the template write calls and results, and in which form must they come?"""
         for results in (("zqresult1",), ()):
             for shape in CALL_SHAPES:
-                turns = self._make_conversation(shape)
-                if self.finds(turns, "zqcalled", "zqvalue", *results):
-                    return self._probe_call_details(self._prefer_text(shape), bool(results))
+                messages = self._make_conversation(shape)
+                if self.finds(messages, "zqcalled", "zqvalue", *results):
+                    shape = self._prefer_text(shape)
+                    return self._probe_call_details(capabilities, shape, bool(results))
         text = self.render(self._make_conversation(CallShape())) or ""
-        return {"tool_calls_rendered": False, "tool_results_rendered": "zqresult1" in text}
+        return replace(capabilities, tool_results_rendered="zqresult1" in text)
 
-    def _probe_call_details(self, shape: CallShape, results: bool) -> dict[str, Any]:
+    def _probe_call_details(
+        self, capabilities: TemplateCapabilities, shape: CallShape, results: bool
+    ) -> TemplateCapabilities:
         two, one = self._make_conversation(shape, 2), self._make_conversation(shape)
         words = ("zqvalue", "zqvalueb", "zqresult1", "zqresult2")
-        both, raw, tiny, full = (self._make_conversation(shape) for _ in range(4))
-        both[1] |= {"content": self.make_message("assistant", "zqsaid")["content"]}
-        full[1] |= both[1] | dict.fromkeys(find_reasoning_fields(self._template.facts), "zqthought")
+        with_text, raw, tiny, full = (self._make_conversation(shape) for _ in range(4))
+        reasoning_fields = find_reasoning_fields(self._template.facts)
+        with_text[1] |= {"content": self.make_message("assistant", "zqtext")["content"]}
+        full[1] |= with_text[1] | dict.fromkeys(reasoning_fields, "zqreasoning")
         raw[1]["tool_calls"][0]["function"]["arguments"] = "zqraw"
         tiny[1]["tool_calls"][0]["id"] = tiny[2]["tool_call_id"] = "1"
-        text = self.render(both) or ""
+        text = self.render(with_text) or ""
         tools, self._tools = self._tools, None
-        without = self.finds(one, "zqcalled", "zqvalue")
+        without_tools = self.finds(one, "zqcalled", "zqvalue")
         self._tools = tools
-        found: dict[str, Any] = {
-            "tool_calls_rendered": True,
-            "tool_results_rendered": results,
-            "calls_need_tools": not without,
-            "content_with_calls": "zqsaid" in text and "zqvalue" in text,
-            "thoughts_with_both": "zqsaid" not in text or self.finds(full, "zqsaid"),
-            "parallel_calls": self.finds(two, *words) if results else True,
-            "raw_arguments": self.finds(raw, "zqraw"),
-            "arguments": shape.arguments,
-            "call_content": shape.content,
-            "short_ids": shape.short_ids,
-            "tiny_ids": self.finds(tiny, "zqvalue"),
-        }
-        return found | (self._probe_results(one) if results else {})
+        capabilities = replace(
+            capabilities,
+            tool_calls_rendered=True,
+            tool_results_rendered=results,
+            calls_need_tools=not without_tools,
+            content_with_calls="zqtext" in text and "zqvalue" in text,
+            reasoning_with_both="zqtext" not in text or self.finds(full, "zqtext"),
+            parallel_calls=self.finds(two, *words) if results else True,
+            raw_arguments=self.finds(raw, "zqraw"),
+            arguments=shape.arguments,
+            call_content=shape.content,
+            short_ids=shape.short_ids,
+            tiny_ids=self.finds(tiny, "zqvalue"),
+        )
+        return self._probe_results(capabilities, one) if results else capabilities
 
-    def _probe_results(self, story: list[TemplateMessage]) -> dict[str, Any]:
-        """Where results may stand."""
-        asked, _, result = story
+    def _probe_results(
+        self, capabilities: TemplateCapabilities, messages: Sequence[TemplateMessage]
+    ) -> TemplateCapabilities:
+        """Where may results stand?"""
+        question, _, result = messages
         again, empty = self.make_message("user", "zqagain"), self.make_message("assistant", "")
-        after = self.finds([*story, again], "zqresult1", "zqagain")
-        filled = after or self.finds([*story, empty, again], "zqresult1", "zqagain")
-        return {
-            "lone_results": self.finds([asked, result, again], "zqresult1", "zqagain"),
-            "user_after_result": after,
-            "filler": "" if filled else " ",
-        }
+        after = self.finds([*messages, again], "zqresult1", "zqagain")
+        filled = after or self.finds([*messages, empty, again], "zqresult1", "zqagain")
+        return replace(
+            capabilities,
+            lone_results=self.finds([question, result, again], "zqresult1", "zqagain"),
+            user_after_result=after,
+            filler="" if filled else " ",
+        )
 
     def _prefer_text(self, shape: CallShape) -> CallShape:
-        """A template that writes a dict the way Python does, but text as it is, wants text."""
+        """Choose text if the template writes a dict as Python does, but text as it is."""
         if shape.arguments == "text":
             return shape
-        text = CallShape("text", shape.content, shape.short_ids)
-        as_dict = self.render(self._make_conversation(shape)) or ""
-        as_text = self.render(self._make_conversation(text)) or ""
-        at = as_text.find(JSON_ARGUMENTS)
-        bare = at > 0 and as_text[at - 1] not in "'\""
-        return text if PYTHON_ARGUMENTS in as_dict and bare else shape
+        text_shape = CallShape("text", shape.content, shape.short_ids)
+        with_dict = self.render(self._make_conversation(shape)) or ""
+        with_text = self.render(self._make_conversation(text_shape)) or ""
+        start = with_text.find(JSON_ARGUMENTS)
+        unquoted = start > 0 and with_text[start - 1] not in "'\""
+        return text_shape if PYTHON_ARGUMENTS in with_dict and unquoted else shape
 
     def _probe_reasoning_parts(self) -> bool:
-        """Whether reasoning is written that comes as a part, and not if it comes as a field."""
+        """Does reasoning arrive as a part of the content, but not as a field?"""
         facts = self._template.facts
         if "thinking" not in facts.words:
             return False
         user, again = self.make_message("user", "zquser"), self.make_message("user", "zqagain")
-        fields = self.make_message(
-            "assistant", "zqanswer", **dict.fromkeys(find_reasoning_fields(facts), "zqmind")
-        )
-        thought = {"type": "thinking", "thinking": "zqmind"}
-        parts = {"role": "assistant", "content": [thought, {"type": "text", "text": "zqanswer"}]}
-        if self.finds([user, fields, again], "zqmind"):
+        fields = dict.fromkeys(find_reasoning_fields(facts), "zqreasoning")
+        with_fields = self.make_message("assistant", "zqanswer", **fields)
+        parts = [
+            {"type": "thinking", "thinking": "zqreasoning"},
+            {"type": "text", "text": "zqanswer"},
+        ]
+        with_parts = {"role": "assistant", "content": parts}
+        if self.finds([user, with_fields, again], "zqreasoning"):
             return False
-        text = self.render([user, parts, again]) or ""
-        return "zqmind" in text and "zqanswer" in text and TEXT_PART.search(text) is None
+        text = self.render([user, with_parts, again]) or ""
+        return "zqreasoning" in text and "zqanswer" in text and TEXT_PART.search(text) is None
 
     def _probe_reasoning_end(self) -> str | None:
-        """The tag up to which the template drops what an earlier answer begins with."""
-        for cut in sorted(self._template.facts.separators):
-            if "think" not in cut.lower() or cut[1:2] != "/":
+        """Return the tag up to which the template drops the beginning of an earlier answer."""
+        for tag in sorted(self._template.facts.separators):
+            if "think" not in tag.lower() or tag[1:2] != "/":
                 continue
-            content = f"{cut.replace('/', '', 1)}zqthought{cut}zqanswer"
-            turns = [("user", "zquser"), ("assistant", content), ("user", "zqagain")]
-            text = self.render([self.make_message(*turn) for turn in turns])
-            if text is not None and "zqanswer" in text and "zqthought" not in text:
-                return cut
+            content = f"{tag.replace('/', '', 1)}zqreasoning{tag}zqanswer"
+            messages = [("user", "zquser"), ("assistant", content), ("user", "zqagain")]
+            text = self.render([self.make_message(*message) for message in messages])
+            if text is not None and "zqanswer" in text and "zqreasoning" not in text:
+                return tag
         return None
 
 
-CALLS: dict[str, Any] = {"tool_calls_rendered": True, "tool_results_rendered": True}
-
-
 def make_tools_variable(
-    tools: list[Any] | None, none: NoToolsForm, facts: TemplateFacts
-) -> dict[str, Any]:
-    """The variable `tools`, the way a template wants it when there are none."""
-    made: dict[str, Any] = {}
-    if "functions" in facts.variables:  # what a few old templates read instead, as text
+    tools: list[TemplateTool] | None, no_tools: NoToolsForm, facts: TemplateFacts
+) -> dict[str, Json]:
+    """Make the variable `tools`, in the form that a template wants when there are none."""
+    variables: dict[str, Json] = {}
+    if "functions" in facts.variables:  # a few old templates read this instead, as text
         functions = [tool["function"] for tool in tools or ()]
-        made["functions"] = json.dumps(functions, indent=4, ensure_ascii=False)
-    if tools or none != "absent":
-        made["tools"] = tools or (None if none == "null" else [])
-    return made
+        variables["functions"] = json.dumps(functions, indent=4, ensure_ascii=False)
+    if tools or no_tools != "absent":
+        variables["tools"] = tools or (None if no_tools == "null" else [])
+    return variables
 
 
 def find_reasoning_fields(facts: TemplateFacts) -> tuple[str, ...]:
-    """The fields to put reasoning in: the usual one, and others if the template reads them."""
-    return tuple(
-        name for name in REASONING_FIELDS if name == REASONING_FIELDS[0] or name in facts.words
-    )
+    """Return the fields that carry reasoning: the usual one, and others the template reads."""
+    usual = REASONING_FIELDS[0]
+    return tuple(name for name in REASONING_FIELDS if name == usual or name in facts.words)

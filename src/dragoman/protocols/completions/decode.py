@@ -1,0 +1,60 @@
+"""Decode a text completion request."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from dragoman.errors import BadRequest, Unsupported
+from dragoman.protocols.shared import openai, response_format
+from dragoman.protocols.shared.json_body import decode_body
+from dragoman.protocols.shared.prompts import PromptFields, decode_prompts
+from dragoman.types import Prompt, Request
+
+DEFAULT_MAX_TOKENS = 16
+MAX_CHOICES = 2048
+
+
+class CompletionRequest(response_format.ConstraintFields, kw_only=True):
+    """A prompt: a string, token ids, or a list of either."""
+
+    prompt: PromptFields
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
+    suffix: str | None = None
+    add_special_tokens: bool | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+
+
+def decode_request(body: bytes, strict: bool = False) -> Request:
+    fields = decode_body(body, CompletionRequest, strict)
+    if fields.suffix:
+        raise Unsupported("`suffix` is not supported by this model.", param="suffix")
+    n, best_of = fields.n or 1, fields.best_of
+    if best_of is not None and best_of < n:
+        raise BadRequest("`best_of` must not be less than `n`.", param="best_of")
+    if best_of is not None and best_of > n and fields.stream:
+        raise BadRequest("`best_of` cannot be streamed.", param="best_of")
+    add_special_tokens = fields.add_special_tokens is not False
+    prompts = decode_prompts(fields.prompt, "prompt")
+    if len(prompts) * max(n, best_of or 0) > MAX_CHOICES:
+        raise BadRequest(
+            f"`n` times the number of prompts must be at most {MAX_CHOICES}.", param="n"
+        )
+    max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
+    constraint, warnings = response_format.decode_constraint(fields)
+    return openai.make_request(
+        fields,
+        strict,
+        max_tokens,
+        constraint=constraint,
+        warnings=warnings,
+        prompts=tuple(
+            Prompt(content=prompt, add_special_tokens=add_special_tokens) for prompt in prompts
+        ),
+        best_of=best_of,
+        logprobs=fields.logprobs,
+        echo=bool(fields.echo),
+    )

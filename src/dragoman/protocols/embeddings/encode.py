@@ -1,0 +1,64 @@
+"""Encode embeddings as lists of numbers or as base64."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from dragoman.errors import BadRequest, EngineFailed
+from dragoman.protocols.embeddings.decode import EmbeddingInput
+from dragoman.protocols.shared import openai
+
+
+class Embedding(Struct):
+    object: str
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(Struct):
+    """Vectors in the order of the inputs."""
+
+    object: str
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
+def encode_embeddings(
+    request: EmbeddingInput, model: str, vectors: Sequence[list[float]], tokens: int
+) -> bytes:
+    data = []
+    for index, vector in enumerate(vectors):
+        if not all(map(math.isfinite, vector)):
+            raise EngineFailed("The engine returned a vector with values that are not numbers.")
+        short = shorten_vector(vector, request.dimensions)
+        data.append(Embedding("embedding", index, pack_vector(short) if request.base64 else short))
+    return openai.encode(EmbeddingList("list", data, model, EmbeddingUsage(tokens, tokens)))
+
+
+def shorten_vector(vector: list[float], dimensions: int | None) -> list[float]:
+    """Return the first dimensions, scaled back to unit length."""
+    if dimensions is None or dimensions == len(vector):
+        return vector
+    if dimensions > len(vector):
+        raise BadRequest(
+            f"`dimensions` must be at most {len(vector)} for this model.", param="dimensions"
+        )
+    head = vector[:dimensions]
+    norm = math.sqrt(sum(x * x for x in head)) or 1.0
+    return [x / norm for x in head]
+
+
+def pack_vector(vector: list[float]) -> str:
+    """Return little-endian 32-bit floats in base64, which the SDKs request by default."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
