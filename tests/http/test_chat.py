@@ -14,7 +14,7 @@ from openai import OpenAI
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from dragoman.errors import Unavailable
-from dragoman.store.store import Store
+from dragoman.store.completions import CompletionRepository
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.serving import Running, chat, events, serving
 
@@ -398,11 +398,11 @@ def test_obfuscation_hides_the_length_of_a_token() -> None:
 
 
 def test_a_completion_that_cannot_be_kept_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def failing(*_: Any) -> None:
+    def fail(*_: Any) -> None:
         raise Unavailable("It is down.")
 
     with serving("Hello there!") as server:
-        monkeypatch.setattr(Store, "add_completion", failing)
+        monkeypatch.setattr(CompletionRepository, "add", fail)
         made = post(server, store=True)
         assert made.json()["choices"][0]["message"]["content"] == "Hello there!"
         assert "could not be kept" in made.headers["x-dragoman-warning"]

@@ -100,10 +100,10 @@ FOUND: dict[str, dict[str, Any]] = {
         "tool_calls_rendered": True,
         "tool_results_rendered": True,
         "raw_arguments": False,
-        "think_end": "</think>",
+        "reasoning_end": "</think>",
         "parallel_calls": True,
     },
-    "parts": {"parts": frozenset({"system", "user", "assistant"}), "system": True},
+    "parts": {"part_roles": frozenset({"system", "user", "assistant"}), "system": True},
     "textargs": {
         "arguments": "text",
         "call_content": "null",
@@ -133,7 +133,7 @@ def test_abilities(name: str) -> None:
         ("{% for m in messages %}{% if m.role == 'developer' %}DEV{% endif %}{{ m.content }}"
          "{% endfor %}", {"developer": True}),
         ("{% for m in messages %}{{ m.content }}{{ m.thinking }}{% endfor %}",
-         {"thoughts": ("reasoning_content", "thinking")}),
+         {"reasoning_fields": ("reasoning_content", "thinking")}),
         ("{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}"
          "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}"
          "{% else %}{{ m.content }}{% endif %}{% endfor %}", {"tools_need_system": True}),
@@ -218,7 +218,11 @@ CHANGED: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] 
     ),
     "somebody must ask": ({"without_user": False}, [SYSTEM], [("system", "s"), ("user", "")]),
     "null is empty": ({}, [say("user")], [("user", "")]),
-    "parts": ({"parts": frozenset({"user"})}, [USER], [("user", [{"type": "text", "text": "u"}])]),
+    "parts": (
+        {"part_roles": frozenset({"user"})},
+        [USER],
+        [("user", [{"type": "text", "text": "u"}])],
+    ),
     "calls alone, null": (
         {"call_content": "null"},
         [USER, calls(1)],
@@ -253,7 +257,7 @@ CHANGED: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] 
         [("user", "u"), ("assistant", "a"), ("assistant", ""), ("tool", "result1")],
     ),
     "reasoning that does not go with text and calls": (
-        {"thoughts_with_both": False},
+        {"reasoning_with_both": False},
         [say("assistant", "a", reasoning="r", tool_calls=(call(1),))],
         [("assistant", "r\n\na")],
     ),
@@ -336,7 +340,7 @@ def test_ids_of_nine_letters() -> None:
 def test_reasoning_goes_where_the_template_reads_it() -> None:
     turn = say("assistant", "a", reasoning="r")
     assert prepare_messages([turn], EVERYTHING)[0]["reasoning_content"] == "r"
-    made = prepare_messages([turn], able(thoughts=("reasoning_content", "thinking")))[0]
+    made = prepare_messages([turn], able(reasoning_fields=("reasoning_content", "thinking")))[0]
     assert made["thinking"] == made["reasoning_content"] == "r"
 
 

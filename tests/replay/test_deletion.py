@@ -16,7 +16,7 @@ from dragoman.replay import ReplayService
 from dragoman.replay.cache import ReplayCache
 from dragoman.replay.digest import ReplayEntry
 from dragoman.store.rows import StoredTurn as Row
-from dragoman.store.store import Store
+from dragoman.store.completions import CompletionRepository
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
 from tests.support.serving import serving
@@ -126,13 +126,13 @@ def test_a_list_reads_no_more_than_it_shows(
 ) -> None:
     made = [talk.chat(store=True) for _ in range(4)]
     asked: list[int] = []
-    real = Store.completions
+    original = CompletionRepository.list_page
 
-    async def spied(self: Store, owner: str, **page: Any) -> Any:
+    def list_page(self: CompletionRepository, owner: str, **page: Any) -> Any:
         asked.append(page["limit"])
-        return await real(self, owner, **page)
+        return original(self, owner, **page)
 
-    monkeypatch.setattr(Store, "completions", spied)
+    monkeypatch.setattr(CompletionRepository, "list_page", list_page)
     page = talk.client.chat.completions.list(limit=limit)
     assert len(page.data) == min(4, limit)
     assert page.has_more == (limit < 4)

@@ -97,28 +97,37 @@ class Seeds:
 
     async def _take(self, response: str, chat: str) -> None:
         store = await self._store()
-        self._model = await store.get("", response)
-        self._frames = await store.frames("", response, -1)
-        self._chat = await store.get_completion("", chat)
+        self._model = await get_response(store, "", response)
+        self._frames = await list_frames(store, "", response, -1)
+        self._chat = await store.read(lambda tx: tx.completions.get("", chat))
 
     async def _plant(self) -> None:
         store, model, chat = await self._store(), self._model, self._chat
         assert model is not None
         assert chat is not None
-        await store.delete_completion("", COMPLETION)
+        await store.write(lambda tx: tx.delete_completion("", COMPLETION))
         body = _renamed(chat.body, chat.id, COMPLETION)
-        await store.add_completion(replace(chat, id=COMPLETION, body=body))
+        await add_completion(store, replace(chat, id=COMPLETION, body=body))
         for name in RESPONSES:
-            await store.delete("", name)
+            await delete_response(store, "", name)
             named = [_renamed(data, model.id, name) for data in (model.body, model.input)]
             copy = replace(model, id=name, status="in_progress", body=named[0], input=named[1])
-            await store.add(copy)
+            await add_response(store, copy)
             frames = [(at, _renamed(data, model.id, name)) for at, data in self._frames]
-            await store.finish_turn("", name, "completed", copy.body, (), frames)
+            await _finish(store, replace(copy, status="completed"), frames)
         for name in CONVERSATIONS:
-            await store.delete_conversation("", name)
-            talk = StoredConversation(id=name, owner="", created=int(time.time()))
-            await store.add_conversation(talk, [StoredItem("msg_abc", msgspec.json.encode(ITEM))])
+            await _replace_conversation(store, name)
+
+
+async def _finish(store: Store, row: StoredResponse, frames: NumberedFrames) -> None:
+    await store.write(lambda tx: tx.finish_response(row, frames=frames))
+
+
+async def _replace_conversation(store: Store, name: str) -> None:
+    row = StoredConversation(id=name, owner="", created=int(time.time()))
+    item = StoredItem("msg_abc", msgspec.json.encode(ITEM))
+    await store.write(lambda tx: tx.delete_conversation("", name))
+    await store.write(lambda tx: tx.conversations.add(row, [item]))
 
 
 def _renamed(data: bytes, before: str, after: str) -> bytes:
