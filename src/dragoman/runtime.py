@@ -28,7 +28,7 @@ from dragoman.pipeline.admission import Admission
 from dragoman.pipeline.services import Services
 from dragoman.replay import ReplayService
 from dragoman.responses.service import RemoteToolsConfig
-from dragoman.responses.state import State
+from dragoman.responses.state import PersistentState
 from dragoman.responses.tool_rounds import RemoteToolLimits
 from dragoman.store.rows import StoreLimits
 
@@ -46,7 +46,7 @@ class Runtime(Struct, frozen=True, kw_only=True, eq=False):
 
     settings: Settings
     services: Services
-    state: State
+    state: PersistentState
     remote_tools: RemoteToolsConfig
 
     async def aclose(self) -> None:
@@ -57,7 +57,7 @@ class Runtime(Struct, frozen=True, kw_only=True, eq=False):
 def build_runtime(models: ModelRegistry, settings: Settings) -> Runtime:
     """Build all services around a model registry."""
     limits = StoreLimits(ttl=settings.store_ttl, size=settings.store_size)
-    state = State(settings.store_url, limits)
+    state = PersistentState(settings.store_url, limits)
     replay = ReplayService() if settings.recall else None
     if replay is not None:
         replay.use_store(state)
@@ -178,7 +178,7 @@ def make_remote_tools(settings: Settings) -> RemoteToolsConfig:
         return RemoteToolsConfig()
     timeout = settings.mcp_timeout
     limits = RemoteToolLimits(
-        rounds=settings.mcp_rounds, seconds=5 * timeout, output=max(settings.mcp_output, 0)
+        rounds=settings.mcp_rounds, seconds=5 * timeout, output_chars=max(settings.mcp_output, 0)
     )
     return RemoteToolsConfig(lambda: client.McpClient(url_guard, timeout), servers, limits)
 

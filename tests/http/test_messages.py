@@ -19,7 +19,7 @@ from anthropic import Anthropic
 from pydantic import BaseModel
 
 from dragoman.protocols.messages import model_list as listing
-from dragoman.protocols.models.models import ModelCard
+from dragoman.protocols.models import ModelCard
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
 from tests.support.serving import Running, serving

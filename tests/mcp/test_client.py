@@ -51,13 +51,13 @@ def use(
 def called(
     server: Listening, name: str, arguments: Any = None, seconds: float = 20.0
 ) -> CallResult:
-    outcome = use(server, lambda tools, one: tools.call(one, name, arguments or {}, 1000), seconds)
+    outcome = use(server, lambda tools, one: tools.call_tool(one, name, arguments or {}, 1000), seconds)
     assert isinstance(outcome, CallResult)
     return outcome
 
 
 def listed(server: Listening) -> dict[str, ListedTool]:
-    return {one.name: one for one in use(server, lambda tools, one: tools.list(one))}
+    return {one.name: one for one in use(server, lambda tools, one: tools.list_tools(one))}
 
 
 # What works
@@ -113,19 +113,19 @@ def test_an_output_is_cut(server: Listening) -> None:
 
 def test_an_answer_that_is_far_too_large_is_not_read(server: Listening) -> None:
     async def work(tools: McpClient, one: McpServer) -> None:
-        outcome = await tools.call(one, "big", {"size": 6_000_000}, 1000)
+        outcome = await tools.call_tool(one, "big", {"size": 6_000_000}, 1000)
         assert outcome.output is None
         assert "The server" in (outcome.error or "")
-        assert await tools.call(one, "add", {"a": 1, "b": 1}, 1000) == CallResult("The sum is 2.")
+        assert await tools.call_tool(one, "add", {"a": 1, "b": 1}, 1000) == CallResult("The sum is 2.")
 
     use(server, work)
 
 
 def test_calls_are_made_at_once_in_one_session(server: Listening) -> None:
     async def work(tools: McpClient, one: McpServer) -> list[CallResult]:
-        await tools.list(one)
+        await tools.list_tools(one)
         return await asyncio.gather(
-            *(tools.call(one, "add", {"a": n, "b": n}, 1000) for n in range(20))
+            *(tools.call_tool(one, "add", {"a": n, "b": n}, 1000) for n in range(20))
         )
 
     before = len(server.seen.requests)
@@ -154,7 +154,7 @@ def test_whoever_gives_up_leaves_nothing_behind(server: Listening) -> None:
     seen.left.clear()
 
     async def work(tools: McpClient, one: McpServer) -> float:
-        call = asyncio.create_task(tools.call(one, "slow", {}, 1000))
+        call = asyncio.create_task(tools.call_tool(one, "slow", {}, 1000))
         assert await asyncio.to_thread(seen.begun.wait, 10)
         began = time.monotonic()
         call.cancel()
@@ -169,7 +169,7 @@ def test_whoever_gives_up_leaves_nothing_behind(server: Listening) -> None:
 
 def test_a_toolbox_is_closed_without_waiting() -> None:
     async def work(tools: McpClient, one: McpServer) -> None:
-        waiting = asyncio.create_task(tools.list(one))
+        waiting = asyncio.create_task(tools.list_tools(one))
         assert await asyncio.to_thread(asked.wait, 10)
         tools.close()
         with pytest.raises(ToolsUnavailable):
@@ -188,7 +188,7 @@ def test_a_toolbox_is_closed_without_waiting() -> None:
 def test_headers_are_sent_and_ours_are_kept(server: Listening) -> None:
     async def work(tools: McpClient, one: McpServer) -> None:
         with_key = msgspec.structs.replace(one, headers={"Authorization": "Bearer s3cret"})
-        await tools.list(with_key)
+        await tools.list_tools(with_key)
         assert "s3cret" not in repr(with_key)
 
     before = len(server.seen.requests)
@@ -208,7 +208,7 @@ def unlisted(server: Listening, seconds: float = 20.0, **fields: Any) -> str:
 
     async def work(tools: McpClient, one: McpServer) -> str:
         with pytest.raises(ToolsUnavailable) as error:
-            await tools.list(msgspec.structs.replace(one, **fields))
+            await tools.list_tools(msgspec.structs.replace(one, **fields))
         return str(error.value)
 
     return str(use(server, work, seconds=seconds))
@@ -365,8 +365,8 @@ def test_a_result_is_not_held_against_a_stranger_s_schema() -> None:
         return kinds.get(message["method"]) or hello(message)
 
     async def work(tools: McpClient, one: McpServer) -> CallResult:
-        await tools.list(one)
-        return await tools.call(one, "t", {}, 1000)
+        await tools.list_tools(one)
+        return await tools.call_tool(one, "t", {}, 1000)
 
     with listening(by_hand(answer)) as server:
         assert json.loads(use(server, work).output) == result["structuredContent"]
@@ -389,7 +389,7 @@ def test_an_operator_may_name_any_server(server: Listening) -> None:
     async def work() -> list[ListedTool]:
         tools = McpClient(UrlGuard(), 20.0)
         try:
-            return await tools.list(parse_servers([f"test={server.url}"])["test"])
+            return await tools.list_tools(parse_servers([f"test={server.url}"])["test"])
         finally:
             await tools.aclose()
 

@@ -19,7 +19,7 @@ import pytest
 
 from dragoman.mcp.client import McpClient
 from dragoman.mcp.types import McpServer, ToolsUnavailable
-from dragoman.mcp.url_guard import Endpoint, UrlGuard, UrlRejected, allowed_place, place, public
+from dragoman.mcp.url_guard import Endpoint, UrlGuard, UrlRejected, parse_allowed_host, parse_endpoint, is_public
 from tests.support.mcp_servers import by_hand, hello, listening
 
 # names that mean something else to whoever looks them up
@@ -54,7 +54,7 @@ PUBLIC = [
 
 @pytest.mark.parametrize("url", PUBLIC)
 def test_public_hosts_may_be_named(url: str) -> None:
-    assert asyncio.run(UrlGuard(resolve=resolve).addresses(place(url)))
+    assert asyncio.run(UrlGuard(resolve=resolve).resolve(parse_endpoint(url)))
 
 
 # addresses that are not public, in all their spellings
@@ -155,8 +155,8 @@ def canary() -> Iterator[tuple[int, list[bytes]]]:
 async def refused(tools: McpClient, url: str) -> str:
     server = McpServer(label="a", url=url)
     with pytest.raises(ToolsUnavailable) as error:
-        await tools.list(server)
-    outcome = await tools.call(server, "a", {}, 100)
+        await tools.list_tools(server)
+    outcome = await tools.call_tool(server, "a", {}, 100)
     assert outcome.error == str(error.value), url
     await tools.aclose()
     return str(error.value)
@@ -185,7 +185,7 @@ def test_no_spelling_leads_inside() -> None:
 def test_whether_a_name_is_known_inside_is_not_told() -> None:
     async def said(url: str) -> str:
         with pytest.raises(UrlRejected) as error:
-            await UrlGuard(resolve=resolve).addresses(place(url))
+            await UrlGuard(resolve=resolve).resolve(parse_endpoint(url))
         return str(error.value).replace(url, "")
 
     inside, nowhere = (
@@ -216,12 +216,12 @@ def test_a_name_that_changes_its_meaning_gains_nothing(
 
         tools = McpClient(UrlGuard(resolve=turning), 20.0)
         asyncio.run(refused_soon(tools, "https://rebind.example/mcp"))
-    assert set(went) == {address for address in first if public(address)}
+    assert set(went) == {address for address in first if is_public(address)}
 
 
 async def refused_soon(tools: McpClient, url: str) -> None:
     with pytest.raises(ToolsUnavailable):
-        await tools.list(McpServer(label="a", url=url))
+        await tools.list_tools(McpServer(label="a", url=url))
     await tools.aclose()
 
 
@@ -300,7 +300,7 @@ def test_an_international_name_is_looked_up_as_it_is_written(
 )
 def test_an_address_is_refused_without_its_secrets(url: str) -> None:
     with pytest.raises(UrlRejected) as error:
-        place(url)
+        parse_endpoint(url)
     assert "TOKEN" not in str(error.value)
 
 
@@ -346,20 +346,20 @@ def test_redirects_lead_nowhere_else(status: int) -> None:
 def test_an_operator_allows_hosts(allowed: str, url: str, may: bool) -> None:
     places = UrlGuard([allowed], resolve)
     if may:
-        assert asyncio.run(places.addresses(place(url)))
+        assert asyncio.run(places.resolve(parse_endpoint(url)))
         return
     with pytest.raises(UrlRejected):
-        asyncio.run(places.addresses(place(url)))
+        asyncio.run(places.resolve(parse_endpoint(url)))
 
 
 @pytest.mark.parametrize("said", ["", "a b", "host:", "host:0", "host:x", "http://a", "a/b", "[x]"])
 def test_what_is_no_host_cannot_be_allowed(said: str) -> None:
     with pytest.raises(UrlRejected):
-        allowed_place(said)
+        parse_allowed_host(said)
 
 
 def test_a_place_is_read_once() -> None:
-    assert place("HTTPS://Example.com/a") == Endpoint("example.com", 443)
-    assert place("http://[2606:4700:0::1]:81") == Endpoint("2606:4700::1", 81)
-    assert public("93.184.216.34")
-    assert not public("10.0.0.1")
+    assert parse_endpoint("HTTPS://Example.com/a") == Endpoint("example.com", 443)
+    assert parse_endpoint("http://[2606:4700:0::1]:81") == Endpoint("2606:4700::1", 81)
+    assert is_public("93.184.216.34")
+    assert not is_public("10.0.0.1")

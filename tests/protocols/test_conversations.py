@@ -10,7 +10,7 @@ from openai.types.conversations import Conversation, ConversationDeletedResource
 from openai.types.conversations.conversation_item_list import ConversationItemList
 
 from dragoman.errors import BadRequest
-from dragoman.protocols.conversations import conversations
+from dragoman.protocols import conversations
 
 
 def body(**fields: Any) -> bytes:

@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest, DragomanError, Unsupported
 from dragoman.prompt.conversation import flatten_content
-from dragoman.protocols import responses
+from dragoman.protocols import completions, embeddings, responses, tokenize
 from dragoman.protocols.chat import decode as chat
-from dragoman.protocols.completions import completions
-from dragoman.protocols.embeddings import embeddings
-from dragoman.protocols.tokenize import tokenize
 from dragoman.types import Adapter, Chat, Prompt, Request, Sampling, text_content
 from tests.support.text_model import check_media
 

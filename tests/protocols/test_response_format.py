@@ -9,8 +9,8 @@ import pytest
 
 from dragoman.errors import BadRequest
 from dragoman.events import Completion, Delta, Finish
+from dragoman.protocols import completions
 from dragoman.protocols.chat import decode
-from dragoman.protocols.completions import completions
 from dragoman.types import Chat, Constraint, Request
 
 SCHEMA = {"type": "object", "properties": {"é": {"$ref": "#/$defs/a"}}, "$defs": {"a": True}}

@@ -14,7 +14,7 @@ import msgspec
 
 from dragoman.mcp.client import McpClient
 from dragoman.mcp.types import ListedTool, McpServer
-from dragoman.mcp.url_guard import UrlGuard, place
+from dragoman.mcp.url_guard import UrlGuard, parse_endpoint
 
 CONTEXT = "MCP_CONFORMANCE_CONTEXT"  # what the suite has to say to a client: calls to make
 EXAMPLES: dict[str, Any] = {
@@ -46,14 +46,14 @@ def calls(tools: list[ListedTool]) -> list[tuple[str, dict[str, Any]]]:
 
 
 async def work(url: str) -> None:
-    where = place(url)
+    where = parse_endpoint(url)
     host = f"[{where.host}]" if ":" in where.host else where.host
     tools = McpClient(UrlGuard([f"{host}:{where.port}"]), 20.0)
     server = McpServer(label="suite", url=url)
     try:
-        found = await tools.list(server)
+        found = await tools.list_tools(server)
         for name, given in calls(found):
-            print(name, given, await tools.call(server, name, given, 10_000))
+            print(name, given, await tools.call_tool(server, name, given, 10_000))
     finally:
         await tools.aclose()
 

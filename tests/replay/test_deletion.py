@@ -150,11 +150,11 @@ class Slow:
         self.go = asyncio.Event()
         self.rows: list[Row] = []
 
-    async def remember(self, owner: str, rows: Sequence[Row]) -> None:
+    async def save_turns(self, owner: str, rows: Sequence[Row]) -> None:
         await self.go.wait()
         self.rows += rows
 
-    async def recall(self, owner: str, keys: Sequence[str]) -> list[Row]:
+    async def load_turns(self, owner: str, keys: Sequence[str]) -> list[Row]:
         return [row for row in self.rows if row.key in keys]
 
 

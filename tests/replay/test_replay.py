@@ -761,12 +761,12 @@ class Kept:
         self.fails = fails
         self.asked = 0
 
-    async def remember(self, owner: str, rows: Sequence[Row]) -> None:
+    async def save_turns(self, owner: str, rows: Sequence[Row]) -> None:
         if self.fails:
             raise OSError("the disk is full")
         self.rows |= {(owner, row.key): row for row in rows}
 
-    async def recall(self, owner: str, keys: Sequence[str]) -> list[Row]:
+    async def load_turns(self, owner: str, keys: Sequence[str]) -> list[Row]:
         self.asked += 1
         if self.fails:
             raise OSError("the disk is gone")

@@ -22,8 +22,8 @@ from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
 from dragoman.protocols.responses.types import UniqueNames
 from dragoman.responses.run import Sink
-from dragoman.responses.state import State
-from dragoman.responses.tool_rounds import approved
+from dragoman.responses.state import PersistentState
+from dragoman.responses.tool_rounds import find_approved_calls
 from dragoman.runtime import build_engine_runtime
 from dragoman.store.rows import StoredConversation, StoreLimits
 from dragoman.store.store import Store
@@ -85,18 +85,18 @@ class Slow:
 async def heard(app: App, name: str) -> list[str]:
     """The kinds of all events of a response, told from its beginning."""
     frames: list[bytes] = []
-    work = await app.desk.listen("", name, -1)
+    work = await app.desk.resume("", name, -1)
     await work.stream(Sink(ignored, frames.extend))
     return [json.loads(responses.get_frame_json(frame))["type"] for frame in frames]
 
 
 async def launched(app: App, text: str) -> str:
-    work = await app.desk.begin(asked(text, background=True), "")
+    work = await app.desk.prepare(asked(text, background=True), "")
     return str(json.loads(work.whole())["id"])
 
 
 async def status(app: App, name: str) -> str:
-    row = await (await app.state.store()).get("", name)
+    row = await (await app.state.get_store()).get("", name)
     assert row is not None
     return row.status
 
@@ -106,7 +106,7 @@ def test_a_cancel_while_it_ends_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, text: str, end: str
 ) -> None:
     async def scene(app: App) -> None:
-        await app.state.store()
+        await app.state.get_store()
         slow = Slow(monkeypatch, "finish_turn")
         name = await launched(app, text)
         listening = asyncio.create_task(heard(app, name))
@@ -123,7 +123,7 @@ def test_a_cancel_while_it_ends_changes_nothing(
 
 def test_leaving_while_it_is_launched_does_not_orphan_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(app: App) -> None:
-        store = await app.state.store()
+        store = await app.state.get_store()
         slow = Slow(monkeypatch, "add")
         leaving = asyncio.create_task(launched(app, "hello"))
         await slow.reached.wait()
@@ -141,9 +141,9 @@ def test_leaving_while_it_is_launched_does_not_orphan_it(monkeypatch: pytest.Mon
 
 def test_a_stop_while_it_is_kept_tells_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(app: App) -> None:
-        await app.state.store()
+        await app.state.get_store()
         slow = Slow(monkeypatch, "add")
-        turn = await app.desk.begin(asked("hello"), "")
+        turn = await app.desk.prepare(asked("hello"), "")
         running = asyncio.create_task(turn.collect(ignored))
         await slow.reached.wait()
         running.cancel()
@@ -164,7 +164,7 @@ def test_a_store_that_fails_at_the_end_is_made_up_for(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     async def scene(app: App) -> None:
-        await app.state.store()
+        await app.state.get_store()
         real, tried, done = Store.finish_turn, asyncio.Event(), asyncio.Event()
 
         async def failing(*args: Any, **more: Any) -> Any:
@@ -191,9 +191,9 @@ def test_what_could_not_be_kept_says_so(monkeypatch: pytest.MonkeyPatch, text: s
         raise Unavailable("It is down.")
 
     async def scene(app: App) -> None:
-        await app.state.store()
+        await app.state.get_store()
         monkeypatch.setattr(Store, "add", failing)
-        turn: Any = await app.desk.begin(asked(text), "")
+        turn: Any = await app.desk.prepare(asked(text), "")
         frames = turn.start()
         try:
             await turn.stream(Sink(ignored, frames.extend))
@@ -212,16 +212,16 @@ def test_what_could_not_be_kept_says_so(monkeypatch: pytest.MonkeyPatch, text: s
 
 def test_naming_many_items_costs_little() -> None:
     async def scene(app: App) -> None:
-        turn: Any = await app.desk.begin(asked("hello"), "")
+        turn: Any = await app.desk.prepare(asked("hello"), "")
         await turn.collect(ignored)
         turn.close()
         (item,) = turn.writer.items
         named = [{"type": "item_reference", "id": item["id"]} for _ in range(900)]
-        again: Any = await app.desk.begin(asked([*named, {"role": "user", "content": "and?"}]), "")
+        again: Any = await app.desk.prepare(asked([*named, {"role": "user", "content": "and?"}]), "")
         again.close()
         many = asked([{"type": "item_reference", "id": f"msg_{at}"} for at in range(1001)])
         with pytest.raises(BadRequest):
-            await app.desk.begin(many, "")
+            await app.desk.prepare(many, "")
 
     play(scene)
 
@@ -240,7 +240,7 @@ def test_a_long_conversation_is_shortened_in_few_tries(monkeypatch: pytest.Monke
 
     async def scene(app: App) -> None:
         said = [{"role": "user", "content": f"Message {at}."} for at in range(5000)]
-        turn = await app.desk.begin(asked(said, truncation="auto"), "")
+        turn = await app.desk.prepare(asked(said, truncation="auto"), "")
         turn.close()
         assert "the beginning of the conversation was left out" in " ".join(turn.warnings)
 
@@ -256,18 +256,18 @@ def test_what_a_response_follows_has_a_bound(monkeypatch: pytest.MonkeyPatch, ki
     monkeypatch.setattr("dragoman.responses.history.PAGE", 2)
 
     async def scene(app: App) -> None:
-        store = await app.state.store()
+        store = await app.state.get_store()
         await store.add_conversation(StoredConversation(id="conv_1", owner="", created=1), [])
         named = "conv_1"
         for number in range(3):
             more = {kind: named} if number or kind == "conversation" else {}
-            turn = await app.desk.begin(asked("and?", **more), "")
+            turn = await app.desk.prepare(asked("and?", **more), "")
             await turn.collect(ignored)
             turn.close()
             if kind == "previous_response_id":
                 named = json.loads(turn.whole())["id"]
         with pytest.raises(BadRequest) as refused:
-            await app.desk.begin(asked("and?", **{kind: named}), "")
+            await app.desk.prepare(asked("and?", **{kind: named}), "")
         assert refused.value.param == kind
         assert "at most 5 items" in refused.value.message
 
@@ -296,7 +296,7 @@ def test_an_odd_call_in_a_history_is_no_approval(odd: Any) -> None:
         "approval_request_id": "mcpr_1",
         "approve": True,
     }
-    assert approved([answer], [request, call], {"s"}) == [request]
+    assert find_approved_calls([answer], [request, call], {"s"}) == [request]
 
 
 def test_a_store_that_cannot_be_opened_is_not_tried_by_everyone(
@@ -312,11 +312,11 @@ def test_a_store_that_cannot_be_opened_is_not_tried_by_everyone(
     monkeypatch.setattr(Store, "open", failing)
 
     async def scenario() -> None:
-        state = State("sqlite://", StoreLimits())
+        state = PersistentState("sqlite://", StoreLimits())
         for _ in range(3):
             with pytest.raises(Unavailable):
-                await state.store()
-        first, second = await asyncio.gather(state.signer(), state.signer())
+                await state.get_store()
+        first, second = await asyncio.gather(state.get_signer(), state.get_signer())
         sealed = first.pack("", "x", b"data")
         assert second.unpack("", "x", sealed) == b"data"
 
@@ -330,7 +330,7 @@ def test_where_a_finished_background_response_is_heard_from(after: int, first: i
         name = await launched(app, "hello")
         await heard(app, name)
         frames: list[bytes] = []
-        work = await app.desk.listen("", name, max(-1, after))
+        work = await app.desk.resume("", name, max(-1, after))
         await work.stream(Sink(ignored, frames.extend))
         numbers = [json.loads(responses.get_frame_json(frame))["sequence_number"] for frame in frames]
         assert numbers[:1] == ([] if first is None else [first])
@@ -346,10 +346,10 @@ def test_a_call_that_was_cut_is_not_gone_on_from() -> None:
         said = {"name": "scripted", "store": "sqlite://"}
         app = make_app(build_engine_runtime(engine, said), local=True)
         tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
-        turn: Any = await app.desk.begin(asked("hi", tools=[tool], max_output_tokens=60), "")
+        turn: Any = await app.desk.prepare(asked("hi", tools=[tool], max_output_tokens=60), "")
         await turn.collect(ignored)
         turn.close()
-        again: Any = await app.desk.begin(asked("and?", previous_response_id=turn.id), "")
+        again: Any = await app.desk.prepare(asked("and?", previous_response_id=turn.id), "")
         again.close()
         assert not any(item["type"] == "function_call" for item in again.items)
         await app.aclose()

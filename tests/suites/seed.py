@@ -14,9 +14,22 @@ import httpx
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.store.rows import StoredCompletion, StoredConversation, StoredItem, StoredResponse
+from dragoman.store.rows import (
+    NumberedFrames,
+    StoredCompletion,
+    StoredConversation,
+    StoredItem,
+    StoredResponse,
+)
 from dragoman.store.store import Store
 from tests.support.serving import Running
+from tests.support.stores import (
+    add_completion,
+    add_response,
+    delete_response,
+    get_response,
+    list_frames,
+)
 
 RESPONSES = (
     "resp_677efb5139a88190b512bc3fef8e535d",
@@ -93,7 +106,7 @@ class Seeds:
         return str(made["id"])
 
     async def _store(self) -> Store:
-        return await self._server.app.state.store()
+        return await self._server.app.state.get_store()
 
     async def _take(self, response: str, chat: str) -> None:
         store = await self._store()

@@ -55,7 +55,7 @@ async def serve_models(settings: Settings, model: str) -> None:
             server.tune_process()
             print(f"Serving {entry.id}. Press Ctrl-C to stop.", flush=True)
             # Opens the store, which cleans up after a server that was killed.
-            await runtime.state.signer()
+            await runtime.state.get_signer()
         except DragomanError as error:
             failures.append(error)
             running.should_exit = True

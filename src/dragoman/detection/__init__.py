@@ -1,13 +1,14 @@
-"""Finds out, from a model's own chat template, how the model writes calls and reasoning.
+"""Detects from a model's own chat template how the model writes tool calls and reasoning.
 
-    found = detect(template)
-    OutputParser(found.tools, found.reasoning, prompt=prompt)
+    formats = detect(template)
+    OutputParser(formats.tools, formats.reasoning, prompt=prompt)
 
-Detection is the proof: made-up turns of the assistant's are rendered by the template and read back
-with every format that could be it; the one that gives back what went in is the one. Nothing is
-decided by the name of a model or of a file.
+Detection is a round trip: the template renders made-up assistant turns, and every candidate format
+parses them. The format that returns what went in is the right one. The name of a model or a file
+decides nothing.
 
-`probe` renders, `thinking` turns the switches, `proof` reads back and compares, `choose` decides.
+`render_probe` renders, `reasoning_switch` tries the template's switches, `round_trip` parses and
+compares, `match` decides.
 """
 
 from __future__ import annotations
@@ -51,21 +52,21 @@ NO_CHECKPOINT_FORMATS = CheckpointFormats()
 def detect(
     template: str, vocabulary: Container[str] = (), config: Mapping[str, Any] | None = None
 ) -> DetectedFormats:
-    """The formats of a template. What was found from the template alone is remembered.
+    """Return the formats of a template. Results that need only the template are cached.
 
-    `vocabulary` holds the model's special tokens, `config` its tokenizer's configuration.
+    `vocabulary`: the model's special tokens. `config`: its tokenizer configuration.
     """
-    given = read_checkpoint_formats(config) if config else None
-    if given is not None:
-        return _run_detection(template, vocabulary, given)
-    found = _detect_cached(template)
-    if found.confidence == "generic" or found.reasoning is None:
+    checkpoint = read_checkpoint_formats(config) if config else None
+    if checkpoint is not None:
+        return _run_detection(template, vocabulary, checkpoint)
+    detected = _detect_cached(template)
+    if detected.confidence == "generic" or detected.reasoning is None:
         return (
-            found
+            detected
             if vocabulary == ()
             else _run_detection(template, vocabulary, NO_CHECKPOINT_FORMATS)
         )
-    return found
+    return detected
 
 
 @lru_cache(maxsize=64)
@@ -74,18 +75,20 @@ def _detect_cached(template: str) -> DetectedFormats:
 
 
 def _run_detection(
-    template: str, vocabulary: Container[str], given: CheckpointFormats
+    template: str, vocabulary: Container[str], checkpoint: CheckpointFormats
 ) -> DetectedFormats:
     probe = RenderProbe(template)
-    positions = SwitchSettings(probe)
-    probe.find_reasoning_form([one.switches for one in positions.all])
-    scene = RoundTrip(probe, [one.switches for one in positions.distinct])
-    chooser = FormatMatcher(scene, [one.opening for one in positions.distinct], vocabulary)
-    calls, reasoning = _prefer_checkpoint(given, chooser)
-    proof = scene.check(calls.format, reasoning.format)
-    why = [f"calls: {calls.reason}" if calls.reason else "calls: nothing points to a format"]
-    why.append(f"reasoning: {reasoning.reason or 'nothing points to any'}")
-    why += ["time: there was not enough to find out everything"] if probe.is_incomplete else []
+    settings = SwitchSettings(probe)
+    probe.find_reasoning_form([setting.switches for setting in settings.all])
+    round_trip = RoundTrip(probe, [setting.switches for setting in settings.distinct])
+    matcher = FormatMatcher(
+        round_trip, [setting.opening for setting in settings.distinct], vocabulary
+    )
+    calls, reasoning = _prefer_checkpoint(checkpoint, matcher)
+    checks = round_trip.check(calls.format, reasoning.format)
+    reasons = [f"calls: {calls.reason}" if calls.reason else "calls: no evidence of a format"]
+    reasons.append(f"reasoning: {reasoning.reason or 'no evidence of a format'}")
+    reasons += ["time: the limit was reached before every check ran"] if probe.is_incomplete else []
     tools = calls.format or find_tools(GENERIC)
     return DetectedFormats(
         tools=tools.name,
@@ -93,10 +96,10 @@ def _run_detection(
         generic=calls.format is None,
         renders_tools=probe.capabilities.tools_rendered,
         renders_messages=probe.capabilities.renders,
-        reasoning_controls=positions.describe_controls(reasoning.format),
-        checks=proof,
-        confidence=_rate_confidence(calls, reasoning, proof),
-        reasons=tuple(why),
+        reasoning_controls=settings.describe_controls(reasoning.format),
+        checks=checks,
+        confidence=_rate_confidence(calls, reasoning, checks),
+        reasons=tuple(reasons),
         equivalent=calls.equivalent,
         digest=hashlib.sha256(template.encode("utf-8", "surrogatepass")).hexdigest(),
         tool_format=tools,
@@ -105,25 +108,27 @@ def _run_detection(
 
 
 def _prefer_checkpoint(
-    given: CheckpointFormats, chooser: FormatMatcher
+    checkpoint: CheckpointFormats, matcher: FormatMatcher
 ) -> tuple[ToolFormatChoice, ReasoningFormatChoice]:
-    """What the checkpoint brought along, unless the template shows otherwise."""
-    why = "the checkpoint's response template says so"
-    calls = chooser.match_tools()
-    if given.tools is not None and not (calls.verified and chooser.fails_round_trip(given.tools)):
-        calls = ToolFormatChoice(given.tools, why, verified=calls.verified)
-    reasoning = chooser.match_reasoning(calls.format)
-    if given.reasoning is not None and not reasoning.verified:
-        reasoning = ReasoningFormatChoice(given.reasoning, why)
+    """Return the checkpoint's own formats, unless the template contradicts them."""
+    reasons = "the checkpoint's response template defines it"
+    calls = matcher.match_tools()
+    if checkpoint.tools is not None and not (
+        calls.verified and matcher.fails_round_trip(checkpoint.tools)
+    ):
+        calls = ToolFormatChoice(checkpoint.tools, reasons, verified=calls.verified)
+    reasoning = matcher.match_reasoning(calls.format)
+    if checkpoint.reasoning is not None and not reasoning.verified:
+        reasoning = ReasoningFormatChoice(checkpoint.reasoning, reasons)
     return calls, reasoning
 
 
 def _rate_confidence(
-    calls: ToolFormatChoice, reasoning: ReasoningFormatChoice, proof: tuple[RoundTripCheck, ...]
+    calls: ToolFormatChoice, reasoning: ReasoningFormatChoice, checks: tuple[RoundTripCheck, ...]
 ) -> Confidence:
     if calls.format is None:
         return "generic"
-    if not calls.verified or not any(item.name == CALL and item.text for item in proof):
+    if not calls.verified or not any(check.name == CALL and check.text for check in checks):
         return "unverified"
-    whole = all(item.status != "failed" for item in proof)
-    return "proved" if whole and (reasoning.verified or reasoning.format is None) else "partly"
+    all_passed = all(check.status != "failed" for check in checks)
+    return "proved" if all_passed and (reasoning.verified or reasoning.format is None) else "partly"

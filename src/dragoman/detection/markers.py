@@ -1,4 +1,4 @@
-"""The literal markers of a format, and how many of them stand in a text."""
+"""The literal markers of a format, and how many of them a text contains."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _pattern(marker: str) -> re.Pattern[str]:
 
 
 def contains_marker(marker: str, text: str) -> bool:
-    """Whether the marker is in the text, whatever white space it allows."""
+    """Whether the text contains the marker, with any white space that its gaps allow."""
     return _pattern(marker).search(text) is not None if GAP in marker else marker in text
 
 
 def find_last(markers: Iterable[str], text: str) -> int:
-    """Where the last of several markers stands; -1 if none does."""
+    """Return the position of the last of several markers, or -1."""
     starts = [match.start() for marker in markers for match in _pattern(marker).finditer(text)]
     return max(starts, default=-1)
 
@@ -41,7 +41,7 @@ def contains_any_marker(markers: Iterable[str], text: str) -> bool:
 
 
 def call_openers(tools: ToolFormat) -> Group:
-    """The markers that a call may begin with."""
+    """Return the markers that can start a call."""
     header = tools.header.open + tools.header.end if tools.header else ()
     return tuple(
         marker for marker in (*tools.section.open, *tools.call.open, *header) if marker.strip()
@@ -49,7 +49,7 @@ def call_openers(tools: ToolFormat) -> Group:
 
 
 def allows_unmarked_calls(tools: ToolFormat) -> bool:
-    """Whether a call may stand without any marker."""
+    """Whether a call may have no marker."""
     return bool(tools.unmarked_starts) or tools.unmarked_at_start or not call_openers(tools)
 
 
@@ -67,47 +67,49 @@ def _header_markers(header: MessageHeader | None) -> list[Group]:
 
 
 def _drop_trivial(groups: Iterable[Group]) -> tuple[Group, ...]:
-    """Without markers that are in every text anyway."""
-    kept = (tuple(marker for marker in group if len(marker.strip()) > 1) for group in groups)
-    return tuple(group for group in kept if group)
+    """Drop markers that any text may contain."""
+    groups = (tuple(marker for marker in group if len(marker.strip()) > 1) for group in groups)
+    return tuple(group for group in groups if group)
 
 
 def measure_coverage(
-    of: ToolFormat | ReasoningFormat, has: Callable[[str], bool]
+    format_: ToolFormat | ReasoningFormat, has: Callable[[str], bool]
 ) -> tuple[int, int]:
-    """How many of a format's markers are missing somewhere, and how long those are that are not."""
-    match = [_measure_groups(groups, has) for groups in _all_groups(of)]
-    ways = [(missing, length - at) for at, (missing, length) in enumerate(match)]
-    return min(ways, key=lambda way: (way[0], -way[1]), default=(0, 0))  # the usual body first
+    """Count a format's missing markers and the length of the present ones."""
+    match = [_measure_groups(groups, has) for groups in _all_groups(format_)]
+    ranked = [(missing, length - at) for at, (missing, length) in enumerate(match)]
+    return min(
+        ranked, key=lambda way: (way[0], -way[1]), default=(0, 0)
+    )  # the most common body first
 
 
 def make_marker_test(text: str) -> Callable[[str], bool]:
     return lambda marker: contains_marker(marker, text)
 
 
-def _all_groups(of: ToolFormat | ReasoningFormat) -> Sequence[tuple[Group, ...]]:
-    if isinstance(of, ReasoningFormat):
+def _all_groups(format_: ToolFormat | ReasoningFormat) -> Sequence[tuple[Group, ...]]:
+    if isinstance(format_, ReasoningFormat):
         return [
             _drop_trivial(
                 [
-                    of.open,
-                    of.close,
-                    of.dropped,
-                    of.answer_wrapper.open,
-                    of.answer_wrapper.close,
-                    *_header_markers(of.header),
+                    format_.open,
+                    format_.close,
+                    format_.dropped,
+                    format_.answer_wrapper.open,
+                    format_.answer_wrapper.close,
+                    *_header_markers(format_.header),
                 ]
             )
         ]
     frame = [
-        of.section.open,
-        of.section.close,
-        of.call.open,
-        of.call.close,
-        of.dropped,
-        *_header_markers(of.header),
+        format_.section.open,
+        format_.section.close,
+        format_.call.open,
+        format_.call.close,
+        format_.dropped,
+        *_header_markers(format_.header),
     ]
-    return [_drop_trivial([*frame, *_body_markers(body)]) for body in of.bodies]
+    return [_drop_trivial([*frame, *_body_markers(body)]) for body in format_.bodies]
 
 
 def _measure_groups(groups: Iterable[Group], has: Callable[[str], bool]) -> tuple[int, int]:
@@ -115,12 +117,12 @@ def _measure_groups(groups: Iterable[Group], has: Callable[[str], bool]) -> tupl
     for group in groups:
         match = [2 * len(marker) - bool(at) for at, marker in enumerate(group) if has(marker)]
         missing += not match
-        length += max(match, default=0)  # the usual spelling counts a little more
+        length += max(match, default=0)  # the most common spelling counts a little more
     return missing, length
 
 
-def match_hints(of: ToolFormat | ReasoningFormat, text: str) -> int:
-    """Whether the text has what else gives this format away: 1 yes, -1 no, 0 there is nothing."""
-    if not of.template_hints:
+def match_hints(format_: ToolFormat | ReasoningFormat, text: str) -> int:
+    """Return 1 if the text contains a hint of the format, -1 if not, 0 without hints."""
+    if not format_.template_hints:
         return 0
-    return 1 if contains_any_marker(of.template_hints, text) else -1
+    return 1 if contains_any_marker(format_.template_hints, text) else -1

@@ -1,4 +1,4 @@
-"""What detection found: nouns only."""
+"""The data types of detection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CheckStatus: TypeAlias = Literal["proved", "failed", "otherwise", "unwritten"]
 
 @dataclass(frozen=True)
 class ProbeCall:
-    """A call that the assistant is turn to have made."""
+    """A made-up tool call of the assistant."""
 
     name: str
     arguments: Any
@@ -22,7 +22,7 @@ class ProbeCall:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeTurn:
-    """What goes into a turn, or came out of one."""
+    """The content of a made-up or parsed assistant turn."""
 
     text: str = ""
     reasoning: str = ""
@@ -31,24 +31,24 @@ class ProbeTurn:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTripCheck:
-    """One thing that was rendered, read back and compared.
+    """One turn that was rendered, parsed and compared.
 
-    `unwritten`: not all of it arrives in the prompt. `otherwise`: the template writes it as
-    something else, text as reasoning or one turn as two, and that is what came back.
+    `unwritten`: the template does not render all of it. `otherwise`: the template renders it as
+    something else, text as reasoning or one turn as two, and that is what was parsed.
     """
 
     name: str
     status: CheckStatus
     expected: ProbeTurn
-    parsed: ProbeTurn | None = None  # what was read back
-    prompt: str = ""  # how the template opened the turn
-    text: str = ""  # the turn as the template wrote it
-    end: str = ""  # what it wrote behind a turn that is no part of the format
+    parsed: ProbeTurn | None = None  # the result of parsing
+    prompt: str = ""  # the text with which the template opens the turn
+    text: str = ""  # the rendered turn
+    end: str = ""  # text after the turn that is not part of the format
 
 
 @dataclass(frozen=True)
 class ReasoningSwitch:
-    """A variable of the template that turns thinking on and off."""
+    """A template variable that turns reasoning on and off."""
 
     name: str
     on: Any
@@ -57,20 +57,22 @@ class ReasoningSwitch:
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningControls:
-    """How thinking is switched, and where an answer begins.
+    """How reasoning is controlled, and where an answer starts.
 
-    `inside`: in reasoning that the template opened. `closed`: behind reasoning that it opened and
-    closed, or only closed. `open`: in neither, so the model decides.
+    `inside`: in reasoning that the template opens. `closed`: after reasoning that it opens and
+    closes, or only closes. `open`: in neither, so the model decides.
     """
 
-    switches: tuple[ReasoningSwitch, ...] = ()  # the first one is the one to use
-    effort: str | None = None  # the variable for how much to think
-    efforts: tuple[str, ...] = ()  # what it may be, where that makes a difference
-    budget: str | None = None  # the variable for the most tokens of reasoning
+    switches: tuple[ReasoningSwitch, ...] = ()  # the first one is used
+    effort: str | None = None  # the variable for the reasoning effort
+    efforts: tuple[str, ...] = ()  # its values that have an effect
+    budget: str | None = None  # the variable for the maximum of reasoning tokens
     answer_positions: dict[str, AnswerPosition] = field(
         default_factory=dict
     )  # for "default", "on" and "off"
-    openings: dict[str, str] = field(default_factory=dict)  # what the template writes, likewise
+    openings: dict[str, str] = field(
+        default_factory=dict
+    )  # the text that opens the answer, for the same keys
     system_words: dict[str, AnswerPosition] = field(
         default_factory=dict
     )  # the same for words in a system message
@@ -82,18 +84,18 @@ class ReasoningControls:
 
 @dataclass(frozen=True, kw_only=True)
 class DetectedFormats:
-    """The formats of a template, and how far they were proved."""
+    """The formats of a template, and how far they were verified."""
 
-    tools: str | None  # the format of calls
-    reasoning: str | None  # the format of reasoning; None where nothing points to any
-    generic: bool  # no format of its own: definitions in the system message, calls in `tools`
-    renders_tools: bool  # the template writes the tools that a request declares
-    renders_messages: bool  # the template writes a plain message of a user's
+    tools: str | None  # name of the tool format
+    reasoning: str | None  # name of the reasoning format; None without evidence of one
+    generic: bool  # no format of its own: tools go into the system message
+    renders_tools: bool  # the template renders declared tools
+    renders_messages: bool  # the template renders a plain user message
     reasoning_controls: ReasoningControls
     checks: tuple[RoundTripCheck, ...]
     confidence: Confidence
-    reasons: tuple[str, ...]  # what led to the two formats
-    equivalent: tuple[str, ...] = ()  # formats that read everything just as well
+    reasons: tuple[str, ...]  # the evidence for the two formats
+    equivalent: tuple[str, ...] = ()  # formats that parse everything equally well
     digest: str = ""  # of the template
     tool_format: ToolFormat | None = None  # the two formats themselves
     reasoning_format: ReasoningFormat | None = None

@@ -1,9 +1,9 @@
-"""The proof: turns of the assistant's are rendered, read back with a format, and compared.
+"""The round trip: assistant turns are rendered by the template, parsed with a format, and compared.
 
-A turn counts as proved when exactly what went in came out. Behind it there may be markers that the
-template writes to end a turn in a way of its own: the engine stops at those. A turn whose words
-do not all arrive in the prompt is unwritten: then the template has no place for it, and nothing
-was proved or disproved. What failed carries both sides.
+A turn is proved when parsing returns exactly what went in. Markers with which a template ends a
+turn may follow; the engine stops at those. A turn whose words do not all appear in the prompt is
+`unwritten`: the template has no place for it, and nothing is proved or disproved. A failed check
+carries both sides.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dragoman.output.library import OutputParser
 from dragoman.output.spec import ReasoningFormat, ToolFormat
 
 OPENER = re.compile(rf"(?:{TAG.pattern})[^<\[\n]*")
-MARKS_BEHIND = 4  # that a template may write behind a turn
+MAX_END_MARKERS = 4  # that a template may write after a turn
 CALL, TALK = "one call", "an answer"
 _ONE = ProbeCall(LOOK, {"zqplace": VALUE})
 _TWO = ProbeCall(LOOK, {"zqplace": "zqsecond", "zqnumber": 7})
@@ -64,16 +64,18 @@ ITEMS: dict[str, ProbeTurn] = {
     "reasoning, text and a call": ProbeTurn(text=ANSWER, reasoning=THOUGHT, calls=(_ONE,)),
 }
 ORDER: tuple[CheckStatus, ...] = ("proved", "otherwise", "failed", "unwritten")
-BRIEF = (TALK, CALL, "reasoning", "reasoning and a call")  # enough to tell most formats apart
+BRIEF = (TALK, CALL, "reasoning", "reasoning and a call")  # enough to separate most formats
 
 
 def parse_turn(
     text: str, prompt: str, tools: ToolFormat | None, reasoning: ReasoningFormat | None
 ) -> ProbeTurn:
-    """What a format makes of a turn."""
-    known = tools.name if tools and tool_formats().get(tools.name) is tools else tools
-    about = reasoning.name if reasoning and _is_registered(reasoning) else reasoning
-    return fold_spans(OutputParser(known, about, tools=TOOLS, prompt=prompt), text)
+    """Parse a rendered turn with two formats."""
+    tools_or_name = tools.name if tools and tool_formats().get(tools.name) is tools else tools
+    reasoning_or_name = reasoning.name if reasoning and _is_registered(reasoning) else reasoning
+    return fold_spans(
+        OutputParser(tools_or_name, reasoning_or_name, tools=TOOLS, prompt=prompt), text
+    )
 
 
 def _is_registered(reasoning: ReasoningFormat) -> bool:
@@ -81,7 +83,7 @@ def _is_registered(reasoning: ReasoningFormat) -> bool:
 
 
 def fold_spans(parser: OutputParser, text: str) -> ProbeTurn:
-    """A whole answer, read."""
+    """Parse a whole answer into a turn."""
     turn: dict[str, list[str]] = {"text": [], "reasoning": []}
     calls: list[list[str]] = []
     for span in [*parser.feed(text), *parser.close()]:
@@ -105,43 +107,43 @@ def _load_arguments(arguments: str) -> Any:
         return arguments
 
 
-def _compare(name: str, text: str, prompt: str, came: ProbeTurn) -> RoundTripCheck:
-    """Whether the same came out; markers behind it are told apart."""
+def _compare(name: str, text: str, prompt: str, parsed: ProbeTurn) -> RoundTripCheck:
+    """Compare the parsed turn with the original; markers after it are allowed."""
     turn = ITEMS[name]
-    called = _canonical_calls(turn.calls) == _canonical_calls(came.calls)
-    same = called and turn.reasoning.strip() == came.reasoning.strip()
-    found, wanted = came.text.strip(), turn.text.strip()
+    calls_match = _canonical_calls(turn.calls) == _canonical_calls(parsed.calls)
+    same = calls_match and turn.reasoning.strip() == parsed.reasoning.strip()
+    found, wanted = parsed.text.strip(), turn.text.strip()
     end = found.removeprefix(wanted).strip()
-    ended = not TAG.sub("", end).strip() and len(TAG.findall(end)) <= MARKS_BEHIND
+    only_markers_follow = not TAG.sub("", end).strip() and len(TAG.findall(end)) <= MAX_END_MARKERS
     status: CheckStatus = "failed"
-    if same and found.startswith(wanted) and ended:
+    if same and found.startswith(wanted) and only_markers_follow:
         status = "proved"
-    elif called and (_is_equivalent(turn, came) or _is_two_turns(text, prompt)):
+    elif calls_match and (_is_equivalent(turn, parsed) or _is_two_turns(text, prompt)):
         status = "otherwise"
     end = end if status == "proved" else ""
     return RoundTripCheck(
-        name=name, status=status, expected=turn, parsed=came, prompt=prompt, text=text, end=end
+        name=name, status=status, expected=turn, parsed=parsed, prompt=prompt, text=text, end=end
     )
 
 
-def _is_equivalent(turn: ProbeTurn, came: ProbeTurn) -> bool:
-    """Whether text came back as reasoning, since the template writes it there."""
-    words, found = (turn.reasoning + turn.text).split(), came.reasoning.split()
-    return bool(turn.text) and not came.text.strip() and "".join(words) == "".join(found)
+def _is_equivalent(turn: ProbeTurn, parsed: ProbeTurn) -> bool:
+    """Whether text was parsed as reasoning because the template renders it there."""
+    words, found = (turn.reasoning + turn.text).split(), parsed.reasoning.split()
+    return bool(turn.text) and not parsed.text.strip() and "".join(words) == "".join(found)
 
 
 def _is_two_turns(text: str, prompt: str) -> bool:
-    """Whether a second turn is opened inside of a turn, by the longest marker that opened it."""
+    """Whether a rendered turn contains a second turn, judged by the longest opening marker."""
     return max(OPENER.findall(prompt), key=len, default=text + prompt).strip() in text
 
 
 def _canonical_calls(calls: tuple[ProbeCall, ...]) -> list[str]:
-    """As text, since Python takes 1 for True."""
+    """Return calls as text, because 1 == True in Python."""
     return [json.dumps([call.name, call.arguments], sort_keys=True) for call in calls]
 
 
 class RoundTrip:
-    """Every turn as one template writes it, in every position of its switches."""
+    """Renders each turn with one template, in each setting of its switches, and checks formats."""
 
     def __init__(self, probe: RenderProbe, positions: Sequence[Switches]) -> None:
         self.probe = probe
@@ -149,7 +151,7 @@ class RoundTrip:
         self._takes: dict[str, list[RenderedTurn]] = {}
 
     def renders_of(self, name: str) -> list[RenderedTurn]:
-        """The ways in which a turn is written, those first that continue a real prompt."""
+        """Return the renderings of a turn, those that continue a real prompt first."""
         if name not in self._takes:
             self._takes[name] = self._render(ITEMS[name])
         return self._takes[name]
@@ -160,23 +162,23 @@ class RoundTrip:
             return []
         found: dict[tuple[str, str], RenderedTurn] = {}
         for switches in [first, *self._positions]:
-            written = self.probe.render_turn(turn, form, switches)
-            if written is not None and contains_turn(written, turn):
-                found.setdefault((written.prompt, written.text), written)
-        return sorted(found.values(), key=lambda written: bool(written.unwritten_opening))
+            rendered = self.probe.render_turn(turn, form, switches)
+            if rendered is not None and contains_turn(rendered, turn):
+                found.setdefault((rendered.prompt, rendered.text), rendered)
+        return sorted(found.values(), key=lambda rendered: bool(rendered.unwritten_opening))
 
     def _find_form(self, turn: ProbeTurn) -> tuple[TurnForm | None, Switches]:
         probe = self.probe
         if turn.reasoning and probe.reasoning_form is None:
             return None, {}
-        thinking, switches = probe.reasoning_form or (TurnForm(), {})
+        reasoning_form, switches = probe.reasoning_form or (TurnForm(), {})
         if not turn.calls:
-            return (thinking, switches) if turn.reasoning else (TurnForm(), {})
+            return (reasoning_form, switches) if turn.reasoning else (TurnForm(), {})
         if probe.call_form is None:
             return None, {}
         if not turn.reasoning:
             return probe.call_form, {}
-        return replace(probe.call_form, carrier=thinking.carrier), switches
+        return replace(probe.call_form, carrier=reasoning_form.carrier), switches
 
     def check(
         self,
@@ -184,36 +186,38 @@ class RoundTrip:
         reasoning: ReasoningFormat | None,
         names: Sequence[str] = tuple(ITEMS),
     ) -> tuple[RoundTripCheck, ...]:
-        """The items, read with two formats."""
+        """Check two formats on the named turns."""
         return tuple(self._check_one(name, tools, reasoning) for name in names)
 
     def _check_one(
         self, name: str, tools: ToolFormat | None, reasoning: ReasoningFormat | None
     ) -> RoundTripCheck:
         turn, best = ITEMS[name], None
-        takes = self.renders_of(name) if not turn.calls or tools is not None else []
-        for take in takes:
-            for text, prompt in () if self.probe.is_out_of_time else _candidate_texts(take, turn):
-                item = _compare(name, text, prompt, parse_turn(text, prompt, tools, reasoning))
-                if item.status == "proved" and not item.end:
-                    return item
-                if best is None or ORDER.index(item.status) < ORDER.index(best.status):
-                    best = item
+        renderings = self.renders_of(name) if not turn.calls or tools is not None else []
+        for rendered in renderings:
+            for text, prompt in (
+                () if self.probe.is_out_of_time else _candidate_texts(rendered, turn)
+            ):
+                check = _compare(name, text, prompt, parse_turn(text, prompt, tools, reasoning))
+                if check.status == "proved" and not check.end:
+                    return check
+                if best is None or ORDER.index(check.status) < ORDER.index(best.status):
+                    best = check
         return best or RoundTripCheck(name=name, status="unwritten", expected=turn)
 
 
-def _candidate_texts(take: RenderedTurn, turn: ProbeTurn) -> list[tuple[str, str]]:
-    prompts = [take.prompt]
+def _candidate_texts(rendered: RenderedTurn, turn: ProbeTurn) -> list[tuple[str, str]]:
+    prompts = [rendered.prompt]
     if (
-        take.unwritten_opening and turn.reasoning
-    ):  # older reasoning are written without what opens them
-        prompts.append(take.prompt + take.unwritten_opening)
-    return [(text, prompt) for prompt in prompts for text in take.texts]
+        rendered.unwritten_opening and turn.reasoning
+    ):  # reasoning of earlier turns is rendered without its opening marker
+        prompts.append(rendered.prompt + rendered.unwritten_opening)
+    return [(text, prompt) for prompt in prompts for text in rendered.texts]
 
 
-def contains_turn(written: RenderedTurn, turn: ProbeTurn) -> bool:
-    """Whether all words of a turn arrived."""
-    text = written.text
+def contains_turn(rendered: RenderedTurn, turn: ProbeTurn) -> bool:
+    """Whether the rendering contains all words of a turn."""
+    text = rendered.text
     if any(word not in text for word in (turn.text, turn.reasoning)):
         return False
     if any(text.count(call.name) < turn.calls.count(call) for call in turn.calls):
@@ -223,7 +227,7 @@ def contains_turn(written: RenderedTurn, turn: ProbeTurn) -> bool:
 
 
 def _probe_words(value: Any) -> list[str]:
-    """The made-up words in a value that no template has a reason to change."""
+    """Return the made-up words in a value, which no template has a reason to change."""
     if isinstance(value, dict):
         return [word for one in value.values() for word in _probe_words(one)]
     if isinstance(value, list):

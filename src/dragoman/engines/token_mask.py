@@ -146,7 +146,11 @@ class TokenMasker:
         error = find_size_error(grammar)
         if error is not None:
             raise invalid_grammar_error(error)
-        matcher = LLMatcher(self._get_tokenizer(), grammar + NO_FORCING, log_level=0)
+        tokenizer = self._get_tokenizer()
+        try:
+            matcher = LLMatcher(tokenizer, grammar + NO_FORCING, log_level=0)
+        except Exception as failure:  # such as text that is not valid Unicode
+            raise invalid_grammar_error(format_parse_error(str(failure))) from None
         if matcher.is_error():
             raise invalid_grammar_error(format_parse_error(matcher.get_error()))
         matcher.compute_bitmask()  # the costly part of the first mask is shared by all copies

@@ -26,11 +26,7 @@ from dragoman.http.routes.responses import Stateful
 from dragoman.http.routes.services import Services
 from dragoman.http.stream import StreamClock
 from dragoman.http.websocket import WebSocketSessions
-from dragoman.protocols import Dialect, messages
-from dragoman.protocols.completions import completions
-from dragoman.protocols.embeddings import embeddings
-from dragoman.protocols.models import models
-from dragoman.protocols.tokenize import tokenize
+from dragoman.protocols import Dialect, completions, embeddings, messages, models, tokenize
 from dragoman.responses.background import BackgroundRuns
 from dragoman.responses.run import CompletionRun
 from dragoman.responses.service import ResponseService

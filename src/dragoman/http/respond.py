@@ -83,7 +83,7 @@ class Responder:
                 run = await prepare()
                 request.extra_headers += make_warning_headers(run.warnings)
                 request.extra_headers += make_reuse_headers(run.reuse)
-                if run.streamed:
+                if run.wants_stream:
                     stream = Stream(request, run.start())
                     sending = self._send_stream(stream, run, timer)
                 else:

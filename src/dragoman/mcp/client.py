@@ -28,23 +28,23 @@ class McpClient:
         self._sessions: dict[str, McpSession] = {}
         self._loading = asyncio.Lock()
 
-    async def list(self, server: McpServer) -> list[ListedTool]:
+    async def list_tools(self, server: McpServer) -> list[ListedTool]:
         try:
             async with asyncio.timeout(self._seconds):
-                return await (await self._session(server)).list()
+                return await (await self._session(server)).list_tools()
         except TimeoutError:
             raise ToolsUnavailable(self._late("server")) from None
 
-    async def call(
+    async def call_tool(
         self, server: McpServer, name: str, arguments: dict[str, Any], most: int
     ) -> CallResult:
         try:
             async with asyncio.timeout(self._seconds):
                 session = await self._session(server)
-                outcome = await session.call(name, arguments, most)
-                if session.forgotten:  # the server forgot us, and did nothing
+                outcome = await session.call_tool(name, arguments, most)
+                if session.is_expired:  # the server forgot us, and did nothing
                     session = await self._session(server)
-                    outcome = await session.call(name, arguments, most)
+                    outcome = await session.call_tool(name, arguments, most)
                 return outcome
         except TimeoutError:
             return CallResult(error=self._late("tool"))
@@ -58,7 +58,7 @@ class McpClient:
         async with self._loading:
             module = await asyncio.to_thread(importlib.import_module, "dragoman.mcp.session")
         known = self._sessions.get(server.label)
-        if known is None or known.over:
+        if known is None or known.is_closed:
             if known is not None:
                 known.close()
             known = self._sessions[server.label] = module.Session(
@@ -74,7 +74,7 @@ class McpClient:
         """Close, and wait until all is said."""
         self.close()
         for session in self._sessions.values():
-            await session.ended()
+            await session.wait_closed()
 
 
 def is_installed() -> bool:
@@ -90,5 +90,5 @@ def parse_servers(pairs: Iterable[str]) -> dict[str, McpServer]:
         scheme = url.partition("://")[0].lower()
         if not (label and equals) or scheme not in PORTS or label in found:
             raise ValueError(f"--mcp wants LABEL=URL, each label once, not {label!r}.")
-        found[label] = McpServer(label=label, url=url, configured=True)
+        found[label] = McpServer(label=label, url=url, is_configured=True)
     return found

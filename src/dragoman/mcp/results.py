@@ -26,7 +26,7 @@ ANYTHING: dict[str, Any] = {"type": "object"}
 WORDS = 2000  # characters of an error
 
 
-def listed(tool: Tool) -> ListedTool | None:
+def convert_tool(tool: Tool) -> ListedTool | None:
     """A tool as it may be told; None for one that cannot be called by its name."""
     if not tool.name or len(tool.name) > NAME or not tool.name.isprintable():
         return None
@@ -54,12 +54,12 @@ def _inside(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def outcome(result: CallToolResult, most: int) -> CallResult:
+def convert_result(result: CallToolResult, most: int) -> CallResult:
     """What a call gave, as a model can read it."""
-    said = [words(block) for block in result.content]
+    said = [describe_block(block) for block in result.content]
     if result.structured_content is not None and not any(_is_text(b) for b in result.content):
         said.append(json.dumps(result.structured_content, ensure_ascii=False))
-    text = shortened("\n".join(said), most)
+    text = truncate("\n".join(said), most)
     if result.is_error:
         return CallResult(error=text or "The tool failed, and does not say why.")
     return CallResult(output=text)
@@ -69,7 +69,7 @@ def _is_text(block: ContentBlock) -> bool:
     return block.type == "text" and bool(block.text)
 
 
-def words(block: ContentBlock) -> str:
+def describe_block(block: ContentBlock) -> str:
     """A part of an output; what is no text is named."""
     match block.type:
         case "text":
@@ -96,7 +96,7 @@ def _size(encoded: str) -> str:
     return f"{len(encoded) * 3 // 4:,} bytes"
 
 
-def shortened(text: str, most: int) -> str:
+def truncate(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     return (

@@ -33,7 +33,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dragoman._version import __version__
 from dragoman.mcp import results
-from dragoman.mcp.transport import GONE, LARGEST, LATE, GuardedTransport, client
+from dragoman.mcp.transport import GONE, LARGEST, LATE, GuardedTransport, create_http_client
 from dragoman.mcp.types import CallResult, ListedTool, McpServer, ToolsUnavailable
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
 
@@ -69,7 +69,7 @@ class McpSession:
 
     def __init__(self, server: McpServer, places: UrlGuard, seconds: float) -> None:
         self._server = server
-        self._places = None if server.configured else places
+        self._places = None if server.is_configured else places
         self._seconds = seconds
         self._carrier = GuardedTransport(self._places)
         self._open: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
@@ -82,14 +82,14 @@ class McpSession:
         self._task.add_done_callback(_tasks.discard)
 
     @property
-    def over(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether another session is needed."""
-        return self._broken or self._task.done() or self._closing.is_set() or self.forgotten
+        return self._broken or self._task.done() or self._closing.is_set() or self.is_expired
 
     @property
-    def forgotten(self) -> bool:
+    def is_expired(self) -> bool:
         """Whether the server has refused to go on with it."""
-        return self._carrier.expired
+        return self._carrier.session_expired
 
     # its life
 
@@ -99,25 +99,25 @@ class McpSession:
                 await self._connect()
             except Exception as error:
                 if not self._open.done():
-                    self._open.set_exception(ToolsUnavailable(explained(error)))
+                    self._open.set_exception(ToolsUnavailable(explain_error(error)))
         if not self._open.done():
             self._open.set_exception(ToolsUnavailable(LATE))
         self._open.exception()  # it may be that nobody waits for it
 
     async def _connect(self) -> None:
         server = self._server
-        await self._carrier.look(server.url)
+        await self._carrier.check_url(server.url)
         for name in server.headers:
             if name.lower() in OURS:
                 raise UrlRejected(f"The header `{name}` cannot be given.")
         try:
-            async with client(self._carrier, server.headers, self._seconds) as http:
+            async with create_http_client(self._carrier, server.headers, self._seconds) as http:
                 over = streamable_http_client(
                     server.url, http_client=http, max_sse_event_size=LARGEST
                 )
                 await self._serve(Client(over, cache=None, client_info=_ourselves()))
         except Exception as error:
-            if self._open.done() or not self._carrier.old:
+            if self._open.done() or not self._carrier.maybe_legacy:
                 raise
             await self._connect_older(error)
 
@@ -126,7 +126,7 @@ class McpSession:
         carrier = GuardedTransport(self._places)
 
         def make(headers: Any = None, timeout: Any = None, auth: Any = None) -> Any:
-            return client(carrier, headers or {}, self._seconds)
+            return create_http_client(carrier, headers or {}, self._seconds)
 
         over = sse_client(self._server.url, self._server.headers, httpx_client_factory=make)
         try:
@@ -147,12 +147,12 @@ class McpSession:
                 self._scope.cancel()
             self._scope.deadline = anyio.current_time() + FAREWELL
 
-    async def ended(self) -> None:
+    async def wait_closed(self) -> None:
         await asyncio.wait({self._task})
 
     # what others ask
 
-    async def list(self) -> list[ListedTool]:
+    async def list_tools(self) -> list[ListedTool]:
         session = await asyncio.shield(self._open)
         found: dict[str, ListedTool] = {}
         cursor: str | None = None
@@ -162,7 +162,7 @@ class McpSession:
                 page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
             except Exception as error:
                 raise ToolsUnavailable(self._failed(error)) from None
-            made = [results.listed(tool) for tool in page.tools]
+            made = [results.convert_tool(tool) for tool in page.tools]
             found |= {one.name: one for one in made if one is not None}
             size += len(msgspec.json.encode(made))
             if len(found) > TOOLS or size > LARGEST:
@@ -172,7 +172,7 @@ class McpSession:
                 return list(found.values())
         raise ToolsUnavailable(UNENDING)
 
-    async def call(self, name: str, arguments: dict[str, Any], most: int) -> CallResult:
+    async def call_tool(self, name: str, arguments: dict[str, Any], most: int) -> CallResult:
         session = await asyncio.shield(self._open)
         try:
             async with self._turns:
@@ -181,13 +181,13 @@ class McpSession:
             return CallResult(error=self._failed(error))
         if isinstance(result, InputRequiredResult):
             return CallResult(error=ASKS)
-        return results.outcome(result, most)
+        return results.convert_result(result, most)
 
     def _failed(self, error: Exception) -> str:
         self._broken = self._broken or (
             isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
         )
-        return results.shortened(explained(error), results.WORDS)
+        return results.truncate(explain_error(error), results.WORDS)
 
 
 async def _called(
@@ -209,11 +209,11 @@ def _ourselves() -> Implementation:
     return Implementation(name="dragoman", version=__version__)
 
 
-def explained(error: BaseException) -> str:
+def explain_error(error: BaseException) -> str:
     """What went wrong, for a person or a model."""
     match error:
         case BaseExceptionGroup():
-            return explained(error.exceptions[0])
+            return explain_error(error.exceptions[0])
         case UrlRejected() | ToolsUnavailable():
             return str(error)
         case MCPError(code=code):

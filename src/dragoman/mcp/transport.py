@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 import httpx2
 from mcp_types import INTERNAL_ERROR
 
-from dragoman.mcp.url_guard import PORTS, Endpoint, UrlGuard, UrlRejected, host_of, place
+from dragoman.mcp.url_guard import PORTS, Endpoint, UrlGuard, UrlRejected, normalise_host, parse_endpoint
 
 LARGEST = 4 * 1024 * 1024  # bytes of one answer, or of one event of a stream
 CONNECT = 10.0  # seconds
@@ -34,17 +34,17 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self._places = places
         self._inner = httpx2.AsyncHTTPTransport(verify=_TRUST)
         self._pinned: dict[Endpoint, list[str]] = {}
-        self.old = False  # the server may be one of the older transport
-        self.expired = False  # it does not know our session any more
+        self.maybe_legacy = False  # the server may be one of the older transport
+        self.session_expired = False  # it does not know our session any more
 
-    async def look(self, url: str) -> None:
+    async def check_url(self, url: str) -> None:
         """Refuse a place that may not be gone to, before anything is sent."""
         if self._places is not None:
-            await self._addresses(self._places, place(url))
+            await self._addresses(self._places, parse_endpoint(url))
 
     async def _addresses(self, places: UrlGuard, wanted: Endpoint) -> list[str]:
         if wanted not in self._pinned:
-            self._pinned[wanted] = await places.addresses(wanted)
+            self._pinned[wanted] = await places.resolve(wanted)
         return self._pinned[wanted]
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -73,7 +73,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             return await self._inner.handle_async_request(request)
         url, host = request.url, _host(request.url)
         wanted = Endpoint(
-            host_of(f"[{host}]" if ":" in host else host), url.port or PORTS[url.scheme]
+            normalise_host(f"[{host}]" if ":" in host else host), url.port or PORTS[url.scheme]
         )
         *others, last = await self._addresses(self._places, wanted)
         for address in others:
@@ -88,8 +88,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     ) -> httpx2.Response:
         """A refusal, in the server's own words if it speaks the protocol."""
         status = response.status_code
-        self.old = self.old or status in OLD
-        self.expired = self.expired or (status == 404 and "mcp-session-id" in request.headers)
+        self.maybe_legacy = self.maybe_legacy or status in OLD
+        self.session_expired = self.session_expired or (status == 404 and "mcp-session-id" in request.headers)
         if response.headers.get("content-type", "").lower().startswith("application/json"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101
             response.stream = _Measured(response.stream, False)
@@ -173,7 +173,7 @@ def _told(words: str, status: int = 502) -> httpx2.Response:
     return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error})
 
 
-def client(
+def create_http_client(
     carrier: GuardedTransport, headers: dict[str, str], seconds: float
 ) -> httpx2.AsyncClient:
     """A client whose every request goes through the carrier."""

@@ -17,7 +17,7 @@ class McpServer(Struct, frozen=True, kw_only=True):
     label: str
     url: str = ""
     headers: dict[str, str] = {}
-    configured: bool = False  # by the operator, who may name any address; a request may not
+    is_configured: bool = False  # by the operator, who may name any address; a request may not
 
     def __repr__(self) -> str:  # it has secrets in it
         return f"Server({self.label!r})"
@@ -48,11 +48,11 @@ class ToolsUnavailable(Exception):
 
 
 class ToolClient(Protocol):
-    async def list(self, server: McpServer) -> list[ListedTool]:
+    async def list_tools(self, server: McpServer) -> list[ListedTool]:
         """What a server offers, or `ToolsUnavailable`."""
         ...
 
-    async def call(
+    async def call_tool(
         self, server: McpServer, name: str, arguments: dict[str, Any], most: int
     ) -> CallResult:
         """What came of a call, in at most so many characters."""

@@ -52,7 +52,7 @@ class Endpoint(Struct, frozen=True):
     port: int
 
 
-def place(url: str) -> Endpoint:
+def parse_endpoint(url: str) -> Endpoint:
     """Whom a URL is about, if it is plainly written."""
     if not _PLAIN.fullmatch(url) or "\\" in url:
         raise UrlRejected(
@@ -68,10 +68,10 @@ def place(url: str) -> Endpoint:
     port = int(found["port"] or PORTS[found["scheme"]])
     if not 0 < port < 65536:
         raise UrlRejected("The port of the address must be between 1 and 65535.")
-    return Endpoint(host_of(found["host"]), port)
+    return Endpoint(normalise_host(found["host"]), port)
 
 
-def host_of(said: str) -> str:
+def normalise_host(said: str) -> str:
     """A host in the one spelling that everybody reads alike."""
     host = said.lower()
     bracketed = _SIX.fullmatch(host)
@@ -88,7 +88,7 @@ def host_of(said: str) -> str:
     return host
 
 
-def public(address: str) -> bool:
+def is_public(address: str) -> bool:
     """Whether an address is one of the public internet's."""
     found = ip_address(address)
     if found.version == 6 and found not in _UNICAST:
@@ -97,7 +97,7 @@ def public(address: str) -> bool:
     return found.is_global and not apart
 
 
-def allowed_place(said: str) -> tuple[str, int | None]:
+def parse_allowed_host(said: str) -> tuple[str, int | None]:
     """HOST, HOST:PORT or [ADDRESS]:PORT, as an operator writes it."""
     found = _ALLOWED.fullmatch(said)
     host, digits = (found[1], found[2]) if found is not None else (f"[{said}]", None)
@@ -106,12 +106,12 @@ def allowed_place(said: str) -> tuple[str, int | None]:
     if port is not None and not 0 < port < 65536:
         raise wrong
     try:
-        return host_of(host), port
+        return normalise_host(host), port
     except UrlRejected:
         raise wrong from None
 
 
-async def look_up(host: str, port: int) -> list[str]:
+async def resolve_host(host: str, port: int) -> list[str]:
     """The addresses of a name, best first."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -121,24 +121,24 @@ async def look_up(host: str, port: int) -> list[str]:
 class UrlGuard:
     """Which places may be gone to."""
 
-    def __init__(self, allowed: Iterable[str] = (), resolve: Resolve = look_up) -> None:
-        self._allowed = {allowed_place(one) for one in allowed}
+    def __init__(self, allowed: Iterable[str] = (), resolve: Resolve = resolve_host) -> None:
+        self._allowed = {parse_allowed_host(one) for one in allowed}
         self._resolve = resolve
 
-    def allows(self, wanted: Endpoint) -> bool:
+    def is_allowed(self, wanted: Endpoint) -> bool:
         """Whether the operator lets requests name it, whatever it is."""
         return (wanted.host, None) in self._allowed or (wanted.host, wanted.port) in self._allowed
 
-    async def addresses(self, wanted: Endpoint) -> list[str]:
+    async def resolve(self, wanted: Endpoint) -> list[str]:
         """Where to connect to; nothing else may be connected to for it."""
-        if self.allows(wanted):
+        if self.is_allowed(wanted):
             return [wanted.host]
         try:
             found = [str(ip_address(wanted.host))]
         except ValueError:
             found = await self._found(wanted)
         # one sentence for all: whether a name is known inside is nobody's business outside
-        if not found or not all(map(public, found)):
+        if not found or not all(map(is_public, found)):
             raise UrlRejected(f"`{wanted.host[:100]}` is not a public host that can be reached.")
         return found
 

@@ -1,12 +1,12 @@
-"""Tokens to text: the part of an answer that is alike for every engine, format and dialect.
+"""Tokens to text: the part of an answer that is the same for every engine, format and wire API.
 
-One `Detokenizer` reads one choice. It turns ids into text without ever cutting a character, cuts
+One `Detokenizer` reads one choice. It turns ids into text without ever splitting a character, cuts
 the text at the first stop string, and keeps each token's logprob beside the text it stands for.
 
 Text is released as soon as it can no longer change: a tail is held back only while it may still
-become a stop string, or while a character's bytes are not complete. Which stop string wins must not
-depend on how the text was cut into steps, so it is the one that is complete first, and of those
-that end together the longest. Every step costs its own length, never that of the answer so far.
+become a stop string, or while the bytes of a character are incomplete. Which stop string wins must
+not depend on how the text is split into steps, so it is the one that is complete first, and of
+those that end together the longest. Every step costs its own length, never that of the answer.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from dragoman.errors import EngineFailed
 from dragoman.events import Token
 from dragoman.types import Logprob, Step
 
+MIN_LOGPROB = -9999.0  # what the wire APIs send for a token of probability 0
+
 
 class ReleasedText(Struct, frozen=True, gc=False):
-    """Text that is final, and the tokens it is made of."""
+    """Text that is final, and its tokens."""
 
     text: str
     tokens: tuple[Token, ...] = ()
-    stop: str | None = None  # the stop string that was met right after this text
+    stop: str | None = None  # the stop string right after this text
 
 
 NO_TEXT = ReleasedText("")
-
-
-MIN_LOGPROB = -9999.0  # the wire's number for a token that could not have been picked
 
 
 def _clamp_logprob(logprob: float | None) -> float | None:
@@ -43,7 +42,7 @@ def _clamp_logprob(logprob: float | None) -> float | None:
         return logprob
     if logprob == -math.inf:
         return MIN_LOGPROB
-    raise EngineFailed("The engine gave a probability that is not a number.")
+    raise EngineFailed("The engine reported a probability that is not a number.")
 
 
 class StopMatcher:
@@ -56,15 +55,14 @@ class StopMatcher:
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, str | None]:
-        """The text that is free of stops, and the stop that ended it if one did."""
+        """Return the text before any stop string, and the stop string if there is one."""
         buffer = self._held + text
-        found = self._find_earliest(buffer)
-        if found is not None:
-            start, stop = found
+        match = self._find_earliest(buffer)
+        if match is not None:
+            start, stop = match
             self._held = ""
             return buffer[:start], stop
-        keep = self._count_held(buffer)
-        cut = len(buffer) - keep
+        cut = len(buffer) - self._count_held(buffer)
         self._held = buffer[cut:]
         return buffer[:cut], None
 
@@ -85,11 +83,11 @@ class StopMatcher:
         return None if best is None else (best[1], best[2])
 
     def _count_held(self, buffer: str) -> int:
-        """How many characters at the end may still grow into a stop."""
-        start = max(0, len(buffer) - self._longest + 1)
-        for at in range(start, len(buffer)):
-            if buffer[at] in self._first_characters:
-                tail = buffer[at:]
+        """Return how many characters at the end may still grow into a stop string."""
+        first = max(0, len(buffer) - self._longest + 1)
+        for start in range(first, len(buffer)):
+            if buffer[start] in self._first_characters:
+                tail = buffer[start:]
                 if any(stop.startswith(tail) for stop in self._stops):
                     return len(tail)
         return 0
@@ -110,40 +108,38 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._stops = StopMatcher(stops) if any(stops) else None
         self._logprobs = logprobs
-        self._decoded = 0  # characters decoded
-        self._released = 0  # characters released
+        self._decoded = 0  # characters
+        self._released = 0  # characters
         self._pending: deque[tuple[Token, int, int]] = deque()  # token, first and last character
 
     @property
     def is_plain(self) -> bool:
-        """Whether text is all there is to it: no stops, no logprobs."""
+        """Whether there are neither stop strings nor logprobs."""
         return self._stops is None and not self._logprobs
 
     def feed(self, step: Step) -> ReleasedText:
         return self._release(self._read_tokens(step) if self._logprobs else self.read(step))
 
     def read(self, step: Step) -> str:
-        """The text of a step alone, for a reader that is `plain`."""
+        """Return the text of a step, without any regard to stop strings and logprobs."""
         return self._decode_ids(step.ids) if step.text is None else step.text
 
     # For a reader that keeps the logprobs itself
 
     @property
     def has_stops(self) -> bool:
-        """Whether there are stop strings."""
         return self._stops is not None
 
     @property
     def is_holding(self) -> bool:
         """Whether a tail is held back that may become a stop string, or a character."""
-        return bool(self._decoder.getstate()[0]) or (
-            self._stops is not None and self._stops.is_holding
-        )
+        has_partial_character = bool(self._decoder.getstate()[0])
+        return has_partial_character or (self._stops is not None and self._stops.is_holding)
 
     def read_with_offsets(self, step: Step) -> tuple[int, str, int]:
-        """The text of a step, and from where to where its tokens reach.
+        """Return the first character of a step's tokens, its text and the end of its tokens.
 
-        A token that begins a character reaches to the end of it, though the text does not yet.
+        A token that begins a character extends to its end, though the text does not yet.
         """
         text, start = self.read(step), self._decoded
         self._decoded = end = start + len(text)
@@ -152,21 +148,21 @@ class Detokenizer:
         return start, text, end
 
     def split_at_stop(self, text: str) -> tuple[str, str | None]:
-        """The text that is free of stops, and the stop that ended it if one did."""
+        """Return the text before any stop string, and the stop string if there is one."""
         return (text, None) if self._stops is None else self._stops.feed(text)
 
     def release_held(self, text: str) -> str:
-        """The text where stops mean nothing, after what was held back."""
+        """Return the held text and this text, where stop strings do not apply."""
         return text if self._stops is None else self._stops.close() + text
 
     def insert_text(self, text: str) -> str:
-        """Go on after a text that no token stands for; what was held back comes before it."""
+        """Insert text that no token stands for; the held text comes before it."""
         self._decoder.reset()
         self._decoded += len(text)
         return (self._stops.close() if self._stops else "") + text
 
     def close(self) -> ReleasedText:
-        """What was still held back. Bytes of a character that never became whole are dropped."""
+        """Return what is still held back. Bytes of an incomplete character are dropped."""
         text = self._stops.close() if self._stops else ""
         tokens = tuple(token for token, _, _ in self._pending)
         self._pending.clear()
@@ -178,41 +174,37 @@ class Detokenizer:
         return self._decoder.decode(b"".join(map(self.get_bytes, ids)))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """A run of tokens as text, control tokens left out."""
+        """Return the text of whole tokens, without the hidden special tokens."""
         return b"".join(map(self.get_bytes, ids)).decode(errors="replace")
 
     def get_bytes(self, token: int) -> bytes:
-        """The bytes of a token; a control token has none."""
+        """Return the bytes of a token; a hidden special token has none."""
         if token in self._hidden:
             return b""
         if self._pieces is None or not 0 <= token < len(self._pieces):
-            raise EngineFailed("The engine gave a token that is not in the model's vocabulary.")
+            raise EngineFailed("The engine returned a token that is not in the vocabulary.")
         return self._pieces[token]
 
     def _read_tokens(self, step: Step) -> str:
-        """As `_read`, one token at a time, noting which characters each stands for."""
+        """Read a step token by token, with the characters that each token stands for."""
         if step.text is not None:
             for entry in step.logprobs:
-                self._add_token(
-                    self.make_token(entry), self._decoded, self._decoded + len(step.text)
-                )
+                end = self._decoded + len(step.text)
+                self._pending.append((self.make_token(entry), self._decoded, end))
             self._decoded += len(step.text)
             return step.text
         parts = []
         for token, entry in zip_longest(step.ids, step.logprobs[: len(step.ids)]):
             part = self._decoder.decode(self.get_bytes(token))
             start, self._decoded = self._decoded, self._decoded + len(part)
-            unfinished = bool(self._decoder.getstate()[0])
+            is_partial = bool(self._decoder.getstate()[0])
             if entry is not None:
-                self._add_token(self.make_token(entry), start, self._decoded + unfinished)
+                self._pending.append((self.make_token(entry), start, self._decoded + is_partial))
             parts.append(part)
         return "".join(parts)
 
-    def _add_token(self, token: Token, start: int, end: int) -> None:
-        self._pending.append((token, start, end))
-
     def make_token(self, entry: Logprob) -> Token:
-        """A token as a client sees it; bytes that are no text by themselves are shown escaped."""
+        """Make a token as clients get it; bytes that are not valid text are escaped."""
         data = entry.text.encode() if entry.text is not None else self.get_bytes(entry.id)
         try:
             text = data.decode()
@@ -235,8 +227,8 @@ class Detokenizer:
         self._pending.clear()
         return ReleasedText(text, tokens, stop)
 
-    def _take_tokens(self, upto: int) -> tuple[Token, ...]:
-        taken = []
-        while self._pending and self._pending[0][2] <= upto:
-            taken.append(self._pending.popleft()[0])
-        return tuple(taken)
+    def _take_tokens(self, end: int) -> tuple[Token, ...]:
+        tokens = []
+        while self._pending and self._pending[0][2] <= end:
+            tokens.append(self._pending.popleft()[0])
+        return tuple(tokens)

@@ -1,8 +1,7 @@
 """Reads one choice: an engine's steps in, deltas out.
 
-`Reader` is for text as it is. `ChatReader` is for a model that has formats of its own: there the
-text goes through the output parser, and what comes out is on channels. Tokens are counted and
-logprobs kept beside the text in both.
+`Reader` is for plain text. `ChatReader` is for a model with output formats: its text goes through
+the output parser, which assigns it to channels. Both count tokens and keep logprobs beside the text.
 """
 
 from __future__ import annotations
@@ -24,21 +23,19 @@ from dragoman.pipeline.usage import TokenLedger, TokenSpan
 from dragoman.types import Job, Logprob, Step
 
 FINISHES = ("stop", "length")
-MAX_HELD_CHARACTERS = 1000  # characters; more of a call that goes on are never given back as text
-MAX_INTERRUPTIONS = (
-    3  # a model that thinks again each time it is interrupted is left to it after so many
-)
+MAX_HELD = 1000  # characters; a longer unfinished call never turns back into text
+MAX_INTERRUPTIONS = 3  # a model that then starts to reason once more is left alone
 
 
 def split_step(step: Step) -> Iterator[Step]:
-    """A step of several tokens as steps of one: a stop is then met at the same token always."""
+    """Split a step into steps of one token, so that a stop always occurs at the same token."""
     if step.spans or step.text is not None:
         parts = list(_split_text_step(step)) or [step]
     elif step.tokens in (0, len(step.ids)):
-        marks = step.logprobs if len(step.logprobs) == len(step.ids) else None
+        logprobs = step.logprobs if len(step.logprobs) == len(step.ids) else None
         parts = [
-            Step(ids=[token], tokens=1, logprobs=[marks[at]] if marks else [])
-            for at, token in enumerate(step.ids)
+            Step(ids=[token], tokens=1, logprobs=[logprobs[index]] if logprobs else [])
+            for index, token in enumerate(step.ids)
         ]
     else:
         parts = [step]
@@ -47,23 +44,24 @@ def split_step(step: Step) -> Iterator[Step]:
 
 
 def _split_text_step(step: Step) -> Iterator[Step]:
-    text, ids, marks = step.text or "", step.ids, step.logprobs
-    at = count = 0
+    text, ids, logprobs = step.text or "", step.ids, step.logprobs
+    start = first = 0
     for characters, tokens in step.spans or _find_token_spans(step):
         yield Step(
-            text=text[at : at + characters],
-            ids=ids[count : count + tokens],
+            text=text[start : start + characters],
+            ids=ids[first : first + tokens],
             tokens=tokens,
-            logprobs=marks[count : count + tokens],
+            logprobs=logprobs[first : first + tokens],
         )
-        at, count = at + characters, count + tokens
+        start, first = start + characters, first + tokens
 
 
 def _find_token_spans(step: Step) -> list[tuple[int, int]]:
-    """The same of a step that came so, if its logprobs say it."""
-    texts = [mark.text or "" for mark in step.logprobs]
-    told = len(texts) == step.tokens and "".join(texts) == step.text
-    return [(len(text), 1) for text in texts] if told else []
+    """Derive the spans of an unmerged step from its logprobs, if those spell out its text."""
+    texts = [logprob.text or "" for logprob in step.logprobs]
+    if len(texts) != step.tokens or "".join(texts) != step.text:
+        return []
+    return [(len(text), 1) for text in texts]
 
 
 def _is_single(step: Step) -> bool:
@@ -71,72 +69,73 @@ def _is_single(step: Step) -> bool:
 
 
 class Reader:
-    """Reads the steps of choice `index`; `first` of its prompt also counts the prompt."""
+    """Reads the steps of choice `index`. The `first` choice of a prompt also counts the prompt."""
 
-    def __init__(self, index: int, job: Job, text: Detokenizer, echo: str, *, first: bool) -> None:
+    def __init__(
+        self, index: int, job: Job, detokenizer: Detokenizer, echo: str, *, first: bool
+    ) -> None:
         self._index = index
-        self._done = False
+        self._finished = False
         self._prompt = job.prompt
         self._counts_prompt = first
         self._echo = echo
-        self._prompt_logprobs: tuple[Token, ...] = ()  # logprobs of the prompt, for `echo`
-        self._detokenizer = text
-        self._is_plain = text.is_plain and not echo
+        self._prompt_logprobs: tuple[Token, ...] = ()  # for `echo`
+        self._detokenizer = detokenizer
+        self._is_plain = detokenizer.is_plain and not echo
         self._limit = math.inf if job.sampling.max_tokens is None else job.sampling.max_tokens
         self._completion_tokens = self._cached_tokens = 0
         self._prompt_tokens: int | None = None
         self._ids: list[int] = []
-        self._ids_are_exact = True  # those are all tokens of what was told, and no others
-        self.generated_call_ids: set[str] = set()  # ids that we gave to calls
+        self._ids_are_exact = True  # `_ids` are the tokens of the emitted text, and no others
+        self.generated_call_ids: set[str] = set()  # ids of calls that the model did not name
 
     def feed(self, step: Step) -> list[Delta]:
-        """What the choice gained, if anything; a choice that is done gains nothing."""
+        """Return what the choice gained; a finished choice gains nothing."""
         within = self._completion_tokens + (step.tokens or len(step.ids)) <= self._limit
         if (self._is_plain and within) or _is_single(step):
-            delta = None if self._done else self._feed(step)
+            delta = None if self._finished else self._feed(step)
             return [] if delta is None else [delta]
         parts = split_step(step)
-        return [delta for part in parts if not self._done and (delta := self._feed(part))]
+        return [delta for part in parts if not self._finished and (delta := self._feed(part))]
 
     @property
     def exact_ids(self) -> list[int] | None:
-        """The tokens of what was told, if all of them are known."""
+        """The tokens of the emitted text, if all of them are known."""
         return self._ids if self._ids_are_exact else None
 
     def _count_tokens(self, step: Step) -> int:
-        """Count the tokens of a step, and keep them."""
+        """Count and store the tokens of a step."""
         known = len(step.ids)
         count = step.tokens or known
         self._completion_tokens += count
         self._ids += step.ids
-        ended = step.stop_id is not None  # that one is counted, but it is not among them
-        self._ids_are_exact &= known <= count <= known + ended
+        has_stop = step.stop_id is not None  # the stop token counts, but is not among the ids
+        self._ids_are_exact &= known <= count <= known + has_stop
         return count
 
     def _feed(self, step: Step) -> Delta | None:
         self._count_tokens(step)
-        over = (
-            self._completion_tokens >= self._limit
-        )  # an engine that does not count is counted here
-        if self._is_plain and step.finish is None and not over:  # the usual case
+        # Enforces `max_tokens` for engines that do not.
+        at_limit = self._completion_tokens >= self._limit
+        if self._is_plain and step.finish is None and not at_limit:  # the usual case
             text = self._detokenizer.read(step)
             return Delta(self._index, text) if text else None
         released = self._detokenizer.feed(step)
         if self._echo:
             released = self._prepend_echo(released)
-        if released.stop is not None or step.finish is not None or over:
+        if released.stop is not None or step.finish is not None or at_limit:
             return self._finish(step, released)
         if released.text or released.tokens:
             return Delta(self._index, released.text, tokens=released.tokens)
         return None
 
-    def set_prompt_logprobs(self, marks: list[Logprob]) -> None:
-        """Logprobs of the prompt, to be told with it."""
-        self._prompt_logprobs = tuple(map(self._detokenizer.make_token, marks))
+    def set_prompt_logprobs(self, logprobs: list[Logprob]) -> None:
+        """Set the logprobs that are sent with the echoed prompt."""
+        self._prompt_logprobs = tuple(map(self._detokenizer.make_token, logprobs))
 
     def _finish(self, step: Step, released: ReleasedText) -> Delta:
-        """A stop string that was met wins over whatever else ended the choice."""
-        self._done = True
+        """Finish the choice. A stop string wins over any other reason to finish."""
+        self._finished = True
         text, tokens = released.text, released.tokens
         stop: str | int | None = released.stop
         finish = step.finish if step.finish in FINISHES else "length"
@@ -146,23 +145,22 @@ class Reader:
         else:
             finish = "stop"
             self._ids_are_exact = False
-        usage = self._usage()
+        usage = self._make_usage()
         return Delta(self._index, text, tokens=tokens, finish=finish, stop=stop, usage=usage)
 
     def _prepend_echo(self, released: ReleasedText) -> ReleasedText:
         """Put the echoed prompt before the first text."""
         echo, self._echo = self._echo, ""
-        return ReleasedText(
-            echo + released.text, self._prompt_logprobs + released.tokens, released.stop
-        )
+        tokens = self._prompt_logprobs + released.tokens
+        return ReleasedText(echo + released.text, tokens, released.stop)
 
     def count_prompt(self, step: Step) -> None:
-        """The engine's own count of the prompt, whichever choice it came with."""
+        """Take over the engine's own count of the prompt."""
         self._cached_tokens = step.cached_tokens or self._cached_tokens
         self._prompt_tokens = step.prompt_tokens or self._prompt_tokens
 
-    def _usage(self) -> Usage:
-        """A prompt is counted once, with its first choice."""
+    def _make_usage(self) -> Usage:
+        """Return the usage. A prompt is counted once, with its first choice."""
         if not self._counts_prompt:
             return Usage(completion=self._completion_tokens)
         prompt = self._prompt_tokens
@@ -172,50 +170,53 @@ class Reader:
 
 
 class ReaderOptions(Struct, frozen=True):
-    """How one choice of a chat is to be read."""
+    """How to read one choice of a chat."""
 
     parser: OutputParser
-    include_reasoning: bool = True  # the client wants to see thoughts
-    parser_only_tokens: frozenset[int] = (
-        frozenset()
-    )  # control tokens that are there for the parser only
-    has_grammar: bool = False  # the engine keeps to a grammar
-    strip_leading_space: bool = False  # white space before the text is no part of it
-    budget: int | None = None  # most tokens of thoughts
-    reasoning_close: str = ""  # the mark that ends a thought that takes too long
+    include_reasoning: bool = True  # the client wants the reasoning
+    parser_only_tokens: frozenset[int] = frozenset()  # special tokens that only the parser sees
+    has_grammar: bool = False  # the engine follows a grammar
+    strip_leading_space: bool = False  # white space before the content is not part of it
+    budget: int | None = None  # most tokens of reasoning
+    reasoning_close: str = ""  # the marker that ends reasoning when the budget is used up
 
 
 class ChatReader(Reader):
-    """Reads a choice of a chat: the parser says what of its text is what."""
+    """Reads a choice of a chat: the parser decides which text is content, reasoning or a call."""
 
     def __init__(
-        self, index: int, job: Job, text: Detokenizer, how: ReaderOptions, *, first: bool
+        self,
+        index: int,
+        job: Job,
+        detokenizer: Detokenizer,
+        options: ReaderOptions,
+        *,
+        first: bool,
     ) -> None:
-        super().__init__(index, job, text, "", first=first)
-        self._options = how
-        self._parser = how.parser
+        super().__init__(index, job, detokenizer, "", first=first)
+        self._options = options
+        self._parser = options.parser
         self._logprobs = job.logprobs is not None
-        self._tracks_tokens = self._logprobs or bool(how.parser_only_tokens)
+        self._tracks_tokens = self._logprobs or bool(options.parser_only_tokens)
         self._ledger = TokenLedger()
-        self._is_leading = how.strip_leading_space  # no text was told yet
+        self._is_leading = options.strip_leading_space  # no content was emitted yet
         self._job_id = job.id
         self._calls = 0
         self._model_call_ids: set[str] = set()  # ids that the model gave its calls
         self._arguments: list[str] = []  # of the last call
-        self._steps: list[Step] = []  # kept only where there is a budget
-        self._is_undecided = False  # it is not certain yet what the last characters are
-        self._undecided_tokens = 0  # tokens since then
-        self._interruptions_left = (
-            MAX_INTERRUPTIONS if how.budget is not None else 0
-        )  # interruptions that are left
-        self.interrupted = False  # it thought too long: what follows must come from another job
+        # The rest is for a reasoning budget only.
+        self._steps: list[Step] = []
+        self._is_undecided = False  # the last characters may still become a marker
+        self._undecided_tokens = 0
+        self._interruptions_left = MAX_INTERRUPTIONS if options.budget is not None else 0
+        self.interrupted = False  # the budget is used up: another job must continue
 
     def feed(self, step: Step) -> list[Delta]:
         if _is_single(step):
-            return [] if self._done else self._feed_single(step)
+            return [] if self._finished else self._feed_single(step)
         deltas: list[Delta] = []
         for part in split_step(step):
-            if self._done or self.interrupted:
+            if self._finished or self.interrupted:
                 break
             deltas += self._feed_single(part)
         return merge_deltas(deltas)
@@ -225,20 +226,16 @@ class ChatReader(Reader):
         start, text, end = self._detokenizer.read_with_offsets(step)
         if end > start:
             self._ledger.add(self._make_span(step, start, end, count))
+        stop = None
         if self._options.has_grammar and self._parser.is_in_call:
-            text, met = (
-                self._detokenizer.release_held(text),
-                None,
-            )  # a call that is held to its schema is whole
+            text = self._detokenizer.release_held(text)  # a stop must not cut a constrained call
         else:
-            text, met = self._detokenizer.split_at_stop(text)
+            text, stop = self._detokenizer.split_at_stop(text)
         deltas = self._make_deltas(self._parser.feed(text)) if text else []
         if deltas and deltas[-1].channel == "tool_args":
-            self._ledger.discard_before(
-                start - MAX_HELD_CHARACTERS
-            )  # tokens of a call claim nothing
-        if met is not None or step.finish is not None or self._completion_tokens >= self._limit:
-            return [*deltas, *self._finish_chat(step, met)]
+            self._ledger.discard_before(start - MAX_HELD)  # nobody takes the spans of a call
+        if stop is not None or step.finish is not None or self._completion_tokens >= self._limit:
+            return [*deltas, *self._finish_chat(step, stop)]
         if self._interruptions_left:
             self._steps.append(step)
             if self._is_budget_spent(count):
@@ -248,36 +245,36 @@ class ChatReader(Reader):
     def _make_span(self, step: Step, start: int, end: int, count: int) -> TokenSpan:
         if not self._tracks_tokens:
             return TokenSpan(start, end, count)
-        single = step.text is None and len(step.ids) == 1
-        control = single and step.ids[0] in self._options.parser_only_tokens
-        marks = step.logprobs[:1] if single else step.logprobs
-        told = tuple(map(self._detokenizer.make_token, marks)) if self._logprobs else ()
-        return TokenSpan(start, end, count, told, control)
+        is_single_token = step.text is None and len(step.ids) == 1
+        is_special = is_single_token and step.ids[0] in self._options.parser_only_tokens
+        entries = step.logprobs[:1] if is_single_token else step.logprobs
+        logprobs = tuple(map(self._detokenizer.make_token, entries)) if self._logprobs else ()
+        return TokenSpan(start, end, count, logprobs, is_special)
 
     def _make_deltas(self, spans: Sequence[Span]) -> list[Delta]:
         deltas = []
-        for channel, text, start, call, given in spans:
+        for channel, text, start, call, call_id in spans:
             if channel == "text":
                 if self._is_leading:
                     start, text = self._strip_leading(start, text)
-                text, marks = self._ledger.take_text(start, text)
+                text, logprobs = self._ledger.take_text(start, text)
                 if text:
-                    deltas.append(Delta(self._index, text, tokens=marks))
+                    deltas.append(Delta(self._index, text, tokens=logprobs))
             elif channel == "reasoning":
                 text = self._ledger.take_reasoning(start, text)
                 if text and self._options.include_reasoning:
                     deltas.append(Delta(self._index, text, channel))
             else:
                 self._count_call(channel, text)
-                name = self._make_call_id(given) if channel == "tool_name" else ""
-                deltas.append(Delta(self._index, text, channel, call, id=name))
+                unique_id = self._make_call_id(call_id) if channel == "tool_name" else ""
+                deltas.append(Delta(self._index, text, channel, call, id=unique_id))
         return deltas
 
     def _strip_leading(self, start: int, text: str) -> tuple[int, str]:
-        """Text without the white space that leads the answer."""
-        said = text.lstrip()
-        self._is_leading = not said
-        return start + len(text) - len(said), said
+        """Remove the white space before the first content."""
+        stripped = text.lstrip()
+        self._is_leading = not stripped
+        return start + len(text) - len(stripped), stripped
 
     def _count_call(self, channel: Channel, text: str) -> None:
         if channel == "tool_name":
@@ -286,95 +283,92 @@ class ChatReader(Reader):
         elif self._detokenizer.has_stops:
             self._arguments.append(text)
 
-    def _make_call_id(self, given: str) -> str:
-        """The model's own id, unless it gave that before; else one of ours."""
-        if not given or given in self._model_call_ids:
-            which = f"{self._job_id}/{self._index}/{self._calls}"
-            given = "call_" + hashlib.blake2b(which.encode(), digest_size=12).hexdigest()
-            self.generated_call_ids.add(given)
-            return given
-        self._model_call_ids.add(given)
-        return given
+    def _make_call_id(self, call_id: str) -> str:
+        """Return the model's own id, unless it is missing or not unique; else generate one."""
+        if not call_id or call_id in self._model_call_ids:
+            seed = f"{self._job_id}/{self._index}/{self._calls}"
+            call_id = "call_" + hashlib.blake2b(seed.encode(), digest_size=12).hexdigest()
+            self.generated_call_ids.add(call_id)
+            return call_id
+        self._model_call_ids.add(call_id)
+        return call_id
 
-    def _finish_chat(self, step: Step, met: str | None) -> list[Delta]:
-        """The end. A call counts as made if the model, and nobody else, ended it."""
-        self._done = True
-        self._ids_are_exact &= met is None
+    def _finish_chat(self, step: Step, stop: str | None) -> list[Delta]:
+        """Finish the choice. A call counts as made only if the model itself ended it."""
+        self._finished = True
+        self._ids_are_exact &= stop is None
         deltas: list[Delta] = []
         finish: Finish = "stop"
-        if met is None:
+        if stop is None:
             finish = step.finish if step.finish in FINISHES else "length"
             deltas += self._make_deltas(self._parser.feed(self._detokenizer.close().text))
-        deltas += self._make_deltas(self._parser.close(cut=met is not None or finish == "length"))
-        if finish == "stop" and self._calls and (met is None or self._is_last_call_complete()):
+        is_cut = stop is not None or finish == "length"
+        deltas += self._make_deltas(self._parser.close(cut=is_cut))
+        if finish == "stop" and self._calls and (stop is None or self._is_last_call_complete()):
             finish = "tool_calls"
         last = deltas.pop() if deltas and deltas[-1].channel == "text" else Delta(self._index)
-        stop = step.stop_id if met is None else met
-        deltas.append(replace(last, finish=finish, stop=stop, usage=self._usage()))
+        reason = step.stop_id if stop is None else stop
+        deltas.append(replace(last, finish=finish, stop=reason, usage=self._make_usage()))
         return deltas
 
     def _is_last_call_complete(self) -> bool:
-        """Whether the last call was complete when a stop string was met."""
+        """Whether the last call was complete when a stop string ended the choice."""
         try:
             msgspec.json.decode("".join(self._arguments))
         except msgspec.DecodeError:
             return False
         return True
 
-    def _usage(self) -> Usage:
-        return replace(super()._usage(), reasoning=self._ledger.reasoning_tokens)
+    def _make_usage(self) -> Usage:
+        return replace(super()._make_usage(), reasoning=self._ledger.reasoning_tokens)
 
-    # A budget for thoughts, see `thinking`
+    # The reasoning budget, see `reasoning_budget`
 
     def _is_budget_spent(self, count: int) -> bool:
-        """Whether thoughts have used up the budget.
+        """Whether reasoning has used up its budget.
 
-        What may be the mark that ends them is waited for; no mark has more tokens than letters, so
-        what takes longer is a call that the model drafts.
+        Text that may be the marker that ends reasoning is waited for. A marker has no more tokens
+        than characters, so text that stays undecided for longer is a call that the model drafts.
         """
-        waited, self._is_undecided = (
-            self._is_undecided,
-            self._parser.is_waiting or self._detokenizer.is_holding,
-        )
-        self._undecided_tokens = (
-            self._undecided_tokens + count if waited and self._is_undecided else 0
-        )
-        spent = self._ledger.reasoning_tokens + self._undecided_tokens >= (
-            self._options.budget or 0
-        )
-        sure = not self._is_undecided or self._undecided_tokens >= len(
+        was_undecided = self._is_undecided
+        self._is_undecided = self._parser.is_waiting or self._detokenizer.is_holding
+        if was_undecided and self._is_undecided:
+            self._undecided_tokens += count
+        else:
+            self._undecided_tokens = 0
+        tokens = self._ledger.reasoning_tokens + self._undecided_tokens
+        is_certain = not self._is_undecided or self._undecided_tokens >= len(
             self._options.reasoning_close
         )
-        return spent and sure and self._parser.in_reasoning
+        return tokens >= (self._options.budget or 0) and is_certain and self._parser.in_reasoning
 
     def _interrupt(self) -> list[Delta]:
         self.interrupted = True
         self._interruptions_left -= 1
         self._is_undecided = False
-        return self._make_deltas(
-            self._parser.feed(self._detokenizer.insert_text(self._options.reasoning_close))
-        )
+        text = self._detokenizer.insert_text(self._options.reasoning_close)
+        return self._make_deltas(self._parser.feed(text))
 
     def take_steps(self) -> list[Step]:
-        """What was heard of the job that was interrupted; another one takes over."""
-        heard, self._steps = self._steps, []
+        """Return the steps of the interrupted job, for the job that continues it."""
+        steps, self._steps = self._steps, []
         self.interrupted = False
-        return heard
+        return steps
 
     def continue_from(self, prompt: list[int] | str) -> None:
-        """The job that takes over has this prompt: ours, what was said, and what ends thoughts."""
+        """Go on with a job whose prompt also holds the output so far and the end of reasoning."""
         if isinstance(prompt, list) and isinstance(self._prompt, list):
             self._ids = prompt[len(self._prompt) :]
 
 
 def merge_deltas(deltas: Sequence[Delta]) -> list[Delta]:
-    """Neighbours on one channel as one."""
+    """Merge neighbours on the same channel."""
     if len(deltas) < 2:
         return list(deltas)
-    made = []
+    merged = []
     for _, group in groupby(deltas, lambda delta: (delta.channel, delta.call)):
         run = list(group)
         text = "".join(delta.text for delta in run)
         tokens = tuple(token for delta in run for token in delta.tokens)
-        made.append(run[0] if len(run) == 1 else replace(run[-1], text=text, tokens=tokens))
-    return made
+        merged.append(run[0] if len(run) == 1 else replace(run[-1], text=text, tokens=tokens))
+    return merged

@@ -1,10 +1,9 @@
-"""Which tokens are thoughts and which are the answer: a ledger of one choice.
+"""Counts which tokens of a choice are reasoning and which are the answer.
 
-Tokens are noted with the characters they stand for. Later, when the parser has made up its mind
-about those characters, they are claimed span by span, in order. A token counts as a thought if any
-of its characters is one, and its logprob goes with the text if any of its characters is text, so
-marks and calls have none. A control token that was only shown to the parser is cut out of a span
-that has it in it.
+Tokens are added together with the characters they stand for. Once the parser has decided what those
+characters are, their spans are taken in order. A token counts as reasoning if any of its characters
+is reasoning, and its logprob goes with the text if any of its characters is text, so markers and
+calls have none. A special token that only the parser may see is cut out of the span around it.
 """
 
 from __future__ import annotations
@@ -22,79 +21,79 @@ class TokenSpan(Struct):
     start: int
     end: int
     tokens: int = 1
-    logprobs: tuple[Token, ...] = ()  # their logprobs, when asked for
+    logprobs: tuple[Token, ...] = ()  # if the client wants them
     is_special: bool = False
-    reasoning_characters: int = 0  # characters that are thoughts
-    reasoning_tokens: int = 0  # tokens that were counted for them
-    logprobs_taken: bool = False  # the logprobs went out
+    reasoning_characters: int = 0
+    reasoning_tokens: int = 0  # counted so far
+    logprobs_taken: bool = False
 
     def count_reasoning(self, characters: int) -> int:
-        """How many more tokens are thoughts now; several of unknown lengths count by share."""
+        """Return how many more tokens are reasoning now; tokens of unknown length count pro rata."""
         self.reasoning_characters += characters
         if self.tokens < 2:
-            now = self.tokens
+            total = self.tokens
         else:
-            now = max(1, round(self.tokens * self.reasoning_characters / (self.end - self.start)))
-        more, self.reasoning_tokens = now - self.reasoning_tokens, now
+            share = self.reasoning_characters / (self.end - self.start)
+            total = max(1, round(self.tokens * share))
+        more, self.reasoning_tokens = total - self.reasoning_tokens, total
         return more
 
 
 class TokenLedger:
-    """The ledger. `thoughts` is how many tokens of reasoning there were."""
+    """The tokens of one choice whose characters the parser has not decided on yet."""
 
     def __init__(self) -> None:
         self.reasoning_tokens = 0
         self._spans: deque[TokenSpan] = deque()
 
-    def add(self, place: TokenSpan) -> None:
-        self._spans.append(place)
+    def add(self, span: TokenSpan) -> None:
+        self._spans.append(span)
 
     def take_reasoning(self, start: int, text: str) -> str:
-        """A span of reasoning: count its tokens. Gives the text without control tokens."""
+        """Count the tokens of a piece of reasoning; return it without special tokens."""
         end = start + len(text)
-        control = []
-        for place in self._take_overlapping(start, end):
-            if place.is_special:
-                control.append(place)
+        special = []
+        for span in self._take_overlapping(start, end):
+            if span.is_special:
+                special.append(span)
             else:
-                self.reasoning_tokens += place.count_reasoning(
-                    min(end, place.end) - max(start, place.start)
-                )
-        return _cut_out(text, start, control) if control else text
+                overlap = min(end, span.end) - max(start, span.start)
+                self.reasoning_tokens += span.count_reasoning(overlap)
+        return _cut_out(text, start, special) if special else text
 
     def take_text(self, start: int, text: str) -> tuple[str, tuple[Token, ...]]:
-        """A span of text: the same without control tokens, and the logprobs that go with it."""
-        marks: list[Token] = []
-        control = []
-        for place in self._take_overlapping(start, start + len(text)):
-            if place.is_special:
-                control.append(place)
-            elif not place.logprobs_taken:
-                place.logprobs_taken = True
-                marks += place.logprobs
-        return (_cut_out(text, start, control) if control else text), tuple(marks)
+        """Return a piece of text without special tokens, and the logprobs that go with it."""
+        logprobs: list[Token] = []
+        special = []
+        for span in self._take_overlapping(start, start + len(text)):
+            if span.is_special:
+                special.append(span)
+            elif not span.logprobs_taken:
+                span.logprobs_taken = True
+                logprobs += span.logprobs
+        return (_cut_out(text, start, special) if special else text), tuple(logprobs)
 
-    def discard_before(self, before: int) -> None:
-        """No token that ends before a character is text or a thought."""
-        while self._spans and self._spans[0].end <= before:
+    def discard_before(self, position: int) -> None:
+        """Drop the spans that end before a character: they are neither text nor reasoning."""
+        while self._spans and self._spans[0].end <= position:
             self._spans.popleft()
 
     def _take_overlapping(self, start: int, end: int) -> list[TokenSpan]:
-        """Every place that has characters in the span; what lies before it is forgotten."""
-        places, claimed = self._spans, []
-        while places and places[0].start < end:
-            place = places[0]
-            if place.end > start:
-                claimed.append(place)
-            if place.end > end:
+        """Return the spans with characters in this range, and drop those before its end."""
+        spans, overlapping = self._spans, []
+        while spans and spans[0].start < end:
+            span = spans[0]
+            if span.end > start:
+                overlapping.append(span)
+            if span.end > end:
                 break
-            places.popleft()
-        return claimed
+            spans.popleft()
+        return overlapping
 
 
-def _cut_out(text: str, start: int, places: list[TokenSpan]) -> str:
-    parts, at = [], 0
-    for place in places:
-        parts.append(text[at : max(0, place.start - start)])
-        at = place.end - start
-    return "".join([*parts, text[at:]])
+def _cut_out(text: str, start: int, spans: list[TokenSpan]) -> str:
+    parts, position = [], 0
+    for span in spans:
+        parts.append(text[position : max(0, span.start - start)])
+        position = span.end - start
+    return "".join([*parts, text[position:]])

@@ -28,9 +28,9 @@ CLOSE_TIMEOUT = 5.0  # seconds to write what is queued when the server stops
 class ReplayStore(Protocol):
     """A database of turns; `store.Store` is one."""
 
-    async def remember(self, owner: str, rows: Sequence[StoredTurn]) -> None: ...
+    async def save_turns(self, owner: str, rows: Sequence[StoredTurn]) -> None: ...
 
-    async def recall(self, owner: str, keys: Sequence[str]) -> Sequence[StoredTurn]: ...
+    async def load_turns(self, owner: str, keys: Sequence[str]) -> Sequence[StoredTurn]: ...
 
 
 class ReplayCache:
@@ -83,7 +83,7 @@ class ReplayCache:
             return
         try:
             async with asyncio.timeout(READ_TIMEOUT):
-                rows = await self.store.recall(owner, missing)
+                rows = await self.store.load_turns(owner, missing)
             for row in rows:
                 entry = msgspec.msgpack.decode(row.data, type=ReplayEntry)
                 self._add(owner, row.key, entry, row.source)
@@ -134,7 +134,7 @@ class ReplayCache:
                 rows += self._queue.popleft()[1]
             try:
                 async with self._writing:
-                    await self.store.remember(owner, rows)
+                    await self.store.save_turns(owner, rows)
             except Exception as error:  # the client has its answer; only the replay is lost
                 self.dropped += len(rows)
                 log.warning("cannot store turns for replay: %s", error or type(error).__name__)

@@ -102,7 +102,7 @@ class BackgroundRuns:
         found = self._running.get(name)
         return found if found is not None and found.turn.owner == owner else None
 
-    async def launch(self, turn: ResponseRun, store: Store) -> BackgroundRun:
+    async def start(self, turn: ResponseRun, store: Store) -> BackgroundRun:
         """Let a response run; it is in the store when this returns.
 
         Whoever leaves meanwhile does not keep it from running.
@@ -117,7 +117,7 @@ class BackgroundRuns:
     async def _launch(self, running: BackgroundRun, store: Store) -> None:
         turn = running.turn
         try:
-            row = turn.row()
+            row = turn.make_row()
             await store.write(lambda tx: tx.add_response(row))
         except BaseException:
             turn.close()
@@ -138,7 +138,7 @@ class BackgroundRuns:
                     raise Cancelled("The response was cancelled.")
                 feed.push(turn.start())
                 with suppress(Unavailable):  # its end will be kept, or it will be found dead
-                    row = turn.row()
+                    row = turn.make_row()
                     await store.write(
                         lambda tx: tx.responses.update(row.owner, row.id, "in_progress", row.body)
                     )
@@ -167,8 +167,8 @@ class BackgroundRuns:
     async def _keep(self, running: BackgroundRun, store: Store, frames: list[bytes]) -> None:
         """Whoever sees the end in the store finds all frames there."""
         turn, last = running.turn, list(enumerate(frames, len(running.feed.frames)))
-        row = turn.row()
-        ending = FinishedResponse(row, turn.added, [*running.fresh(), *last])
+        row = turn.make_row()
+        ending = FinishedResponse(row, turn.stored_items, [*running.fresh(), *last])
         try:
             await ending.write(store)
         except TooLarge as error:

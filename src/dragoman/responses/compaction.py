@@ -20,7 +20,7 @@ from dragoman.pipeline import pipeline
 from dragoman.protocols import responses
 from dragoman.protocols.responses import DecodedRequest
 from dragoman.responses.response_run import ResponseContext
-from dragoman.responses.truncation import fitting
+from dragoman.responses.truncation import prepare_truncated
 from dragoman.types import Chat, Message, Request, text_content
 
 LONGEST = 1024  # tokens of a summary
@@ -44,8 +44,8 @@ async def compact(
 
     `note` is told of every delta of the summary.
     """
-    request = responses.to_request(asked, scene.history, owner=scene.owner, sealing=scene.sealing)
-    plan = await fitting(_summarising(request), scene.services)
+    request = responses.to_request(asked, scene.history, owner=scene.owner, sealing=scene.signer)
+    plan = await prepare_truncated(_summarising(request), scene.services)
     whole = Completion()
 
     def deliver(delta: Delta) -> None:
@@ -57,7 +57,7 @@ async def compact(
     choice = whole.choices()[0]
     if not choice.text.strip():
         raise EngineFailed(NOTHING)
-    summary = responses.make_compaction_item(choice.text, scene.sealing)
+    summary = responses.make_compaction_item(choice.text, scene.signer)
     users = [item for item in (*scene.history, *asked.items) if item.get("role") == "user"]
     output = [*users[-_told(plan.request) :], summary]
     name, now = f"resp_{uuid.uuid4().hex}", int(time.time())

@@ -31,7 +31,7 @@ class Feed:
         self._news.set()
         self._news = asyncio.Event()
 
-    async def listen(self, after: int = -1) -> AsyncGenerator[list[bytes], None]:
+    async def follow(self, after: int = -1) -> AsyncGenerator[list[bytes], None]:
         """All frames behind one, in batches as they come."""
         at = after + 1
         while True:
@@ -45,7 +45,7 @@ class Feed:
             else:
                 await news.wait()
 
-    async def wait(self) -> None:
+    async def wait_closed(self) -> None:
         """Until nothing follows."""
         while not self.done:
             await self._news.wait()

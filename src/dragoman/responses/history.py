@@ -18,21 +18,21 @@ from dragoman.protocols.responses.types import Item
 from dragoman.store.rows import RUNNING, StoredItem, StoredResponse
 
 if TYPE_CHECKING:
-    from dragoman.responses.state import State
+    from dragoman.responses.state import PersistentState
 
-Local: TypeAlias = dict[str, list[Item]]  # all items up to the end of a response, by its id
+ConnectionHistory: TypeAlias = dict[str, list[Item]]  # all items up to the end of a response, by its id
 PAGE = 1000
 MOST = 20_000  # items that a response can follow
 NAMED = 1000  # items that are named and not said
 
 
-async def before(asked: DecodedRequest, owner: str, state: State, local: Local) -> list[Item]:
+async def load_history(asked: DecodedRequest, owner: str, state: PersistentState, local: ConnectionHistory) -> list[Item]:
     """The items that a response follows, oldest first."""
     previous, conversation = asked.fields.previous_response_id, asked.conversation_id
     if previous is not None:
         if previous in local:
             return local[previous]
-        store = await state.store()
+        store = await state.get_store()
         chain = await store.read(lambda tx: tx.responses.get_history(owner, previous))
         if not chain:
             raise _lost(previous)
@@ -84,8 +84,8 @@ def _lost(name: str) -> BadRequest:
     )
 
 
-async def _conversation(name: str, owner: str, state: State) -> list[Item]:
-    store, found = await state.store(), list[Item]()
+async def _conversation(name: str, owner: str, state: PersistentState) -> list[Item]:
+    store, found = await state.get_store(), list[Item]()
 
     async def load_page(after: str | None) -> list[StoredItem] | None:
         return await store.read(
@@ -117,17 +117,17 @@ def _decoded(entries: list[StoredItem]) -> list[Item]:
     return [msgspec.json.decode(entry.body) for entry in entries]
 
 
-async def _found(names: list[str], owner: str, state: State) -> dict[str, Item]:
+async def _found(names: list[str], owner: str, state: PersistentState) -> dict[str, Item]:
     """Items that earlier responses answered with, by their ids."""
     if len(names) > NAMED:
         raise BadRequest(f"`input` can name at most {NAMED:,} items.", param="input")
-    store = await state.store()
+    store = await state.get_store()
     rows = await store.read(lambda tx: tx.responses.find_by_output_items(owner, names))
     found = await asyncio.to_thread(lambda: [_answered(row) for row in rows])
     return {item["id"]: item for items in found for item in items}
 
 
-def unrepeated(asked: DecodedRequest, history: list[Item]) -> DecodedRequest:
+def drop_repeated_items(asked: DecodedRequest, history: list[Item]) -> DecodedRequest:
     """The same without items that its conversation has; the id of another one is an error."""
     if asked.conversation_id is None:
         return asked
@@ -138,11 +138,11 @@ def unrepeated(asked: DecodedRequest, history: list[Item]) -> DecodedRequest:
         if there is None or item["type"] == "item_reference":
             new.append(item)
         elif there != item:
-            raise taken(item["id"], f"input[{at}].id")
+            raise make_duplicate_error(item["id"], f"input[{at}].id")
     return replace(asked, items=new)
 
 
-def taken(name: str, at: str) -> BadRequest:
+def make_duplicate_error(name: str, at: str) -> BadRequest:
     return BadRequest(
         f"The conversation has another item `{name[:80]}`: leave the id out, or give a new one.",
         param=at,
@@ -150,8 +150,8 @@ def taken(name: str, at: str) -> BadRequest:
     )
 
 
-async def resolved(
-    asked: DecodedRequest, history: list[Item], owner: str, state: State
+async def resolve_references(
+    asked: DecodedRequest, history: list[Item], owner: str, state: PersistentState
 ) -> DecodedRequest:
     """The same with the items themselves where it only names them."""
     wanted = get_references(asked)

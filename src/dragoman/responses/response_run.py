@@ -24,8 +24,8 @@ from dragoman.protocols.responses import DecodedRequest, ResponseInfo, ResponseE
 from dragoman.protocols.responses.types import Item
 from dragoman.replay import PromptReuse
 from dragoman.responses.run import Push, Sink
-from dragoman.responses.tool_rounds import NOTHING, RemoteTools
-from dragoman.responses.truncation import fitting
+from dragoman.responses.tool_rounds import NO_REMOTE_TOOLS, RemoteTools
+from dragoman.responses.truncation import prepare_truncated
 from dragoman.signing import OwnerSigner
 from dragoman.store.rows import Status, StoredItem, StoredResponse
 from dragoman.types import Request
@@ -48,14 +48,14 @@ class ResponseContext:
         owner: str,
         sealing: OwnerSigner,
         history: Sequence[Item] = (),
-        remote: RemoteTools = NOTHING,
+        remote: RemoteTools = NO_REMOTE_TOOLS,
     ) -> None:
         self.services = services
         self.owner = owner
-        self.sealing = sealing
+        self.signer = sealing
         self.history = list(history)
-        self.remote = remote
-        self.name = f"resp_{uuid.uuid4().hex}"  # of the response
+        self.remote_tools = remote
+        self.response_id = f"resp_{uuid.uuid4().hex}"  # of the response
 
 
 class ResponseRun:
@@ -63,9 +63,9 @@ class ResponseRun:
 
     def __init__(self, asked: DecodedRequest, scene: ResponseContext, plan: pipeline.Plan) -> None:
         self.asked = asked
-        self.id = scene.name
+        self.id = scene.response_id
         self.created = int(time.time())
-        self.streamed = bool(asked.fields.stream)
+        self.wants_stream = bool(asked.fields.stream)
         self.keep: Callable[[list[bytes]], Awaitable[None]] | None = None  # before the last frames
         self._keeping: asyncio.Future[None] | None = None
         self._last: list[bytes] = []  # frames that end it and were not told yet
@@ -81,17 +81,17 @@ class ResponseRun:
             echoed_fields=responses.make_echoed_fields(
                 asked, plan.model_name, plan.jobs[0].sampling
             ),
-            tools=responses.get_tool_origins(asked, scene.history) | scene.remote.known,
+            tools=responses.get_tool_origins(asked, scene.history) | scene.remote_tools.known,
             include=asked.include,
             summary=bool(asked.wants_summary),
             max_remote_calls=said.max_tool_calls,
-            packer=scene.sealing,
+            packer=scene.signer,
             prefill_only=not asked.wants_answer,
         )
         self.writer = ResponseEncoder(frame, plan.request)
 
     @classmethod
-    async def begin(cls, asked: DecodedRequest, scene: ResponseContext) -> ResponseRun:
+    async def prepare(cls, asked: DecodedRequest, scene: ResponseContext) -> ResponseRun:
         plan = await _plan(asked, scene, ())
         try:
             return cls(asked, scene, plan)
@@ -117,7 +117,7 @@ class ResponseRun:
         return [*self._scene.history, *self.asked.items, *self.writer.finished_items]
 
     @property
-    def added(self) -> list[StoredItem]:
+    def stored_items(self) -> list[StoredItem]:
         """All items of this turn, what it was asked and what it answered, if it has an answer."""
         if self.writer.get_resource()["status"] not in ("completed", "incomplete"):
             return []
@@ -133,21 +133,21 @@ class ResponseRun:
         push = sink.push
         try:
             if not self.asked.wants_answer:
-                await self._read(sink.note)
+                await self._read(sink.observe)
                 await self._end(push)
                 return
-            remote, context = self._scene.remote, self._plan.model.capabilities.context
-            await remote.tell(self.writer, push)
-            if remote.waiting:
+            remote, context = self._scene.remote_tools, self._plan.model.capabilities.context
+            await remote.push_tool_lists(self.writer, push)
+            if remote.has_approved_calls:
                 self._plan.ticket.release()  # while others are asked, the engine is for all
-            if await remote.resume(self.writer, push, context):
+            if await remote.make_approved_calls(self.writer, push, context):
                 await self._go_on()
-            await self._round(sink.note, push)
-            while await remote.answer(self.writer, push, context):
+            await self._round(sink.observe, push)
+            while await remote.make_calls(self.writer, push, context):
                 await self._go_on()
-                await self._round(sink.note, push)
+                await self._round(sink.observe, push)
         finally:
-            self._scene.remote.close()
+            self._scene.remote_tools.close()
         await self._end(push)
 
     async def _read(self, note: Callable[[Delta], None]) -> None:
@@ -212,9 +212,9 @@ class ResponseRun:
 
     def close(self) -> None:
         self._plan.close()
-        self._scene.remote.close()
+        self._scene.remote_tools.close()
 
-    def row(self) -> StoredResponse:
+    def make_row(self) -> StoredResponse:
         """The response as it is now, for the store."""
         resource = self.writer.get_resource()
         status: Status = resource["status"]
@@ -242,23 +242,23 @@ async def _plan(
     spent: Usage | None = None,
 ) -> pipeline.Plan:
     """The next round: what came before, what is asked, and what was answered so far."""
-    prepare = fitting if asked.fields.truncation == "auto" else pipeline.prepare
+    prepare = prepare_truncated if asked.fields.truncation == "auto" else pipeline.prepare
     while True:
         request = responses.to_request(
             responses.continue_request(asked, output) if output else asked,
             scene.history,
             owner=scene.owner,
-            sealing=scene.sealing,
-            remote=scene.remote.tools,
+            sealing=scene.signer,
+            remote=scene.remote_tools.tools,
         )
-        warnings = (*request.warnings, *scene.remote.warnings)
-        request = replace(request, response_id=scene.name, warnings=warnings)
+        warnings = (*request.warnings, *scene.remote_tools.warnings)
+        request = replace(request, response_id=scene.response_id, warnings=warnings)
         if spent is not None:
             request = _shorter(request, spent)
         try:
             return await prepare(request, scene.services, bool(output))
         except BadRequest as error:
-            if not scene.remote.loosen(error):
+            if not scene.remote_tools.drop_schemas(error):
                 raise
 
 

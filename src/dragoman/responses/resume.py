@@ -30,7 +30,7 @@ LOOK = 0.2  # seconds between two looks at a response that another process runs
 class ResumedRun:
     """What all of them have in common."""
 
-    streamed = True
+    wants_stream = True
     warnings: tuple[str, ...] = ()
     reuse: PromptReuse | None = None  # no prompt is made for it
 
@@ -58,7 +58,7 @@ class FeedRun(ResumedRun):
         self._at = after  # the frame that was told last
 
     async def stream(self, sink: Sink) -> None:
-        async for frames in self._feed.listen(self._at):
+        async for frames in self._feed.follow(self._at):
             for frame in frames:  # one by one, to know which were told when this is interrupted
                 await await_delivery(sink.push([frame]))
                 self._at += 1
@@ -68,7 +68,7 @@ class FeedRun(ResumedRun):
         if isinstance(error, Draining):
             with suppress(TimeoutError):
                 async with asyncio.timeout(ENDING):
-                    await self._feed.wait()
+                    await self._feed.wait_closed()
         return self._feed.frames[self._at + 1 :]
 
 
@@ -77,7 +77,7 @@ class LaunchedRun(FeedRun):
 
     def __init__(self, feed: Feed, begun: bytes, turn: ResponseRun) -> None:
         super().__init__(feed)
-        self.streamed = turn.streamed
+        self.wants_stream = turn.wants_stream
         self.warnings = turn.warnings
         self.reuse = turn.reuse
         self._body = begun

@@ -16,7 +16,6 @@ from dragoman.errors import DragomanError
 from dragoman.events import Completion, Delta, Usage
 from dragoman.pipeline import pipeline
 from dragoman.pipeline.services import Services
-from dragoman.pipeline.services import Services
 from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext, Encoder
 from dragoman.replay import PromptReuse
 from dragoman.types import Request
@@ -28,14 +27,14 @@ Push: TypeAlias = Callable[[list[bytes]], Awaitable[None] | None]
 class Sink(Struct, frozen=True):
     """Where an answer goes."""
 
-    note: Callable[[Delta], None]  # sees every delta first
+    observe: Callable[[Delta], None]  # sees every delta first
     push: Push
 
 
 class Run(Protocol):
     """An answer that is ready to run. Whoever holds it must close it."""
 
-    streamed: bool  # the client wants to hear it grow
+    wants_stream: bool  # the client wants to hear it grow
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -70,7 +69,7 @@ class CompletionRun:
     """An answer that leaves nothing behind: one prompt, one run of the model."""
 
     def __init__(self, plan: pipeline.Plan, encoder: Encoder) -> None:
-        self.streamed = plan.request.stream
+        self.wants_stream = plan.request.stream
         self._plan = plan
         self._encoder = encoder
         self.store: Callable[[bytes], Awaitable[None]] | None = None  # called with the whole answer
@@ -97,7 +96,7 @@ class CompletionRun:
         return self._encoder.start()
 
     async def stream(self, sink: Sink) -> None:
-        note, push, encode = sink.note, sink.push, self._encoder.encode_delta
+        note, push, encode = sink.observe, sink.push, self._encoder.encode_delta
         if self.store is not None:
             note = self._fold_after(note)
 

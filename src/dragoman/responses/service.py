@@ -22,18 +22,18 @@ from dragoman.protocols import responses
 from dragoman.protocols.responses import DecodedRequest, McpTool
 from dragoman.protocols.responses.types import Item
 from dragoman.responses.background import BackgroundRuns
-from dragoman.responses.history import Local, before, resolved, unrepeated
+from dragoman.responses.history import ConnectionHistory, load_history, resolve_references, drop_repeated_items
 from dragoman.responses.response_run import ResponseContext, ResponseRun
 from dragoman.responses.resume import FeedRun, LaunchedRun, StoredRun
 from dragoman.responses.run import Run
-from dragoman.responses.state import State
+from dragoman.responses.state import PersistentState
 from dragoman.responses.tool_rounds import (
-    NOTHING,
-    SERVERS,
+    NO_REMOTE_TOOLS,
+    MAX_SERVERS,
     RemoteToolLimits,
     RemoteTools,
-    approved,
-    attach,
+    find_approved_calls,
+    attach_servers,
 )
 from dragoman.store.rows import RUNNING, StoredResponse
 
@@ -49,9 +49,9 @@ LOOK = 0.1
 class RemoteToolsConfig(Struct, frozen=True):
     """How remote tools are reached."""
 
-    toolbox: Callable[[], ToolClient] | None = None
+    make_client: Callable[[], ToolClient] | None = None
     servers: dict[str, McpServer] = {}  # of the configuration, by label
-    bounds: RemoteToolLimits = RemoteToolLimits()
+    limits: RemoteToolLimits = RemoteToolLimits()
 
 
 class ResponseService:
@@ -60,7 +60,7 @@ class ResponseService:
     def __init__(
         self,
         services: Services,
-        state: State,
+        state: PersistentState,
         background: BackgroundRuns,
         elsewhere: RemoteToolsConfig,
     ) -> None:
@@ -69,54 +69,54 @@ class ResponseService:
         self._background = background
         self._elsewhere = elsewhere
 
-    async def begin(self, asked: DecodedRequest, owner: str, local: Local | None = None) -> Run:
+    async def prepare(self, asked: DecodedRequest, owner: str, local: ConnectionHistory | None = None) -> Run:
         """A response that is ready to run, or that has been sent into the background."""
-        store = await self._state.store() if asked.is_stored else None
+        store = await self._state.get_store() if asked.is_stored else None
         turn = await self._turn(asked, owner, {} if local is None else local)
         if store is not None and asked.fields.background:
-            running = await self._background.launch(turn, store)
+            running = await self._background.start(turn, store)
             return LaunchedRun(running.feed, running.begun, turn)
         if store is not None:
             turn.keep = lambda _: self._keep(turn, store)
         return turn
 
-    async def scene(
-        self, asked: DecodedRequest, owner: str, local: Local
+    async def load_context(
+        self, asked: DecodedRequest, owner: str, local: ConnectionHistory
     ) -> tuple[DecodedRequest, ResponseContext]:
         """What came before a request, with the items that it only names put in."""
-        sealing = (await self._state.signer()).for_owner(owner)
-        history = await before(asked, owner, self._state, local)
-        asked = await resolved(unrepeated(asked, history), history, owner, self._state)
+        sealing = (await self._state.get_signer()).for_owner(owner)
+        history = await load_history(asked, owner, self._state, local)
+        asked = await resolve_references(drop_repeated_items(asked, history), history, owner, self._state)
         return asked, ResponseContext(self._services, owner, sealing, history)
 
-    async def _turn(self, asked: DecodedRequest, owner: str, local: Local) -> ResponseRun:
-        asked, scene = await self.scene(asked, owner, local)
-        scene.remote = await self._remote(asked, scene.history)
+    async def _turn(self, asked: DecodedRequest, owner: str, local: ConnectionHistory) -> ResponseRun:
+        asked, scene = await self.load_context(asked, owner, local)
+        scene.remote_tools = await self._remote(asked, scene.history)
         try:
-            return await ResponseRun.begin(asked, scene)
+            return await ResponseRun.prepare(asked, scene)
         except BaseException:
-            scene.remote.close()
+            scene.remote_tools.close()
             raise
 
     async def _remote(self, asked: DecodedRequest, history: list[Item]) -> RemoteTools:
         wanted = responses.get_mcp_servers(asked)
-        allowed = approved(asked.items, history, {tool.server_label for tool in wanted})
+        allowed = find_approved_calls(asked.items, history, {tool.server_label for tool in wanted})
         if not wanted:
-            return NOTHING
-        make = self._elsewhere.toolbox
+            return NO_REMOTE_TOOLS
+        make = self._elsewhere.make_client
         if make is None:
             raise BadRequest("There are no remote tools here: `mcp` is missing.", param="tools")
-        if len(wanted) > SERVERS:
-            raise BadRequest(f"There are more than {SERVERS} remote servers.", param="tools")
+        if len(wanted) > MAX_SERVERS:
+            raise BadRequest(f"There are more than {MAX_SERVERS} remote servers.", param="tools")
         named = [(self._server(tool), tool) for tool in wanted]
         taken, said = responses.get_tool_origins(asked, history), [*history, *asked.items]
         toolbox = make()
         try:
-            remote = await attach(toolbox, named, taken, said, self._elsewhere.bounds)
+            remote = await attach_servers(toolbox, named, taken, said, self._elsewhere.limits)
         except BaseException:
             toolbox.close()
             raise
-        remote.allow(allowed)
+        remote.approve(allowed)
         return remote
 
     def _server(self, said: McpTool) -> McpServer:
@@ -138,7 +138,7 @@ class ResponseService:
     async def _keep(turn: ResponseRun, store: Store) -> None:
         """Keep a response that somebody waited for. An answer is told even if it cannot be kept."""
         try:
-            row, items = turn.row(), turn.added
+            row, items = turn.make_row(), turn.stored_items
             await store.write(lambda tx: tx.add_response(row, items))
         except DragomanError as error:
             log.error("response %s could not be kept: %s", turn.id, error.message)
@@ -146,14 +146,14 @@ class ResponseService:
 
     # Those that were kept
 
-    async def count(self, asked: DecodedRequest, owner: str) -> int:
+    async def count_tokens(self, asked: DecodedRequest, owner: str) -> int:
         """How many tokens a request would have the model read."""
-        asked, scene = await self.scene(asked, owner, {})
-        request = responses.to_request(asked, scene.history, owner=owner, sealing=scene.sealing)
+        asked, scene = await self.load_context(asked, owner, {})
+        request = responses.to_request(asked, scene.history, owner=owner, sealing=scene.signer)
         return await pipeline.count_prompt_tokens(request, self._services)
 
     async def _row(self, owner: str, name: str) -> StoredResponse:
-        store = await self._state.store()
+        store = await self._state.get_store()
         row = await store.read(lambda tx: tx.responses.get(owner, name))
         if row is None:
             raise NotFound(
@@ -167,12 +167,12 @@ class ResponseService:
             return running.turn.whole()
         return (await self._row(owner, name)).body
 
-    async def listen(self, owner: str, name: str, after: int) -> Run:
+    async def resume(self, owner: str, name: str, after: int) -> Run:
         """Hear a response from some event on."""
         running = self._background.find(owner, name)
         if running is not None:
             return FeedRun(running.feed, after)
-        return StoredRun(await self._row(owner, name), await self._state.store(), after)
+        return StoredRun(await self._row(owner, name), await self._state.get_store(), after)
 
     async def input_items(self, owner: str, name: str) -> list[Item]:
         items: list[Item] = msgspec.json.decode((await self._row(owner, name)).input)
@@ -182,13 +182,13 @@ class ResponseService:
         row = await self._row(owner, name)
         if row.status in RUNNING:
             await self.cancel(owner, name)
-        store = await self._state.store()
-        if not await self.forget(
+        store = await self._state.get_store()
+        if not await self.delete_with_turns(
             owner, [name], lambda: store.write(lambda tx: tx.delete_response(owner, name))
         ):
             raise NotFound(f"There is no response `{name[:80]}`.", param="response_id")
 
-    async def forget(
+    async def delete_with_turns(
         self, owner: str, sources: Sequence[str], delete: Callable[[], Awaitable[bool]]
     ) -> bool:
         """Delete something; what these answers said is not remembered here any more."""
@@ -205,7 +205,7 @@ class ResponseService:
         running = self._background.find(owner, name)
         if running is not None:
             running.cancel()
-            await running.feed.wait()
+            await running.feed.wait_closed()
             return running.turn.whole()
         row = await self._row(owner, name)
         if not row.background:
@@ -218,7 +218,7 @@ class ResponseService:
         return row.body
 
     async def _cancel_elsewhere(self, row: StoredResponse) -> StoredResponse:
-        store = await self._state.store()
+        store = await self._state.get_store()
         owner, name = row.owner, row.id
         await store.write(lambda tx: tx.responses.request_cancel(owner, name))
         try:

@@ -26,7 +26,7 @@ KEY = 32
 PAUSE = 5.0  # seconds before a store that could not be opened is tried again
 
 
-class State:
+class PersistentState:
     """What lasts."""
 
     def __init__(self, url: str, limits: StoreLimits | None = None) -> None:
@@ -37,7 +37,7 @@ class State:
         self._opening = asyncio.Lock()
         self._again = float("-inf")  # not tried before this, after it failed
 
-    async def store(self) -> Store:
+    async def get_store(self) -> Store:
         """The store, or an error that says that there is none."""
         if self._store is None:
             async with self._opening:
@@ -57,7 +57,7 @@ class State:
             self._again = time.monotonic() + PAUSE
             raise _unavailable() from None
 
-    async def signer(self) -> Signer:
+    async def get_signer(self) -> Signer:
         if self._seal is None:
             key = await self._key()
             self._seal = self._seal or Signer(key)  # of two that came at once, one is for all
@@ -65,19 +65,19 @@ class State:
 
     async def _key(self) -> bytes:
         try:
-            store = await self.store()
+            store = await self.get_store()
             return await store.write(lambda tx: tx.key_values.get_or_create_secret("seal", KEY))
         except Unavailable:
             log.warning("without a store, what is sealed now cannot be opened after a restart")
             return secrets.token_bytes(KEY)
 
-    async def remember(self, owner: str, rows: Sequence[StoredTurn]) -> None:
+    async def save_turns(self, owner: str, rows: Sequence[StoredTurn]) -> None:
         """What models said, for `memory`."""
-        store = await self.store()
+        store = await self.get_store()
         await store.write(lambda tx: tx.key_values.put_turns(owner, rows))
 
-    async def recall(self, owner: str, keys: Sequence[str]) -> list[StoredTurn]:
-        store = await self.store()
+    async def load_turns(self, owner: str, keys: Sequence[str]) -> list[StoredTurn]:
+        store = await self.get_store()
         return await store.read(lambda tx: tx.key_values.get_turns(owner, keys))
 
     async def aclose(self) -> None:

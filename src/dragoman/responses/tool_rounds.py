@@ -23,8 +23,8 @@ from dragoman.protocols.responses.types import Item, RemoteCall, ToolOrigin, Uni
 from dragoman.responses.run import Push
 from dragoman.types import Tool
 
-SERVERS = 32  # of one request
-OFFERED = 1000  # tools of one server
+MAX_SERVERS = 32  # of one request
+MAX_TOOLS = 1000  # tools of one server
 ANYTHING = {"type": "object"}
 # what is said of a schema that cannot be used, and of tools that cannot be used together
 UNUSABLE = ("invalid_schema", "unsupported_keyword", "schema_too_complex")
@@ -38,7 +38,7 @@ class RemoteToolLimits(Struct, frozen=True, kw_only=True):
 
     rounds: int = 16
     seconds: float = 300.0  # all of a turn's calls together
-    output: int = 64 * 1024  # characters of one output
+    output_chars: int = 64 * 1024  # characters of one output
 
 
 class AttachedServer(Struct):
@@ -89,7 +89,7 @@ class RemoteTools:
         loose = [tool.name for tool in self.tools if tool.parameters is ANYTHING]
         return tuple(f"The schema of the remote tool `{name}` is not used." for name in loose)
 
-    def loosen(self, error: BadRequest) -> bool:
+    def drop_schemas(self, error: BadRequest) -> bool:
         """Do without schemas of strangers if they are to blame; whether there are such."""
         held = [tool for tool in self.tools if tool.parameters is not ANYTHING]
         named = [tool for tool in held if tool.param == error.param]
@@ -104,7 +104,7 @@ class RemoteTools:
         )
         return bool(named)
 
-    def allow(self, approved: Sequence[Item]) -> None:
+    def approve(self, approved: Sequence[Item]) -> None:
         """Let calls of earlier turns be made, if their tools may still be called."""
         known = {(tool.server_label, tool.name) for tool in self.known.values()}
         for item in approved:
@@ -115,7 +115,7 @@ class RemoteTools:
                 )
         self._approved = list(approved)
 
-    async def tell(self, writer: ResponseEncoder, push: Push) -> None:
+    async def push_tool_lists(self, writer: ResponseEncoder, push: Push) -> None:
         """Say what the servers offer."""
         for label, one in self._attached.items():
             if one.told:
@@ -125,17 +125,17 @@ class RemoteTools:
             await await_delivery(push(writer.finish_tool_list(label, tools, one.error)))
 
     @property
-    def waiting(self) -> bool:
+    def has_approved_calls(self) -> bool:
         """Whether there are calls that were approved."""
         return bool(self._approved)
 
-    async def resume(self, writer: ResponseEncoder, push: Push, context: int | None) -> bool:
+    async def make_approved_calls(self, writer: ResponseEncoder, push: Push, context: int | None) -> bool:
         """Make the calls that were approved; whether there were any."""
         for item in self._approved:
             await await_delivery(push(writer.start_approved_call(item)))
-        return await self.answer(writer, push, context)
+        return await self.make_calls(writer, push, context)
 
-    async def answer(self, writer: ResponseEncoder, push: Push, context: int | None) -> bool:
+    async def make_calls(self, writer: ResponseEncoder, push: Push, context: int | None) -> bool:
         """Make the calls of a round; whether the model must go on with what came of them.
 
         Once it has had enough it is told so, and may say a last word. No output takes more than
@@ -146,7 +146,7 @@ class RemoteTools:
             return False
         self._rounds += 1
         began = time.monotonic()
-        most = self._bounds.output if context is None else min(self._bounds.output, context // 2)
+        most = self._bounds.output_chars if context is None else min(self._bounds.output_chars, context // 2)
         tasks = [asyncio.create_task(self._call(call, most)) for call in calls]
         try:
             for call, task in zip(calls, tasks, strict=True):
@@ -171,7 +171,7 @@ class RemoteTools:
         try:
             async with asyncio.timeout(self._left):
                 server = self._attached[call.server_label].server
-                return await self._toolbox.call(server, call.name, arguments, most)
+                return await self._toolbox.call_tool(server, call.name, arguments, most)
         except TimeoutError:
             return CallResult(error="The tool did not answer in time.")
 
@@ -180,10 +180,10 @@ class RemoteTools:
             self._toolbox.close()
 
 
-NOTHING = RemoteTools()
+NO_REMOTE_TOOLS = RemoteTools()
 
 
-async def attach(
+async def attach_servers(
     toolbox: ToolClient,
     wanted: Sequence[tuple[McpServer, McpTool]],
     taken: Iterable[str],
@@ -194,7 +194,7 @@ async def attach(
     attached = await asyncio.gather(*(_listed(toolbox, server, history) for server, _ in wanted))
     names, known = UniqueNames(taken), dict[str, ToolOrigin]()
     for one, (_, said) in zip(attached, wanted, strict=True):
-        for tool in one.offered[:OFFERED]:
+        for tool in one.offered[:MAX_TOOLS]:
             if not said.allows(tool.name, tool.read_only):
                 continue
             flat = names.make_unique(make_remote_name(one.server.label, tool.name))
@@ -215,7 +215,7 @@ async def _listed(
     if told is not None:
         return AttachedServer(server, told, told=True)
     try:
-        return AttachedServer(server, await toolbox.list(server))
+        return AttachedServer(server, await toolbox.list_tools(server))
     except ToolsUnavailable as error:
         return AttachedServer(server, error=str(error))
 
@@ -237,7 +237,7 @@ def _told(label: str, history: Sequence[Item]) -> list[ListedTool] | None:
     return list({tool.name: tool for tool in found}.values())
 
 
-def approved(items: Sequence[Item], history: Sequence[Item], labels: set[str]) -> list[Item]:
+def find_approved_calls(items: Sequence[Item], history: Sequence[Item], labels: set[str]) -> list[Item]:
     """The requests for approval that the client has just approved, but for those that were met."""
     every = [*history, *items]
     requests = {item["id"]: item for item in every if item["type"] == "mcp_approval_request"}

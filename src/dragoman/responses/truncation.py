@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ANSWER = 1024  # tokens that an answer should have room for, if nothing else is said
 
 
-async def fitting(
+async def prepare_truncated(
     request: Request, services: Services, already_admitted: bool = False
 ) -> pipeline.Plan:
     """A plan for as much of the conversation as fits."""

@@ -115,9 +115,11 @@ class LlamaCppEngine:
         self._pieces: PieceIndex | None = None
         self._marks = LogprobProber(self)
         self._grammars = GrammarVerifier(self)
-        self._masker = TokenMasker(
-            vocabulary.pieces or (), vocabulary.eos_ids, vocabulary.control_ids
-        )
+        self._masker: TokenMasker | None = None
+        if vocabulary.pieces is not None:
+            self._masker = TokenMasker(
+                vocabulary.pieces, vocabulary.eos_ids, vocabulary.control_ids
+            )
         self.capabilities = Capabilities(
             context=self.context,
             slots=settings.slots,
@@ -139,13 +141,13 @@ class LlamaCppEngine:
         ids = await self._ids(job)
         check_job(job, ids, self)
         if job.grammar is not None:
-            grammar = await check_grammar(job.grammar)
+            await check_grammar(job.grammar, self._masker)
             if self.slots.free:  # else it would wait for a slot here
-                await self._grammars.check(grammar)
+                await self._grammars.check(job.grammar)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
         if job.grammar is not None:
-            job = msgspec.structs.replace(job, grammar=await check_grammar(job.grammar))
+            await check_grammar(job.grammar, self._masker)
         ids = await self._ids(job)
         check_prompt_length(len(ids), self.context)
         told = False
@@ -159,7 +161,7 @@ class LlamaCppEngine:
         budget = room if wanted is None else min(wanted, room)
         stops = get_stop_ids(job, self.vocabulary)
         tracks = [ChoiceProgress(choice, budget, stops) for choice in range(job.n)]
-        if job.grammar is not None and self.vocabulary.pieces is not None:
+        if job.grammar is not None and self._masker is not None:
             for track in tracks:
                 track.grammar = await asyncio.to_thread(
                     self._masker.start_grammar, job.grammar, stops

@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from dragoman.engines.token_mask import (
     GrammarState,
+    TokenMasker,
     dead_end_error,
     find_size_error,
     format_parse_error,
@@ -33,29 +34,34 @@ _WORD = re.compile(
 )
 
 
-async def check_grammar(grammar: str) -> str:
-    """The grammar as the engine is to be given it, or `BadRequest`."""
-    wrong = await asyncio.to_thread(_find_error, grammar)
-    if wrong is not None:
-        raise invalid_grammar_error(wrong)
-    return grammar
+async def check_grammar(grammar: str, masker: TokenMasker | None) -> None:
+    """Raise `BadRequest` unless the native server may be given this grammar.
+
+    The masker's compile is the check. The masker caches the result for the choices of the job, so
+    this process parses a grammar once. Without a masker, only the syntax is checked.
+    """
+    if not grammar.startswith(HEADER):
+        message = f"The grammar of a job must begin with `{HEADER}`."
+        raise invalid_grammar_error(find_size_error(grammar) or message)
+    if masker is not None:
+        await asyncio.to_thread(masker.start_grammar, grammar)
+        return
+    error = await asyncio.to_thread(_find_syntax_error, grammar)
+    if error is not None:
+        raise invalid_grammar_error(error)
 
 
 @lru_cache(maxsize=32)
-def _find_error(grammar: str) -> str | None:
-    """What is wrong with a grammar, if anything is."""
+def _find_syntax_error(grammar: str) -> str | None:
     from llguidance import LLMatcher
 
-    wrong = find_size_error(grammar)
-    if wrong:
-        return wrong
-    if not grammar.startswith(HEADER):
-        return f"The grammar of a job is one for `llguidance`, which begins with `{HEADER}`."
+    if (error := find_size_error(grammar)) is not None:
+        return error
     try:
-        said = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar))
+        message = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar))
     except Exception as error:
-        said = str(error) or "it is not valid."
-    return format_parse_error(said) if said else None
+        return format_parse_error(str(error))
+    return format_parse_error(message) if message else None
 
 
 @lru_cache(maxsize=32)

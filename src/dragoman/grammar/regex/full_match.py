@@ -1,8 +1,8 @@
-r"""Patterns that are searched for in a text, as regular expressions that match all of it.
+r"""Converts patterns that are searched for in a text to expressions that match the whole text.
 
-The engine knows no anchors, so the options of a pattern are taken one by one: what stands before
-and after one is anything, but where it has an anchor. Anchors in a bracket at an end of an option
-are taken out of it. `\d` and `\w` are ASCII in a schema, while the engine's go by Unicode.
+llguidance has no anchors. So each alternative of a pattern is preceded and followed by `.*`, except
+where it has an anchor. An anchor inside a group at the start or end of an alternative is moved out
+of the group. In a schema `\d` and `\w` are ASCII, while those of llguidance follow Unicode.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-ClassDefinitions: TypeAlias = Mapping[str, tuple[str, str]]  # outside of brackets and inside
+# by letter: what it stands for outside of a character class and inside one
+ClassDefinitions: TypeAlias = Mapping[str, tuple[str, str]]
 
-MAX_ALTERNATIVES = 64  # options that come of taking brackets apart
+MAX_ALTERNATIVES = 64  # that result from groups with anchors
 MAX_DEPTH = 64
 ASCII_CLASSES: ClassDefinitions = {
     "d": ("[0-9]", "0-9"),
@@ -40,11 +41,11 @@ _START_ANCHORS, _END_ANCHORS = ("^", r"\A"), ("$", r"\z")
 
 
 class UnsupportedAnchor(Exception):
-    """A pattern with anchors in places that they cannot be taken from."""
+    """A pattern has an anchor in a place from which it cannot be removed."""
 
 
 class _Alternative(NamedTuple):
-    """An option, and whether a text begins and ends with it."""
+    """An alternative without its anchors, and where it had some."""
 
     anchored_start: bool
     regex: str
@@ -52,24 +53,26 @@ class _Alternative(NamedTuple):
 
 
 def to_full_match(pattern: str, *, whole: bool = False) -> str:
-    """A pattern that is searched for, as one that matches the whole text; `whole` if it does."""
+    """Return an expression that matches the texts in which a pattern is found.
+
+    A `whole` pattern is not searched for: it matches the whole text, and its anchors are redundant.
+    """
     try:
-        ways = _split_alternatives(pattern)
+        alternatives = _split_alternatives(pattern)
     except UnsupportedAnchor:
-        ways = [_Alternative(False, pattern, False)]
-    options = []
-    for way in ways:
-        front = "" if whole or way.anchored_start else r"(?s:.*)"
-        back = "" if whole or way.anchored_end else r"(?s:.*)"
-        options.append(f"{front}(?:{way.regex}){back}")
-    found = "|".join(options)
-    slashed = re.sub(r"(?s)(\\.)|/", lambda one: one[1] or r"\/", found)
-    return (slashed if whole else expand_classes(slashed, ASCII_CLASSES)).replace("\n", r"\n")
+        alternatives = [_Alternative(False, pattern, False)]
+    regexes = []
+    for alternative in alternatives:
+        before = "" if whole or alternative.anchored_start else r"(?s:.*)"
+        after = "" if whole or alternative.anchored_end else r"(?s:.*)"
+        regexes.append(f"{before}(?:{alternative.regex}){after}")
+    regex = re.sub(r"(?s)(\\.)|/", lambda match: match[1] or r"\/", "|".join(regexes))
+    return (regex if whole else expand_classes(regex, ASCII_CLASSES)).replace("\n", r"\n")
 
 
 @lru_cache(maxsize=512)
 def is_supported_pattern(pattern: str) -> bool:
-    """Whether the engine can read what comes of a pattern."""
+    """Whether llguidance accepts the expression for a pattern that is searched for."""
     from llguidance import LLMatcher
 
     grammar = LLMatcher.grammar_from_lark(f"start: /{to_full_match(pattern)}/")
@@ -77,104 +80,105 @@ def is_supported_pattern(pattern: str) -> bool:
 
 
 def expand_classes(pattern: str, classes: ClassDefinitions) -> str:
-    r"""A pattern with other words for `\d` and its like."""
-    return _TOKEN.sub(lambda found: _expand_token(found[0], classes), pattern)
+    r"""Replace `\d`, `\w` and their complements in a pattern by their definitions."""
+    return _TOKEN.sub(lambda match: _expand_token(match[0], classes), pattern)
 
 
 def _expand_token(token: str, classes: ClassDefinitions) -> str:
     if token[0] == "[" and token[1:]:
-        # a hyphen after it was none of a range
+        # a hyphen after such a class did not denote a range, and must not denote one now
         return _CLASS_MEMBER.sub(
-            lambda found: (
-                classes[found[1]][1] + (r"\-" if found[2] else "") if found[1] else found[0]
+            lambda match: (
+                classes[match[1]][1] + (r"\-" if match[2] else "") if match[1] else match[0]
             ),
             token,
         )
     return classes[token[1]][0] if token[0] == "\\" and token[1] in classes else token
 
 
-def _split_alternatives(said: str, depth: int = 0) -> list[_Alternative]:
-    """The options of a pattern or of what stands in a bracket."""
+def _split_alternatives(pattern: str, depth: int = 0) -> list[_Alternative]:
+    """Return the alternatives of a pattern or of the content of a group, without anchors."""
     if depth > MAX_DEPTH:
         raise UnsupportedAnchor
-    flags = _FLAGS.match(said)
-    options = _group_by_bar(_split_parts(said[flags.end() :] if flags else said))
-    if len(options) > 1 and any(_FLAGS.match(part) for option in options for part in option):
-        raise UnsupportedAnchor  # they would hold for the options that follow, too
-    found = [way for option in options for way in _strip_anchors(option, depth)]
-    return [_apply_flags(way, flags["flags"]) for way in found] if flags else found
-
-
-def _apply_flags(way: _Alternative, flags: str | None) -> _Alternative:
+    flags = _FLAGS.match(pattern)
+    sequences = _split_at_bars(_split_parts(pattern[flags.end() :] if flags else pattern))
+    if len(sequences) > 1 and any(_FLAGS.match(part) for parts in sequences for part in parts):
+        raise UnsupportedAnchor  # the flags would apply to the following alternatives, too
+    alternatives = [
+        alternative for parts in sequences for alternative in _strip_anchors(parts, depth)
+    ]
     if not flags:
-        return way
+        return alternatives
+    return [_apply_flags(alternative, flags["flags"]) for alternative in alternatives]
+
+
+def _apply_flags(alternative: _Alternative, flags: str | None) -> _Alternative:
+    if not flags:
+        return alternative
     if not set(flags) <= set("isuU-"):
         raise UnsupportedAnchor
-    return way._replace(regex=f"(?{flags}:{way.regex})")
+    return alternative._replace(regex=f"(?{flags}:{alternative.regex})")
 
 
-def _split_parts(said: str) -> list[str]:
-    """What stands one after the other: a letter, a class or a bracket, with its count; or a bar."""
-    found, at = [], 0
-    while at < len(said):
-        start, at = at, _find_end(said, at)
-        count = _QUANTIFIER.match(said, at)
-        at = at if count is None or said[start] == "|" else count.end()
-        found.append(said[start:at])
-    return found
+def _split_parts(pattern: str) -> list[str]:
+    """Split a pattern into bars, and characters, classes and groups with their quantifiers."""
+    parts, position = [], 0
+    while position < len(pattern):
+        start, position = position, _find_part_end(pattern, position)
+        quantifier = _QUANTIFIER.match(pattern, position)
+        if quantifier is not None and pattern[start] != "|":
+            position = quantifier.end()
+        parts.append(pattern[start:position])
+    return parts
 
 
-def _find_end(said: str, at: int) -> int:
-    """Where that ends which begins somewhere."""
+def _find_part_end(pattern: str, start: int) -> int:
+    """Return where the character, class or group ends that starts at a position."""
     depth = 0
-    for token in _TOKEN.finditer(said, at):
+    for token in _TOKEN.finditer(pattern, start):
         depth += (token[0] == "(") - (token[0] == ")")
         if depth <= 0:
             return token.end()
-    return len(said)
+    return len(pattern)
 
 
-def _group_by_bar(parts: list[str]) -> list[list[str]]:
-    found: list[list[str]] = [[]]
+def _split_at_bars(parts: list[str]) -> list[list[str]]:
+    sequences: list[list[str]] = [[]]
     for part in parts:
         if part == "|":
-            found.append([])
+            sequences.append([])
         else:
-            found[-1].append(part)
-    return found
+            sequences[-1].append(part)
+    return sequences
 
 
 def _strip_anchors(parts: list[str], depth: int) -> list[_Alternative]:
-    """An option without its anchors: several where they stood in a bracket."""
+    """Remove the anchors of an alternative; those inside a group yield several alternatives."""
     first, last = 0, len(parts)
     while first < last and parts[first] in _START_ANCHORS:
         first += 1
     while first < last and parts[last - 1] in _END_ANCHORS:
         last -= 1
-    starts, ends, inner = first > 0, last < len(parts), parts[first:last]
-    held = [at for at, part in enumerate(inner) if _has_anchor(part)]
-    if not held:
-        return [_Alternative(starts, "".join(inner), ends)]
-    if not set(held) <= {0, len(inner) - 1}:
+    anchored_start, anchored_end, inner = first > 0, last < len(parts), parts[first:last]
+    with_anchors = [index for index, part in enumerate(inner) if _has_anchor(part)]
+    if not with_anchors:
+        return [_Alternative(anchored_start, "".join(inner), anchored_end)]
+    if not set(with_anchors) <= {0, len(inner) - 1}:
         raise UnsupportedAnchor
-    at = held[0]
-    before, after = "".join(inner[:at]), inner[at + 1 :]
-    found = []
-    for way in _split_group(inner[at], depth):
-        if (way.anchored_start and before) or (way.anchored_end and after):
+    index = with_anchors[0]
+    before, after = "".join(inner[:index]), inner[index + 1 :]
+    alternatives = []
+    for group in _split_group(inner[index], depth):
+        if (group.anchored_start and before) or (group.anchored_end and after):
             raise UnsupportedAnchor
         for rest in _strip_anchors(after, depth):
-            text = f"{before}(?:{way.regex}){rest.regex}"
-            found.append(
-                _Alternative(
-                    starts or way.anchored_start,
-                    text,
-                    ends or way.anchored_end or rest.anchored_end,
-                )
-            )
-        if len(found) > MAX_ALTERNATIVES:
+            starts = anchored_start or group.anchored_start
+            ends = anchored_end or group.anchored_end or rest.anchored_end
+            regex = f"{before}(?:{group.regex}){rest.regex}"
+            alternatives.append(_Alternative(starts, regex, ends))
+        if len(alternatives) > MAX_ALTERNATIVES:
             raise UnsupportedAnchor
-    return found
+    return alternatives
 
 
 def _has_anchor(part: str) -> bool:
@@ -182,8 +186,8 @@ def _has_anchor(part: str) -> bool:
 
 
 def _split_group(part: str, depth: int) -> list[_Alternative]:
-    opened = _GROUP_START.match(part)
-    if opened is None or not part.endswith(")"):
+    start = _GROUP_START.match(part)
+    if start is None or not part.endswith(")"):
         raise UnsupportedAnchor
-    ways = _split_alternatives(part[opened.end() : -1], depth + 1)
-    return [_apply_flags(way, opened["flags"]) for way in ways]
+    alternatives = _split_alternatives(part[start.end() : -1], depth + 1)
+    return [_apply_flags(alternative, start["flags"]) for alternative in alternatives]

@@ -1,7 +1,7 @@
-"""Reads regular expressions as `llguidance` does, which is how Rust's `regex` does it.
+"""Parses regular expressions in the syntax of llguidance, which is that of Rust's `regex` crate.
 
-What cannot stand in one there was refused before; what could, but is not understood here, is
-`NotRewritten`, by its name.
+llguidance has validated the expression before. Constructs that it accepts and that cannot be
+represented here raise `UnsupportedSyntax`.
 """
 
 from __future__ import annotations
@@ -22,33 +22,35 @@ from dragoman.grammar.regex.char_sets import (
     unicode_category,
     union_ranges,
 )
-from dragoman.grammar.regex.regex_builder import RegexBuilder
+from dragoman.grammar.regex.regex_builder import RegexBuilder, RegexId
 
 _QUANTIFIER = re.compile(r"\{\s*(\d+)\s*(?:(,)\s*(\d*)\s*)?\}")
 _FLAGS = re.compile(r"\?([a-zA-Z]*)(?:-([a-zA-Z]+))?([:)])")
+_GROUP_NAME = re.compile(r"\?P?<\w+>")
 _CODE_POINT = re.compile(
     r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|[xuU]\{([0-9a-fA-F]+)\}"
 )
 _CATEGORY = re.compile(r"[pP](?:([A-Z])|\{(\^?)([A-Z][a-z]?)\})")
+_POSIX_CLASS = re.compile(r":(\^?)(\w+):\]")
 _NAMED_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "a": "\a"}
 
 
 class UnsupportedSyntax(Exception):
-    """Something that a grammar may hold, but not one of a tool's text."""
+    """A construct that a grammar may contain, but not the grammar of a tool's text."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.construct = what
+    def __init__(self, construct: str) -> None:
+        super().__init__(construct)
+        self.construct = construct
 
 
 @dataclass(frozen=True)
 class _RegexFlags:
-    ignore_case: bool = False  # letters match in either case
-    dot_all: bool = False  # `.` matches a line feed too
+    ignore_case: bool = False
+    dot_all: bool = False  # `.` matches newlines too
 
 
 class RegexParser:
-    """Reads one expression; each method leaves `_at` behind what it has read."""
+    """A recursive-descent parser for one expression; `_position` is that of the next character."""
 
     def __init__(self, builder: RegexBuilder, source: str, flags: str = "") -> None:
         self._builder = builder
@@ -56,13 +58,13 @@ class RegexParser:
         self._position = 0
         self._flags = self._apply_flags(_RegexFlags(), flags, "")
 
-    def parse(self) -> int:
-        if self._source.startswith("^"):  # all of the text is matched anyhow
+    def parse(self) -> RegexId:
+        if self._source.startswith("^"):  # redundant: the expression must match the whole text
             self._position = 1
-        found = self._parse_alternatives()
+        regex = self._parse_alternatives()
         if self._position < len(self._source):
-            raise UnsupportedSyntax("a bracket too many in a regular expression")
-        return found
+            raise UnsupportedSyntax("an unmatched `)` in a regular expression")
+        return regex
 
     def _apply_flags(self, flags: _RegexFlags, on: str, off: str) -> _RegexFlags:
         if not set(on + off) <= set("ismu"):
@@ -75,47 +77,47 @@ class RegexParser:
     def _peek(self) -> str:
         return self._source[self._position : self._position + 1]
 
-    def _parse_alternatives(self) -> int:
-        flags, found = self._flags, [self._parse_sequence()]
+    def _parse_alternatives(self) -> RegexId:
+        flags, alternatives = self._flags, [self._parse_sequence()]
         while self._peek() == "|":
             self._position += 1
-            found.append(self._parse_sequence())
+            alternatives.append(self._parse_sequence())
         self._flags = flags
-        return self._builder.union(found)
+        return self._builder.union(alternatives)
 
-    def _parse_sequence(self) -> int:
-        found = []
-        while (letter := self._peek()) and letter not in "|)":
+    def _parse_sequence(self) -> RegexId:
+        parts = []
+        while (char := self._peek()) and char not in "|)":
             if self._source[self._position :] == "$":
                 self._position += 1
                 break
-            part = self._parse_atom()
-            if part is not None:
-                found.append(self._parse_quantifiers(part))
-        return self._builder.concat(found)
+            atom = self._parse_atom()
+            if atom is not None:
+                parts.append(self._parse_quantifiers(atom))
+        return self._builder.concat(parts)
 
-    def _parse_quantifiers(self, part: int) -> int:
-        while letter := self._peek():
-            counted = _QUANTIFIER.match(self._source, self._position)
-            if letter in "*+?":
-                least, most = int(letter == "+"), 1 if letter == "?" else None
+    def _parse_quantifiers(self, regex: RegexId) -> RegexId:
+        while char := self._peek():
+            counts = _QUANTIFIER.match(self._source, self._position)
+            if char in "*+?":
+                min_count, max_count = int(char == "+"), 1 if char == "?" else None
                 self._position += 1
-            elif counted is not None:
-                least, more, last = int(counted[1]), counted[2], counted[3]
-                most = least if not more else int(last) if last else None
-                self._position = counted.end()
+            elif counts is not None:
+                min_count, comma, last = int(counts[1]), counts[2], counts[3]
+                max_count = min_count if not comma else int(last) if last else None
+                self._position = counts.end()
             else:
                 break
-            if self._peek() == "?":  # the same texts match
+            if self._peek() == "?":  # lazy: matches the same texts
                 self._position += 1
-            part = self._builder.repeat(part, least, most)
-        return part
+            regex = self._builder.repeat(regex, min_count, max_count)
+        return regex
 
-    def _parse_atom(self) -> int | None:
-        """What may be repeated; None for what only sets flags."""
-        letter = self._peek()
+    def _parse_atom(self) -> RegexId | None:
+        """Parse what a quantifier may follow; return None for a group that only sets flags."""
+        char = self._peek()
         self._position += 1
-        match letter:
+        match char:
             case "(":
                 return self._parse_group()
             case "[":
@@ -125,89 +127,90 @@ class RegexParser:
             case "\\":
                 return self._build_char(self._parse_escape())
             case "^" | "$":
-                raise UnsupportedSyntax(f"`{letter}` inside a regular expression")
-        return self._build_char(((ord(letter), ord(letter)),))
+                raise UnsupportedSyntax(f"`{char}` inside a regular expression")
+        return self._build_char(((ord(char), ord(char)),))
 
-    def _build_char(self, letters: CharSet) -> int:
-        return self._builder.char(fold_case(letters) if self._flags.ignore_case else letters)
+    def _build_char(self, chars: CharSet) -> RegexId:
+        return self._builder.char(fold_case(chars) if self._flags.ignore_case else chars)
 
-    def _parse_group(self) -> int | None:
-        before = self._flags
-        named = re.compile(r"\?P?<\w+>").match(self._source, self._position)
+    def _parse_group(self) -> RegexId | None:
+        """Parse a group after its opening bracket."""
+        outer_flags = self._flags
+        name = _GROUP_NAME.match(self._source, self._position)
         flags = _FLAGS.match(self._source, self._position)
-        if named is not None:
-            self._position = named.end()
+        if name is not None:
+            self._position = name.end()
         elif flags is not None:
             self._position = flags.end()
-            self._flags = self._apply_flags(before, flags[1], flags[2] or "")
+            self._flags = self._apply_flags(outer_flags, flags[1], flags[2] or "")
             if flags[3] == ")":
                 return None
         elif self._peek() == "?":
-            raise UnsupportedSyntax("looking around in a regular expression")
-        found = self._parse_alternatives()
+            raise UnsupportedSyntax("lookaround in a regular expression")
+        regex = self._parse_alternatives()
         if self._peek() != ")":
-            raise UnsupportedSyntax("an open bracket in a regular expression")
+            raise UnsupportedSyntax("an unclosed group in a regular expression")
         self._position += 1
-        self._flags = before
-        return found
+        self._flags = outer_flags
+        return regex
 
     def _parse_escape(self) -> CharSet:
-        """What a backslash stands for that was just read."""
-        letter, coded = self._peek(), _CODE_POINT.match(self._source, self._position)
-        kind = _CATEGORY.match(self._source, self._position)
-        if coded is not None:
-            self._position = coded.end()
-            code = int(next(part for part in coded.groups() if part), 16)
+        """Parse an escape after its backslash."""
+        char, code_point = self._peek(), _CODE_POINT.match(self._source, self._position)
+        category = _CATEGORY.match(self._source, self._position)
+        if code_point is not None:
+            self._position = code_point.end()
+            code = int(next(digits for digits in code_point.groups() if digits), 16)
             return ((code, code),)
-        if kind is not None:
-            found = unicode_category(kind[1] or kind[3])
-            opposite = (letter == "P") != bool(kind[2])
-            self._position = kind.end()
-            return complement(found) if opposite else found
+        if category is not None:
+            chars = unicode_category(category[1] or category[3])
+            is_negated = (char == "P") != bool(category[2])
+            self._position = category.end()
+            return complement(chars) if is_negated else chars
         self._position += 1
-        if letter in "wdsWDS" and letter:
-            return perl_class(letter)
-        if not letter or (letter.isalnum() and letter not in _NAMED_ESCAPES):
-            raise UnsupportedSyntax(f"`\\{letter}` in a regular expression")
-        code = ord(_NAMED_ESCAPES.get(letter, letter))
+        if char in "wdsWDS" and char:
+            return perl_class(char)
+        if not char or (char.isalnum() and char not in _NAMED_ESCAPES):
+            raise UnsupportedSyntax(f"`\\{char}` in a regular expression")
+        code = ord(_NAMED_ESCAPES.get(char, char))
         return ((code, code),)
 
     def _parse_class(self) -> CharSet:
-        """A class whose bracket was just read."""
-        opposite = self._peek() == "^"
-        self._position += opposite
-        found: list[tuple[int, int]] = []
-        first = True
-        while (letter := self._peek()) != "]" or first:
-            if not letter or self._source.startswith(("&&", "--", "~~"), self._position):
-                raise UnsupportedSyntax("a class made of classes in a regular expression")
-            found += self._parse_range(self._parse_class_member())
-            first = False
+        """Parse a character class after its opening bracket."""
+        is_negated = self._peek() == "^"
+        self._position += is_negated
+        ranges: list[tuple[int, int]] = []
+        is_first = True
+        while (char := self._peek()) != "]" or is_first:
+            if not char or self._source.startswith(("&&", "--", "~~"), self._position):
+                raise UnsupportedSyntax("a nested character class in a regular expression")
+            ranges += self._parse_range(self._parse_class_member())
+            is_first = False
         self._position += 1
-        letters = intersect(union_ranges(found), ALL_CHARS)
-        if opposite and self._flags.ignore_case:
-            letters = fold_case(letters)
-        return complement(letters) if opposite else letters
+        chars = intersect(union_ranges(ranges), ALL_CHARS)
+        if is_negated and self._flags.ignore_case:
+            chars = fold_case(chars)
+        return complement(chars) if is_negated else chars
 
     def _parse_range(self, low: CharSet) -> CharSet:
-        """A member of a class, and the end of the range that it may begin."""
-        single = len(low) == 1 and low[0][0] == low[0][1]
-        after = self._source[self._position + 1 : self._position + 2]
-        if self._peek() != "-" or not single or after in ("]", "-"):
+        """Parse the end of a range that a member of a class may start."""
+        is_single = len(low) == 1 and low[0][0] == low[0][1]
+        after_hyphen = self._source[self._position + 1 : self._position + 2]
+        if self._peek() != "-" or not is_single or after_hyphen in ("]", "-"):
             return low
         self._position += 1
         high = self._parse_class_member()
         return ((low[0][0], high[0][0]),)
 
     def _parse_class_member(self) -> CharSet:
-        letter = self._peek()
+        char = self._peek()
         self._position += 1
-        if letter == "\\":
+        if char == "\\":
             return self._parse_escape()
-        if letter == "[":
-            named = re.compile(r":(\^?)(\w+):\]").match(self._source, self._position)
-            if named is None or named[2] not in POSIX_CLASSES:
-                raise UnsupportedSyntax("a class made of classes in a regular expression")
-            self._position = named.end()
-            return complement(posix_class(named[2])) if named[1] else posix_class(named[2])
-        return ((ord(letter), ord(letter)),)
+        if char == "[":
+            posix = _POSIX_CLASS.match(self._source, self._position)
+            if posix is None or posix[2] not in POSIX_CLASSES:
+                raise UnsupportedSyntax("a nested character class in a regular expression")
+            self._position = posix.end()
+            return complement(posix_class(posix[2])) if posix[1] else posix_class(posix[2])
+        return ((ord(char), ord(char)),)

@@ -35,7 +35,7 @@ class Chats:
         self._app = app
 
     async def _store(self) -> Store:
-        return await self._app.state.store()
+        return await self._app.state.get_store()
 
     async def complete(self, exchange: RequestContext) -> None:
         body = await self._app.body(exchange)
@@ -92,7 +92,7 @@ class Chats:
     async def delete(self, exchange: RequestContext) -> None:
         owner, name = exchange.owner, exchange.params["id"]
         store = await self._store()
-        if not await self._app.desk.forget(
+        if not await self._app.desk.delete_with_turns(
             owner, [name], lambda: store.write(lambda tx: tx.delete_completion(owner, name))
         ):
             raise _nothing(exchange)

@@ -19,11 +19,10 @@ from dragoman.http.respond import convert_engine_errors, make_warning_headers
 from dragoman.http.router import Handler, Route
 from dragoman.http.websocket import WebSocketSession
 from dragoman.pipeline.pipeline import await_delivery
-from dragoman.protocols import responses
-from dragoman.protocols.conversations import conversations
+from dragoman.protocols import conversations, responses
 from dragoman.protocols.responses.types import Item
 from dragoman.responses.compaction import compact
-from dragoman.responses.history import Local, taken
+from dragoman.responses.history import ConnectionHistory, make_duplicate_error
 from dragoman.responses.response_run import ResponseRun
 from dragoman.responses.run import Sink
 from dragoman.store.rows import StoredConversation, StoredItem
@@ -43,20 +42,20 @@ class Stateful:
         self._desk = app.desk
 
     async def _store(self) -> Store:
-        return await self._app.state.store()
+        return await self._app.state.get_store()
 
     # responses
 
     async def respond(self, exchange: RequestContext) -> None:
         asked = await self._app.read(exchange, responses.decode_request)
-        await self._app.responder.respond(exchange, lambda: self._desk.begin(asked, exchange.owner))
+        await self._app.responder.respond(exchange, lambda: self._desk.prepare(asked, exchange.owner))
 
     async def get(self, exchange: RequestContext) -> None:
         name, owner = exchange.params["id"], exchange.owner
         if exchange.query.get("stream", "").lower() in ("true", "1"):
             after = max(-1, read_int(exchange, "starting_after", -1))
             await self._app.responder.respond(
-                exchange, lambda: self._desk.listen(owner, name, after)
+                exchange, lambda: self._desk.resume(owner, name, after)
             )
         else:
             await exchange.send_response(200, await self._desk.get(owner, name))
@@ -84,7 +83,7 @@ class Stateful:
         asked = await self._app.read(exchange, responses.decode_compact_request)
 
         async def work() -> bytes:
-            scene = await self._desk.scene(asked, exchange.owner, {})
+            scene = await self._desk.load_context(asked, exchange.owner, {})
             body, unkept = await compact(*scene, self._app.responder.start_timer().record)
             exchange.headers += make_warning_headers(unkept)
             return body
@@ -95,7 +94,7 @@ class Stateful:
         asked = await self._app.read(exchange, responses.decode_count_request)
 
         async def work() -> bytes:
-            found = await self._desk.count(asked, exchange.owner)
+            found = await self._desk.count_tokens(asked, exchange.owner)
             return encode({"object": "response.input_tokens", "input_tokens": found})
 
         await self._watched(exchange, work)
@@ -113,14 +112,14 @@ class Stateful:
     async def converse(self, exchange: RequestContext) -> None:
         async with self._app.websockets.open(exchange) as socket:
             await socket.accept()
-            local: Local = {}
+            local: ConnectionHistory = {}
             while True:
                 text = await socket.receive()
                 with socket.busy():
                     await self._converse(exchange, socket, text, local)
 
     async def _converse(
-        self, exchange: RequestContext, socket: WebSocketSession, text: bytes, local: Local
+        self, exchange: RequestContext, socket: WebSocketSession, text: bytes, local: ConnectionHistory
     ) -> None:
         """One response; whatever becomes of it, the socket stays open."""
         stream = responses.get_stream_id(text)
@@ -134,7 +133,7 @@ class Stateful:
             asked = responses.decode_websocket_request(text, self._app.settings.strict_params)
             previous = asked.fields.previous_response_id
             async with self._app.responder.track(socket.wait_closed):
-                work = await self._desk.begin(asked, exchange.owner, local)
+                work = await self._desk.prepare(asked, exchange.owner, local)
                 assert isinstance(work, ResponseRun)  # noqa: S101  # nothing runs in the background here
                 turn = work
                 if turn.warnings:
@@ -191,7 +190,7 @@ class Stateful:
     async def forget(self, exchange: RequestContext) -> None:
         owner, name, store = exchange.owner, exchange.params["id"], await self._store()
         said = await store.read(lambda tx: tx.responses.list_ids(owner, name))
-        if not await self._desk.forget(
+        if not await self._desk.delete_with_turns(
             owner, said, lambda: store.write(lambda tx: tx.delete_conversation(owner, name))
         ):
             raise _no_conversation(exchange)
@@ -219,7 +218,7 @@ class Stateful:
         there = await store.read(lambda tx: tx.conversations.get_items(owner, name, ids))
         for at, entry in enumerate(entries):
             if there.get(entry.id, entry.body) != entry.body:
-                raise taken(entry.id, f"items[{at}].id")
+                raise make_duplicate_error(entry.id, f"items[{at}].id")
         if not await store.write(lambda tx: tx.conversations.add_items(owner, name, entries)):
             raise _no_conversation(exchange)
         await exchange.send_response(200, conversations.encode_item_list(items, more=False))

@@ -17,12 +17,11 @@ from dragoman.models.registry import Model, ModelEntry
 from dragoman.pipeline.embed import embed
 from dragoman.pipeline.pipeline import count_prompt_tokens
 from dragoman.pipeline.validate import validate_media
-from dragoman.protocols.embeddings import embeddings
-from dragoman.protocols.messages import TokenCount, Messages, model_list
-from dragoman.protocols.models import models
+from dragoman.protocols import embeddings, models
+from dragoman.protocols import tokenize as tokens
+from dragoman.protocols.messages import Messages, TokenCount, model_list
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.json_body import decode_body
-from dragoman.protocols.tokenize import tokenize as tokens
 from dragoman.responses.run import CompletionRun
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Chat
@@ -61,7 +60,7 @@ class Services:
 
     async def _speaking(self, exchange: RequestContext) -> Messages:
         """The Messages dialect for one client, told by the errors and the pings as well."""
-        seal = await self._app.state.signer()
+        seal = await self._app.state.get_signer()
         dialect = Messages(seal.for_owner(exchange.owner), exchange.request_id)
         exchange.ping = dialect.ping
         return dialect

@@ -1,13 +1,18 @@
-"""Text completions: OpenAI's `/v1/completions`."""
+"""Text completions: OpenAI's `/v1/completions`. The prompt goes to the model as it is.
+
+decode    the request body, into a `Request`
+encode    the response: a stream of chunks, or one completion
+"""
 
 from __future__ import annotations
 
-from dragoman.protocols.completions.completions import CompletionEncoder, decode_request
+from dragoman.protocols.completions.decode import CompletionRequest, decode_request
+from dragoman.protocols.completions.encode import CompletionEncoder, TextCompletion
 from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext, needs_strict_only
 from dragoman.protocols.shared import openai
 from dragoman.types import Request
 
-__all__ = ["DIALECT"]
+__all__ = ["DIALECT", "CompletionEncoder", "CompletionRequest", "TextCompletion", "decode_request"]
 
 
 def _make_encoder(request: Request, answer: AnswerInfo, _: DialectContext) -> CompletionEncoder:

@@ -1,0 +1,35 @@
+"""Conversations: OpenAI's `/v1/conversations`, items stored under a name to continue from.
+
+decode    the request bodies, into items as they are stored
+encode    a conversation, and pages of its items
+"""
+
+from __future__ import annotations
+
+from dragoman.protocols.conversations.decode import (
+    ConversationContent,
+    ConversationUpdate,
+    NewConversation,
+    NewConversationItems,
+    decode_items,
+    decode_new,
+    decode_update,
+)
+from dragoman.protocols.conversations.encode import (
+    encode_conversation,
+    encode_deletion,
+    encode_item_list,
+)
+
+__all__ = [
+    "ConversationContent",
+    "ConversationUpdate",
+    "NewConversation",
+    "NewConversationItems",
+    "decode_items",
+    "decode_new",
+    "decode_update",
+    "encode_conversation",
+    "encode_deletion",
+    "encode_item_list",
+]

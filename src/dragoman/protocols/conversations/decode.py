@@ -57,9 +57,7 @@ def _normalize(items: list[Item] | None) -> list[Item]:
     normalized = normalize_items(items, "items")
     for i, item in enumerate(normalized):
         if item["type"] == "item_reference":
-            raise BadRequest(
-                f"`items[{i}]` must be an item, not a reference.", param=f"items[{i}]"
-            )
+            raise BadRequest(f"`items[{i}]` must be an item, not a reference.", param=f"items[{i}]")
         _reject_media(item, f"items[{i}].content")
     return normalized
 

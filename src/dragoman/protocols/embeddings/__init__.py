@@ -1,12 +1,24 @@
-"""Embeddings: OpenAI's `/v1/embeddings`."""
+"""Embeddings: OpenAI's `/v1/embeddings`.
+
+decode    the request body, into an `EmbeddingInput`
+encode    the vectors, as numbers or as base64
+"""
 
 from __future__ import annotations
 
 from dragoman.protocols.dialect import Dialect, needs_strict_only
-from dragoman.protocols.embeddings.embeddings import EmbeddingInput, decode_request
+from dragoman.protocols.embeddings.decode import EmbeddingInput, EmbeddingRequest, decode_request
+from dragoman.protocols.embeddings.encode import EmbeddingList, encode_embeddings
 from dragoman.protocols.shared import openai
 
-__all__ = ["DIALECT"]
+__all__ = [
+    "DIALECT",
+    "EmbeddingInput",
+    "EmbeddingList",
+    "EmbeddingRequest",
+    "decode_request",
+    "encode_embeddings",
+]
 
 DIALECT: Dialect[EmbeddingInput] = Dialect(
     name="embeddings", decode=needs_strict_only(decode_request), encode_error=openai.encode_error

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from msgspec import Struct, UnsetType
 
 from dragoman.errors import BadRequest
-from dragoman.protocols.models.models import ModelCard
+from dragoman.protocols.models import ModelCard
 from dragoman.protocols.shared.openai import encode
 
 PAGE, MOST = 20, 1000

@@ -1,7 +1,7 @@
-"""What chat and text completions share: sampling fields, logprobs, usage, errors, frames.
+"""What the OpenAI APIs have in common: sampling fields, usage, logprobs, errors, pages and chunks.
 
-Ranges are on the annotations. A frame of a stream is a prefix and a suffix that are made once per
-answer, with the escaped text between them; everything unusual goes through the encoder.
+The annotations of the fields carry their ranges. A chunk of a stream is a prefix and a suffix,
+built once per answer, with the escaped text between them; unusual chunks go through the encoder.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest, DragomanError, Unsupported
-from dragoman.events import Delta, Token
-from dragoman.events import Usage as Spent
-from dragoman.types import Adapter, Request, Sampling
+from dragoman.events import Delta, Token, Usage
+from dragoman.protocols.shared.json_body import missing_field
+from dragoman.types import Adapter, Json, Request, Sampling
 
 encode = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
+PADDING = 32  # bytes; padded frames are a multiple of it
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -32,6 +34,9 @@ Metadata: TypeAlias = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
     Meta(max_length=16),
 ]
+
+
+# Requests
 
 
 class StreamOptions(Struct):
@@ -79,99 +84,102 @@ class SamplingFields(Struct, kw_only=True):
     cache_prompt: bool | None = None
 
 
-def decode_sampling(body: SamplingFields, max_tokens: int | None) -> Sampling:
-    """The sampling fields that were said, and only those."""
-    top_k = 0 if body.top_k == -1 else body.top_k
-    repetition, other = body.repetition_penalty, body.repeat_penalty
-    if repetition is not None and other is not None and repetition != other:
+def decode_sampling(fields: SamplingFields, max_tokens: int | None) -> Sampling:
+    """Return the sampling fields of a request; those that are absent stay unset."""
+    top_k = 0 if fields.top_k == -1 else fields.top_k
+    repetition, alias = fields.repetition_penalty, fields.repeat_penalty
+    if repetition is not None and alias is not None and repetition != alias:
         raise BadRequest(
-            "`repeat_penalty` and `repetition_penalty` are one thing: give one of them.",
+            "`repeat_penalty` and `repetition_penalty` mean the same: send one of them.",
             param="repeat_penalty",
         )
     return Sampling(
-        temperature=body.temperature,
-        top_p=body.top_p,
+        temperature=fields.temperature,
+        top_p=fields.top_p,
         top_k=top_k,
-        min_p=body.min_p,
-        typical_p=body.typical_p,
-        presence_penalty=body.presence_penalty,
-        frequency_penalty=body.frequency_penalty,
-        repetition_penalty=other if repetition is None else repetition,
-        repeat_last_n=body.repeat_last_n,
-        seed=body.seed,
-        logit_bias=_bias(body.logit_bias),
+        min_p=fields.min_p,
+        typical_p=fields.typical_p,
+        presence_penalty=fields.presence_penalty,
+        frequency_penalty=fields.frequency_penalty,
+        repetition_penalty=alias if repetition is None else repetition,
+        repeat_last_n=fields.repeat_last_n,
+        seed=fields.seed,
+        logit_bias=_decode_logit_bias(fields.logit_bias),
         max_tokens=max_tokens,
-        min_tokens=body.min_tokens,
-        ignore_eos=body.ignore_eos,
-        stop_token_ids=None if body.stop_token_ids is None else tuple(body.stop_token_ids),
+        min_tokens=fields.min_tokens,
+        ignore_eos=fields.ignore_eos,
+        stop_token_ids=None if fields.stop_token_ids is None else tuple(fields.stop_token_ids),
     )
 
 
-def _bias(said: dict[str, float] | None) -> dict[int, float] | None:
-    if said is None:
+def _decode_logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
+    if bias is None:
         return None
-    for key in said:
+    for key in bias:
         if not (key.isascii() and key.isdigit() and len(key) < 10):
             raise BadRequest(
                 "Keys of `logit_bias` must be token ids.", param="logit_bias", code="invalid_value"
             )
-    return {int(key): value for key, value in said.items()}
+    return {int(key): value for key, value in bias.items()}
 
 
-def decode_stops(said: str | list[str] | None, strict: bool) -> tuple[str, ...]:
-    """Stop strings; empty ones mean nothing and are left out, unless the server is strict."""
-    every = (said,) if isinstance(said, str) else tuple(said or ())
-    if strict and (len(every) > 4 or "" in every):
+def decode_stops(stop: str | list[str] | None, strict: bool) -> tuple[str, ...]:
+    """Return the stop strings. Empty ones are dropped, or rejected if the server is strict."""
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if strict and (len(stops) > 4 or "" in stops):
         raise BadRequest("`stop` takes up to 4 strings that are not empty.", param="stop")
-    return tuple(stop for stop in every if stop)
+    return tuple(text for text in stops if text)
 
 
-def decode_adapters(said: str | list[AdapterChoice] | None) -> tuple[Adapter, ...] | None:
-    if said is None:
+def decode_adapters(lora: str | list[AdapterChoice] | None) -> tuple[Adapter, ...] | None:
+    if lora is None:
         return None
-    if isinstance(said, str):
-        return (Adapter(said),)
-    return tuple(Adapter(choice.name, choice.scale) for choice in said)
+    if isinstance(lora, str):
+        return (Adapter(lora),)
+    return tuple(Adapter(choice.name, choice.scale) for choice in lora)
 
 
 def make_request(
-    said: SamplingFields, strict: bool, max_tokens: int | None, **more: Any
+    fields: SamplingFields, strict: bool, max_tokens: int | None, **others: Any
 ) -> Request:
-    """A request of what every generating dialect says alike, and `more` of its own."""
-    options = decode_stream_options(said)
+    """Build a request from the fields that all APIs share, and `others` of the API's own."""
+    options = decode_stream_options(fields)
     return Request(
-        model=check_model(said.model),
-        sampling=decode_sampling(said, max_tokens),
-        n=said.n or 1,
-        stop=decode_stops(said.stop, strict),
-        lora=decode_adapters(said.lora),
-        cache_prompt=said.cache_prompt,
-        stream=bool(said.stream),
+        model=check_model(fields.model),
+        sampling=decode_sampling(fields, max_tokens),
+        n=fields.n or 1,
+        stop=decode_stops(fields.stop, strict),
+        lora=decode_adapters(fields.lora),
+        cache_prompt=fields.cache_prompt,
+        stream=bool(fields.stream),
         include_usage=options.include_usage,
         obfuscate=options.include_obfuscation,
-        **more,
+        **others,
     )
 
 
 def check_model(name: str) -> str:
     if not name.strip():
-        raise BadRequest("`model` is required.", param="model", code="missing_required_parameter")
+        raise missing_field("model")
     return name
 
 
-def decode_stream_options(body: SamplingFields) -> StreamOptions:
-    if body.stream_options is not None and not body.stream:
+def decode_stream_options(fields: SamplingFields) -> StreamOptions:
+    if fields.stream_options is not None and not fields.stream:
         raise BadRequest(
             "`stream_options` is only allowed when `stream` is true.", param="stream_options"
         )
-    return body.stream_options or StreamOptions()
+    return fields.stream_options or StreamOptions()
 
 
-def reject_unsupported(fields: dict[str, Any], why: str) -> None:
-    """Refuse by name what is known but cannot be honoured."""
+def reject_unsupported(fields: Mapping[str, object], why: str) -> None:
+    """Reject by name the fields that are set, are known and cannot be honoured."""
     for name, value in fields.items():
         if value is not None and value is not False and value != []:
             raise Unsupported(f"`{name}` is not supported: {why}.", param=name)
+
+
+# Responses
 
 
 class PromptTokensDetails(Struct):
@@ -192,13 +200,13 @@ class CompletionUsage(Struct):
     completion_tokens_details: CompletionTokensDetails
 
 
-def encode_usage(spent: Spent) -> CompletionUsage:
+def encode_usage(usage: Usage) -> CompletionUsage:
     return CompletionUsage(
-        spent.prompt,
-        spent.completion,
-        spent.prompt + spent.completion,
-        PromptTokensDetails(spent.cached),
-        CompletionTokensDetails(spent.reasoning),
+        usage.prompt,
+        usage.completion,
+        usage.prompt + usage.completion,
+        PromptTokensDetails(usage.cached),
+        CompletionTokensDetails(usage.reasoning),
     )
 
 
@@ -222,17 +230,17 @@ class ContentLogprobs(Struct):
     refusal: None = None
 
 
-def encode_logprobs(tokens: tuple[Token, ...] | list[Token]) -> ContentLogprobs:
-    return ContentLogprobs([_logprob(token) for token in tokens])
+def encode_logprobs(tokens: Sequence[Token]) -> ContentLogprobs:
+    return ContentLogprobs([_encode_logprob(token) for token in tokens])
 
 
-def _logprob(token: Token) -> TokenLogprob:
+def _encode_logprob(token: Token) -> TokenLogprob:
     top = [TopLogprob(t.text, t.logprob or 0.0, list(t.data)) for t in token.top]
     return TokenLogprob(token.text, token.logprob or 0.0, list(token.data), top)
 
 
 class ErrorBody(Struct):
-    """What went wrong, in words, and which field is to blame."""
+    """What went wrong, and which field caused it."""
 
     message: str
     type: str
@@ -244,91 +252,99 @@ class ErrorResponse(Struct):
     error: ErrorBody
 
 
-def encode_error(failure: DragomanError, request_id: str | None = None) -> bytes:
-    """The error object; this dialect has the request's id in a header only."""
-    body = ErrorBody(failure.message, failure.type, failure.param, failure.code)
+def encode_error(error: DragomanError, request_id: str | None = None) -> bytes:
+    """Encode an error; OpenAI's APIs send the request id in a header only."""
+    body = ErrorBody(error.message, error.type, error.param, error.code)
     return encode(ErrorResponse(body))
 
 
+def encode_page(items: Sequence[Mapping[str, Json]], has_more: bool) -> bytes:
+    """Encode a page of objects, each of which has an `id`."""
+    first_id, last_id = (items[0]["id"], items[-1]["id"]) if items else (None, None)
+    page = {"object": "list", "data": items, "first_id": first_id, "last_id": last_id}
+    return encode(page | {"has_more": has_more})
+
+
+def pad_frame(frame: bytes) -> bytes:
+    """Pad a frame to a multiple of a block, so that its size does not reveal its text."""
+    size = PADDING - (len(frame) + 17) % PADDING
+    filler = secrets.token_hex(PADDING // 2)[:size].encode()
+    return frame[:-3] + b',"obfuscation":"' + filler + b'"}\n\n'
+
+
 class ChunkEnvelope:
-    """What all chunks of one answer have in common: id, time, model, and the ends of a frame."""
+    """What all chunks of one answer share: id, time, model, and the ends of a frame."""
 
     def __init__(self, name: str, kind: str, model: str, options: StreamOptions) -> None:
         self.id = name
         self.created = int(time.time())
         self.model = model
-        self.kind = kind
-        self._usage = options.include_usage
+        self._include_usage = options.include_usage
         self._pad = options.include_obfuscation
         head = {"id": self.id, "object": kind, "created": self.created, "model": model}
         self._head = b"data: " + encode(head)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if self._usage else b"]}\n\n"
+        self._tail = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
 
     def make_frame(self, before: bytes, after: bytes) -> tuple[bytes, bytes]:
-        """The two halves around the text of an ordinary chunk."""
+        """Return the two halves of an ordinary chunk, around its text."""
         return self._head + before, after + self._tail
 
-    def encode_text(self, ends: tuple[bytes, bytes], text: str) -> bytes:
-        """A chunk of a text between two halves."""
-        before, after = ends
-        frame = before + encode(text) + after
-        return self._padded(frame) if self._pad else frame
+    def encode_text(self, frame: tuple[bytes, bytes], text: str) -> bytes:
+        """Encode a chunk with a text between the two halves of its frame."""
+        before, after = frame
+        chunk = before + encode(text) + after
+        return pad_frame(chunk) if self._pad else chunk
 
-    def encode_chunk(self, choice: Any) -> bytes:
-        """A chunk with one choice, of any shape."""
-        frame = self._head + encode(choice) + self._tail
-        return self._padded(frame) if self._pad else frame
+    def encode_chunk(self, choice: Struct) -> bytes:
+        """Encode a chunk with one choice of any form."""
+        chunk = self._head + encode(choice) + self._tail
+        return pad_frame(chunk) if self._pad else chunk
 
-    @staticmethod
-    def _padded(frame: bytes) -> bytes:
-        """A frame of a coarse length, for a client that wants its sizes to tell nothing."""
-        room = 32 - (len(frame) + 17) % 32
-        filling = secrets.token_hex(16)[:room].encode()
-        return frame[:-3] + b',"obfuscation":"' + filling + b'"}\n\n'
-
-    def encode_end(self, spent: Spent) -> list[bytes]:
-        """The chunk with the usage, if it was asked for, and the end of the stream."""
-        if not self._usage:
+    def encode_end(self, usage: Usage) -> list[bytes]:
+        """Encode the chunk with the usage, if it was requested, and the end of the stream."""
+        if not self._include_usage:
             return [DONE]
-        frame = self._head + b'],"usage":' + encode(encode_usage(spent)) + b"}\n\n"
-        return [frame, DONE]
+        chunk = self._head + b'],"usage":' + encode(encode_usage(usage)) + b"}\n\n"
+        return [chunk, DONE]
 
 
 class ChunkEncoder:
-    """Writes a stream of chunks; a dialect says how a choice looks that gained, and one that ends.
+    """Encodes a stream of chunks; a subclass builds the choices in them.
 
-    The frame around the text of an ordinary chunk is made once for each choice.
+    The frame around the text of an ordinary chunk is built once for each choice.
     """
 
-    def __init__(self, request: Request, envelope: ChunkEnvelope, ends: list[tuple[bytes, bytes]]):
+    def __init__(
+        self, request: Request, envelope: ChunkEnvelope, frames: list[tuple[bytes, bytes]]
+    ) -> None:
         self.envelope = envelope
-        self._ends = ends
-        self._plain = request.logprobs is None and not request.obfuscate
+        self._frames = frames
+        self._is_plain = request.logprobs is None and not request.obfuscate
 
     def make_text_choice(self, delta: Delta) -> Struct:
-        """The choice of a chunk with what the delta gained."""
+        """Build the choice of a chunk that carries text."""
         raise NotImplementedError
 
     def make_final_choice(self, delta: Delta) -> Struct:
-        """The choice of a chunk that ends it."""
+        """Build the choice of a chunk that carries the finish reason."""
         raise NotImplementedError
 
     def encode_delta(self, delta: Delta) -> list[bytes]:
-        if self._plain and delta.finish is None:  # the usual case
-            before, after = self._ends[delta.choice]
+        if self._is_plain and delta.finish is None:  # the usual case
+            before, after = self._frames[delta.choice]
             return [before + encode(delta.text) + after]
-        frames = []
+        chunks = []
         if delta.text or delta.tokens:
-            frames.append(self.envelope.encode_chunk(self.make_text_choice(delta)))
+            chunks.append(self.envelope.encode_chunk(self.make_text_choice(delta)))
         if delta.finish is not None:
-            frames.append(self.envelope.encode_chunk(self.make_final_choice(delta)))
-        return frames
+            chunks.append(self.envelope.encode_chunk(self.make_final_choice(delta)))
+        return chunks
 
-    def end(self, spent: Spent) -> list[bytes]:
-        return self.envelope.encode_end(spent)
+    def end(self, usage: Usage) -> list[bytes]:
+        return self.envelope.encode_end(usage)
 
-    def fail(self, failure: DragomanError) -> list[bytes]:
-        return [b"data: " + encode_error(failure) + b"\n\n", DONE]
+    def fail(self, error: DragomanError) -> list[bytes]:
+        return [b"data: " + encode_error(error) + b"\n\n", DONE]
 
 
 def make_envelope(request: Request, prefix: str, kind: str, model: str) -> ChunkEnvelope:

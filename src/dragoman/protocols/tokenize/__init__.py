@@ -1,13 +1,36 @@
-"""Tokenizing: vLLM's `/tokenize` and `/detokenize`."""
+"""Tokenizing: vLLM's `/tokenize` and `/detokenize`.
+
+decode    the request bodies
+encode    the response bodies
+"""
 
 from __future__ import annotations
 
 from dragoman.protocols.dialect import Dialect, needs_strict_only
 from dragoman.protocols.shared import openai
-from dragoman.protocols.tokenize.tokenize import TokenizeRequest, decode_tokenize_request
+from dragoman.protocols.tokenize.decode import (
+    DetokenizeRequest,
+    TokenizeRequest,
+    decode_detokenize_request,
+    decode_tokenize_request,
+)
+from dragoman.protocols.tokenize.encode import (
+    DetokenizeResponse,
+    TokenizeResponse,
+    TokenizerInfo,
+)
 from dragoman.types import Chat, Prompt
 
-__all__ = ["DIALECT"]
+__all__ = [
+    "DIALECT",
+    "DetokenizeRequest",
+    "DetokenizeResponse",
+    "TokenizeRequest",
+    "TokenizeResponse",
+    "TokenizerInfo",
+    "decode_detokenize_request",
+    "decode_tokenize_request",
+]
 
 DIALECT: Dialect[tuple[TokenizeRequest, Chat | Prompt]] = Dialect(
     name="tokenize",

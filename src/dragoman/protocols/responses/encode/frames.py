@@ -7,15 +7,12 @@ the escaped text.
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-encode = msgspec.json.Encoder().encode
-
-STEP = 32  # bytes; padded frames are a multiple of it
+from dragoman.protocols.shared.openai import encode, pad_frame
 
 
 class EventEncoder:
@@ -42,13 +39,6 @@ class EventEncoder:
         self.count = number + 1
         frame = b'%b%d,"delta":%b}\n\n' % (head, number, encode(text))
         return pad_frame(frame) if self._pad else frame
-
-
-def pad_frame(frame: bytes) -> bytes:
-    """A frame of a coarse length, for a client that wants its sizes to tell nothing."""
-    room = STEP - (len(frame) + 17) % STEP
-    filling = secrets.token_hex(STEP // 2)[:room].encode()
-    return frame[:-3] + b',"obfuscation":"' + filling + b'"}\n\n'
 
 
 class _Kind(Struct):
