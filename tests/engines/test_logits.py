@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from dragoman.engines.logits import LogitsEngine
-from dragoman.engines.logits.sampling import FEW, SAMPLING_FIELDS, log_softmax, select_top_p
+from dragoman.engines.logits.sampling import SORTED_FIRST, SAMPLING_FIELDS, log_softmax, select_top_p
 from dragoman.engines.token_mask import GrammarState, TokenMasker
 from dragoman.errors import (
     BadRequest,
@@ -30,7 +30,7 @@ from dragoman.errors import (
 )
 from dragoman.testing import ByteTokenizer, check_engine
 from dragoman.types import DEFAULT_SAMPLING, Adapter, Job, Logprob, Sampling, Step
-from tests.support.little_model import Floats, LittleModel
+from tests.support.tiny_model import Floats, TinyModel
 
 TOKENIZER = ByteTokenizer()
 SIZE = TOKENIZER.vocab_size
@@ -51,7 +51,7 @@ SCHEMA = {
 
 
 def engine_of(model: Any = None, **settings: Any) -> LogitsEngine:
-    return LogitsEngine(model or LittleModel(), TOKENIZER, **settings)
+    return LogitsEngine(model or TinyModel(), TOKENIZER, **settings)
 
 
 def job_of(prompt: list[int] | str | None = None, **said: Any) -> Job:
@@ -120,7 +120,7 @@ def test_it_keeps_to_the_contract_of_engines(settings: dict[str, Any]) -> None:
 
 
 def test_choices_and_jobs_share_the_passes() -> None:
-    model = LittleModel()
+    model = TinyModel()
     together(engine_of(model, slots=6), job_of(n=4), job_of(n=4))
     assert max(model.batches) == 6
 
@@ -135,7 +135,7 @@ def test_a_choice_of_a_seeded_job_has_a_seed_of_its_own() -> None:
 
 def test_a_text_is_read_with_its_special_tokens() -> None:
     text = "<|im_start|>user\nhé<|im_end|>\n"
-    engine = LogitsEngine(LittleModel(), ByteTokenizer(add_bos=True))
+    engine = LogitsEngine(TinyModel(), ByteTokenizer(add_bos=True))
     ids = [256, *TOKENIZER.encode_with_specials(text)]
     [as_text] = together(engine, job_of(text, temperature=0.0))
     assert ids_of(as_text) == ids_of(answer(job_of(ids, temperature=0.0)))
@@ -243,7 +243,7 @@ def test_the_likeliest_of_a_large_vocabulary_are_found(spread: float) -> None:
     chances = np.exp(log_softmax(scores))
     order = np.argsort(-scores)
     count = int(np.searchsorted(np.cumsum(chances[order]), 0.8)) + 1
-    assert (count > FEW) == (spread < 1)
+    assert (count > SORTED_FIRST) == (spread < 1)
     assert select_top_p(scores, 0.8).tolist() == order[:count].tolist()
 
 
@@ -312,7 +312,7 @@ def test_logprobs_are_those_of_the_model_alone() -> None:
         "repetition_penalty": 1.3,
     }
     steps = answer(job_of(seed=2, logprobs=3, ignore_eos=True, **bent))
-    model = LittleModel()
+    model = TinyModel()
     state, logits = model.begin(PROMPT)
     for token, mark in zip(ids_of(steps), marks_of(steps), strict=True):
         right = log_softmax(logits[:SIZE])
@@ -328,7 +328,7 @@ def test_a_grammar_changes_no_logprob() -> None:
     rule = HEADER + "start: /[xyz]{8}/"
     steps = answer(job_of(seed=2, logprobs=1, grammar=rule))
     tokens = ids_of(steps)
-    model = LittleModel()
+    model = TinyModel()
     state, logits = model.begin(PROMPT)
     for token, mark in zip(tokens, marks_of(steps), strict=True):
         assert mark.logprob == pytest.approx(log_softmax(logits[:SIZE])[token])
@@ -343,7 +343,7 @@ def test_a_prompt_is_reported_token_by_token(most: int) -> None:
     told = [mark for step in steps for mark in step.prompt_logprobs]
     assert [mark.id for mark in told] == PROMPT
     assert told[0] == Logprob(PROMPT[0], None)
-    model = LittleModel()
+    model = TinyModel()
     for at, mark in enumerate(told[1:], start=1):
         right = log_softmax(model.begin(PROMPT[:at])[1][:SIZE])
         assert mark.logprob == pytest.approx(right[PROMPT[at]])
@@ -439,7 +439,7 @@ def test_masks_leak_to_nobody() -> None:
         job_of(grammar=tight[1], **asked),
         job_of(list(b"as a bird"), **asked),
     ]
-    model = LittleModel()
+    model = TinyModel()
     runs = together(engine_of(model), *jobs)
     assert max(model.batches) == 8
     for job, run in zip(jobs, runs, strict=True):
@@ -483,7 +483,7 @@ class Late(GrammarState):
         return self.inner.must_end
 
 
-class Handshake(LittleModel):
+class Handshake(TinyModel):
     """Ends a forward pass when a mask was made meanwhile, and not before."""
 
     def __init__(self) -> None:
@@ -535,7 +535,7 @@ def test_masks_are_made_while_the_forward_pass_runs() -> None:
 # what goes wrong
 
 
-class Faulty(LittleModel):
+class Faulty(TinyModel):
     """A sound model, until a pass is spoilt."""
 
     def __init__(self, spoilt: Callable[[Floats], Any], at: int = 3) -> None:
@@ -596,7 +596,7 @@ def test_an_error_of_ours_that_a_model_raises_is_told_as_it_is() -> None:
 
 
 def test_closing_a_job_frees_its_place_at_once() -> None:
-    model = LittleModel()
+    model = TinyModel()
     engine = engine_of(model, slots=2)
 
     async def main() -> list[Step]:

@@ -86,9 +86,7 @@ class FormatMatcher:
             (self.openings, "its markers are in the text that opens an answer"),
             (self.turns, "its markers are in rendered turns"),
         ):
-            candidates = [
-                format_ for format_ in likely if self._opens_or_closes_in(format_, text)
-            ]
+            candidates = [format_ for format_ in likely if self._opens_or_closes_in(format_, text)]
             if candidates:
                 return ReasoningFormatChoice(max(candidates, key=self._rank_reasoning), why)
         splitting = [format_ for format_ in likely if self._splits_at_close(format_)]
@@ -215,9 +213,7 @@ class FormatMatcher:
         likely = [format_ for format_ in tool_formats().values() if _may_match(format_, texts)]
         checks_by_name = {format_.name: self._best_checks(format_) for format_ in likely}
         passed = [
-            format_
-            for format_ in likely
-            if _status(checks_by_name[format_.name], CALL) == "proved"
+            format_ for format_ in likely if _status(checks_by_name[format_.name], CALL) == "proved"
         ]
         if not passed:
             marked = [

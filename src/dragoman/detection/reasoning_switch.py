@@ -1,8 +1,8 @@
-"""How a template's thinking is switched, and where an answer begins in each position.
+"""How a template's reasoning is switched, and where an answer starts in each setting.
 
-Every variable with "think" or "reason" in its name that the template reads is set to everything
-that it is compared with. What changes the prompt is a switch; the position it is in shows in what
-the template writes to open an answer. Some templates are switched by words in a system message.
+Every template variable with "think" or "reason" in its name is set to each value that the template
+compares it with. A variable that changes the prompt is a switch; the text that opens an answer shows
+its setting. Some templates are switched by words in a system message.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ ANY_EFFORT = "zqeffort"
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 USUAL_EFFORTS = ("low", "medium", "high")
 SYSTEM_WORDS = ("/think", "/no_think", "/nothink")
-# the usual variables first; the first one that works is the one to use
+# common variables first; the first setting that works is used
 COMMON_NAMES = ("enable_thinking", "thinking", "thinking_mode", "reasoning", "reasoning_effort")
 ON = ("enabled", "on", "thinking", "think", "high", "medium", "low", "max", "auto", "adaptive")
 OFF = ("disabled", "off", "none", "no_think", "chat")
 MODES = (*ON, *OFF)
-MAX_VALUES = 12  # values that are tried for one variable
-MAX_NAMES = 16  # variables that are tried
-MAX_OPENINGS = 16  # of opening an answer that turns are written in
+MAX_VALUES = 12  # tried per variable
+MAX_NAMES = 16  # variables tried
+MAX_OPENINGS = 16  # different openings in which turns are rendered
 
 
 @dataclass(frozen=True)
 class SwitchSetting:
-    """One setting of the switches, and what it does."""
+    """One setting of the switches and its effect."""
 
     switches: Switches
-    opening: str  # what the template writes to open an answer
-    prompt: str  # all that it writes
+    opening: str  # the text that opens an answer
+    prompt: str  # the whole prompt
 
 
 class SwitchSettings:
@@ -60,8 +60,8 @@ class SwitchSettings:
                 self._try_values(name, _candidate_values(probe, name))
 
     def _try_values(self, name: str, values: Iterable[Any]) -> None:
-        found = [self._render_setting({name: value}) for value in values]
-        self.tried[name] = [one for one in found if one is not None]
+        settings = [self._render_setting({name: value}) for value in values]
+        self.tried[name] = [setting for setting in settings if setting is not None]
 
     def _render_setting(self, switches: Switches, system: str = "") -> SwitchSetting | None:
         form = TurnForm(system=system)
@@ -72,35 +72,35 @@ class SwitchSettings:
         return SwitchSetting(switches, opening, prompt)
 
     def _is_free_text(self, name: str) -> bool:
-        """Whether a variable may be anything: it is only written down."""
-        found = self._render_setting({name: ANY_EFFORT})
-        return found is not None and ANY_EFFORT in found.prompt
+        """Whether a variable accepts any text: the template only prints it."""
+        settings = self._render_setting({name: ANY_EFFORT})
+        return settings is not None and ANY_EFFORT in settings.prompt
 
     @property
     def all(self) -> list[SwitchSetting]:
-        return [self.default, *(one for tried in self.tried.values() for one in tried)]
+        return [self.default, *(setting for tried in self.tried.values() for setting in tried)]
 
     @property
     def distinct(self) -> list[SwitchSetting]:
-        """One position for each way of opening an answer, the default first."""
-        found: dict[str, SwitchSetting] = {}
-        for one in self.all:
-            found.setdefault(one.opening, one)
-        return list(found.values())[:MAX_OPENINGS]
+        """Return one setting for each different opening of an answer, the default first."""
+        settings: dict[str, SwitchSetting] = {}
+        for setting in self.all:
+            settings.setdefault(setting.opening, setting)
+        return list(settings.values())[:MAX_OPENINGS]
 
     def describe_controls(self, reasoning: ReasoningFormat | None) -> ReasoningControls:
-        """What the positions mean when reasoning are written like this."""
-        found = [
+        """Interpret the settings for a reasoning format."""
+        settings = [
             _find_switch(name, tried, reasoning)
             for name, tried in self.tried.items()
             if name != self.budget
         ]
-        switches = [switch for switch in found if switch is not None]
+        switches = [switch for switch in settings if switch is not None]
         switches.sort(key=lambda switch: not self._changes_position(switch, reasoning))
         openings = {"default": self.default.opening}
         if switches:
-            for way, value in (("on", switches[0].on), ("off", switches[0].off)):
-                openings[way] = self._find_setting(switches[0].name, value).opening
+            for name, value in (("on", switches[0].on), ("off", switches[0].off)):
+                openings[name] = self._find_setting(switches[0].name, value).opening
         effort, efforts = self._find_efforts(switches)
         return ReasoningControls(
             switches=tuple(switches),
@@ -108,53 +108,57 @@ class SwitchSettings:
             efforts=efforts,
             budget=self.budget,
             answer_positions={
-                way: find_answer_position(reasoning, opening) for way, opening in openings.items()
+                name: find_answer_position(reasoning, opening) for name, opening in openings.items()
             },
             openings=openings,
             system_words=self._find_system_words(reasoning),
         )
 
     def _changes_position(self, switch: ReasoningSwitch, reasoning: ReasoningFormat | None) -> bool:
-        """Whether it changes where an answer begins."""
+        """Whether the switch changes where an answer starts."""
         ends = [self._find_setting(switch.name, value) for value in (switch.on, switch.off)]
-        return len({find_answer_position(reasoning, one.opening) for one in ends}) > 1
+        return len({find_answer_position(reasoning, setting.opening) for setting in ends}) > 1
 
     def _find_setting(self, name: str, value: Any) -> SwitchSetting:
-        return next(one for one in self.tried[name] if repr(one.switches[name]) == repr(value))
+        return next(
+            setting for setting in self.tried[name] if repr(setting.switches[name]) == repr(value)
+        )
 
     def _find_efforts(
         self, switches: Sequence[ReasoningSwitch]
     ) -> tuple[str | None, tuple[str, ...]]:
-        """The variable for how much to think, and what it may be when thinking is on."""
+        """Return the variable for the reasoning effort, and its values when reasoning is on."""
         for name in _switch_names(self._stage):
             if not EFFORT.search(name):
                 continue
             if self._is_free_text(name):
                 return name, USUAL_EFFORTS
-            on = {one.name: one.on for one in switches[:1] if one.name != name}
+            on = {setting.name: setting.on for setting in switches[:1] if setting.name != name}
             values = [
                 value for value in _candidate_values(self._stage, name) if isinstance(value, str)
             ]
-            found = [self._render_setting({**on, name: value}) for value in values]
-            plain, named = self._render_setting(on), _compared_words(self._stage, name)
-            kept = [
-                one.switches[name]
-                for one in found
-                if one is not None
-                and (one.switches[name] in named or (plain and one.prompt != plain.prompt))
+            settings = [self._render_setting({**on, name: value}) for value in values]
+            plain, matching = self._render_setting(on), _compared_words(self._stage, name)
+            effective = [
+                setting.switches[name]
+                for setting in settings
+                if setting is not None
+                and (
+                    setting.switches[name] in matching or (plain and setting.prompt != plain.prompt)
+                )
             ]
-            if _has_effect([one for one in (*found, plain) if one is not None]):
-                return name, tuple(kept)
+            if _has_effect([setting for setting in (*settings, plain) if setting is not None]):
+                return name, tuple(effective)
         return None, ()
 
     def _find_system_words(self, reasoning: ReasoningFormat | None) -> dict[str, AnswerPosition]:
-        """Words in a system message that change where an answer begins."""
+        """Return the words in a system message that change where an answer starts."""
         words = [word for word in SYSTEM_WORDS if word in self._stage.facts.words]
-        found = {word: self._render_setting({}, word) for word in words}
+        settings = {word: self._render_setting({}, word) for word in words}
         begins = {
-            word: find_answer_position(reasoning, one.opening)
-            for word, one in found.items()
-            if one is not None
+            word: find_answer_position(reasoning, setting.opening)
+            for word, setting in settings.items()
+            if setting is not None
         }
         return (
             begins
@@ -164,7 +168,7 @@ class SwitchSettings:
 
 
 def find_answer_position(reasoning: ReasoningFormat | None, opening: str) -> AnswerPosition:
-    """Where an answer begins after this opening."""
+    """Return where an answer starts after this opening."""
     if reasoning is None:
         return "open"
     opened, closed = find_last(reasoning.open, opening), find_last(reasoning.close, opening)
@@ -174,7 +178,7 @@ def find_answer_position(reasoning: ReasoningFormat | None, opening: str) -> Ans
 
 
 def _has_effect(tried: Sequence[SwitchSetting]) -> bool:
-    return len({one.prompt for one in tried}) > 1
+    return len({setting.prompt for setting in tried}) > 1
 
 
 def _switch_names(probe: RenderProbe) -> list[str]:
@@ -186,7 +190,7 @@ def _switch_names(probe: RenderProbe) -> list[str]:
 
 
 def _compared_words(probe: RenderProbe, name: str) -> list[str]:
-    """The words that a template compares a variable with."""
+    """Return the words that a template compares a variable with."""
     near = re.compile(rf"\b{re.escape(name)}\b[^\n%}}]{{0,40}}?(?:==|!=|\bin\b)([^\n%]{{0,120}})")
     return [
         word
@@ -196,7 +200,7 @@ def _compared_words(probe: RenderProbe, name: str) -> list[str]:
 
 
 def _candidate_values(probe: RenderProbe, name: str) -> Sequence[Any]:
-    """What to set a variable to: yes, no, and the words that the template compares it with."""
+    """Return values to try: true, false, and the words the template compares with."""
     words = _compared_words(probe, name)
     if EFFORT.search(name):
         return list(dict.fromkeys([*words, *EFFORTS]))[:MAX_VALUES]
@@ -207,20 +211,23 @@ def _candidate_values(probe: RenderProbe, name: str) -> Sequence[Any]:
 def _find_switch(
     name: str, tried: Sequence[SwitchSetting], reasoning: ReasoningFormat | None
 ) -> ReasoningSwitch | None:
-    """The variable as a switch, if it turns anything on and off."""
+    """Return the variable as a switch, if it turns something on and off."""
     if not _has_effect(tried):
         return None
     on = _pick_setting(
-        name, tried, (True, *ON), [one for one in tried if _has_position(one, reasoning, "inside")]
+        name,
+        tried,
+        (True, *ON),
+        [setting for setting in tried if _has_position(setting, reasoning, "inside")],
     )
     off = _pick_setting(
         name,
         tried,
         (False, *OFF),
-        [one for one in tried if _has_position(one, reasoning, "closed")],
+        [setting for setting in tried if _has_position(setting, reasoning, "closed")],
     )
     if off is not None and (on is None or on.prompt == off.prompt):
-        on = next((one for one in tried if one.prompt != off.prompt), None)
+        on = next((setting for setting in tried if setting.prompt != off.prompt), None)
     if on is None or off is None or on.prompt == off.prompt:
         return None
     return ReasoningSwitch(name, on.switches[name], off.switches[name])
@@ -238,11 +245,13 @@ def _pick_setting(
     words: Sequence[Any],
     telling: Sequence[SwitchSetting],
 ) -> SwitchSetting | None:
-    """The position that does what is wanted and says so, else does it, else says so."""
-    turn = set(map(repr, words))
-    for some in (telling, tried):
-        named = [one for one in some if repr(one.switches[name]) in turn]
-        named.sort(key=lambda one: list(map(repr, words)).index(repr(one.switches[name])))
-        if named or (some is telling and telling):
-            return (named or list(telling))[0]
+    """Prefer a setting with the effect and a matching name, then the effect, then the name."""
+    spellings = set(map(repr, words))
+    for candidates in (telling, tried):
+        matching = [setting for setting in candidates if repr(setting.switches[name]) in spellings]
+        matching.sort(
+            key=lambda setting: list(map(repr, words)).index(repr(setting.switches[name]))
+        )
+        if matching or (candidates is telling and telling):
+            return (matching or list(telling))[0]
     return None

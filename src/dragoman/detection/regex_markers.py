@@ -1,7 +1,7 @@
-"""Reads a regular expression as markers, without ever running it.
+"""Expands a regular expression into literal markers, without running it.
 
-Only what a marker can say is understood: characters, white space that may be there or not, optional and
-alternative parts (each way becomes a spelling), and named groups, whose inside does not matter.
+It supports what a marker can express: characters, optional white space, optional and alternative
+parts (each alternative becomes a spelling), and named groups, whose content does not matter.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TypeAlias
 from dragoman.output.spec import GAP
 
 MAX_SPELLINGS = 16  # spellings
-MAX_PATTERN = 2_000  # characters of a pattern
+MAX_PATTERN = 2_000  # characters
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 SPACE = {" ", "\n", "\t", "\r", GAP}
 ANCHORS = {"b", "B", "A", "Z", "z"}
 
 
 class UnsupportedPattern(ValueError):
-    """Something that no format can say."""
+    """A pattern that no format can express."""
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,21 @@ Pieces: TypeAlias = list[Piece]
 
 
 def expand_pattern(pattern: str) -> list[Pieces]:
-    """The spellings of a pattern."""
+    """Return the spellings of a pattern."""
     if len(pattern) > MAX_PATTERN:
-        raise UnsupportedPattern("a pattern that is too long")
+        raise UnsupportedPattern("the pattern is too long")
     reader = _PatternReader(pattern)
-    match = reader.read_alternatives()
+    alternatives = reader.read_alternatives()
     if reader.at < len(pattern):
         raise UnsupportedPattern(f"{pattern!r} is out of balance")
-    return match
+    return alternatives
 
 
-def join_literal(match: Pieces) -> str:
-    """Pieces without captures as one marker."""
-    if any(isinstance(one, NamedGroup) for one in match):
-        raise UnsupportedPattern("a name where none can be")
-    text = "".join(one for one in match if isinstance(one, str))
+def join_literal(alternatives: Pieces) -> str:
+    """Join pieces without named groups into one marker."""
+    if any(isinstance(piece, NamedGroup) for piece in alternatives):
+        raise UnsupportedPattern("a named group is not allowed here")
+    text = "".join(piece for piece in alternatives if isinstance(piece, str))
     while GAP + GAP in text:
         text = text.replace(GAP + GAP, GAP)
     return text
@@ -60,91 +60,91 @@ class _PatternReader:
         self.at = 0
 
     def read_alternatives(self, depth: int = 0) -> list[Pieces]:
-        """Alternatives, up to a closing bracket or the end."""
+        """Read alternatives, up to a closing bracket or the end."""
         if depth > 8:
-            raise UnsupportedPattern("groups that are nested too deeply")
-        match: list[Pieces] = []
-        ways: list[Pieces] = [[]]
+            raise UnsupportedPattern("groups are nested too deeply")
+        alternatives: list[Pieces] = []
+        spellings: list[Pieces] = [[]]
         while self.at < len(self.pattern) and self.pattern[self.at] != ")":
             if self.pattern[self.at] == "|":
                 self.at += 1
-                match, ways = match + ways, [[]]
+                alternatives, spellings = alternatives + spellings, [[]]
                 continue
             options = self._apply_quantifier(self._read_atom(depth))
-            ways = [[*way, *option] for way in ways for option in options]
-            if len(ways) + len(match) > MAX_SPELLINGS:
+            spellings = [[*spelling, *option] for spelling in spellings for option in options]
+            if len(spellings) + len(alternatives) > MAX_SPELLINGS:
                 raise UnsupportedPattern("too many spellings")
-        return match + ways
+        return alternatives + spellings
 
     def _apply_quantifier(self, options: list[Pieces]) -> list[Pieces]:
-        """What a quantifier makes of an atom."""
-        marker = self.pattern[self.at : self.at + 1]
-        if marker not in ("?", "*", "+", "{"):
+        """Apply a quantifier to an atom."""
+        quantifier = self.pattern[self.at : self.at + 1]
+        if quantifier not in ("?", "*", "+", "{"):
             return options
-        spaced = all(one in SPACE for way in options for one in way)
-        captured = any(isinstance(one, NamedGroup) for way in options for one in way)
-        if marker == "{" or (marker in ("*", "+") and not spaced):
-            raise UnsupportedPattern("something that is repeated")
+        is_space = all(piece in SPACE for spelling in options for piece in spelling)
+        has_group = any(isinstance(piece, NamedGroup) for spelling in options for piece in spelling)
+        if quantifier == "{" or (quantifier in ("*", "+") and not is_space):
+            raise UnsupportedPattern("repetition is not supported")
         self.at += 1
-        if self.pattern[self.at : self.at + 1] == "?":  # as little as possible
+        if self.pattern[self.at : self.at + 1] == "?":  # a lazy quantifier
             self.at += 1
-        if spaced:
+        if is_space:
             return [[GAP]]
-        return options if captured else [*options, []]
+        return options if has_group else [*options, []]
 
     def _read_atom(self, depth: int) -> list[Pieces]:
-        letter = self.pattern[self.at]
+        char = self.pattern[self.at]
         self.at += 1
-        if letter == "\\":
+        if char == "\\":
             return [self._read_escape()]
-        if letter == "(":
+        if char == "(":
             return self._read_group(depth)
-        if letter in "^$":
+        if char in "^$":
             return [[]]
-        if letter in ".[":
-            raise UnsupportedPattern("characters that may be any")
-        if letter in "*+?{":
-            raise UnsupportedPattern("a pattern that is out of order")
-        return [[letter]]
+        if char in ".[":
+            raise UnsupportedPattern("character classes are not supported")
+        if char in "*+?{":
+            raise UnsupportedPattern("a quantifier has nothing to repeat")
+        return [[char]]
 
     def _read_escape(self) -> Pieces:
-        letter = self.pattern[self.at : self.at + 1]
+        char = self.pattern[self.at : self.at + 1]
         self.at += 1
-        if letter == "s":
+        if char == "s":
             return [GAP]
-        if letter in ANCHORS:
+        if char in ANCHORS:
             return []
-        if letter in ESCAPES:
-            return [ESCAPES[letter]]
-        if not letter or letter.isalnum():
-            raise UnsupportedPattern("characters that may be any")
-        return [letter]
+        if char in ESCAPES:
+            return [ESCAPES[char]]
+        if not char or char.isalnum():
+            raise UnsupportedPattern("character classes are not supported")
+        return [char]
 
     def _read_group(self, depth: int) -> list[Pieces]:
         rest = self.pattern[self.at :]
         if rest.startswith("?P<"):
             name, closed, _ = rest[3:].partition(">")
             if not closed:
-                raise UnsupportedPattern("a group without an end")
+                raise UnsupportedPattern("a group is not closed")
             self._skip_group()
             return [[NamedGroup(name)]]
         if rest.startswith(("?=", "?!", "?<")):
             self._skip_group()
             return [[]]
         self.at += 2 if rest.startswith("?:") else 0
-        match = self.read_alternatives(depth + 1)
+        alternatives = self.read_alternatives(depth + 1)
         if self.pattern[self.at : self.at + 1] != ")":
-            raise UnsupportedPattern("a group without an end")
+            raise UnsupportedPattern("a group is not closed")
         self.at += 1
-        return match
+        return alternatives
 
     def _skip_group(self) -> None:
-        """Over the rest of a group, whatever is in it."""
-        depth, inside = 1, False
+        """Skip the rest of a group."""
+        depth, in_class = 1, False
         while self.at < len(self.pattern) and depth:
-            letter = self.pattern[self.at]
-            self.at += 2 if letter == "\\" else 1
-            inside = (inside or letter == "[") and letter != "]"
-            depth += 0 if inside else {"(": 1, ")": -1}.get(letter, 0)
+            char = self.pattern[self.at]
+            self.at += 2 if char == "\\" else 1
+            in_class = (in_class or char == "[") and char != "]"
+            depth += 0 if in_class else {"(": 1, ")": -1}.get(char, 0)
         if depth:
-            raise UnsupportedPattern("a group without an end")
+            raise UnsupportedPattern("a group is not closed")

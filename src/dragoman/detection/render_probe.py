@@ -1,14 +1,15 @@
-"""What a template writes for a turn of the assistant's, found by rendering made-up conversations.
+"""Renders made-up conversations to find out how a template writes an assistant turn.
 
-A conversation is rendered with the turn and without it, up to the point where an answer begins.
-What the two share is the prompt; what only the first one has is the turn, as the model saw it in
-training. The end of it, which the model says with a token and not with text, is known from a plain
-turn: everything behind the words that it was made of.
+A conversation is rendered with and without the turn, up to the point where an answer starts. The
+common part is the prompt; the rest is the turn, as the model saw it in training. Its end, which the
+model generates as a token and not as text, is known from a plain turn: everything after the words
+of that turn.
 
-Templates are picky, so a turn of calls is put in several forms until its words arrive.
+Templates accept different inputs, so a turn with calls is tried in several forms until its words
+are rendered.
 
-A template is a stranger's program, so all of detection is bounded: the time of the renderings, the
-time of everything, and the length of what is looked at. What is not known by then stays unknown.
+A template is untrusted code, so detection is bounded: by the time of all renderings, by total time,
+and by the length of the text that is examined. What is unknown at the limit stays unknown.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ FOLLOW_UPS: tuple[FollowUp, ...] = ("nothing", "user")
 ReasoningCarrier: TypeAlias = Literal["fields", "parts"]
 CARRIERS: tuple[ReasoningCarrier, ...] = ("fields", "parts")
 
-WORD = "zq"  # begins every word that is made up
+WORD = "zq"  # starts every made-up word
 ASKED, AGAIN, OTHER = "zqasked", "zqagain", "zqother"
 ANSWER, THOUGHT, VALUE = "zqanswer", "zqthought", "zqvalue"
-MAX_TURN = 16_000  # characters of a turn that is looked at
+MAX_TURN = 16_000  # characters of a turn that are examined
 PIECES = 40
-TAIL = 400  # characters behind a turn
-# for all renderings of a template together; `least` is the most that one may write
+TAIL = 400  # characters after a turn
+# shared by all renderings of a template; `min_text` bounds the length of first rendering
 PROBE_LIMITS = RenderLimits(seconds=1.0, steps=400_000, min_text=1 << 18)
-MAX_SECONDS = 4.0  # seconds for all that is found out about a template; an honest one takes 0.3
+MAX_SECONDS = 4.0  # for all of detection; an ordinary template takes 0.3
 TYPED_REASONING = re.compile(
     r"""["']type["']\s*:\s*["']thinking"""
-)  # a list that is written as it is
+)  # a list of parts that the template writes as it is
 PIECE = re.compile(r"<[^<>\s][^<>\n]*>|\[[^\[\]\s]*\]|\s+|[^<\[\s]+|.")
 TAG = re.compile(r"<[^<>\s][^<>\n]*>|\[/?[A-Z_]+\]")
 
@@ -92,11 +93,11 @@ TOOLS: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class RenderedTurn:
-    """What the template made of it."""
+    """A turn as the template renders it."""
 
-    prompt: str  # how the template opens the turn
-    texts: tuple[str, ...]  # the turn up to where the model ends it, the likeliest reading first
-    unwritten_opening: str = ""  # what it writes to open an answer and did not write here
+    prompt: str  # the text that opens the turn
+    texts: tuple[str, ...]  # the turn up to its end; possible readings, the likeliest first
+    unwritten_opening: str = ""  # opens an answer in a prompt, but is missing here
 
     @property
     def text(self) -> str:
@@ -105,10 +106,10 @@ class RenderedTurn:
 
 @dataclass(frozen=True)
 class TurnForm:
-    """How a turn is put so that the template writes all of it."""
+    """The form in which a turn is passed so that the template renders all of it."""
 
     arguments: ArgumentsForm = "dict"
-    content: ContentForm = "empty"  # of a turn of calls only
+    content: ContentForm = "empty"  # of a turn with calls only
     ids: CallIds = "long"
     tools: bool = False
     follow_up: FollowUp = "nothing"
@@ -126,25 +127,25 @@ class RenderProbe:
         self._limits = PROBE_LIMITS
         self._deadline = time.thread_time() + MAX_SECONDS
         self._cache: dict[Any, str | None] = {}
-        self.call_form = self._find_call_form()  # None: calls are never written
-        self.reasoning_form: tuple[TurnForm, Switches] | None = None  # None: reasoning never are
+        self.call_form = self._find_call_form()  # None: calls are never rendered
+        self.reasoning_form: tuple[TurnForm, Switches] | None = None  # None: reasoning never is
 
-    # Rendering
+    # rendering
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether there is no time left for anything."""
+        """Whether the time limit is reached."""
         return time.thread_time() > self._deadline
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether something was not looked at for want of time."""
+        """Whether a check was skipped because of the time limit."""
         return self.is_out_of_time or self._limits.seconds <= 0
 
     def render(
         self, turn: ProbeTurn | None, form: TurnForm, switches: Switches, opened: bool = False
     ) -> str | None:
-        """The conversation up to a turn (or to the place of one), as text."""
+        """Render the conversation up to a turn, or up to the place of one."""
         key = (repr(turn), form, repr(sorted(switches.items())), opened)
         if key not in self._cache:
             turns = [self._make_message("user", ASKED)]
@@ -159,7 +160,7 @@ class RenderProbe:
     def _render_messages(
         self, turns: list[dict[str, Any]], form: TurnForm, switches: Switches, opened: bool
     ) -> str | None:
-        if self.is_incomplete:  # a rendering of few steps never looks
+        if self.is_incomplete:  # a short rendering never checks the time itself
             return None
         tools = TOOLS if form.tools else None
         given = MarkedText(NO_GUARD)
@@ -181,53 +182,59 @@ class RenderProbe:
             self._limits = msgspec.structs.replace(self._limits, seconds=left)
 
     def render_opening(self, switches: Switches, form: TurnForm | None = None) -> str | None:
-        """What the template writes to open an answer."""
+        """Return the text with which the template opens an answer."""
         form = form or TurnForm()
-        whole = self.render(None, form, switches, opened=True)
-        bare = self.render(None, form, switches)
-        if whole is None:
+        full = self.render(None, form, switches, opened=True)
+        without_opening = self.render(None, form, switches)
+        if full is None:
             return None
-        if bare is not None and whole.startswith(bare) and len(whole) > len(bare):
-            return whole[len(bare) :][-MAX_TURN:]
-        return whole[max(whole.rfind(ASKED), 0) :].removeprefix(ASKED)[-MAX_TURN:]
+        if (
+            without_opening is not None
+            and full.startswith(without_opening)
+            and len(full) > len(without_opening)
+        ):
+            return full[len(without_opening) :][-MAX_TURN:]
+        return full[max(full.rfind(ASKED), 0) :].removeprefix(ASKED)[-MAX_TURN:]
 
     def render_turn(
         self, turn: ProbeTurn, form: TurnForm, switches: Switches
     ) -> RenderedTurn | None:
-        """The turn that the template makes of this; None where it refuses."""
+        """Render a turn and separate it from its prompt; None if the template rejects it."""
         if self.is_out_of_time:
             return None
-        whole = self.render(turn, form, switches)
+        full = self.render(turn, form, switches)
         before = self.render(None, form, switches, opened=True)
-        if whole is None or before is None:
+        if full is None or before is None:
             return None
-        asked = before.count(ASKED)
+        count = before.count(ASKED)
         before = before.rpartition(ASKED)[2]
-        whole = whole.split(ASKED, asked)[-1]
-        if max(len(before), len(whole)) > MAX_TURN:
+        full = full.split(ASKED, count)[-1]
+        if max(len(before), len(full)) > MAX_TURN:
             return None
-        shared, start = _common_prefix(before, whole)
+        shared, start = _common_prefix(before, full)
         ahead = before[shared:].strip()
-        if ahead:  # nothing continues this prompt; then what every turn begins with is no turn
-            start = max(start, self._common_start(whole, form, switches))
+        if (
+            ahead
+        ):  # no turn continues this prompt, so the common start of all turns is not part of one
+            start = max(start, self._common_start(full, form, switches))
         return RenderedTurn(
-            prompt=whole[:start],
-            texts=_strip_endings(whole[start:], self._plain_tail(form, switches)),
+            prompt=full[:start],
+            texts=_strip_endings(full[start:], self._plain_tail(form, switches)),
             unwritten_opening=ahead,
         )
 
-    def _common_start(self, whole: str, form: TurnForm, switches: Switches) -> int:
-        """How much of a turn is as in a plain one."""
+    def _common_start(self, full: str, form: TurnForm, switches: Switches) -> int:
+        """Return the length that a turn shares with the start of a plain turn."""
         plain = self.render(ProbeTurn(text=OTHER), form, switches)
-        before, found, _ = (plain or "").rpartition(OTHER)
-        return _common_prefix(before.rpartition(ASKED)[2][:MAX_TURN], whole)[1] if found else 0
+        before, readings, _ = (plain or "").rpartition(OTHER)
+        return _common_prefix(before.rpartition(ASKED)[2][:MAX_TURN], full)[1] if readings else 0
 
     def _plain_tail(self, form: TurnForm, switches: Switches) -> str:
-        """What stands behind the words of a plain turn."""
+        """Return the text after the words of a plain turn."""
         plain = self.render(ProbeTurn(text=OTHER), form, switches)
         return plain.rpartition(OTHER)[2] if plain and OTHER in plain else ""
 
-    # Turns
+    # messages
 
     def _make_message(self, role: str, word: str, **more: Any) -> dict[str, Any]:
         content: Any = (
@@ -253,10 +260,10 @@ class RenderProbe:
                     message["content"] = None
         return message
 
-    # Manners
+    # forms
 
     def _find_call_form(self) -> TurnForm | None:
-        """The first form in which a call arrives, name and value."""
+        """Return the first form in which a call's name and value are rendered."""
         words = (VALUE, LOOK)
         turn = ProbeTurn(calls=(ProbeCall(LOOK, {"zqplace": VALUE}),))
         for form in self._call_forms():
@@ -283,7 +290,7 @@ class RenderProbe:
         ]
 
     def find_reasoning_form(self, positions: Sequence[Switches]) -> None:
-        """Find the first form and position in which reasoning arrive."""
+        """Find the first form and switch setting in which reasoning is rendered."""
         plain = ProbeTurn(text=ANSWER, reasoning=THOUGHT)
         turns = [(plain, TurnForm(carrier=carrier)) for carrier in CARRIERS]
         if self.call_form is not None:
@@ -313,33 +320,37 @@ def _make_call(call: ProbeCall, number: int, form: TurnForm) -> dict[str, Any]:
     }
 
 
-def _common_prefix(one: str, two: str) -> tuple[int, int]:
-    """Where two texts part: not in the middle of a tag, and not over white space."""
+def _common_prefix(first: str, second: str) -> tuple[int, int]:
+    """Return where two texts diverge: not inside a tag, and ignoring white space."""
     steps = [(0, 0)]
     at, to = 0, 0
-    while at < len(one) and to < len(two):
-        if one[at] == two[to]:
+    while at < len(first) and to < len(second):
+        if first[at] == second[to]:
             at, to = at + 1, to + 1
             steps.append((at, to))
-        elif one[at].isspace():
+        elif first[at].isspace():
             at += 1
-        elif two[to].isspace():
+        elif second[to].isspace():
             to += 1
         else:
             break
     at, to = steps[-1]
-    if at < len(one):
-        first = next((tag.start() for tag in TAG.finditer(one) if tag.start() < at < tag.end()), at)
-        other = next((tag.start() for tag in TAG.finditer(two) if tag.start() < to < tag.end()), to)
+    if at < len(first):
+        first = next(
+            (tag.start() for tag in TAG.finditer(first) if tag.start() < at < tag.end()), at
+        )
+        other = next(
+            (tag.start() for tag in TAG.finditer(second) if tag.start() < to < tag.end()), to
+        )
         at, to = max(step for step in steps if step[0] <= first and step[1] <= other)
     return at, to
 
 
 def _common_suffix(text: str, tail: str) -> str:
-    """The end that two texts share, but no piece of a tag."""
+    """Return the common end of two texts, without part of a tag."""
     start = len(tail)
-    for one, two in zip(reversed(text), reversed(tail), strict=False):
-        if one != two:
+    for first, second in zip(reversed(text), reversed(tail), strict=False):
+        if first != second:
             break
         start -= 1
     inside = (tag.end() for tag in TAG.finditer(tail) if tag.start() < start < tag.end())
@@ -347,9 +358,9 @@ def _common_suffix(text: str, tail: str) -> str:
 
 
 def _strip_endings(text: str, tail: str) -> tuple[str, ...]:
-    """The turn without what ends it: there may be several ways to see that, likely ones first."""
+    """Return the turn without its end marker; several readings, the likeliest first."""
     shared = _common_suffix(text, tail)
-    whole = [text.removesuffix(shared)] if shared.strip() else []
+    full = [text.removesuffix(shared)] if shared.strip() else []
     pieces = PIECE.findall(tail[:TAIL])[:PIECES]
     runs = {
         "".join(pieces[at : at + length])
@@ -357,8 +368,8 @@ def _strip_endings(text: str, tail: str) -> tuple[str, ...]:
         for at in range(len(pieces) - length + 1)
     }
     ends = sorted((run for run in runs if run.strip() and text.endswith(run)), key=len)
-    found = [text.removesuffix(end) for end in reversed(ends)]
+    readings = [text.removesuffix(end) for end in reversed(ends)]
     last = text.rfind(WORD)
     tags = [text.find(piece, last) for piece in pieces if TAG.fullmatch(piece)]
-    found += [text[:at] for at in tags if at > 0][:1]
-    return tuple(dict.fromkeys([*whole, *found[:3], text]))
+    readings += [text[:at] for at in tags if at > 0][:1]
+    return tuple(dict.fromkeys([*full, *readings[:3], text]))

@@ -1,13 +1,13 @@
-"""Formats that a checkpoint brings along: transformers' `response_template`.
+"""Formats that a checkpoint defines itself: transformers' `response_template`.
 
-It stands in a `tokenizer_config.json` and says, for each field of a message, what opens it, what
-closes it, and how its content is to be read. That is what our formats say, so it becomes one:
-literal markers as they are, patterns as far as they are literals, optional parts, white space and
-named captures. No pattern is ever run: they come with a model from a stranger, and a pattern can be
-made to take for ever. What cannot be turn in a format is left out and named.
+It is part of a `tokenizer_config.json` and gives, for each field of a message, the opening and
+closing marker and how to parse the content. That is what our formats describe, so it becomes one:
+literal markers unchanged; patterns as far as they consist of literals, optional parts, white space
+and named groups. No pattern is ever run: it comes with an untrusted model, and a pattern can be
+written to run forever. Parts that a format cannot express are omitted and listed.
 
-A format that we already know and that reads the same is taken instead: it knows the ways in which
-models miss it. The older `response_schema` is read for what it has in common with this.
+A known format that parses the same is preferred, because it also handles the mistakes that models
+make. The older `response_schema` is read as far as it says the same.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PLACEHOLDER = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
 @dataclass(frozen=True)
 class CheckpointFormats:
-    """The formats that came with a checkpoint, and what of them could not be turn."""
+    """The formats that a checkpoint defines, and which parts are not supported."""
 
     tools: ToolFormat | None = None
     reasoning: ReasoningFormat | None = None
@@ -62,7 +62,7 @@ class CheckpointFormats:
 
 
 def read_checkpoint_formats(config: Mapping[str, Any]) -> CheckpointFormats | None:
-    """The formats of a tokenizer's configuration, if it has any."""
+    """Read the formats from a tokenizer configuration, if it has any."""
     template, schema = config.get("response_template"), config.get("response_schema")
     if isinstance(template, dict) and isinstance(template.get("fields"), dict):
         return _read_fields(template["fields"])
@@ -75,13 +75,13 @@ def _read_fields(fields: Mapping[str, Any]) -> CheckpointFormats:
     missing: list[str] = []
     answer = _field(fields, "content")
     drop = _try(missing, "content", lambda: _markers(answer, "open")) or ()
-    if drop:  # what closes an answer that nothing opens is the end of the turn
+    if drop:  # without an opening marker, the closing marker is the end of the turn
         drop += _try(missing, "content", lambda: _markers(answer, "close")) or ()
     field_name = next((name for name in REASONING_FIELDS if name in fields), None)
     reasoning = None
     if field_name is not None:
-        given = _field(fields, field_name)
-        reasoning = _try(missing, field_name, lambda: _make_reasoning(given, drop))
+        field_value = _field(fields, field_name)
+        reasoning = _try(missing, field_name, lambda: _make_reasoning(field_value, drop))
     tools = None
     if "tool_calls" in fields:
         given_calls = _field(fields, "tool_calls")
@@ -102,33 +102,33 @@ def _try(missing: list[str], what: str, make: Any) -> Any:
 
 
 def _field(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = fields.get(name)
-    return found if isinstance(found, dict) else {}
+    parts = fields.get(name)
+    return parts if isinstance(parts, dict) else {}
 
 
-# Marks
+# markers
 
 
 def _marker_spellings(field: Mapping[str, Any], side: str) -> list[Pieces]:
-    """The spellings of what opens or closes a field."""
-    turn = field.get(side)
-    if isinstance(turn, str):
-        return [[turn]]
-    if isinstance(turn, list):
-        return [[one] for one in turn if isinstance(one, str)]
+    """Return the spellings of a field's opening or closing marker."""
+    value = field.get(side)
+    if isinstance(value, str):
+        return [[value]]
+    if isinstance(value, list):
+        return [[part] for part in value if isinstance(part, str)]
     pattern = field.get(f"{side}_pattern")
     return expand_pattern(pattern) if isinstance(pattern, str) else []
 
 
 def _markers(field: Mapping[str, Any], side: str) -> tuple[str, ...]:
-    found = (join_literal(one) for one in _marker_spellings(field, side))
-    return tuple(dict.fromkeys(marker for marker in found if marker.replace(GAP, "").strip()))
+    parts = (join_literal(part) for part in _marker_spellings(field, side))
+    return tuple(dict.fromkeys(marker for marker in parts if marker.replace(GAP, "").strip()))
 
 
 def _make_reasoning(field: Mapping[str, Any], drop: tuple[str, ...]) -> ReasoningFormat:
     opened, closed = _markers(field, "open"), _markers(field, "close")
     if not closed:
-        raise UnsupportedPattern("nothing closes it")
+        raise UnsupportedPattern("there is no closing marker")
     example = f"{_without_gaps(opened[0]) if opened else ''}reasoning{_without_gaps(closed[0])}"
     example += f"{_without_gaps(drop[0])}answer{_without_gaps(drop[-1])}" if drop else "answer"
     return ReasoningFormat(
@@ -143,26 +143,26 @@ def _make_reasoning(field: Mapping[str, Any], drop: tuple[str, ...]) -> Reasonin
     )
 
 
-# Calls
+# calls
 
 
 def _make_tools(field: Mapping[str, Any], drop: tuple[str, ...]) -> ToolFormat:
     opened = _marker_spellings(field, "open")
     closed = tuple(marker.strip(SPACES) for marker in _markers(field, "close"))
     if not opened:
-        raise UnsupportedPattern("nothing opens it")
-    splits = [_split(one) for one in opened]
+        raise UnsupportedPattern("there is no opening marker")
+    splits = [_split(part) for part in opened]
     before = tuple(dict.fromkeys(join_literal(head) for head, _, _ in splits))
     after = tuple(dict.fromkeys(join_literal(tail) for _, _, tail in splits))
-    named = any(name for _, name, _ in splits)
+    has_name = any(name for _, name, _ in splits)
     kind, args = field.get("content", "text"), field.get("content_args") or {}
     if kind == "json":
-        body = _json_body(field, args, after) if named else _objects_body(field)
-    elif kind == "xml-inline" and named:
+        body = _json_body(field, args, after) if has_name else _objects_body(field)
+    elif kind == "xml-inline" and has_name:
         body = _tagged_body(args, after)
     else:
-        raise UnsupportedPattern(f"content {kind!r} holds no arguments")
-    made = ToolFormat(
+        raise UnsupportedPattern(f"content {kind!r} contains no arguments")
+    derived = ToolFormat(
         name=NAME,
         models=MODELS,
         example="",
@@ -170,25 +170,25 @@ def _make_tools(field: Mapping[str, Any], drop: tuple[str, ...]) -> ToolFormat:
         section=MarkerPair(open=before, close=closed),
         dropped=drop,
     )
-    return replace(made, example=_make_example(made, body))
+    return replace(derived, example=_make_example(derived, body))
 
 
-def _split(found: Pieces) -> tuple[Pieces, bool, Pieces]:
-    """What stands before the name, whether there is one, and what stands behind it."""
-    at = next((at for at, one in enumerate(found) if isinstance(one, NamedGroup)), None)
+def _split(parts: Pieces) -> tuple[Pieces, bool, Pieces]:
+    """Return the pieces before the name, whether there is a name, and the pieces after it."""
+    at = next((at for at, part in enumerate(parts) if isinstance(part, NamedGroup)), None)
     if at is None:
-        return found, False, []
-    return found[:at], True, found[at + 1 :]
+        return parts, False, []
+    return parts[:at], True, parts[at + 1 :]
 
 
 def _json_body(
     field: Mapping[str, Any], args: Mapping[str, Any], after: tuple[str, ...]
 ) -> CallBody:
-    """Arguments as an object behind a name."""
+    """Describe arguments that are an object after a name."""
     delimiters = args.get("string_delims") or ()
     quotes = tuple(dict.fromkeys(pair[0] for pair in delimiters if pair and pair[0] == pair[-1]))
     if len(quotes) != len(delimiters):
-        raise UnsupportedPattern("strings that open and close differently")
+        raise UnsupportedPattern("strings open and close with different markers")
     ends = tuple(marker for marker in after if marker)
     loose = bool(args.get("unquoted_keys"))
     return NamedObject(
@@ -197,54 +197,54 @@ def _json_body(
 
 
 def _objects_body(field: Mapping[str, Any]) -> CallBody:
-    """Objects that hold the name as well; the transform says under which keys."""
+    """Describe objects that contain the name too; the transform gives the keys."""
     function = field.get("transform")
     function = function.get("function", function) if isinstance(function, dict) else function
     if isinstance(function, str) or function is None:
         return JsonObjects()
     keys = {key: _placeholder_key(function.get(key)) for key in ("name", "arguments")}
-    usual = JsonObjects()
+    default = JsonObjects()
     name, arguments = keys["name"], keys["arguments"]
     return JsonObjects(
-        name=tuple(dict.fromkeys([*([name] if name else []), *usual.name])),
-        arguments=tuple(dict.fromkeys([*([arguments] if arguments else []), *usual.arguments])),
+        name=tuple(dict.fromkeys([*([name] if name else []), *default.name])),
+        arguments=tuple(dict.fromkeys([*([arguments] if arguments else []), *default.arguments])),
     )
 
 
-def _placeholder_key(turn: Any) -> str | None:
-    """The key that a placeholder means: `{content.args}` and `{args}` are `args`."""
-    found = PLACEHOLDER.fullmatch(turn) if isinstance(turn, str) else None
-    return found[1].rpartition(".")[2] if found else None
+def _placeholder_key(value: Any) -> str | None:
+    """Return the key of a placeholder: `{content.args}` and `{args}` are `args`."""
+    parts = PLACEHOLDER.fullmatch(value) if isinstance(value, str) else None
+    return parts[1].rpartition(".")[2] if parts else None
 
 
 def _tagged_body(args: Mapping[str, Any], after: tuple[str, ...]) -> CallBody:
     pattern = args.get("tag_pattern")
     if not isinstance(pattern, str):
-        raise UnsupportedPattern("no pattern of a tag")
-    [found, *others] = expand_pattern(pattern)
-    where = [at for at, one in enumerate(found) if isinstance(one, NamedGroup)]
-    if others or [found[at] for at in where] != [NamedGroup("key"), NamedGroup("value")]:
-        raise UnsupportedPattern("a tag that is not a key and then a value")
-    key, value = where
+        raise UnsupportedPattern("there is no tag pattern")
+    [parts, *others] = expand_pattern(pattern)
+    positions = [at for at, part in enumerate(parts) if isinstance(part, NamedGroup)]
+    if others or [parts[at] for at in positions] != [NamedGroup("key"), NamedGroup("value")]:
+        raise UnsupportedPattern("a tag must be a key followed by a value")
+    key, value = positions
     return TaggedArguments(
         name_ends=tuple(marker for marker in after if marker) or (">",),
         key=MarkerPair(
-            open=(_strip_marker(found[:key]),), close=(_strip_marker(found[key + 1 : value]),)
+            open=(_strip_marker(parts[:key]),), close=(_strip_marker(parts[key + 1 : value]),)
         ),
-        value=MarkerPair(close=(_strip_marker(found[value + 1 :]),)),
+        value=MarkerPair(close=(_strip_marker(parts[value + 1 :]),)),
         implicit_end=True,
     )
 
 
-def _strip_marker(found: Pieces) -> str:
-    """A marker without the white space around it, which is no part of a value either."""
-    marker = join_literal(found).strip().strip(GAP).strip()
+def _strip_marker(parts: Pieces) -> str:
+    """Return a marker without surrounding white space, which is not part of a value either."""
+    marker = join_literal(parts).strip().strip(GAP).strip()
     if not marker:
-        raise UnsupportedPattern("a tag without a marker")
+        raise UnsupportedPattern("a tag has no marker")
     return marker
 
 
-# Examples, and formats that are known already
+# examples, and known formats
 
 
 def _without_gaps(marker: str) -> str:
@@ -268,36 +268,43 @@ def _make_example(tools: ToolFormat, body: CallBody) -> str:
     return f"{opened}{inner}{closed}"
 
 
-def _prefer_known_tools(made: ToolFormat) -> ToolFormat:
-    """A format of ours that reads the example just so, else this one."""
-    wanted = fold_spans(OutputParser(made), made.example)
-    fits = [
-        one
-        for one in tool_formats().values()
-        if contains_any_marker(call_openers(one), made.example)
-        and fold_spans(OutputParser(one.name), made.example) == wanted
+def _prefer_known_tools(derived: ToolFormat) -> ToolFormat:
+    """Return the known format that parses the example identically, else this one."""
+    wanted = fold_spans(OutputParser(derived), derived.example)
+    matches = [
+        part
+        for part in tool_formats().values()
+        if contains_any_marker(call_openers(part), derived.example)
+        and fold_spans(OutputParser(part.name), derived.example) == wanted
     ]
-    return max(fits, key=lambda one: _rank_likeness(one, made.example)) if fits else made
+    return (
+        max(matches, key=lambda part: _rank_likeness(part, derived.example)) if matches else derived
+    )
 
 
-def _prefer_known_reasoning(made: ReasoningFormat) -> ReasoningFormat:
-    wanted = fold_spans(OutputParser(reasoning=made), made.example)
-    fits = [
-        one
-        for one in reasoning_formats().values()
-        if contains_any_marker(_outer_markers(one), made.example)
-        and not one.keeps_markers
-        and _same_output(fold_spans(OutputParser(reasoning=one.name), made.example), wanted)
+def _prefer_known_reasoning(derived: ReasoningFormat) -> ReasoningFormat:
+    wanted = fold_spans(OutputParser(reasoning=derived), derived.example)
+    matches = [
+        part
+        for part in reasoning_formats().values()
+        if contains_any_marker(_outer_markers(part), derived.example)
+        and not part.keeps_markers
+        and _same_output(fold_spans(OutputParser(reasoning=part.name), derived.example), wanted)
     ]
-    return max(fits, key=lambda one: _rank_likeness(one, made.example)) if fits else made
+    return (
+        max(matches, key=lambda part: _rank_likeness(part, derived.example)) if matches else derived
+    )
 
 
 def _outer_markers(reasoning: ReasoningFormat) -> tuple[str, ...]:
     return reasoning.open or reasoning.close or (reasoning.header.open if reasoning.header else ())
 
 
-def _same_output(one: ProbeTurn, two: ProbeTurn) -> bool:
-    return (one.text.strip(), one.reasoning.strip()) == (two.text.strip(), two.reasoning.strip())
+def _same_output(part: ProbeTurn, other: ProbeTurn) -> bool:
+    return (part.text.strip(), part.reasoning.strip()) == (
+        other.text.strip(),
+        other.reasoning.strip(),
+    )
 
 
 def _rank_likeness(known: ToolFormat | ReasoningFormat, example: str) -> tuple[int, int]:
@@ -305,30 +312,30 @@ def _rank_likeness(known: ToolFormat | ReasoningFormat, example: str) -> tuple[i
     return -missing, length
 
 
-# The older `response_schema`
+# the older `response_schema`
 
 
 def _fields_of(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """As much of a schema as can be turn in fields: the markers around its named groups."""
+    """Express a schema as fields, as far as possible: the markers around its named groups."""
     properties = schema.get("properties")
-    found: dict[str, Any] = {}
-    for name, one in (properties if isinstance(properties, dict) else {}).items():
-        if not isinstance(one, dict):
+    parts: dict[str, Any] = {}
+    for name, part in (properties if isinstance(properties, dict) else {}).items():
+        if not isinstance(part, dict):
             continue
-        iterator = one.get("x-regex-iterator")
+        iterator = part.get("x-regex-iterator")
         if name == "tool_calls" and isinstance(iterator, str):
             opened, _, closed = re.sub(r"\(\?P<\w+>", "(", iterator).partition("(.*?)")
-            found[name] = {"open_pattern": opened, "close_pattern": closed, "content": "json"}
+            parts[name] = {"open_pattern": opened, "close_pattern": closed, "content": "json"}
         elif name in REASONING_FIELDS:
-            found |= {name: dict(_tags_around(str(schema.get("x-regex", "")), name))}
-    return found
+            parts |= {name: dict(_tags_around(str(schema.get("x-regex", "")), name))}
+    return parts
 
 
 def _tags_around(pattern: str, group: str) -> Iterator[tuple[str, str]]:
-    """The literal tags right before and right behind a named group."""
-    before, found, behind = pattern.partition(f"(?P<{group}>")
+    """Yield the literal tags directly before and after a named group."""
+    before, parts, behind = pattern.partition(f"(?P<{group}>")
     tag = r"(?:<[^<>()]+>|\[[^\[\]()]+\])"
-    if not found:
+    if not parts:
         return
     opened = re.search(rf"({tag})(?:\\n\??|\\s\*|\s)*$", before)
     closed = re.search(rf"^[^()]*\)(?:\\n\??|\\s\*|\s)*({tag})", behind)

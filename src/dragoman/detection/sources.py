@@ -1,4 +1,4 @@
-"""Where a template comes from when it is a file: Jinja, or a `tokenizer_config.json`."""
+"""Reads chat templates from files: Jinja, or a `tokenizer_config.json`."""
 
 from __future__ import annotations
 
@@ -9,59 +9,70 @@ from typing import Any
 
 from dragoman.errors import ModelBroken
 
-MAX_FILE = 16 << 20  # bytes of a file
-# what a directory may hold, the first one wins
+MAX_FILE = 16 << 20  # bytes
+# the files of a directory that may contain a template; the first candidate wins
 NAMES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 CONFIG = "tokenizer_config.json"
-TEMPLATE_NAMES = ("tool_use", "default")  # of several templates, the one that knows tools
+TEMPLATE_NAMES = ("tool_use", "default")  # of several templates, the one for tools first
 
 
 @dataclass(frozen=True)
 class TemplateSource:
-    """A template and what came with it."""
+    """A template and what its files say about it."""
 
     template: str
     place: str
-    vocabulary: frozenset[str] = frozenset()  # special tokens, where they are known
-    config: dict[str, Any] | None = None  # the tokenizer's configuration, if there is one
+    vocabulary: frozenset[str] = frozenset()  # special tokens, if known
+    config: dict[str, Any] | None = None  # the tokenizer configuration, if there is one
 
 
 def read_template_source(path: Path) -> TemplateSource | None:
-    """The template of a file or a directory; None where that is something else."""
+    """Read the template of a file or directory; None if there is none."""
     if path.is_dir():
         files = (path / name for name in NAMES)
-        found = next(
-            (one for file in files if file.exists() and (one := read_template_source(file))), None
+        source = next(
+            (
+                candidate
+                for file in files
+                if file.exists() and (candidate := read_template_source(file))
+            ),
+            None,
         )
-        beside = path / CONFIG
-        if found is None or not beside.exists():
-            return found
-        turn = _read_config(beside)
-        return TemplateSource(found.template, found.place, read_special_tokens(turn), turn)
+        config_path = path / CONFIG
+        if source is None or not config_path.exists():
+            return source
+        config = _read_config(config_path)
+        return TemplateSource(source.template, source.place, read_special_tokens(config), config)
     if path.suffix in (".jinja", ".jinja2", ".j2", ".txt"):
         return TemplateSource(read_text(path), str(path))
     if path.suffix != ".json":
         return None
-    turn = _read_config(path)
-    template = _pick_template(turn.get("chat_template"))
+    config = _read_config(path)
+    template = _pick_template(config.get("chat_template"))
     return (
-        TemplateSource(template, str(path), read_special_tokens(turn), turn) if template else None
+        TemplateSource(template, str(path), read_special_tokens(config), config)
+        if template
+        else None
     )
 
 
-def _pick_template(turn: Any) -> str | None:
-    """One template, or the one of several that knows tools."""
-    if isinstance(turn, str):
-        return turn
-    if not isinstance(turn, list):
+def _pick_template(config: Any) -> str | None:
+    """Return a single template, or the preferred one of several."""
+    if isinstance(config, str):
+        return config
+    if not isinstance(config, list):
         return None
-    named = {one.get("name"): one.get("template") for one in turn if isinstance(one, dict)}
-    kept = {name: text for name, text in named.items() if isinstance(text, str)}
-    return next((kept[name] for name in TEMPLATE_NAMES if name in kept), None)
+    by_name = {
+        candidate.get("name"): candidate.get("template")
+        for candidate in config
+        if isinstance(candidate, dict)
+    }
+    templates = {name: text for name, text in by_name.items() if isinstance(text, str)}
+    return next((templates[name] for name in TEMPLATE_NAMES if name in templates), None)
 
 
 def read_special_tokens(config: dict[str, Any]) -> frozenset[str]:
-    """The special tokens that a tokenizer's configuration names."""
+    """Return the special tokens that a tokenizer configuration names."""
     added = config.get("added_tokens_decoder")
     tokens = added.values() if isinstance(added, dict) else ()
     words = (token.get("content") for token in tokens if isinstance(token, dict))
@@ -70,14 +81,14 @@ def read_special_tokens(config: dict[str, Any]) -> frozenset[str]:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        turn = json.loads(read_text(path))
+        config = json.loads(read_text(path))
     except (ValueError, RecursionError):
         raise ModelBroken(f"{path.name} is no JSON.") from None
-    return turn if isinstance(turn, dict) else {}
+    return config if isinstance(config, dict) else {}
 
 
 def read_text(path: Path) -> str:
-    """All of a file, if it can be a template."""
+    """Read a file, if its size allows."""
     try:
         if path.stat().st_size > MAX_FILE:
             raise ModelBroken(f"{path.name} is too large.")

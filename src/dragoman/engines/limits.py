@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from dragoman.errors import AdapterNotFound, ContextOverflow, Unsupported
-from dragoman.types import Adapter
+from dragoman.errors import AdapterNotFound, BadRequest, ContextOverflow, Unsupported
+from dragoman.types import Adapter, Sampling
 
 
 def check_logprobs(requested: int | None, maximum: int) -> None:
@@ -43,3 +43,20 @@ def make_context_overflow(tokens: int, context: int, param: str = "messages") ->
         f"resulted in {tokens} tokens. Please shorten it.",
         param=param,
     )
+
+
+def check_token_ids(ids: Collection[int], vocabulary_size: int, param: str) -> None:
+    """Reject ids that the model's vocabulary does not have."""
+    for token in ids:
+        if not 0 <= token < vocabulary_size:
+            raise BadRequest(
+                f"{token} is not a token id of this model, which has {vocabulary_size} tokens.",
+                param=param,
+            )
+
+
+def check_grammar_sampling(sampling: Sampling) -> None:
+    """Reject sampling fields that would go on after the grammar has ended."""
+    for name in ("min_tokens", "ignore_eos"):
+        if getattr(sampling, name):
+            raise Unsupported(f"`{name}` cannot be combined with a grammar.", param=name)

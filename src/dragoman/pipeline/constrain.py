@@ -1,9 +1,9 @@
-"""From a request and a model to the grammar of the answer.
+"""Builds the grammar of an answer from a request and a model.
 
-What a request demands is either a guarantee or a help. A shape, a forced call, a strict tool, a
-single call: those are kept to, or the request is refused by name. Calls that a model makes of its
-own accord are held to their schemas too wherever that is possible, but nobody is refused an answer
-for it: where it is not possible, a warning says so.
+What a request demands is mandatory or optional. A constraint, a forced call, a strict tool or
+a single call is mandatory: it is enforced, or the request is rejected by name. Calls that the model
+makes of its own accord follow their schemas wherever that is possible, but this is optional: where
+it is not possible, the request is answered with a warning.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.types import Chat, Constraint, Request, Sampling
 
 UNCONSTRAINED = CompiledGrammar(None)
-NOT_ENFORCED = "Calls of tools are not held to their schemas"
-# what a request that only wants help can do without
+NOT_ENFORCED = "The schemas of the tools are not enforced"
+# Errors that only cost an optional grammar.
 OPTIONAL_FAILURES = ("constraint_too_complex", "schema_too_complex", "unsupported_parameter")
 
 
 class Requirement(Struct, frozen=True):
-    """What an answer must be, and by which field it is known to the client."""
+    """What an answer must be, and the client's field that makes it mandatory."""
 
     spec: GrammarSpec
-    param: str = ""  # empty: only a help
+    param: str = ""  # empty: optional
 
     @property
     def is_mandatory(self) -> bool:
@@ -39,39 +39,37 @@ class Requirement(Struct, frozen=True):
 
 
 async def constrain(
-    prompt: Chat | None,
+    chat: Chat | None,
     request: Request,
     model: Model,
-    answer_start: AnswerStart,
+    start: AnswerStart,
     compiler: CompilerPool,
     *,
     without_reasoning: bool = False,
 ) -> CompiledGrammar:
-    """The grammar of an answer; `prompt` is None for one that is no chat.
-
-    A `silent` answer has no thoughts in it.
-    """
-    demand = build_requirement(prompt, request.constraint, model, answer_start)
-    if demand is None:
+    """Compile the grammar of an answer; `chat` is None for a plain prompt."""
+    requirement = build_requirement(chat, request.constraint, model, start)
+    if requirement is None:
         return UNCONSTRAINED
     if without_reasoning:
-        demand = replace(demand, spec=replace(demand.spec, without_reasoning=True))
-    hindrance = _find_obstacle(prompt, request.sampling, model)
-    if hindrance is not None:
-        if demand.is_mandatory:
-            raise _make_rejection(demand.param, *hindrance)
-        return CompiledGrammar(None, (f"{NOT_ENFORCED}: {hindrance[0]}",))
+        spec = replace(requirement.spec, forbids_reasoning=True)
+        requirement = replace(requirement, spec=spec)
+    obstacle = _find_obstacle(chat, request.sampling, model)
+    if obstacle is not None:
+        if requirement.is_mandatory:
+            raise _make_rejection(requirement.param, *obstacle)
+        return CompiledGrammar(None, (f"{NOT_ENFORCED}: {obstacle[0]}",))
     try:
-        return await compiler.compile(demand.spec)
+        return await compiler.compile(requirement.spec)
     except BadRequest as error:
-        if demand.is_mandatory or error.code not in OPTIONAL_FAILURES:
+        if requirement.is_mandatory or error.code not in OPTIONAL_FAILURES:
             raise
         return CompiledGrammar(None, (f"{NOT_ENFORCED}: {error.message}",))
 
 
 @contextmanager
 def attribute_grammar_errors(request: Request) -> Generator[None, None, None]:
-    """An engine knows only the grammar; a client knows what it asked for."""
+    """Name the client's field in an engine's error about the grammar."""
     try:
         yield
     except BadRequest as error:
@@ -81,40 +79,42 @@ def attribute_grammar_errors(request: Request) -> Generator[None, None, None]:
 
 
 def build_requirement(
-    chat: Chat | None, shape: Constraint | None, model: Model, begins: AnswerStart
+    chat: Chat | None, constraint: Constraint | None, model: Model, start: AnswerStart
 ) -> Requirement | None:
-    """What is demanded of an answer, if anything is."""
+    """Return what the answer must be; None if anything is allowed."""
     if chat is None:
-        return None if shape is None else Requirement(GrammarSpec(constraint=shape), shape.param)
-    speech = model.output_format.for_chat(chat)
-    tools = chat.callable_tools if shape is None or shape.allows_tool_calls else ()
-    if tools and speech.tools is None:
+        if constraint is None:
+            return None
+        return Requirement(GrammarSpec(constraint=constraint), constraint.param)
+    output_format = model.output_format.for_chat(chat)
+    tools = chat.callable_tools if constraint is None or constraint.allows_tool_calls else ()
+    if tools and output_format.tools is None:
         if chat.tool_choice == "required":
-            raise Unsupported("This model has no known way to call tools.", param="tool_choice")
+            raise Unsupported("This model does not support tool calls.", param="tool_choice")
         tools = ()
-    if shape is None and not tools:
+    if constraint is None and not tools:
         return None
-    order = GrammarSpec(
-        constraint=shape,
+    spec = GrammarSpec(
+        constraint=constraint,
         tools=tuple(replace(tool, description=None) for tool in tools),
         tool_choice="required" if chat.tool_choice == "required" and tools else "auto",
         parallel_calls=chat.parallel_tool_calls,
-        tool_format=speech.tools if tools else None,
-        reasoning_format=speech.reasoning,
-        starts_in_reasoning=begins.in_reasoning,
-        header_start=begins.opening,
-        special_tokens=get_marker_tokens(model, speech),
+        tool_format=output_format.tools if tools else None,
+        reasoning_format=output_format.reasoning,
+        starts_in_reasoning=start.in_reasoning,
+        header_start=start.opening,
+        special_tokens=get_marker_tokens(model, output_format),
     )
-    return Requirement(order, _find_mandatory_param(chat, order))
+    return Requirement(spec, _find_mandatory_param(chat, spec))
 
 
-def _find_mandatory_param(chat: Chat, order: GrammarSpec) -> str:
-    """The field that makes it a demand."""
-    if order.tool_choice == "required":
+def _find_mandatory_param(chat: Chat, spec: GrammarSpec) -> str:
+    """Return the field that makes the grammar mandatory; empty if it is optional."""
+    if spec.tool_choice == "required":
         return "tool_choice"
-    if order.constraint is not None:
-        return order.constraint.param
-    for tool in order.tools:
+    if spec.constraint is not None:
+        return spec.constraint.param
+    for tool in spec.tools:
         if tool.input is not None:
             return tool.input.param
         if tool.strict:
@@ -122,29 +122,29 @@ def _find_mandatory_param(chat: Chat, order: GrammarSpec) -> str:
     return "" if chat.parallel_tool_calls else chat.get_client_field_name("parallel_tool_calls")
 
 
-def get_marker_tokens(model: Model, speech: OutputFormat) -> dict[str, int]:
-    """Control tokens of a model that are marks of its formats, by what they look like."""
+def get_marker_tokens(model: Model, output_format: OutputFormat) -> dict[str, int]:
+    """Return the special tokens that are markers of the formats, by their text."""
     if model.tokenizer is None:
         return {}
-    shown = model.get_token_visibility(speech).shown
+    shown = model.get_token_visibility(output_format).shown
     return {text: token for text, token in model.tokenizer.specials.items() if token in shown}
 
 
 def _find_obstacle(
     chat: Chat | None, sampling: Sampling, model: Model
 ) -> tuple[str, str | None] | None:
-    """Why no grammar can be kept to, and the field that is in the way."""
+    """Return why no grammar can be enforced, and the field that prevents it."""
     if not model.capabilities.grammars:
-        return "This model's engine cannot keep to a grammar.", None
+        return "This model's engine does not support grammars.", None
     for name in ("min_tokens", "ignore_eos"):
         if getattr(sampling, name):
-            return f"`{name}` does not go with a grammar.", name
+            return f"`{name}` does not work with a grammar.", name
     if chat is not None and chat.continue_final_message:
-        return "an answer that goes on with a message has no grammar.", "continue_final_message"
+        return "a continued message cannot have a grammar.", "continue_final_message"
     return None
 
 
-def _make_rejection(param: str, why: str, other: str | None) -> Unsupported:
+def _make_rejection(param: str, reason: str, other: str | None) -> Unsupported:
     if other is None:
-        return Unsupported(f"`{param}` cannot be enforced: {why}", param=param)
-    return Unsupported(f"`{param}` and `{other}` cannot be had together: {why}", param=other)
+        return Unsupported(f"`{param}` cannot be enforced: {reason}", param=param)
+    return Unsupported(f"`{param}` cannot be combined with `{other}`: {reason}", param=other)

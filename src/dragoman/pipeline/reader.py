@@ -1,7 +1,7 @@
 """Reads one choice: an engine's steps in, deltas out.
 
 `Reader` is for plain text. `ChatReader` is for a model with output formats: its text goes through
-the output parser, which assigns it to channels. Both count tokens and keep logprobs beside the text.
+the output parser, which assigns it to channels. Both count tokens and keep logprobs with the text.
 """
 
 from __future__ import annotations

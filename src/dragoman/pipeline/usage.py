@@ -28,7 +28,7 @@ class TokenSpan(Struct):
     logprobs_taken: bool = False
 
     def count_reasoning(self, characters: int) -> int:
-        """Return how many more tokens are reasoning now; tokens of unknown length count pro rata."""
+        """Return how many more tokens are reasoning; tokens of unknown length count pro rata."""
         self.reasoning_characters += characters
         if self.tokens < 2:
             total = self.tokens

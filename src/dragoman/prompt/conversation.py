@@ -1,14 +1,14 @@
-"""From the messages of a request to the messages a template sees.
+"""From the messages of a request to the messages that a template sees.
 
-Pure functions: nothing that came with the request is changed. A conversation is altered only as
-far as `Abilities` say that this template needs it, and never so that something is lost:
+Pure functions: nothing that came with the request is changed. A conversation is altered only as far
+as `TemplateCapabilities` require for this template, and never so that something is lost:
 
-- a system message that the template has no place for moves into the first one, or in front of what
-  the user says first;
+- a system message that the template does not accept moves into the first one, or in front of the
+  first user message;
 - messages of one role that may not follow each other become one, with an empty line between them;
 - several calls in one turn become turns of one call each, with their results after them;
-- tools, calls and results that the template cannot write become text, in the form of `generic`;
-  where the tools are written so, all that belongs to them is.
+- tools, calls and results that the template cannot write become text (`generic_tools`). If the
+  tools are written as text, so are the calls and results.
 """
 
 from __future__ import annotations
@@ -20,65 +20,70 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from dragoman.prompt import generic_tools
 from dragoman.prompt.special_tokens import join_texts
-from dragoman.prompt.template.capabilities import TemplateCapabilities
+from dragoman.prompt.template.capabilities import (
+    TemplateCapabilities,
+    TemplateMessage,
+    TemplateTool,
+)
 from dragoman.prompt.tool_results import match_results
 from dragoman.prompt.turn import Turn
-from dragoman.types import Content, Message, TextPart, Tool, ToolCall
+from dragoman.types import Content, Json, Message, TextPart, Tool, ToolCall
 
-BETWEEN = "\n\n"
-NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+EMPTY_LINE = "\n\n"
+NO_PARAMETERS: Json = {"type": "object", "properties": {}}
 _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 
 
 def prepare_messages(
-    messages: Sequence[Message], abilities: TemplateCapabilities, tools: Sequence[Tool] = ()
-) -> list[dict[str, Any]]:
-    """The messages as this template takes them; `tools` it has no place for are among them."""
-    return [
-        to_template_message(turn, abilities)
-        for turn in arrange_messages(messages, abilities, tools)
-    ]
+    messages: Sequence[Message], capabilities: TemplateCapabilities, tools: Sequence[Tool] = ()
+) -> list[TemplateMessage]:
+    """Return the messages as this template accepts them, with `tools` it cannot write among them."""
+    turns = arrange_messages(messages, capabilities, tools)
+    return [to_template_message(turn, capabilities) for turn in turns]
 
 
 def arrange_messages(
-    messages: Sequence[Message], abilities: TemplateCapabilities, tools: Sequence[Tool] = ()
+    messages: Sequence[Message], capabilities: TemplateCapabilities, tools: Sequence[Tool] = ()
 ) -> list[Turn]:
-    """The same, before they are written as dicts."""
-    offer = tools if not abilities.tools_rendered else ()
-    if offer or not abilities.tool_calls_rendered or (abilities.calls_need_tools and not tools):
-        abilities = replace(abilities, tool_calls_rendered=False, tool_results_rendered=False)
-    turns = [_known_role(_flatten(message), abilities) for message in messages]
-    turns = [_without_thoughts(turn, abilities) for turn in turns]
+    """Do the same as `prepare_messages`, but return turns."""
+    text_tools = tools if not capabilities.tools_rendered else ()
+    cannot_call = capabilities.calls_need_tools and not tools
+    if text_tools or not capabilities.tool_calls_rendered or cannot_call:
+        capabilities = replace(capabilities, tool_calls_rendered=False, tool_results_rendered=False)
+    turns = [_replace_role(_flatten(message), capabilities) for message in messages]
+    turns = [_split_off_reasoning(turn, capabilities) for turn in turns]
     turns = list(match_results(turns))
-    turns = list(_written_out(turns, abilities))
-    if offer:
-        turns = generic_tools.add_tool_prompt(turns, [_tool(tool, abilities) for tool in offer])
-    if not abilities.reasoning_with_both:
-        turns = [_thought_aloud(turn) for turn in turns]
-    if not abilities.content_with_calls:
-        turns = list(_apart(turns))
-    if not abilities.parallel_calls:
-        turns = list(_one_by_one(turns))
-    turns = _systems(turns, abilities, bool(tools))
-    turns = list(_merged(turns, abilities))
-    return list(_fillers(turns, abilities, bool(tools)))
+    turns = list(_write_calls_as_text(turns, capabilities))
+    if text_tools:
+        described = [_describe_tool(tool, capabilities) for tool in text_tools]
+        turns = generic_tools.add_tool_prompt(turns, described)
+    if not capabilities.reasoning_with_both:
+        turns = [_move_reasoning_to_text(turn) for turn in turns]
+    if not capabilities.content_with_calls:
+        turns = list(_separate_text_from_calls(turns))
+    if not capabilities.parallel_calls:
+        turns = list(_separate_calls(turns))
+    turns = _place_system_messages(turns, capabilities, bool(tools))
+    turns = list(_merge_runs(turns, capabilities))
+    return list(_insert_fillers(turns, capabilities, bool(tools)))
 
 
-def prepare_tools(tools: Iterable[Tool], abilities: TemplateCapabilities) -> list[dict[str, Any]]:
-    """The tools as templates know them; none where they are written among the messages."""
-    return [_tool(tool, abilities) for tool in tools] if abilities.tools_rendered else []
+def prepare_tools(tools: Iterable[Tool], capabilities: TemplateCapabilities) -> list[TemplateTool]:
+    """Return the tools as templates see them; none if they are written among the messages."""
+    if not capabilities.tools_rendered:
+        return []
+    return [_describe_tool(tool, capabilities) for tool in tools]
 
 
-def _tool(tool: Tool, abilities: TemplateCapabilities) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None or not abilities.bare_tools:
+def _describe_tool(tool: Tool, capabilities: TemplateCapabilities) -> TemplateTool:
+    function: dict[str, Json] = {"name": tool.name}
+    if tool.description is not None or not capabilities.bare_tools:
         function["description"] = tool.description or ""
     function["parameters"] = NO_PARAMETERS if tool.parameters is None else tool.parameters
     return {"type": "function", "function": function}
@@ -118,50 +123,51 @@ def _flatten(message: Message) -> Turn:
 # Roles and reasoning
 
 
-def _known_role(turn: Turn, abilities: TemplateCapabilities) -> Turn:
-    if turn.role == "developer" and not abilities.developer:
+def _replace_role(turn: Turn, capabilities: TemplateCapabilities) -> Turn:
+    if turn.role == "developer" and not capabilities.developer:
         return replace(turn, role="system")
     return replace(turn, role="tool") if turn.role == "function" else turn
 
 
-def _without_thoughts(turn: Turn, abilities: TemplateCapabilities) -> Turn:
-    """Cut the reasoning off a content where the template would: it cannot see a broken tag."""
-    end = abilities.reasoning_end
+def _split_off_reasoning(turn: Turn, capabilities: TemplateCapabilities) -> Turn:
+    """Cut the reasoning off a text as the template would, which cannot see a tag with a break."""
+    end = capabilities.reasoning_end
     if end is None or turn.role != "assistant" or end not in turn.text:
         return turn
-    thoughts, _, rest = turn.text.rpartition(end)
+    head, _, rest = turn.text.rpartition(end)
     start = end.replace("/", "", 1)
-    said = thoughts.split(end)[0].split(start)[-1].strip("\n")
-    return replace(turn, text=rest.lstrip("\n"), reasoning=turn.reasoning or said or None)
+    reasoning = head.split(end)[0].split(start)[-1].strip("\n")
+    return replace(turn, text=rest.lstrip("\n"), reasoning=turn.reasoning or reasoning or None)
 
 
 # Calls and results
 
 
-def _written_out(turns: list[Turn], abilities: TemplateCapabilities) -> Iterator[Turn]:
-    """Calls and results as text, where the template has no place for them."""
-    called = False
-    for results, group in groupby(turns, lambda turn: turn.role == "tool"):
+def _write_calls_as_text(turns: list[Turn], capabilities: TemplateCapabilities) -> Iterator[Turn]:
+    """Write calls and results as text if the template cannot write them."""
+    has_calls = False
+    for are_results, group in groupby(turns, lambda turn: turn.role == "tool"):
         run = list(group)
-        if results:
-            placed = abilities.tool_results_rendered and (called or abilities.lone_results)
-            yield from run if placed else [generic_tools.write_results(run)]
+        if are_results:
+            accepted = capabilities.lone_results or has_calls
+            rendered = capabilities.tool_results_rendered and accepted
+            yield from run if rendered else [generic_tools.write_results(run)]
             continue
         for turn in run:
-            called = bool(turn.tool_calls)
-            written = called and not abilities.tool_calls_rendered
-            yield generic_tools.write_calls(turn) if written else turn
+            has_calls = bool(turn.tool_calls)
+            as_text = has_calls and not capabilities.tool_calls_rendered
+            yield generic_tools.write_calls(turn) if as_text else turn
 
 
-def _thought_aloud(turn: Turn) -> Turn:
-    """Reasoning in front of the text of a turn that has calls as well."""
+def _move_reasoning_to_text(turn: Turn) -> Turn:
+    """Put the reasoning in front of the text of a turn that has text and calls."""
     if not (turn.tool_calls and turn.text and turn.reasoning):
         return turn
-    return replace(turn, text=_joined([turn.reasoning, turn.text]), reasoning=None)
+    return replace(turn, text=_join([turn.reasoning, turn.text]), reasoning=None)
 
 
-def _apart(turns: list[Turn]) -> Iterator[Turn]:
-    """A turn of text and calls as two turns."""
+def _separate_text_from_calls(turns: list[Turn]) -> Iterator[Turn]:
+    """Make two turns of a turn that has text and calls."""
     for turn in turns:
         if turn.tool_calls and turn.text:
             yield replace(turn, tool_calls=())
@@ -170,29 +176,29 @@ def _apart(turns: list[Turn]) -> Iterator[Turn]:
             yield turn
 
 
-def _one_by_one(turns: list[Turn]) -> Iterator[Turn]:
-    """A turn of several calls as several turns, each with the result of its call."""
-    at = 0
-    while at < len(turns):
-        turn = turns[at]
-        at += 1
+def _separate_calls(turns: list[Turn]) -> Iterator[Turn]:
+    """Make a turn of several calls into several turns, each with the result of its call."""
+    index = 0
+    while index < len(turns):
+        turn = turns[index]
+        index += 1
         if len(turn.tool_calls) < 2:
             yield turn
             continue
         results: list[Turn] = []
         by_id: dict[str | None, deque[Turn]] = {}
-        while at < len(turns) and turns[at].role == "tool":
-            results.append(turns[at])
-            by_id.setdefault(turns[at].tool_call_id, deque()).append(turns[at])
-            at += 1
+        while index < len(turns) and turns[index].role == "tool":
+            results.append(turns[index])
+            by_id.setdefault(turns[index].tool_call_id, deque()).append(turns[index])
+            index += 1
         last = {call.id: number for number, call in enumerate(turn.tool_calls)}
         for number, call in enumerate(turn.tool_calls):
-            first = number == 0
+            is_first = number == 0
             yield replace(
                 turn,
                 tool_calls=(call,),
-                text=turn.text if first else "",
-                reasoning=turn.reasoning if first else None,
+                text=turn.text if is_first else "",
+                reasoning=turn.reasoning if is_first else None,
             )
             own = by_id.get(call.id, deque())
             for _ in range(len(own) if number == last[call.id] else min(1, len(own))):
@@ -200,157 +206,161 @@ def _one_by_one(turns: list[Turn]) -> Iterator[Turn]:
         yield from (result for result in results if result.tool_call_id not in last)
 
 
-# Systems, runs and fillers
+# System messages, runs of one role, and fillers
 
 
-def _systems(turns: list[Turn], abilities: TemplateCapabilities, tools: bool) -> list[Turn]:
-    """System messages where the template has a place for them."""
-    first = next((at for at, turn in enumerate(turns) if turn.role != "system"), len(turns))
-    heads, rest = turns[:first], turns[first:]
-    if not (abilities.system and abilities.system_later):
-        heads += [turn for turn in rest if turn.role == "system"]
+def _place_system_messages(
+    turns: list[Turn], capabilities: TemplateCapabilities, has_tools: bool
+) -> list[Turn]:
+    """Put system messages where the template accepts them."""
+    first = next((n for n, turn in enumerate(turns) if turn.role != "system"), len(turns))
+    system, rest = turns[:first], turns[first:]
+    if not (capabilities.system and capabilities.system_later):
+        system += [turn for turn in rest if turn.role == "system"]
         rest = [turn for turn in rest if turn.role != "system"]
-    if not abilities.system:
-        return _into_user(_joined(turn.text for turn in heads), rest)
-    if len(heads) > 1 and not (abilities.system_twice and first == len(heads)):
-        heads = [replace(heads[0], text=_joined(turn.text for turn in heads))]
-    if tools and abilities.tools_need_system and not heads:
-        heads = [Turn(role="system", text="")]
-    return heads + rest
+    if not capabilities.system:
+        return _prepend_to_user(_join(turn.text for turn in system), rest)
+    if len(system) > 1 and not (capabilities.system_twice and first == len(system)):
+        system = [replace(system[0], text=_join(turn.text for turn in system))]
+    if has_tools and capabilities.tools_need_system and not system:
+        system = [Turn(role="system", text="")]
+    return system + rest
 
 
-def _into_user(text: str, turns: list[Turn]) -> list[Turn]:
-    """Put what a system said in front of what the user says first."""
+def _prepend_to_user(text: str, turns: list[Turn]) -> list[Turn]:
+    """Put a text in front of the first user message."""
     if not text:
         return turns
-    for at, turn in enumerate(turns):
+    for index, turn in enumerate(turns):
         if turn.role == "user":
-            both = replace(turn, text=_joined([text, turn.text]))
-            return [*turns[:at], both, *turns[at + 1 :]]
+            joined = replace(turn, text=_join([text, turn.text]))
+            return [*turns[:index], joined, *turns[index + 1 :]]
     return [Turn(role="user", text=text), *turns]
 
 
-def _merged(turns: list[Turn], abilities: TemplateCapabilities) -> Iterator[Turn]:
-    """One message for each run of a role that may not follow itself."""
-    alone = {
-        "user": not abilities.user_twice,
-        "assistant": not abilities.assistant_twice,
-        "system": not abilities.system_twice,
+def _merge_runs(turns: list[Turn], capabilities: TemplateCapabilities) -> Iterator[Turn]:
+    """Merge each run of a role that may not follow itself into one turn."""
+    may_not_repeat = {
+        "user": not capabilities.user_twice,
+        "assistant": not capabilities.assistant_twice,
+        "system": not capabilities.system_twice,
     }
     run: list[Turn] = []
-    called = False  # within the run
+    run_has_calls = False
     for turn in turns:
-        calls = called or bool(turn.tool_calls)
-        fit = abilities.content_with_calls or not calls
-        if run and run[0].role == turn.role and alone.get(turn.role) and fit:
+        has_calls = run_has_calls or bool(turn.tool_calls)
+        mergeable = capabilities.content_with_calls or not has_calls
+        if run and run[0].role == turn.role and may_not_repeat.get(turn.role) and mergeable:
             run.append(turn)
-            called = calls
+            run_has_calls = has_calls
             continue
         if run:
-            yield _together(run)
-        run, called = [turn], bool(turn.tool_calls)
+            yield _merge(run)
+        run, run_has_calls = [turn], bool(turn.tool_calls)
     if run:
-        yield _together(run)
+        yield _merge(run)
 
 
-def _together(run: list[Turn]) -> Turn:
+def _merge(run: list[Turn]) -> Turn:
     first = run[0]
     if len(run) == 1:
         return first
     return replace(
         first,
-        text=_joined(turn.text for turn in run),
+        text=_join(turn.text for turn in run),
         name=first.name if all(turn.name == first.name for turn in run) else None,
-        reasoning=_joined(turn.reasoning for turn in run) or None,
+        reasoning=_join(turn.reasoning for turn in run) or None,
         tool_calls=tuple(call for turn in run for call in turn.tool_calls),
-        replay=None,  # none was said like this
+        replay=None,  # the model did not write the merged turn
     )
 
 
-def _fillers(turns: list[Turn], abilities: TemplateCapabilities, tools: bool) -> Iterator[Turn]:
-    """Empty messages where the template insists on one."""
-    nobody = all(turn.role != "user" for turn in turns)
-    nobody = nobody and (not abilities.without_user or (tools and abilities.tools_need_user))
-    before = speaker = "system"
+def _insert_fillers(
+    turns: list[Turn], capabilities: TemplateCapabilities, has_tools: bool
+) -> Iterator[Turn]:
+    """Insert empty messages where the template requires one."""
+    needs_user = all(turn.role != "user" for turn in turns) and (
+        not capabilities.without_user or (has_tools and capabilities.tools_need_user)
+    )
+    previous = speaker = "system"  # `speaker` skips tool results and calls
     for turn in turns:
-        opening = before == "system" and turn.role not in ("system", "user")
-        if opening and (nobody or (turn.role == "assistant" and not abilities.assistant_first)):
+        starts = previous == "system" and turn.role not in ("system", "user")
+        assistant_starts = turn.role == "assistant" and not capabilities.assistant_first
+        if starts and (needs_user or assistant_starts):
             yield Turn(role="user", text="")
-            nobody = False
-        asked = before == "tool" and turn.role == speaker == "user"
-        if asked and not abilities.user_after_result:
-            yield Turn(role="assistant", text=abilities.filler)
+            needs_user = False
+        follows_result = previous == "tool" and turn.role == speaker == "user"
+        if follows_result and not capabilities.user_after_result:
+            yield Turn(role="assistant", text=capabilities.filler)
         yield turn
-        before = turn.role
-        speaker = speaker if before == "tool" or turn.tool_calls else before
-    if nobody:
+        previous = turn.role
+        speaker = speaker if previous == "tool" or turn.tool_calls else previous
+    if needs_user:
         yield Turn(role="user", text="")
 
 
-def _joined(texts: Iterable[str | None]) -> str:
-    return join_texts((text for text in texts if text), BETWEEN)
+def _join(texts: Iterable[str | None]) -> str:
+    return join_texts((text for text in texts if text), EMPTY_LINE)
 
 
-# As dicts
+# Messages as dicts
 
 
-def to_template_message(turn: Turn, abilities: TemplateCapabilities) -> dict[str, Any]:
-    made: dict[str, Any] = {"role": turn.role}
-    content = _content(turn, abilities)
+def to_template_message(turn: Turn, capabilities: TemplateCapabilities) -> TemplateMessage:
+    message: TemplateMessage = {"role": turn.role}
+    content = _make_content(turn, capabilities)
     if content is not msgspec.UNSET:
-        made["content"] = content
+        message["content"] = content
     if turn.name is not None:
-        made["name"] = turn.name
+        message["name"] = turn.name
     if turn.reasoning is not None:
-        made |= dict.fromkeys(abilities.reasoning_fields, turn.reasoning)
+        message |= dict.fromkeys(capabilities.reasoning_fields, turn.reasoning)
     if turn.tool_calls:
-        made["tool_calls"] = [_call(call, abilities) for call in turn.tool_calls]
+        message["tool_calls"] = [_make_call(call, capabilities) for call in turn.tool_calls]
     if turn.tool_call_id is not None:
-        made["tool_call_id"] = _call_id(turn.tool_call_id, abilities)
-    return made
+        message["tool_call_id"] = _make_call_id(turn.tool_call_id, capabilities)
+    return message
 
 
-def _content(turn: Turn, abilities: TemplateCapabilities) -> Any:
-    """Text, or a list with one part of text; UNSET for none at all."""
-    thinks = bool(turn.reasoning) and abilities.reasoning_parts
-    if turn.tool_calls and not turn.text and abilities.call_content != "empty" and not thinks:
-        return None if abilities.call_content == "null" else msgspec.UNSET
-    if thinks:
-        thought = {"type": "thinking", "thinking": turn.reasoning}
-        return [thought, {"type": "text", "text": turn.text}]
-    if turn.role in abilities.part_roles:
-        return [{"type": "text", "text": turn.text}]
-    return turn.text
+def _make_content(turn: Turn, capabilities: TemplateCapabilities) -> Json:
+    """Return text, or a list of parts, or UNSET for no content at all."""
+    with_reasoning = bool(turn.reasoning) and capabilities.reasoning_parts
+    text = {"type": "text", "text": turn.text}
+    if with_reasoning:
+        return [{"type": "thinking", "thinking": turn.reasoning}, text]
+    if turn.tool_calls and not turn.text and capabilities.call_content != "empty":
+        return None if capabilities.call_content == "null" else msgspec.UNSET
+    return [text] if turn.role in capabilities.part_roles else turn.text
 
 
-def _call(call: ToolCall, abilities: TemplateCapabilities) -> dict[str, Any]:
-    arguments: Any = call.arguments
-    if abilities.arguments == "dict":
+def _make_call(call: ToolCall, capabilities: TemplateCapabilities) -> Json:
+    arguments: Json = call.arguments
+    if capabilities.arguments == "dict":
         arguments = parse_arguments(call.arguments)
-    if isinstance(arguments, str) and not abilities.raw_arguments:
+    if isinstance(arguments, str) and not capabilities.raw_arguments:
         arguments = {"arguments": arguments}
     return {
-        "id": _call_id(call.id, abilities),
+        "id": _make_call_id(call.id, capabilities),
         "type": "function",
         "function": {"name": call.name, "arguments": arguments},
     }
 
 
-def parse_arguments(arguments: str) -> Any:
-    """Arguments as a dict; no arguments as an empty one; text that is no JSON object as it is."""
+def parse_arguments(arguments: str) -> dict[str, Json] | str:
+    """Return the arguments as a dict, or as they are if they are not a JSON object."""
     if not arguments.strip():
         return {}
     try:
-        found = json.loads(arguments)
+        value = json.loads(arguments)
     except (ValueError, RecursionError):
         return arguments
-    return found if isinstance(found, dict) else arguments
+    return value if isinstance(value, dict) else arguments
 
 
-def _call_id(name: str, abilities: TemplateCapabilities) -> str:
-    """Some templates want nine letters and digits: the same id always becomes the same."""
-    long = abilities.tiny_ids or len(name) >= 9
-    if (long and not abilities.short_ids) or _SHORT_ID.fullmatch(name):
-        return name
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+def _make_call_id(call_id: str, capabilities: TemplateCapabilities) -> str:
+    """Turn an id into nine letters and digits if the template requires that."""
+    long_enough = capabilities.tiny_ids or len(call_id) >= 9
+    if (long_enough and not capabilities.short_ids) or _SHORT_ID.fullmatch(call_id):
+        return call_id
+    digest = hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).digest()
     return base64.b32encode(digest).decode()[:9].lower()

@@ -1,11 +1,11 @@
-"""Which call of a turn each result answers.
+"""Finds the call that each tool result answers.
 
-A result with an id answers the first open call that has it. One without answers the first open call
-of its function, or the first of all if it names none. A call is open until it is answered, or until
-the assistant calls again. Results in a row are put in the order of the calls that they answer, and
-those that answer none behind them.
+A result with an id answers the first open call that has it. One without an id answers the first
+open call of its function, or the first of all if it names none. A call is open until a result
+answers it or the assistant calls again. Consecutive results are put in the order of their calls,
+with the results that answer no call after them.
 
-A client may send as many calls and results as it likes, so neither is ever searched for the other.
+A client may send any number of calls and results, so neither is ever searched for the other.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from msgspec.structs import replace
 from dragoman.prompt.turn import Turn
 from dragoman.types import ToolCall
 
-Places: TypeAlias = OrderedDict[int, None]  # of calls in their turn; a plain dict is slow in front
+# Positions of calls in their turn; taking the first item of a plain dict again and again is slow
+Positions: TypeAlias = OrderedDict[int, None]
 
 
 def match_results(turns: Iterable[Turn]) -> Iterator[Turn]:
-    """Results in the order of the calls that they answer, each with its id and function."""
+    """Put results in the order of their calls, each with the id and the function of its call."""
     calls = OpenCalls(())
-    for results, run in groupby(turns, lambda turn: turn.role == "tool"):
-        if results:
-            yield from calls.answered(run)
+    for are_results, run in groupby(turns, lambda turn: turn.role == "tool"):
+        if are_results:
+            yield from calls.match(run)
             continue
         for turn in run:
             if turn.tool_calls:
@@ -42,36 +43,36 @@ class OpenCalls:
 
     def __init__(self, calls: Sequence[ToolCall]) -> None:
         self._calls = calls
-        self._open: Places = OrderedDict.fromkeys(range(len(calls)))
-        self._ids: dict[str, Places] = {}
-        self._names: dict[str, Places] = {}
-        for at, call in enumerate(calls):
-            self._ids.setdefault(call.id, OrderedDict())[at] = None
-            self._names.setdefault(call.name, OrderedDict())[at] = None
+        self._open: Positions = OrderedDict.fromkeys(range(len(calls)))
+        self._by_id: dict[str, Positions] = {}
+        self._by_name: dict[str, Positions] = {}
+        for position, call in enumerate(calls):
+            self._by_id.setdefault(call.id, OrderedDict())[position] = None
+            self._by_name.setdefault(call.name, OrderedDict())[position] = None
 
-    def answered(self, results: Iterable[Turn]) -> list[Turn]:
-        """Results in a row, in order; what they answer is then no longer open."""
+    def match(self, results: Iterable[Turn]) -> list[Turn]:
+        """Return consecutive results in order, and close the calls that they answer."""
         placed, last = [], dict[str | None, int]()
         for result in results:
-            at = self._answered_by(result)
-            if at is not None:
-                call = self._calls[at]
-                self._close(at)
-                last[call.id] = at
+            position = self._find_call(result)
+            if position is not None:
+                call = self._calls[position]
+                self._close(position)
+                last[call.id] = position
                 result = replace(result, tool_call_id=call.id, name=result.name or call.name)
-            else:  # one more for a call that has its answer goes there, any other behind
-                at = last.get(result.tool_call_id, len(self._calls))
-            placed.append((at, result))
+            else:  # another result for the same call follows the first one, all others come last
+                position = last.get(result.tool_call_id, len(self._calls))
+            placed.append((position, result))
         return [result for _, result in sorted(placed, key=itemgetter(0))]
 
-    def _answered_by(self, result: Turn) -> int | None:
-        """The place of the call that a result answers."""
+    def _find_call(self, result: Turn) -> int | None:
+        """Return the position of the call that a result answers."""
         if result.tool_call_id is not None:
-            fit = self._ids.get(result.tool_call_id)
+            candidates = self._by_id.get(result.tool_call_id)
         else:
-            fit = self._open if result.name is None else self._names.get(result.name)
-        return next(iter(fit), None) if fit else None
+            candidates = self._open if result.name is None else self._by_name.get(result.name)
+        return next(iter(candidates), None) if candidates else None
 
-    def _close(self, at: int) -> None:
-        call = self._calls[at]
-        del self._open[at], self._ids[call.id][at], self._names[call.name][at]
+    def _close(self, position: int) -> None:
+        call = self._calls[position]
+        del self._open[position], self._by_id[call.id][position], self._by_name[call.name][position]

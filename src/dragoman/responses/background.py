@@ -44,22 +44,22 @@ class BackgroundRun:
     """A response at work."""
 
     def __init__(self, turn: ResponseRun) -> None:
-        self.turn = turn
+        self.run = turn
         self.feed = Feed()
         self.flushed = 0  # frames that are in the store
-        self.feed.push(turn.writer.queue())
-        self.begun = turn.whole()  # the response before anything came of it
+        self.feed.push(turn.encoder.queue())
+        self.initial_body = turn.encode_whole()  # the response before anything came of it
         self.watch: Interruptible | None = None
         self.cancelled = False
 
     def cancel(self) -> None:
         self.cancelled = True
-        if self.watch is not None and not self.turn.writer.is_over:
+        if self.watch is not None and not self.run.encoder.is_over:
             self.watch.interrupt(Cancelled("The response was cancelled."))
 
     async def flush(self, store: Store) -> None:
         """Put new frames into the store."""
-        response, fresh = self.turn.id, self.fresh()
+        response, fresh = self.run.id, self.fresh()
         if fresh:
             await store.write(lambda tx: tx.responses.append_frames(response, fresh))
             self.flushed = max(self.flushed, fresh[-1][0] + 1)
@@ -100,7 +100,7 @@ class BackgroundRuns:
 
     def find(self, owner: str, name: str) -> BackgroundRun | None:
         found = self._running.get(name)
-        return found if found is not None and found.turn.owner == owner else None
+        return found if found is not None and found.run.owner == owner else None
 
     async def start(self, turn: ResponseRun, store: Store) -> BackgroundRun:
         """Let a response run; it is in the store when this returns.
@@ -115,14 +115,14 @@ class BackgroundRuns:
         return running
 
     async def _launch(self, running: BackgroundRun, store: Store) -> None:
-        turn = running.turn
+        turn = running.run
         try:
             row = turn.make_row()
             await store.write(lambda tx: tx.add_response(row))
         except BaseException:
             turn.close()
             raise
-        turn.keep = lambda frames: self._keep(running, store, frames)
+        turn.save = lambda frames: self._keep(running, store, frames)
         self._running[turn.id] = running
         task = asyncio.create_task(self._run(running, store))
         self._tasks.add(task)
@@ -131,7 +131,7 @@ class BackgroundRuns:
             self._tending = asyncio.create_task(self._tend(store))
 
     async def _run(self, running: BackgroundRun, store: Store) -> None:
-        turn, feed = running.turn, running.feed
+        turn, feed = running.run, running.feed
         try:
             async with self._watching() as running.watch:
                 if running.cancelled:
@@ -157,23 +157,23 @@ class BackgroundRuns:
             self._running.pop(turn.id, None)
 
     async def _fail(self, running: BackgroundRun, error: DragomanError) -> None:
-        if not running.turn.writer.is_over and not isinstance(error, Cancelled):
+        if not running.run.encoder.is_over and not isinstance(error, Cancelled):
             self._failed(error)
         try:
-            running.feed.push(await running.turn.fail(error))
+            running.feed.push(await running.run.fail(error))
         except DragomanError as lost:
-            log.error("response %s could not be kept: %s", running.turn.id, lost.message)
+            log.error("response %s could not be kept: %s", running.run.id, lost.message)
 
     async def _keep(self, running: BackgroundRun, store: Store, frames: list[bytes]) -> None:
         """Whoever sees the end in the store finds all frames there."""
-        turn, last = running.turn, list(enumerate(frames, len(running.feed.frames)))
+        turn, last = running.run, list(enumerate(frames, len(running.feed.frames)))
         row = turn.make_row()
         ending = FinishedResponse(row, turn.stored_items, [*running.fresh(), *last])
         try:
             await ending.write(store)
         except TooLarge as error:
             log.error("response %s is lost: %s", row.id, error.message)
-            lost = replace(row, status="failed", body=responses.mark_failed(running.begun))
+            lost = replace(row, status="failed", body=responses.mark_failed(running.initial_body))
             await FinishedResponse(lost).write(store)
         except Unavailable:
             self._late.append(ending)

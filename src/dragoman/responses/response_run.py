@@ -66,7 +66,7 @@ class ResponseRun:
         self.id = scene.response_id
         self.created = int(time.time())
         self.wants_stream = bool(asked.fields.stream)
-        self.keep: Callable[[list[bytes]], Awaitable[None]] | None = None  # before the last frames
+        self.save: Callable[[list[bytes]], Awaitable[None]] | None = None  # before the last frames
         self._keeping: asyncio.Future[None] | None = None
         self._last: list[bytes] = []  # frames that end it and were not told yet
         self.usage = Usage()
@@ -81,14 +81,14 @@ class ResponseRun:
             echoed_fields=responses.make_echoed_fields(
                 asked, plan.model_name, plan.jobs[0].sampling
             ),
-            tools=responses.get_tool_origins(asked, scene.history) | scene.remote_tools.known,
+            tools=responses.get_tool_origins(asked, scene.history) | scene.remote_tools.tool_origins,
             include=asked.include,
             summary=bool(asked.wants_summary),
             max_remote_calls=said.max_tool_calls,
             packer=scene.signer,
             prefill_only=not asked.wants_answer,
         )
-        self.writer = ResponseEncoder(frame, plan.request)
+        self.encoder = ResponseEncoder(frame, plan.request)
 
     @classmethod
     async def prepare(cls, asked: DecodedRequest, scene: ResponseContext) -> ResponseRun:
@@ -114,20 +114,20 @@ class ResponseRun:
     @property
     def items(self) -> list[Item]:
         """All there is for whoever goes on from here."""
-        return [*self._scene.history, *self.asked.items, *self.writer.finished_items]
+        return [*self._scene.history, *self.asked.items, *self.encoder.finished_items]
 
     @property
     def stored_items(self) -> list[StoredItem]:
         """All items of this turn, what it was asked and what it answered, if it has an answer."""
-        if self.writer.get_resource()["status"] not in ("completed", "incomplete"):
+        if self.encoder.get_resource()["status"] not in ("completed", "incomplete"):
             return []
         said = [StoredItem(item["id"], encode(item)) for item in self.asked.items]
         return said + [
-            StoredItem(item["id"], encode(item), True) for item in self.writer.finished_items
+            StoredItem(item["id"], encode(item), True) for item in self.encoder.finished_items
         ]
 
     def start(self) -> list[bytes]:
-        return self.writer.start()
+        return self.encoder.start()
 
     async def stream(self, sink: Sink) -> None:
         push = sink.push
@@ -137,13 +137,13 @@ class ResponseRun:
                 await self._end(push)
                 return
             remote, context = self._scene.remote_tools, self._plan.model.capabilities.context
-            await remote.push_tool_lists(self.writer, push)
+            await remote.push_tool_lists(self.encoder, push)
             if remote.has_approved_calls:
                 self._plan.ticket.release()  # while others are asked, the engine is for all
-            if await remote.make_approved_calls(self.writer, push, context):
+            if await remote.make_approved_calls(self.encoder, push, context):
                 await self._go_on()
             await self._round(sink.observe, push)
-            while await remote.make_calls(self.writer, push, context):
+            while await remote.make_calls(self.encoder, push, context):
                 await self._go_on()
                 await self._round(sink.observe, push)
         finally:
@@ -163,10 +163,10 @@ class ResponseRun:
     async def _go_on(self) -> None:
         """The same conversation with what was answered so far, after another wait for a place."""
         self._plan.close()
-        self._plan = await _plan(self.asked, self._scene, self.writer.finished_items, self.usage)
+        self._plan = await _plan(self.asked, self._scene, self.encoder.finished_items, self.usage)
 
     async def _round(self, note: Callable[[Delta], None], push: Push) -> None:
-        write = self.writer.encode_delta
+        write = self.encoder.encode_delta
 
         def deliver(delta: Delta) -> Awaitable[None] | None:
             note(delta)
@@ -178,37 +178,37 @@ class ResponseRun:
         self._plan.ticket.release()
 
     async def _end(self, push: Push) -> None:
-        self._last = self.writer.end(self.usage)
+        self._last = self.encoder.end(self.usage)
         await self._kept()
         frames, self._last = self._last, []
         await pipeline.await_delivery(push(frames))
 
     async def fail(self, error: DragomanError) -> list[bytes]:
         """What ends it; one that was about to end when this came ends as it would have."""
-        if not self.writer.is_over:
+        if not self.encoder.is_over:
             cancelled = isinstance(error, Cancelled)
-            self._last = self.writer.cancel() if cancelled else self.writer.fail(error)
+            self._last = self.encoder.cancel() if cancelled else self.encoder.fail(error)
         await self._kept()
         frames, self._last = self._last, []
         return frames
 
-    def unkept(self) -> None:
+    def mark_unstored(self) -> None:
         """It could not be kept, and says so: its last frame is told anew."""
-        self._last[-1:] = [self.writer.encode_unstored_end()]
+        self._last[-1:] = [self.encoder.encode_unstored_end()]
 
     async def _kept(self) -> None:
         """Keep it, once. Whoever is interrupted here does not interrupt that."""
-        if self.keep is not None and self._keeping is None:
-            self._keeping = asyncio.ensure_future(self.keep(self._last))
+        if self.save is not None and self._keeping is None:
+            self._keeping = asyncio.ensure_future(self.save(self._last))
         if self._keeping is not None:
             await asyncio.shield(self._keeping)
 
     async def collect(self, note: Callable[[Delta], None]) -> bytes:
         await self.stream(Sink(note, _discard_frames))
-        return self.whole()
+        return self.encode_whole()
 
-    def whole(self) -> bytes:
-        return self.writer.encode_whole()
+    def encode_whole(self) -> bytes:
+        return self.encoder.encode_whole()
 
     def close(self) -> None:
         self._plan.close()
@@ -216,7 +216,7 @@ class ResponseRun:
 
     def make_row(self) -> StoredResponse:
         """The response as it is now, for the store."""
-        resource = self.writer.get_resource()
+        resource = self.encoder.get_resource()
         status: Status = resource["status"]
         return StoredResponse(
             id=self.id,

@@ -72,7 +72,7 @@ class CompletionRun:
         self.wants_stream = plan.request.stream
         self._plan = plan
         self._encoder = encoder
-        self.store: Callable[[bytes], Awaitable[None]] | None = None  # called with the whole answer
+        self.save: Callable[[bytes], Awaitable[None]] | None = None  # called with the whole answer
         self._completion = Completion()
         self._usage = Usage()
 
@@ -97,7 +97,7 @@ class CompletionRun:
 
     async def stream(self, sink: Sink) -> None:
         note, push, encode = sink.observe, sink.push, self._encoder.encode_delta
-        if self.store is not None:
+        if self.save is not None:
             note = self._fold_after(note)
 
         def deliver(delta: Delta) -> Awaitable[None] | None:
@@ -116,8 +116,8 @@ class CompletionRun:
         return self._encode_whole()
 
     async def _store_answer(self) -> None:
-        if self.store is not None:
-            await self.store(self._encode_whole())
+        if self.save is not None:
+            await self.save(self._encode_whole())
 
     def _fold_after(self, note: Callable[[Delta], None]) -> Callable[[Delta], None]:
         def deliver(delta: Delta) -> None:

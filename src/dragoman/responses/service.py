@@ -75,9 +75,9 @@ class ResponseService:
         turn = await self._turn(asked, owner, {} if local is None else local)
         if store is not None and asked.fields.background:
             running = await self._background.start(turn, store)
-            return LaunchedRun(running.feed, running.begun, turn)
+            return LaunchedRun(running.feed, running.initial_body, turn)
         if store is not None:
-            turn.keep = lambda _: self._keep(turn, store)
+            turn.save = lambda _: self._keep(turn, store)
         return turn
 
     async def load_context(
@@ -142,7 +142,7 @@ class ResponseService:
             await store.write(lambda tx: tx.add_response(row, items))
         except DragomanError as error:
             log.error("response %s could not be kept: %s", turn.id, error.message)
-            turn.unkept()
+            turn.mark_unstored()
 
     # Those that were kept
 
@@ -164,7 +164,7 @@ class ResponseService:
     async def get(self, owner: str, name: str) -> bytes:
         running = self._background.find(owner, name)
         if running is not None:
-            return running.turn.whole()
+            return running.run.encode_whole()
         return (await self._row(owner, name)).body
 
     async def resume(self, owner: str, name: str, after: int) -> Run:
@@ -174,7 +174,7 @@ class ResponseService:
             return FeedRun(running.feed, after)
         return StoredRun(await self._row(owner, name), await self._state.get_store(), after)
 
-    async def input_items(self, owner: str, name: str) -> list[Item]:
+    async def get_input_items(self, owner: str, name: str) -> list[Item]:
         items: list[Item] = msgspec.json.decode((await self._row(owner, name)).input)
         return items
 
@@ -206,7 +206,7 @@ class ResponseService:
         if running is not None:
             running.cancel()
             await running.feed.wait_closed()
-            return running.turn.whole()
+            return running.run.encode_whole()
         row = await self._row(owner, name)
         if not row.background:
             raise BadRequest(

@@ -62,7 +62,7 @@ class RemoteTools:
     ) -> None:
         self._toolbox = toolbox
         self._attached = {one.server.label: one for one in attached}
-        self.known = known or {}
+        self.tool_origins = known or {}
         self._bounds = bounds or RemoteToolLimits()
         self._rounds = 0
         self._left = self._bounds.seconds
@@ -75,7 +75,7 @@ class RemoteTools:
             for label, one in self._attached.items()
             for tool in one.offered
         }
-        for flat, known in self.known.items():
+        for flat, known in self.tool_origins.items():
             tool = offered[known.server_label, known.name]
             yield Tool(
                 name=flat,
@@ -106,7 +106,7 @@ class RemoteTools:
 
     def approve(self, approved: Sequence[Item]) -> None:
         """Let calls of earlier turns be made, if their tools may still be called."""
-        known = {(tool.server_label, tool.name) for tool in self.known.values()}
+        known = {(tool.server_label, tool.name) for tool in self.tool_origins.values()}
         for item in approved:
             if (item["server_label"], item["name"]) not in known:
                 raise BadRequest(

@@ -1,24 +1,25 @@
-"""An engine around a model that only gives logits.
+"""An engine around a model that only produces logits.
 
-    class Mine:
+    class MyModel:
         def begin(self, prompt): return state, logits
         def step(self, states, tokens): return logits  # a row for each state
 
-    engine = LogitsEngine(Mine(), tokenizer, context=4096)
+    engine = LogitsEngine(MyModel(), tokenizer, context=4096)
 
-All the rest of an engine's contract is done here: choices, seeds, every way of sampling, limits,
-stops, logprobs, grammars and cancelling. What a model remembers between two tokens is its own
-affair: it is kept in the state that it gave.
+The rest of an engine's contract is implemented here: choices, seeds, all sampling fields, limits,
+stop tokens, logprobs, grammars and cancellation. What a model remembers between two tokens is up to
+the model: it lives in the state that `begin` returns.
 
-`rounds` runs the model: one thread, one forward pass at a time, over all choices of all jobs that
-are under way. `choice` makes an answer of the logits, `sampling` picks tokens. Both are done in the
-model's thread, right after the pass; the masks of grammars are made by other threads during it. The
-event loop only hands out steps.
+`batches` runs the model: one thread, one forward pass at a time, over all running choices of all
+jobs. `choice` turns logits into steps and `sampling` picks tokens; both run in the model's thread,
+right after the pass. Other threads compute the masks of grammars during the pass. The event loop
+only delivers steps.
 """
 
 from __future__ import annotations
 
 from dragoman.engines.logits.batches import LogitsModel
 from dragoman.engines.logits.engine import LogitsEngine
+from dragoman.engines.logits.sampling import SAMPLING_FIELDS
 
-__all__ = ["LogitsEngine", "LogitsModel"]
+__all__ = ["SAMPLING_FIELDS", "LogitsEngine", "LogitsModel"]

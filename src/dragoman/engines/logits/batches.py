@@ -1,13 +1,13 @@
-"""Running the model, round by round.
+"""Runs the model, one batch after the other.
 
-A round is one forward pass over every choice that is under way, whoever asked for it, and at most
-one new prompt: so a long prompt delays the others by itself and not by the queue behind it. It runs
-in the model's thread, of which there is one, so a model is never called twice at once. Between two
-rounds, on the event loop, steps are handed out, choices that have ended or that nobody waits for
-leave, and new ones take their places. The rounds go on as long as there is a choice.
+A batch is one forward pass over every running choice of every job, and at most one new prompt: so a
+long prompt delays the others by itself and not by the queue behind it. The model has one thread, so
+it is never called twice at once. Between two batches, on the event loop, steps are delivered,
+choices that have ended or were cancelled leave, and waiting ones take their slots. This continues
+as long as there is a choice.
 
-An error that the model raises ends all choices of that pass, since nobody knows what has become of
-their states. One that belongs to a single choice, like a grammar that leads nowhere, ends its job.
+An exception of the model ends all choices of that pass, since their states may be corrupt. An error
+that belongs to a single choice, like a grammar that allows nothing, ends its job only.
 """
 
 from __future__ import annotations
@@ -17,52 +17,55 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from dragoman.engines.logits.choice import LogitsChoice
 from dragoman.errors import DragomanError, EngineDown, EngineFailed
 
 log = logging.getLogger("dragoman.engines.logits")
 
+State: TypeAlias = Any  # belongs to the model
+Logits: TypeAlias = Any  # an array, or anything that NumPy can make an array of
+
 
 class LogitsModel(Protocol):
-    """What a model must have. It is called from one thread only.
+    """What a model must implement. It is called from one thread only.
 
-    A state is whatever the model wants to keep of one choice; it is over when it is let go. Logits
-    are arrays, or what NumPy makes arrays of: a number for each token of the vocabulary, before any
-    softmax. There may be more numbers than tokens.
+    A state is whatever the model remembers of one choice; it ends when nothing refers to it. Logits
+    are a number for each token of the vocabulary, before any softmax; there may be more numbers
+    than tokens.
     """
 
-    def begin(self, prompt: Sequence[int]) -> tuple[Any, Any]:
-        """Read a prompt: a new state, and the logits of what comes next."""
+    def begin(self, prompt: Sequence[int]) -> tuple[State, Logits]:
+        """Process a prompt; return a new state and the logits of the next token."""
         ...
 
-    def step(self, states: Sequence[Any], tokens: Sequence[int]) -> Any:
-        """Take one more token into each state, in place; a row of logits for each."""
+    def step(self, states: Sequence[State], tokens: Sequence[int]) -> Logits:
+        """Add one token to each state, in place; return a row of logits for each."""
         ...
 
 
 class BatchRunner:
-    """Choices under way, at most `slots` of them, and those that wait."""
+    """The running choices, at most `slots` of them, and the waiting ones."""
 
     def __init__(self, model: LogitsModel, slots: int) -> None:
         self._model = model
         self._slots = slots
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dragoman-model")
         self._waiting: deque[LogitsChoice] = deque()
-        self._going: list[LogitsChoice] = []
+        self._running: list[LogitsChoice] = []
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
     def add(self, choices: Iterable[LogitsChoice]) -> None:
         if self._closed:
-            raise EngineDown("The engine was closed.")
+            raise EngineDown("The engine has been stopped.")
         self._waiting.extend(choices)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())
 
     async def aclose(self) -> None:
-        """Break off what is under way, once the present pass is over."""
+        """Stop all choices once the present pass has ended."""
         self._closed = True
         if self._task is not None and not self._task.done():
             self._task.cancel()
@@ -72,64 +75,64 @@ class BatchRunner:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while choices := self._present():
-                await loop.run_in_executor(self._thread, self._round, choices)
+            while choices := self._select_batch():
+                await loop.run_in_executor(self._thread, self._run_batch, choices)
                 for choice in choices:
-                    choice.tell()
+                    choice.deliver()
         finally:
-            left = [*self._going, *self._waiting]
-            self._going.clear()
+            remaining = [*self._running, *self._waiting]
+            self._running.clear()
             self._waiting.clear()
-            for choice in left:  # none, unless the rounds were broken off
-                choice.error = choice.error or EngineDown("The engine was closed.")
-                choice.tell()
+            for choice in remaining:  # none, unless the engine was stopped
+                choice.error = choice.error or EngineDown("The engine has been stopped.")
+                choice.deliver()
 
-    def _present(self) -> list[LogitsChoice]:
-        """Who takes part in the next round."""
-        self._going = [choice for choice in self._going if not choice.over]
-        while self._waiting and len(self._going) < self._slots:
+    def _select_batch(self) -> list[LogitsChoice]:
+        """Return the choices of the next batch, of which at most one has a new prompt."""
+        self._running = [choice for choice in self._running if not choice.has_ended]
+        while self._waiting and len(self._running) < self._slots:
             choice = self._waiting.popleft()
-            if not choice.over:
-                self._going.append(choice)
+            if not choice.has_ended:
+                self._running.append(choice)
                 break
-        return list(self._going)
+        return list(self._running)
 
     # in the model's thread
 
-    def _round(self, choices: list[LogitsChoice]) -> None:
-        begun = [choice for choice in choices if choice.begun]
-        if begun:
-            self._heard(begun, self._stepped)
+    def _run_batch(self, choices: list[LogitsChoice]) -> None:
+        started = [choice for choice in choices if choice.has_started]
+        if started:
+            self._run_pass(started, self._step_model)
         for choice in choices:
-            if not choice.begun:
-                self._heard([choice], self._begun)
+            if not choice.has_started:
+                self._run_pass([choice], self._begin_prompt)
 
-    def _heard(
-        self, choices: list[LogitsChoice], passing: Callable[[list[LogitsChoice]], Any]
+    def _run_pass(
+        self, choices: list[LogitsChoice], forward: Callable[[list[LogitsChoice]], Logits]
     ) -> None:
-        """Run a pass and let each choice hear its row."""
+        """Run a forward pass and give each choice its row of logits."""
         try:
-            rows = passing(choices)
+            rows = forward(choices)
         except DragomanError as error:
             for choice in choices:
                 choice.error = error
         except Exception:
-            log.exception("the model broke")
+            log.exception("the model raised an exception")
             for choice in choices:
                 choice.error = EngineFailed("The engine failed while it worked on this request.")
         else:
             for choice, row in zip(choices, rows, strict=True):
-                choice.hear(row)
+                choice.process(row)
 
-    def _stepped(self, choices: list[LogitsChoice]) -> Any:
+    def _step_model(self, choices: list[LogitsChoice]) -> Logits:
         states = [choice.state for choice in choices]
-        rows = self._model.step(states, [choice.token for choice in choices])
+        rows = self._model.step(states, [choice.next_token for choice in choices])
         if len(rows) != len(choices):
             raise ValueError(f"{len(rows)} rows of logits for {len(choices)} states")
         return rows
 
-    def _begun(self, choices: list[LogitsChoice]) -> Any:
+    def _begin_prompt(self, choices: list[LogitsChoice]) -> Logits:
         [choice] = choices
-        choice.state, logits = self._model.begin(choice.opening)
-        choice.begun = True
+        choice.state, logits = self._model.begin(choice.initial_prompt)
+        choice.has_started = True
         return [logits]

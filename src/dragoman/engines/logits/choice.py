@@ -1,17 +1,17 @@
-"""One choice of an answer, made of logits.
+"""One choice of an answer, made from logits.
 
-A choice is fed by `hear` after each forward pass and says which token the next pass is to be given.
-Where the prompt's own logprobs are wanted, the model gets the prompt token by token, so that each
-pass tells how likely the next one was.
+`process` takes the logits of a forward pass and sets the token that the next pass is given. Where
+the logprobs of the prompt are requested, the model gets the prompt token by token, since each pass
+shows how likely the next token was.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import ArrayLike
 
 from dragoman.engines.logits.sampling import Floats, TokenSampler, make_logprob
 from dragoman.engines.step_queue import StepQueue
@@ -23,154 +23,157 @@ log = logging.getLogger("dragoman.engines.logits")
 
 
 class LogitsJob:
-    """Where the choices of one job come together."""
+    """What the choices of one job share."""
 
-    def __init__(self, job: Job, prompt: list[int], size: int) -> None:
+    def __init__(self, job: Job, prompt: list[int], vocabulary_size: int) -> None:
         self.job = job
         self.prompt = prompt
-        self.size = size  # of the vocabulary
-        self.left = job.n
-        self.mailbox = StepQueue()
+        self.vocabulary_size = vocabulary_size
+        self.open_choices = job.n
+        self.queue = StepQueue()
 
 
 class LogitsChoice:
-    """A choice that grows. `rounds` reads the state and the token, and calls `hear` and `tell`."""
+    """One running choice.
+
+    `BatchRunner` reads `state` and `next_token`, and calls `process` and `deliver`.
+    """
 
     def __init__(
         self,
-        answer: LogitsJob,
+        job: LogitsJob,
         number: int,
-        budget: int | None,
-        ends: frozenset[int],
-        picker: TokenSampler,
-        following: GrammarState | None,
+        max_tokens: int | None,
+        stop_ids: frozenset[int],
+        sampler: TokenSampler,
+        grammar: GrammarState | None,
     ) -> None:
-        self.state: Any = None
-        self.begun = False
-        self.dropped = False  # nobody waits for it any more
-        self.token = 0  # what the next pass is given
+        self.state: object = None
+        self.has_started = False
+        self.is_cancelled = False
+        self.next_token = 0
         self.error: DragomanError | None = None
         self.finish: StepFinish | None = None
-        self._answer = answer
+        self._job = job
         self._number = number
-        self._left = budget
-        self._ends = ends
-        self._picker = picker
-        self._following = following
+        self._remaining = max_tokens
+        self._stop_ids = stop_ids
+        self._sampler = sampler
+        self._grammar = grammar
         self._steps: list[Step] = []
-        self._marks: list[Logprob] = []
-        first = number == 0  # the prompt is counted and reported with the first choice
-        self._top = answer.job.prompt_logprobs if first else None
-        self._counted: int | None = len(answer.prompt) if first else None
-        self._read = len(answer.prompt) if self._top is None else 1
-        if following is not None:
-            following.start_mask()
+        self._prompt_logprobs: list[Logprob] = []
+        is_first = number == 0  # the prompt is counted and reported with the first choice
+        self._prompt_top = job.job.prompt_logprobs if is_first else None
+        self._prompt_tokens: int | None = len(job.prompt) if is_first else None
+        self._prompt_read = len(job.prompt) if self._prompt_top is None else 1
+        if grammar is not None:
+            grammar.start_mask()
 
     @property
-    def over(self) -> bool:
-        return self.dropped or self.error is not None or self.finish is not None
+    def has_ended(self) -> bool:
+        return self.is_cancelled or self.error is not None or self.finish is not None
 
     @property
-    def opening(self) -> list[int]:
-        """What of the prompt is read at once."""
-        return self._answer.prompt[: self._read]
+    def initial_prompt(self) -> list[int]:
+        """The part of the prompt that the model gets at once."""
+        return self._job.prompt[: self._prompt_read]
 
     # in the model's thread
 
-    def hear(self, row: Any) -> None:
-        """Take the logits of a pass; whatever goes wrong is this choice's own error."""
+    def process(self, row: ArrayLike) -> None:
+        """Take the logits of a pass; whatever goes wrong is an error of this choice alone."""
         try:
-            self._hear(self._sound(row))
+            self._process(self._check_logits(row))
         except DragomanError as error:
             self.error = error
         except Exception:
-            log.exception("a choice of %s broke", self._answer.job.id)
+            log.exception("a choice of %s failed", self._job.job.id)
             self.error = EngineFailed("The engine failed while it worked on this request.")
 
-    def _sound(self, row: Any) -> Floats:
-        """The logits of the tokens there are; models like to have room for a few more."""
+    def _check_logits(self, row: ArrayLike) -> Floats:
+        """Return the logits of the vocabulary; models often pad theirs to a round number."""
         logits = np.asarray(row, np.float64)
-        size = self._answer.size
+        size = self._job.vocabulary_size
         if logits.ndim != 1 or len(logits) < size:
-            log.error("the model gave logits of shape %s for %d tokens", logits.shape, size)
-            raise EngineFailed("The model gave an answer that cannot be read.")
+            log.error("the model returned logits of shape %s for %d tokens", logits.shape, size)
+            raise EngineFailed("The model returned invalid logits.")
         logits = logits[:size]
-        if not np.isfinite(logits.max()):  # which is NaN if any is
-            log.error("the model gave logits that are no numbers, or forbid everything")
-            raise EngineFailed("The model gave an answer that cannot be read.")
+        if not np.isfinite(logits.max()):  # which is NaN if any logit is
+            log.error("the model returned logits that are not numbers, or forbid every token")
+            raise EngineFailed("The model returned invalid logits.")
         return logits
 
-    def _hear(self, logits: Floats) -> None:
-        prompt = self._answer.prompt
-        if self._top is not None and self._read < len(prompt):
-            self.token = prompt[self._read]
-            self._marks.append(make_logprob(logits, self.token, self._top))
-            self._read += 1
+    def _process(self, logits: Floats) -> None:
+        prompt = self._job.prompt
+        if self._prompt_top is not None and self._prompt_read < len(prompt):
+            self.next_token = prompt[self._prompt_read]
+            self._prompt_logprobs.append(make_logprob(logits, self.next_token, self._prompt_top))
+            self._prompt_read += 1
             return
-        if self._top is not None:
-            marks = [Logprob(prompt[0], None), *self._marks]
-            self._top = None
-            self._say(Step(self._number, prompt_logprobs=marks))
-        if self._left is not None and self._left <= 0:
+        if self._prompt_top is not None:
+            logprobs = [Logprob(prompt[0], None), *self._prompt_logprobs]
+            self._prompt_top = None
+            self._add_step(Step(self._number, prompt_logprobs=logprobs))
+        if self._remaining is not None and self._remaining <= 0:
             self._end("length")
-        elif self._following is not None and self._is_complete(self._following):
+        elif self._grammar is not None and self._is_complete(self._grammar):
             self._end("stop")
         else:
-            self._go_on(logits)
+            self._sample(logits)
 
     @staticmethod
-    def _is_complete(following: GrammarState) -> bool:
-        following.get_mask()
-        return following.must_end
+    def _is_complete(grammar: GrammarState) -> bool:
+        grammar.get_mask()
+        return grammar.must_end
 
-    def _go_on(self, logits: Floats) -> None:
-        token = self._picker.pick(logits, self._following)
-        top = self._answer.job.logprobs
-        marks = [] if top is None else [make_logprob(logits, token, top)]
-        if token in self._ends:
+    def _sample(self, logits: Floats) -> None:
+        token = self._sampler.sample(logits, self._grammar)
+        top = self._job.job.logprobs
+        logprobs = [] if top is None else [make_logprob(logits, token, top)]
+        if token in self._stop_ids:
             self.finish = "stop"
-            self._say(Step(self._number, None, [], 1, marks, "stop", token))
+            self._add_step(Step(self._number, None, [], 1, logprobs, "stop", token))
             return
-        self.token = token
-        self.finish = self._after(token)
-        self._say(Step(self._number, None, [token], 1, marks, self.finish))
+        self.next_token = token
+        self.finish = self._advance(token)
+        self._add_step(Step(self._number, None, [token], 1, logprobs, self.finish))
 
-    def _after(self, token: int) -> StepFinish | None:
-        """Go on by a token; why the choice ends with it, if it does."""
-        if self._left is not None:
-            self._left -= 1
-        if self._following is not None:
-            self._following.advance(token)
-            if self._following.must_end:
+    def _advance(self, token: int) -> StepFinish | None:
+        """Count a token; return why the choice ends with it, if it does."""
+        if self._remaining is not None:
+            self._remaining -= 1
+        if self._grammar is not None:
+            self._grammar.advance(token)
+            if self._grammar.must_end:
                 return "stop"
-        if self._left == 0:
+        if self._remaining == 0:
             return "length"
-        if self._following is not None:
-            self._following.start_mask()
+        if self._grammar is not None:
+            self._grammar.start_mask()
         return None
 
     def _end(self, finish: StepFinish) -> None:
         self.finish = finish
-        self._say(Step(self._number, finish=finish))
+        self._add_step(Step(self._number, finish=finish))
 
-    def _say(self, step: Step) -> None:
-        if self._counted is not None:
-            step = replace(step, prompt_tokens=self._counted)
-            self._counted = None
+    def _add_step(self, step: Step) -> None:
+        if self._prompt_tokens is not None:
+            step = replace(step, prompt_tokens=self._prompt_tokens)
+            self._prompt_tokens = None
         self._steps.append(step)
 
     # on the event loop
 
-    def tell(self) -> None:
-        """Hand out what the last pass brought."""
-        if self.dropped:
+    def deliver(self) -> None:
+        """Put the steps of the last pass into the job's queue."""
+        if self.is_cancelled:
             return
-        answer, steps, self._steps = self._answer, self._steps, []
+        job, steps, self._steps = self._job, self._steps, []
         if steps:
-            answer.mailbox.put(steps)
+            job.queue.put(steps)
         if self.error is not None:
-            answer.mailbox.end(self.error)
+            job.queue.end(self.error)
         elif self.finish is not None:
-            answer.left -= 1
-            if not answer.left:
-                answer.mailbox.end()
+            job.open_choices -= 1
+            if not job.open_choices:
+                job.queue.end()

@@ -1,4 +1,4 @@
-"""The engine itself: what a job may ask for, and its choices from start to end."""
+"""The engine around a `LogitsModel`: checks jobs and runs their choices from start to end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Protocol
 
-from dragoman.engines.limits import check_logprobs, check_prompt_length
+from dragoman.engines.limits import (
+    check_grammar_sampling,
+    check_logprobs,
+    check_prompt_length,
+    check_token_ids,
+)
 from dragoman.engines.logits.batches import BatchRunner, LogitsModel
 from dragoman.engines.logits.choice import LogitsChoice, LogitsJob
 from dragoman.engines.logits.sampling import SAMPLING_FIELDS, TokenSampler
@@ -21,7 +26,7 @@ MAX_LOGPROBS = 20
 
 
 class LogitsTokenizer(Protocol):
-    """What must be known of the tokens; a `dragoman.tokens` tokenizer has it all."""
+    """What the engine needs of a tokenizer; those of `dragoman.tokenizers` have it all."""
 
     @property
     def pieces(self) -> Sequence[bytes]: ...  # the bytes of each token
@@ -37,14 +42,14 @@ class LogitsTokenizer(Protocol):
     def add_bos(self) -> bool: ...
 
     async def encode(self, text: str) -> list[int]:
-        """Ids of plain text."""
+        """Return the ids of plain text."""
         ...
 
 
 class LogitsEngine:
     """An engine around a `LogitsModel`.
 
-    `slots` is how many choices take part in a forward pass. Models that have one vocabulary can
+    `slots` is how many choices take part in a forward pass. Models with the same vocabulary can
     share a `masker`.
     """
 
@@ -58,11 +63,11 @@ class LogitsEngine:
         masker: TokenMasker | None = None,
     ) -> None:
         self.tokenizer = tokenizer
-        self._ends = frozenset(tokenizer.eos_ids)
-        self._rounds = BatchRunner(model, slots)
-        self._masker = masker or TokenMasker(tokenizer.pieces, self._ends, tokenizer.control)
-        known = sorted(map(re.escape, tokenizer.specials), key=len, reverse=True)
-        self._specials = re.compile(f"({'|'.join(known)})") if known else None
+        self._eos_ids = frozenset(tokenizer.eos_ids)
+        self._runner = BatchRunner(model, slots)
+        self._masker = masker or TokenMasker(tokenizer.pieces, self._eos_ids, tokenizer.control)
+        specials = sorted(map(re.escape, tokenizer.specials), key=len, reverse=True)
+        self._special_pattern = re.compile(f"({'|'.join(specials)})") if specials else None
         self.capabilities = Capabilities(
             context=context,
             slots=slots,
@@ -77,91 +82,79 @@ class LogitsEngine:
             self._masker.prepare()
 
     async def admit(self, job: Job) -> None:
-        ids = await self._ids(job)
+        ids = await self._encode_prompt(job)
         if not ids:
             raise BadRequest("The prompt is empty.", param="prompt")
-        self._check_tokens(ids, "prompt")
-        self._check_tokens(job.sampling.logit_bias or (), "logit_bias")
-        self._check_tokens(job.sampling.stop_token_ids or (), "stop_token_ids")
-        self._room(ids)
+        size = len(self.tokenizer.pieces)
+        check_token_ids(ids, size, "prompt")
+        check_token_ids(job.sampling.logit_bias or (), size, "logit_bias")
+        check_token_ids(job.sampling.stop_token_ids or (), size, "stop_token_ids")
+        self._count_free_tokens(ids)
         check_logprobs(job.logprobs, MAX_LOGPROBS)
         check_logprobs(job.prompt_logprobs, MAX_LOGPROBS)
         if job.lora:
             raise Unsupported("This model's engine has no adapters.", param="lora")
         if job.grammar is not None:
-            self._check_grammar(job)
+            if not self.capabilities.grammars:
+                raise Unsupported("This model's engine cannot follow a grammar.", param="grammar")
+            check_grammar_sampling(job.sampling)
             await asyncio.to_thread(self._masker.start_grammar, job.grammar)
 
     async def generate(self, job: Job) -> AsyncGenerator[Step, None]:
-        ids = await self._ids(job)
-        budgets = [self._room(ids), job.sampling.max_tokens]
-        budget = min((most for most in budgets if most is not None), default=None)
-        stops = frozenset(job.sampling.stop_token_ids or ())
+        ids = await self._encode_prompt(job)
+        limits = [self._count_free_tokens(ids), job.sampling.max_tokens]
+        max_tokens = min((limit for limit in limits if limit is not None), default=None)
+        stop_ids = frozenset(job.sampling.stop_token_ids or ())
         seed = random.getrandbits(63) if job.sampling.seed is None else job.sampling.seed
-        answer = LogitsJob(job, ids, len(self.tokenizer.pieces))
+        logits_job = LogitsJob(job, ids, len(self.tokenizer.pieces))
         choices = [
             LogitsChoice(
-                answer,
+                logits_job,
                 number,
-                budget,
-                self._ends | stops,
-                TokenSampler(job.sampling, seed + number, ids, self._ends),
-                await self._following(job, stops),
+                max_tokens,
+                self._eos_ids | stop_ids,
+                TokenSampler(job.sampling, seed + number, ids, self._eos_ids),
+                await self._start_grammar(job, stop_ids),
             )
             for number in range(job.n)
         ]
-        self._rounds.add(choices)
+        self._runner.add(choices)
         try:
-            while steps := await answer.mailbox.take():
+            while steps := await logits_job.queue.take():
                 for step in steps:
                     yield step
         finally:
             for choice in choices:
-                choice.dropped = True
+                choice.is_cancelled = True
 
     async def tokenize(self, text: str, special: bool) -> list[int]:
-        if not special or self._specials is None:
+        if not special or self._special_pattern is None:
             return await self.tokenizer.encode(text)
         ids: list[int] = []
-        for part in filter(None, self._specials.split(text)):
-            known = self.tokenizer.specials.get(part)
-            ids += await self.tokenizer.encode(part) if known is None else [known]
+        for part in filter(None, self._special_pattern.split(text)):
+            special_id = self.tokenizer.specials.get(part)
+            ids += await self.tokenizer.encode(part) if special_id is None else [special_id]
         return ids
 
     async def aclose(self) -> None:
-        await self._rounds.aclose()
+        await self._runner.aclose()
 
-    async def _following(self, job: Job, stops: frozenset[int]) -> GrammarState | None:
+    async def _start_grammar(self, job: Job, stop_ids: frozenset[int]) -> GrammarState | None:
         if job.grammar is None:
             return None
-        return await asyncio.to_thread(self._masker.start_grammar, job.grammar, stops)
+        return await asyncio.to_thread(self._masker.start_grammar, job.grammar, stop_ids)
 
-    async def _ids(self, job: Job) -> list[int]:
+    async def _encode_prompt(self, job: Job) -> list[int]:
         if isinstance(job.prompt, list):
             return job.prompt
         ids = await self.tokenize(job.prompt, True)
         bos = self.tokenizer.bos_id
         return [bos, *ids] if self.tokenizer.add_bos and bos is not None else ids
 
-    def _room(self, ids: list[int]) -> int | None:
-        """How many tokens the answer may have, as far as that is known; none is an error."""
+    def _count_free_tokens(self, ids: list[int]) -> int | None:
+        """Return how many tokens fit after the prompt, if that is limited; none is an error."""
         context = self.capabilities.context
         if context is None:
             return None
         check_prompt_length(len(ids), context)
         return context - len(ids)
-
-    def _check_tokens(self, ids: Collection[int], param: str) -> None:
-        size = len(self.tokenizer.pieces)
-        for token in ids:
-            if not 0 <= token < size:
-                raise BadRequest(
-                    f"{token} is not a token of this model: it has {size}.", param=param
-                )
-
-    def _check_grammar(self, job: Job) -> None:
-        if not self.capabilities.grammars:
-            raise Unsupported("This model's engine cannot follow a grammar.", param="grammar")
-        for name in ("min_tokens", "ignore_eos"):  # a grammar ends where it ends
-            if getattr(job.sampling, name):
-                raise Unsupported(f"`{name}` cannot be combined with a grammar.", param=name)

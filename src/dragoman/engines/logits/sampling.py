@@ -1,8 +1,8 @@
-"""Picking tokens by their logits, and telling how likely they were.
+"""Samples tokens from logits and reports logprobs.
 
-What narrows the choice comes in the order that the GGUF engine has, so that one request means the
-same here and there: bias, penalties, grammar, top_k, typical_p, top_p, min_p, temperature. Logprobs
-are those of the model alone, before all of that.
+The samplers run in the same order as in the GGUF engine, so that a request means the same in both:
+bias, penalties, grammar, top_k, typical_p, top_p, min_p, temperature. Logprobs are those of the
+model alone, before all of that.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from dragoman.engines.token_mask import GrammarState, dead_end_error
 from dragoman.types import DEFAULT_SAMPLING, Logprob, Sampling
 
 Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.intp]
+Indices: TypeAlias = NDArray[np.intp]
+Selector: TypeAlias = Callable[[Floats, float], Indices]
 
-# fields of `Sampling`; `max_tokens` and what ends an answer are seen to by `choice`
+# `choice` enforces `max_tokens` and the tokens that end an answer
 SAMPLING_FIELDS = frozenset(
     {
         "temperature",
@@ -39,119 +40,123 @@ SAMPLING_FIELDS = frozenset(
         "stop_token_ids",
     }
 )
-NEVER = -100.0  # a bias of this or less forbids the token
-FORBIDDEN = -1e9  # finite: where all that a grammar allows is forbidden, it is said all the same
-LEAST_LOGPROB = -9999.0
-FEW = 1024  # tokens that are sorted before all are: seldom does it take more to be nearly sure
+FORBIDDING_BIAS = -100.0  # a bias of this or less forbids the token
+# finite: where a grammar allows only forbidden tokens, one of them is sampled all the same
+FORBIDDEN = -1e9
+MIN_LOGPROB = -9999.0
+SORTED_FIRST = 1024  # tokens to sort before sorting all: they rarely hold less than top_p
 
 
 class TokenSampler:
-    """Picks the tokens of one choice. `ends` are those that `ignore_eos` is about."""
+    """Samples the tokens of one choice. `ignore_eos` forbids the tokens of `eos_ids`."""
 
     def __init__(
-        self, sampling: Sampling, seed: int, prompt: Sequence[int], ends: frozenset[int]
+        self, sampling: Sampling, seed: int, prompt: Sequence[int], eos_ids: frozenset[int]
     ) -> None:
         self._sampling = sampling.with_defaults(DEFAULT_SAMPLING)
         self._random = np.random.default_rng(seed % 2**64)
         self._history = list(prompt)
-        self._begin = len(prompt)
-        stops = frozenset(self._sampling.stop_token_ids or ())
-        self._unheard = sorted(ends - stops) if self._sampling.ignore_eos else []
-        self._early = sorted(ends | stops)  # what may not come before `min_tokens`
+        self._prompt_length = len(prompt)
+        stop_ids = frozenset(self._sampling.stop_token_ids or ())
+        self._ignored_ids = sorted(eos_ids - stop_ids) if self._sampling.ignore_eos else []
+        self._end_ids = sorted(eos_ids | stop_ids)  # forbidden before `min_tokens`
 
-    def pick(self, logits: Floats, following: GrammarState | None) -> int:
-        """The next token; it counts as said."""
+    def sample(self, logits: Floats, grammar: GrammarState | None) -> int:
+        """Return the next token and add it to the history."""
         scores = logits.copy()
-        self._bias(scores)
-        self._penalize(scores)
-        if following is not None:
-            following.apply_mask(scores)
+        self._add_biases(scores)
+        self._add_penalties(scores)
+        if grammar is not None:
+            grammar.apply_mask(scores)
             if scores.max() == -np.inf:
                 raise dead_end_error()
-        token = int(scores.argmax()) if self._sampling.greedy else self._drawn(scores)
+        token = int(scores.argmax()) if self._sampling.greedy else self._draw(scores)
         self._history.append(token)
         return token
 
-    def _bias(self, scores: Floats) -> None:
-        said = self._sampling
-        for token, bias in (said.logit_bias or {}).items():
-            scores[token] += FORBIDDEN if bias <= NEVER else min(bias, -NEVER)
-        if self._unheard:
-            scores[self._unheard] += FORBIDDEN
-        if len(self._history) - self._begin < (said.min_tokens or 0):
-            scores[self._early] += FORBIDDEN
+    def _add_biases(self, scores: Floats) -> None:
+        sampling = self._sampling
+        for token, bias in (sampling.logit_bias or {}).items():
+            is_forbidden = bias <= FORBIDDING_BIAS
+            scores[token] += FORBIDDEN if is_forbidden else min(bias, -FORBIDDING_BIAS)
+        if self._ignored_ids:
+            scores[self._ignored_ids] += FORBIDDEN
+        if len(self._history) - self._prompt_length < (sampling.min_tokens or 0):
+            scores[self._end_ids] += FORBIDDEN
 
-    def _penalize(self, scores: Floats) -> None:
-        """Make what was said before less likely, prompt included, as far back as is looked at."""
-        said = self._sampling
-        factor = said.repetition_penalty or 1.0
-        once, each = said.presence_penalty or 0.0, said.frequency_penalty or 0.0
-        back = said.repeat_last_n or 0
-        seen = self._history[-back:] if back > 0 else self._history if back else []
-        if not seen or (factor, once, each) == (1.0, 0.0, 0.0):
+    def _add_penalties(self, scores: Floats) -> None:
+        """Make tokens that occurred before less likely, in the prompt too, within the window."""
+        sampling = self._sampling
+        factor = sampling.repetition_penalty or 1.0
+        presence = sampling.presence_penalty or 0.0
+        frequency = sampling.frequency_penalty or 0.0
+        last_n = sampling.repeat_last_n or 0
+        window = self._history[-last_n:] if last_n > 0 else self._history if last_n else []
+        if not window or (factor, presence, frequency) == (1.0, 0.0, 0.0):
             return
-        tokens, counts = np.unique(np.array(seen), return_counts=True)
+        tokens, counts = np.unique(np.array(window), return_counts=True)
         old = scores[tokens]
-        scores[tokens] = np.where(old > 0, old / factor, old * factor) - (counts * each + once)
+        penalties = counts * frequency + presence
+        scores[tokens] = np.where(old > 0, old / factor, old * factor) - penalties
 
-    def _drawn(self, scores: Floats) -> int:
-        """One of the tokens that are left, as likely as it is."""
-        ids: Ints = np.flatnonzero(scores > -np.inf)
-        kept = scores[ids]
-        for narrow, value in self._narrowing():
-            few = narrow(kept, value)
-            ids, kept = ids[few], kept[few]
-        warmth = max(self._sampling.temperature or 0.0, 1e-6)
-        heights = np.cumsum(np.exp((kept - kept.max()) / warmth))
-        at = np.searchsorted(heights, self._random.random() * heights[-1], side="right")
-        return int(ids[min(int(at), len(ids) - 1)])
+    def _draw(self, scores: Floats) -> int:
+        """Draw one of the tokens that the samplers leave, by their probabilities."""
+        ids: Indices = np.flatnonzero(scores > -np.inf)
+        remaining = scores[ids]
+        for select, value in self._list_selectors():
+            selected = select(remaining, value)
+            ids, remaining = ids[selected], remaining[selected]
+        temperature = max(self._sampling.temperature or 0.0, 1e-6)
+        cumulative = np.cumsum(np.exp((remaining - remaining.max()) / temperature))
+        index = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
+        return int(ids[min(int(index), len(ids) - 1)])
 
-    def _narrowing(self) -> list[tuple[Callable[[Floats, float], Ints], float]]:
-        said = self._sampling
-        found: list[tuple[Callable[[Floats, float], Ints], float]] = []
-        if (said.top_k or 0) > 0:
-            found.append((select_top_k, said.top_k or 0))
-        if said.typical_p is not None and said.typical_p < 1:
-            found.append((select_typical, said.typical_p))
-        if said.top_p is not None and said.top_p < 1:
-            found.append((select_top_p, said.top_p))
-        if (said.min_p or 0) > 0:
-            found.append((select_min_p, said.min_p or 0))
-        return found
-
-
-def select_top_k(scores: Floats, count: float) -> Ints:
-    """Places of the so many highest scores, highest first."""
-    few = min(int(count), len(scores))
-    some = np.argpartition(scores, -few)[-few:] if few < len(scores) else np.arange(len(scores))
-    return np.asarray(some[np.argsort(-scores[some], kind="stable")])
+    def _list_selectors(self) -> list[tuple[Selector, float]]:
+        sampling = self._sampling
+        selectors: list[tuple[Selector, float]] = []
+        if (sampling.top_k or 0) > 0:
+            selectors.append((select_top_k, sampling.top_k or 0))
+        if sampling.typical_p is not None and sampling.typical_p < 1:
+            selectors.append((select_typical, sampling.typical_p))
+        if sampling.top_p is not None and sampling.top_p < 1:
+            selectors.append((select_top_p, sampling.top_p))
+        if (sampling.min_p or 0) > 0:
+            selectors.append((select_min_p, sampling.min_p or 0))
+        return selectors
 
 
-def select_typical(scores: Floats, mass: float) -> Ints:
-    """Places of the tokens that are about as surprising as the model expects to be."""
+def select_top_k(scores: Floats, count: float) -> Indices:
+    """Return the indices of the `count` highest scores, highest first."""
+    k = min(int(count), len(scores))
+    top = np.argpartition(scores, -k)[-k:] if k < len(scores) else np.arange(len(scores))
+    return np.asarray(top[np.argsort(-scores[top], kind="stable")])
+
+
+def select_typical(scores: Floats, mass: float) -> Indices:
+    """Return the indices of the tokens whose surprise is closest to the expected surprise."""
     logprobs = log_softmax(scores)
-    chances = np.exp(logprobs)
-    surprise = -float((chances * logprobs).sum())
-    order = np.argsort(np.abs(-logprobs - surprise), kind="stable")
-    return _filling(order, chances, mass)
+    probabilities = np.exp(logprobs)
+    entropy = -float((probabilities * logprobs).sum())
+    order = np.argsort(np.abs(-logprobs - entropy), kind="stable")
+    return _take_mass(order, probabilities, mass)
 
 
-def select_top_p(scores: Floats, mass: float) -> Ints:
-    """Places of the fewest tokens that are so likely together."""
-    chances = np.exp(log_softmax(scores))
-    order = select_top_k(chances, FEW)
-    if chances[order].sum() < mass:
-        order = select_top_k(chances, len(chances))
-    return _filling(order, chances, mass)
+def select_top_p(scores: Floats, mass: float) -> Indices:
+    """Return the indices of the fewest tokens with so much probability together."""
+    probabilities = np.exp(log_softmax(scores))
+    order = select_top_k(probabilities, SORTED_FIRST)
+    if probabilities[order].sum() < mass:
+        order = select_top_k(probabilities, len(probabilities))
+    return _take_mass(order, probabilities, mass)
 
 
-def _filling(order: Ints, chances: Floats, mass: float) -> Ints:
-    return order[: int(np.searchsorted(np.cumsum(chances[order]), mass)) + 1]
+def _take_mass(order: Indices, probabilities: Floats, mass: float) -> Indices:
+    return order[: int(np.searchsorted(np.cumsum(probabilities[order]), mass)) + 1]
 
 
-def select_min_p(scores: Floats, part: float) -> Ints:
-    """Places of the tokens that are at least this part as likely as the likeliest."""
-    return np.flatnonzero(scores >= scores.max() + np.log(min(part, 1.0)))
+def select_min_p(scores: Floats, fraction: float) -> Indices:
+    """Return the indices of tokens at least this fraction as likely as the most likely one."""
+    return np.flatnonzero(scores >= scores.max() + np.log(min(fraction, 1.0)))
 
 
 def log_softmax(scores: Floats) -> Floats:
@@ -160,8 +165,8 @@ def log_softmax(scores: Floats) -> Floats:
 
 
 def make_logprob(logits: Floats, token: int, top: int) -> Logprob:
-    """How likely the model found a token, and the likeliest beside it."""
-    logprobs = np.maximum(log_softmax(logits), LEAST_LOGPROB)
-    others = select_top_k(logprobs, top) if top else ()
-    best = tuple(Logprob(int(other), float(logprobs[other])) for other in others)
+    """Return the logprob of a token, with those of the `top` most likely tokens."""
+    logprobs = np.maximum(log_softmax(logits), MIN_LOGPROB)
+    indices = select_top_k(logprobs, top) if top else ()
+    best = tuple(Logprob(int(index), float(logprobs[index])) for index in indices)
     return Logprob(token, float(logprobs[token]), best)

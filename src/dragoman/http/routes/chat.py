@@ -1,168 +1,182 @@
-"""Chat completions, and the routes to those that a client wanted to be kept."""
+"""Routes of chat completions, created and stored."""
 
 from __future__ import annotations
 
 import logging
 import re
 import time
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, NotFound
 from dragoman.http.asgi import RequestContext
-from dragoman.http.paging import read_paging
 from dragoman.http.respond import make_warning_headers
-from dragoman.http.router import Route
-from dragoman.protocols.chat import decode, encode, stored
+from dragoman.http.router import Handler, Route
+from dragoman.http.routes.context import RouteContext
+from dragoman.http.routes.paging import read_paging
+from dragoman.protocols.chat import DIALECT, stored
+from dragoman.protocols.chat.decode import ChatRequest
+from dragoman.protocols.chat.encode import ChatCompletion
+from dragoman.protocols.dialect import needs_strict_only
 from dragoman.protocols.shared.openai import new_id
 from dragoman.responses.run import CompletionRun
 from dragoman.store.rows import StoredCompletion
 
 if TYPE_CHECKING:
-    from dragoman.http.app import App
     from dragoman.store.store import Store
 
 log = logging.getLogger("dragoman.http")
-_FILTER = re.compile(r"metadata\[(.*)\]")
-_SOME = 100  # completions that are looked through at once
+MAX_ID_IN_ERROR = 80
+FILTER_PAGE = 100  # completions that are read at once while filtering
+_METADATA_FIELD = re.compile(r"metadata\[(.*)\]")
 
 
-class Chats:
-    """The handlers."""
+class ChatHandlers:
+    """Handlers that create chat completions and manage the stored ones."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, context: RouteContext) -> None:
+        self._reader = context.reader
+        self._responder = context.responder
+        self._responses = context.responses
+        self._services = context.runtime.services
+        self._open_store = context.runtime.state.store
 
-    async def _store(self) -> Store:
-        return await self._app.state.get_store()
-
-    async def complete(self, exchange: RequestContext) -> None:
-        body = await self._app.body(exchange)
-        said = await self._app.decoded(body, decode.decode_request)
-        request = replace(said, owner=exchange.owner, response_id=new_id("chatcmpl"))
+    async def create(self, request: RequestContext) -> None:
+        body = await self._reader.read(request)
+        context = await self._reader.make_context(request)
+        decoded = await self._reader.decode(body, DIALECT.decode, context)
+        chat = replace(decoded, owner=request.owner, response_id=new_id("chatcmpl"))
 
         async def prepare() -> CompletionRun:
-            store = await self._store() if request.store else None
-            answer = await CompletionRun.prepare(decode, request, self._app.services)
+            store = await self._open_store() if chat.store else None
+            run = await CompletionRun.prepare(DIALECT, context, chat, self._services)
             if store is not None:
-                answer.keep = lambda whole: self._keep(exchange, body, whole, store)
-            return answer
+                run.store = lambda answer: self._store(request, body, answer, store)
+            return run
 
-        await self._app.responder.respond(exchange, prepare)
+        await self._responder.respond(request, prepare)
 
     @staticmethod
-    async def _keep(exchange: RequestContext, body: bytes, whole: bytes, store: Store) -> None:
-        """An answer is told even if it cannot be kept; a whole one says so."""
+    async def _store(request: RequestContext, body: bytes, answer: bytes, store: Store) -> None:
+        """Store a completion. If that fails, the client gets the answer and a warning."""
         messages, metadata = stored.decode_stored_fields(body)
-        kept = stored.set_metadata(whole, metadata)
+        completion = stored.set_metadata(answer, metadata)
         row = StoredCompletion(
-            id=stored.get_id(kept),
-            owner=exchange.owner,
+            id=stored.get_id(completion),
+            owner=request.owner,
             created=int(time.time()),
-            body=kept,
+            body=completion,
             messages=messages,
         )
         try:
             await store.write(lambda tx: tx.completions.add(row))
         except DragomanError as error:
-            log.error("chat completion %s could not be kept: %s", row.id, error.message)
-            exchange.headers += make_warning_headers(["`store`: the answer could not be kept."])
+            log.error("failed to store chat completion %s: %s", row.id, error.message)
+            request.extra_headers += make_warning_headers(["`store`: storing the answer failed."])
 
-    async def _found(self, exchange: RequestContext) -> StoredCompletion:
-        store, owner, completion = await self._store(), exchange.owner, exchange.params["id"]
+    async def _load(self, request: RequestContext) -> StoredCompletion:
+        store, owner, completion = await self._open_store(), request.owner, request.params["id"]
         row = await store.read(lambda tx: tx.completions.get(owner, completion))
         if row is None:
-            raise _nothing(exchange)
+            raise _make_not_found(request)
         return row
 
-    async def get(self, exchange: RequestContext) -> None:
-        await exchange.send_response(200, (await self._found(exchange)).body)
+    async def get(self, request: RequestContext) -> None:
+        await request.send_response(200, (await self._load(request)).body)
 
-    async def change(self, exchange: RequestContext) -> None:
-        body = await self._app.body(exchange)
-        metadata = stored.decode_update(body, self._app.settings.strict_params)
-        row = await self._found(exchange)
-        changed = stored.set_metadata(row.body, metadata)
-        store = await self._store()
-        if not await store.write(lambda tx: tx.completions.update(row.owner, row.id, changed)):
-            raise _nothing(exchange)
-        await exchange.send_response(200, changed)
+    async def update(self, request: RequestContext) -> None:
+        decode = needs_strict_only(stored.decode_update)
+        metadata = await self._reader.read_and_decode(request, decode)
+        row = await self._load(request)
+        updated = stored.set_metadata(row.body, metadata)
+        store = await self._open_store()
+        if not await store.write(lambda tx: tx.completions.update(row.owner, row.id, updated)):
+            raise _make_not_found(request)
+        await request.send_response(200, updated)
 
-    async def delete(self, exchange: RequestContext) -> None:
-        owner, name = exchange.owner, exchange.params["id"]
-        store = await self._store()
-        if not await self._app.desk.delete_with_turns(
-            owner, [name], lambda: store.write(lambda tx: tx.delete_completion(owner, name))
-        ):
-            raise _nothing(exchange)
-        await exchange.send_response(200, stored.encode_deletion(name))
+    async def delete(self, request: RequestContext) -> None:
+        store, owner, completion = await self._open_store(), request.owner, request.params["id"]
 
-    async def messages(self, exchange: RequestContext) -> None:
-        limit, newest = read_paging(exchange, "asc")
-        row = await self._found(exchange)
-        after = exchange.query.get("after")
-        page = stored.encode_messages(row.id, row.messages, after, limit, newest)
-        await exchange.send_response(200, page)
+        def delete() -> Awaitable[bool]:
+            return store.write(lambda tx: tx.delete_completion(owner, completion))
 
-    async def every(self, exchange: RequestContext) -> None:
-        limit, newest = read_paging(exchange, "asc")
-        model, after = exchange.query.get("model"), exchange.query.get("after")
-        wanted = {
-            key[1]: value for name, value in exchange.query.items() if (key := _FILTER.match(name))
+        if not await self._responses.forget(owner, [completion], delete):
+            raise _make_not_found(request)
+        await request.send_response(200, stored.encode_deletion(completion))
+
+    async def list_messages(self, request: RequestContext) -> None:
+        limit, newest_first = read_paging(request, "asc")
+        row = await self._load(request)
+        after = request.query.get("after")
+        page = stored.encode_messages(row.id, row.messages, after, limit, newest_first)
+        await request.send_response(200, page)
+
+    async def list(self, request: RequestContext) -> None:
+        limit, newest_first = read_paging(request, "asc")
+        model, after = request.query.get("model"), request.query.get("after")
+        metadata = {
+            match[1]: value
+            for name, value in request.query.items()
+            if (match := _METADATA_FIELD.match(name))
         }
-        store = await self._store()
-        found: list[bytes] = []
-        # of those that are all wanted, one more than are shown says that there are more
-        some = _SOME if wanted or model is not None else limit + 1
+        store = await self._open_store()
+        # One more than fits on the page tells whether there are more.
+        page_size = FILTER_PAGE if metadata or model is not None else limit + 1
 
         async def load_page(after: str | None) -> list[tuple[str, bytes]]:
             return await store.read(
                 lambda tx: tx.completions.list_page(
-                    exchange.owner, after=after, limit=some, newest_first=newest
+                    request.owner, after=after, limit=page_size, newest_first=newest_first
                 )
             )
 
-        while len(found) <= limit:
+        matching: list[bytes] = []
+        while len(matching) <= limit:
             page = await load_page(after)
-            found += [body for _, body in page if stored.matches(body, model, wanted)]
-            if len(page) < some:
+            matching += [body for _, body in page if stored.matches(body, model, metadata)]
+            if len(page) < page_size:
                 break
             after = page[-1][0]
-        await exchange.send_response(200, stored.encode_list(found[:limit], len(found) > limit))
-
-    def routes(self) -> list[Route]:
-        path = "/v1/chat/completions"
-        one = f"{path}/{{id}}"
-        return [
-            Route(
-                path=path,
-                method="POST",
-                handler=self.complete,
-                summary="Go on with a conversation.",
-                request_type=decode.ChatRequest,
-                response_type=encode.ChatCompletion,
-                streams=True,
-            ),
-            Route(path=path, method="GET", handler=self.every, summary="Those that were kept."),
-            Route(path=one, method="GET", handler=self.get, summary="One that was kept."),
-            Route(
-                path=one,
-                method="POST",
-                handler=self.change,
-                summary="Change what is noted of it.",
-                request_type=stored.CompletionUpdate,
-            ),
-            Route(path=one, method="DELETE", handler=self.delete, summary="Forget it."),
-            Route(
-                path=f"{one}/messages",
-                method="GET",
-                handler=self.messages,
-                summary="What it was asked.",
-            ),
-        ]
+        body = stored.encode_list(matching[:limit], len(matching) > limit)
+        await request.send_response(200, body)
 
 
-def _nothing(exchange: RequestContext) -> NotFound:
-    name = exchange.params["id"][:80]
-    return NotFound(f"There is no chat completion `{name}` that was kept.", param="completion_id")
+def make_routes(context: RouteContext) -> list[Route]:
+    handlers = ChatHandlers(context)
+
+    def make(
+        method: str, path: str, handler: Handler, summary: str, request_type: type | None = None
+    ) -> Route:
+        return Route(
+            path=f"/v1/chat/completions{path}",
+            method=method,
+            handler=handler,
+            summary=summary,
+            dialects=(DIALECT,),
+            request_type=request_type,
+        )
+
+    return [
+        Route(
+            path="/v1/chat/completions",
+            method="POST",
+            handler=handlers.create,
+            summary="Create a chat completion.",
+            dialects=(DIALECT,),
+            request_type=ChatRequest,
+            response_type=ChatCompletion,
+            streams=True,
+        ),
+        make("GET", "", handlers.list, "List stored completions."),
+        make("GET", "/{id}", handlers.get, "Get a stored completion."),
+        make("POST", "/{id}", handlers.update, "Update metadata.", stored.CompletionUpdate),
+        make("DELETE", "/{id}", handlers.delete, "Delete a stored completion."),
+        make("GET", "/{id}/messages", handlers.list_messages, "List a completion's messages."),
+    ]
+
+
+def _make_not_found(request: RequestContext) -> NotFound:
+    completion = request.params["id"][:MAX_ID_IN_ERROR]
+    return NotFound(f"There is no stored chat completion `{completion}`.", param="completion_id")

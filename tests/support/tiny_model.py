@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-class LittleModel:
+class TinyModel:
     """Takes tokens into a hidden state, which is all it remembers. `batches` are its passes."""
 
     def __init__(self, size: int = 259, width: int = 24, spare: int = 5) -> None:

@@ -1,0 +1,1 @@
+"""Pages for people and tools: the OpenAPI document and a page that shows it."""

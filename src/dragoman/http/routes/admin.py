@@ -1,0 +1,41 @@
+"""Routes for administrators: load and unload models."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from dragoman.http.asgi import RequestContext
+from dragoman.http.router import Handler, Route
+from dragoman.http.routes.context import RouteContext
+from dragoman.http.routes.models import make_model_card
+from dragoman.protocols.models import DIALECT
+from dragoman.protocols.models.models import ModelCard, ModelName, encode_model
+
+
+def make_routes(context: RouteContext) -> list[Route]:
+    registry = context.runtime.services.models
+
+    def make_handler(change: Callable[[str], Awaitable[object]]) -> Handler:
+        async def handle(request: RequestContext) -> None:
+            name = (await context.reader.read_and_decode(request, DIALECT.decode)).model
+            await change(name)
+            await request.send_response(200, encode_model(make_model_card(registry.get(name))))
+
+        return handle
+
+    def make_route(action: str, change: Callable[[str], Awaitable[object]], summary: str) -> Route:
+        return Route(
+            path=f"/admin/models/{action}",
+            method="POST",
+            handler=make_handler(change),
+            summary=summary,
+            access="admin",
+            dialects=(DIALECT,),
+            request_type=ModelName,
+            response_type=ModelCard,
+        )
+
+    return [
+        make_route("load", registry.load, "Load a model."),
+        make_route("unload", registry.unload, "Unload a model once its requests are finished."),
+    ]

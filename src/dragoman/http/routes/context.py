@@ -1,0 +1,25 @@
+"""What the handlers of all routes work with."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from dragoman.http.body import BodyReader
+from dragoman.http.metrics import Metrics
+from dragoman.http.respond import Responder
+from dragoman.http.router import Router
+from dragoman.http.websocket import WebSocketSessions
+from dragoman.responses.service import ResponseService
+from dragoman.runtime import Runtime
+
+
+class RouteContext(Struct, frozen=True, kw_only=True, eq=False):
+    """The services of one server that handlers use."""
+
+    runtime: Runtime
+    responses: ResponseService
+    reader: BodyReader
+    responder: Responder
+    websockets: WebSocketSessions
+    metrics: Metrics
+    router: Router

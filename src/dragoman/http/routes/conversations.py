@@ -1,0 +1,172 @@
+"""Routes of stored conversations, to which responses can be added."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from dragoman.errors import NotFound
+from dragoman.http.asgi import RequestContext
+from dragoman.http.router import Handler, Route
+from dragoman.http.routes.context import RouteContext
+from dragoman.http.routes.paging import read_paging
+from dragoman.protocols.conversations import conversations
+from dragoman.protocols.dialect import needs_strict_only
+from dragoman.protocols.responses import DIALECT
+from dragoman.protocols.responses.types import Item
+from dragoman.responses.history import taken
+from dragoman.store.rows import StoredConversation, StoredItem
+
+T = TypeVar("T")
+MAX_ID_IN_ERROR = 80
+encode_json = msgspec.json.Encoder().encode
+
+
+class ConversationHandlers:
+    """Handlers over the conversations in the store."""
+
+    def __init__(self, context: RouteContext) -> None:
+        self._reader = context.reader
+        self._responses = context.responses
+        self._open_store = context.runtime.state.store
+
+    def _read(self, request: RequestContext, decode: Callable[[bytes, bool], T]) -> Awaitable[T]:
+        return self._reader.read_and_decode(request, needs_strict_only(decode))
+
+    async def create(self, request: RequestContext) -> None:
+        content = await self._read(request, conversations.decode_new)
+        row = StoredConversation(
+            id=f"conv_{uuid.uuid4().hex}",
+            owner=request.owner,
+            created=int(time.time()),
+            metadata=encode_json(content.metadata),
+        )
+        store, items = await self._open_store(), _make_rows(content.items)
+        await store.write(lambda tx: tx.conversations.add(row, items))
+        await self._send(request, row)
+
+    async def get(self, request: RequestContext) -> None:
+        store, owner, conversation = await self._open_store(), request.owner, request.params["id"]
+        row = await store.read(lambda tx: tx.conversations.get(owner, conversation))
+        await self._send(request, row)
+
+    async def update(self, request: RequestContext) -> None:
+        metadata = encode_json(await self._read(request, conversations.decode_update))
+        store, owner, conversation = await self._open_store(), request.owner, request.params["id"]
+        row = await store.write(lambda tx: tx.conversations.update(owner, conversation, metadata))
+        await self._send(request, row)
+
+    @staticmethod
+    async def _send(request: RequestContext, row: StoredConversation | None) -> None:
+        if row is None:
+            raise _make_not_found(request)
+        body = conversations.encode_conversation(row.id, row.created, row.metadata)
+        await request.send_response(200, body)
+
+    async def delete(self, request: RequestContext) -> None:
+        store, owner, conversation = await self._open_store(), request.owner, request.params["id"]
+        response_ids = await store.read(lambda tx: tx.responses.list_ids(owner, conversation))
+
+        def delete() -> Awaitable[bool]:
+            return store.write(lambda tx: tx.delete_conversation(owner, conversation))
+
+        if not await self._responses.forget(owner, response_ids, delete):
+            raise _make_not_found(request)
+        await request.send_response(200, conversations.encode_deletion(conversation))
+
+    async def list_items(self, request: RequestContext) -> None:
+        limit, newest_first = read_paging(request)
+        store, owner, conversation = await self._open_store(), request.owner, request.params["id"]
+        after = request.query.get("after")
+        rows = await store.read(
+            lambda tx: tx.conversations.list_items(
+                owner, conversation, after=after, limit=limit + 1, newest_first=newest_first
+            )
+        )
+        if rows is None:
+            raise _make_not_found(request)
+        items = [msgspec.json.decode(row.body) for row in rows[:limit]]
+        body = conversations.encode_item_list(items, more=len(rows) > limit)
+        await request.send_response(200, body)
+
+    async def add_items(self, request: RequestContext) -> None:
+        items = await self._read(request, conversations.decode_items)
+        store, owner, conversation = await self._open_store(), request.owner, request.params["id"]
+        rows = _make_rows(items)
+        ids = [row.id for row in rows]
+        existing = await store.read(lambda tx: tx.conversations.get_items(owner, conversation, ids))
+        for index, row in enumerate(rows):
+            if existing.get(row.id, row.body) != row.body:
+                raise taken(row.id, f"items[{index}].id")
+        if not await store.write(lambda tx: tx.conversations.add_items(owner, conversation, rows)):
+            raise _make_not_found(request)
+        await request.send_response(200, conversations.encode_item_list(items, more=False))
+
+    async def get_item(self, request: RequestContext) -> None:
+        store, owner = await self._open_store(), request.owner
+        conversation, item = request.params["id"], request.params["item"]
+        row = await store.read(lambda tx: tx.conversations.get_item(owner, conversation, item))
+        if row is None:
+            raise _make_item_not_found()
+        await request.send_response(200, row.body)
+
+    async def delete_item(self, request: RequestContext) -> None:
+        store, owner = await self._open_store(), request.owner
+        conversation, item = request.params["id"], request.params["item"]
+        deleted = await store.write(
+            lambda tx: tx.conversations.delete_item(owner, conversation, item)
+        )
+        if not deleted:
+            raise _make_item_not_found()
+        row = await store.read(lambda tx: tx.conversations.get(owner, conversation))
+        await self._send(request, row)
+
+
+def make_routes(context: RouteContext) -> list[Route]:
+    handlers = ConversationHandlers(context)
+
+    def make(
+        method: str, path: str, handler: Handler, summary: str, request_type: type | None = None
+    ) -> Route:
+        return Route(
+            path=f"/v1/conversations{path}",
+            method=method,
+            handler=handler,
+            summary=summary,
+            dialects=(DIALECT,),
+            request_type=request_type,
+        )
+
+    return [
+        make(
+            "POST",
+            "",
+            handlers.create,
+            "Create a conversation.",
+            conversations.NewConversation,
+        ),
+        make("GET", "/{id}", handlers.get, "Get a conversation."),
+        make("POST", "/{id}", handlers.update, "Update a conversation's metadata."),
+        make("DELETE", "/{id}", handlers.delete, "Delete a conversation."),
+        make("GET", "/{id}/items", handlers.list_items, "List the items of a conversation."),
+        make("POST", "/{id}/items", handlers.add_items, "Add items to a conversation."),
+        make("GET", "/{id}/items/{item}", handlers.get_item, "Get an item of a conversation."),
+        make("DELETE", "/{id}/items/{item}", handlers.delete_item, "Delete an item."),
+    ]
+
+
+def _make_rows(items: list[Item]) -> list[StoredItem]:
+    return [StoredItem(item["id"], encode_json(item)) for item in items]
+
+
+def _make_not_found(request: RequestContext) -> NotFound:
+    conversation = request.params["id"][:MAX_ID_IN_ERROR]
+    return NotFound(f"There is no conversation `{conversation}`.", code="conversation_not_found")
+
+
+def _make_item_not_found() -> NotFound:
+    return NotFound("There is no such item in this conversation.", param="item_id")

@@ -1,0 +1,89 @@
+"""Routes that list models.
+
+OpenAI's and Anthropic's lists have the same path. The wire API of a request decides which of them
+is sent.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from dragoman.http.asgi import RequestContext
+from dragoman.http.router import Route
+from dragoman.http.routes.context import RouteContext
+from dragoman.models.registry import ModelEntry
+from dragoman.protocols import messages
+from dragoman.protocols.messages import model_list
+from dragoman.protocols.models import DIALECT
+from dragoman.protocols.models.models import (
+    ModelCard,
+    ModelList,
+    encode_model,
+    encode_model_list,
+)
+
+T = TypeVar("T")
+
+
+def make_routes(context: RouteContext) -> list[Route]:
+    registry = context.runtime.services.models
+
+    async def list_models(request: RequestContext) -> None:
+        cards = [make_model_card(entry) for entry in registry.list_models()]
+        if request.dialect is messages.DIALECT:
+            body = model_list.encode_model_page(cards, request.query)
+        else:
+            body = encode_model_list(cards)
+        await request.send_response(200, body)
+
+    async def get_model(request: RequestContext) -> None:
+        card = make_model_card(registry.get(request.params["model"]))
+        encode = model_list.encode_model if request.dialect is messages.DIALECT else encode_model
+        await request.send_response(200, encode(card))
+
+    dialects = (DIALECT, messages.DIALECT)
+    return [
+        Route(
+            path="/v1/models",
+            method="GET",
+            handler=list_models,
+            summary="List models.",
+            dialects=dialects,
+            response_type=ModelList,
+        ),
+        Route(
+            path="/v1/models/{model...}",
+            method="GET",
+            handler=get_model,
+            summary="Get a model.",
+            dialects=dialects,
+            response_type=ModelCard,
+        ),
+    ]
+
+
+def make_model_card(entry: ModelEntry) -> ModelCard:
+    """A model as it is listed; fields that are known only after loading are left out before."""
+    info = entry.info
+    return ModelCard(
+        id=entry.id,
+        created=info.created,
+        status=entry.state,
+        context_length=_unset_if_none(info.context),
+        max_model_len=_unset_if_none(info.context),
+        architecture=_unset_if_none(info.architecture),
+        quantization=_unset_if_none(info.quantisation),
+        parameters=_unset_if_none(info.parameters),
+        size=info.size,
+        modalities=list(info.modalities),
+        capabilities=list(info.capabilities),
+        lora=list(info.lora),
+        aliases=list(entry.aliases),
+        error=_unset_if_none(entry.error),
+    )
+
+
+def _unset_if_none(value: T | None) -> T | UnsetType:
+    return UNSET if value is None else value

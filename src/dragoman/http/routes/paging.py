@@ -1,0 +1,29 @@
+"""Query fields that select a page of a list."""
+
+from __future__ import annotations
+
+from dragoman.errors import BadRequest
+from dragoman.http.asgi import RequestContext
+
+DEFAULT_LIMIT, MAX_LIMIT = 20, 100
+MAX_DIGITS = 18
+
+
+def read_int(request: RequestContext, name: str, default: int) -> int:
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= MAX_DIGITS):
+        raise BadRequest(f"`{name}` must be an integer.", param=name, code="invalid_type")
+    return int(text)
+
+
+def read_paging(request: RequestContext, default_order: str = "desc") -> tuple[int, bool]:
+    """The number of entries on a page, and whether the newest come first."""
+    limit = read_int(request, "limit", DEFAULT_LIMIT)
+    if not 1 <= limit <= MAX_LIMIT:
+        raise BadRequest(f"`limit` must be between 1 and {MAX_LIMIT}.", param="limit")
+    order = request.query.get("order", default_order)
+    if order not in ("asc", "desc"):
+        raise BadRequest("`order` must be `asc` or `desc`.", param="order")
+    return limit, order == "desc"

@@ -1,0 +1,109 @@
+"""Routes that use a model's tokenizer: text to token ids and back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from dragoman.errors import BadRequest, Unsupported
+from dragoman.http.asgi import RequestContext
+from dragoman.http.router import Route
+from dragoman.http.routes.context import RouteContext
+from dragoman.models.registry import Model
+from dragoman.pipeline.validate import validate_media
+from dragoman.protocols.dialect import needs_strict_only
+from dragoman.protocols.shared.openai import encode
+from dragoman.protocols.tokenize import DIALECT
+from dragoman.protocols.tokenize.tokenize import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+    TokenizerInfo,
+    decode_detokenize_request,
+)
+from dragoman.tokenizers.tokenizer import AnyTokenizer
+from dragoman.types import Chat
+
+
+class TokenizeHandlers:
+    """Handlers that use the tokenizers of loaded models."""
+
+    def __init__(self, context: RouteContext) -> None:
+        self._reader = context.reader
+        self._registry = context.runtime.services.models
+
+    async def tokenize(self, request: RequestContext) -> None:
+        decoded, prompt = await self._reader.read_and_decode(request, DIALECT.decode)
+        with await self._registry.acquire(decoded.model or self._registry.default_name) as model:
+            tokenizer = get_tokenizer(model)
+            if isinstance(prompt, Chat):
+                validate_media(prompt, model)
+                ids = (await model.renderer.render(prompt)).ids or []
+            else:
+                ids = cast("list[int]", await model.renderer.encode_prompt(prompt))
+            response = TokenizeResponse(len(ids), model.capabilities.context, ids)
+            if decoded.return_token_strs:
+                pieces = tokenizer.pieces
+                response.token_strs = [pieces[token].decode(errors="replace") for token in ids]
+        await request.send_response(200, await asyncio.to_thread(encode, response))
+
+    async def detokenize(self, request: RequestContext) -> None:
+        decode = needs_strict_only(decode_detokenize_request)
+        decoded = await self._reader.read_and_decode(request, decode)
+        with await self._registry.acquire(decoded.model or self._registry.default_name) as model:
+            tokenizer = get_tokenizer(model)
+            if any(token >= tokenizer.vocab_size for token in decoded.tokens):
+                raise BadRequest("A token is not in the model's vocabulary.", param="tokens")
+            text = await asyncio.to_thread(tokenizer.decode, decoded.tokens)
+        await request.send_response(200, encode(DetokenizeResponse(text)))
+
+    async def get_tokenizer_info(self, request: RequestContext) -> None:
+        with await self._registry.acquire(self._registry.default_name) as model:
+            tokenizer = get_tokenizer(model)
+            info = TokenizerInfo(
+                tokenizer.vocab_size,
+                tokenizer.variables.get("bos_token"),
+                tokenizer.variables.get("eos_token"),
+                model.template_source,
+                tokenizer.add_bos,
+            )
+        await request.send_response(200, encode(info))
+
+
+def make_routes(context: RouteContext) -> list[Route]:
+    handlers = TokenizeHandlers(context)
+    return [
+        Route(
+            path="/tokenize",
+            method="POST",
+            handler=handlers.tokenize,
+            summary="Convert text or a conversation to token ids.",
+            dialects=(DIALECT,),
+            request_type=TokenizeRequest,
+            response_type=TokenizeResponse,
+        ),
+        Route(
+            path="/detokenize",
+            method="POST",
+            handler=handlers.detokenize,
+            summary="Convert token ids to text.",
+            dialects=(DIALECT,),
+            request_type=DetokenizeRequest,
+            response_type=DetokenizeResponse,
+        ),
+        Route(
+            path="/tokenizer_info",
+            method="GET",
+            handler=handlers.get_tokenizer_info,
+            summary="Describe the default model's tokenizer.",
+            dialects=(DIALECT,),
+            response_type=TokenizerInfo,
+        ),
+    ]
+
+
+def get_tokenizer(model: Model) -> AnyTokenizer:
+    if model.tokenizer is None:
+        raise Unsupported("This model has no tokenizer in the server.", param="model")
+    return model.tokenizer
