@@ -125,13 +125,13 @@ def test_text_that_the_template_writes_as_thoughts_is_told() -> None:
 def test_a_template_that_writes_no_calls_is_believed(told: str, tools: str) -> None:
     source = "{% if tools %}{{ tools | tojson }}\n" + told + "\n{% endif %}" + template()
     found = detect(source)
-    assert (found.tools, found.generic, found.confidence) == (tools, False, "said"), found.reasons
+    assert (found.tools, found.generic, found.confidence) == (tools, False, "unverified"), found.reasons
 
 
 def test_instructions_beat_bare_objects_of_the_past() -> None:
     told = "{% if tools %}First <|tool_call|>, then a JSON list.{% endif %}"
     found = detect(told + template("{{ j }}"))
-    assert (found.tools, found.confidence) == ("granite3", "said")
+    assert (found.tools, found.confidence) == ("granite3", "unverified")
     assert found.failed_checks
 
 
@@ -267,7 +267,7 @@ ENDLESS = {
 def test_detection_ends_in_time_whatever_the_template(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(render_probe, "PATIENCE", 0.5)
+    monkeypatch.setattr(render_probe, "MAX_SECONDS", 0.5)
     compile_template(ENDLESS[name])
     started = time.thread_time()
     found = detect(ENDLESS[name])

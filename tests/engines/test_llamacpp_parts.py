@@ -10,7 +10,7 @@ import pytest
 from dragoman.engines.llamacpp.choice import ChoiceProgress
 from dragoman.engines.llamacpp.client import EventSplitter, ResponseParser
 from dragoman.engines.llamacpp.params import (
-    SEEDS,
+    SEED_COUNT,
     NativeError,
     NativeEvent,
     NativeLogprob,
@@ -27,7 +27,7 @@ from dragoman.types import DEFAULT_SAMPLING, Adapter, Job, Logprob, Sampling, St
 
 # what a job asks for -> what the server is told
 
-ASK = NativeRequest(prompt=[1, 2], tokens=7, seed=5)
+ASK = NativeRequest(prompt=[1, 2], max_tokens=7, seed=5)
 GRAMMAR = '%llguidance {}\nstart: "a"'
 
 
@@ -114,7 +114,7 @@ def test_d72_every_adapter_is_named_in_every_request(
 
 
 def test_nothing_that_ends_an_answer_may_come_in_an_unending_request() -> None:
-    ask = NativeRequest(prompt=[1], tokens=3, seed=1, unending=True)
+    ask = NativeRequest(prompt=[1], max_tokens=3, seed=1, forbid_end=True)
     body = told(Sampling(stop_token_ids=(8,), logit_bias={9: 1.0}), ask)
     assert body["ignore_eos"] is True
     assert body["logit_bias"] == [[9, 1.0], [8, False]]
@@ -127,9 +127,9 @@ def test_under_a_grammar_no_token_is_forbidden_for_good() -> None:
 
 @pytest.mark.parametrize("seed", [0, 5, -1, 2**31, 2**32 - 1, 2**63])
 def test_any_seed_is_a_seed(seed: int) -> None:
-    said = told(ask=NativeRequest(prompt=[1], tokens=1, seed=seed))["seed"]
-    assert 0 <= said < SEEDS
-    assert said == told(ask=NativeRequest(prompt=[1], tokens=1, seed=seed))["seed"]
+    said = told(ask=NativeRequest(prompt=[1], max_tokens=1, seed=seed))["seed"]
+    assert 0 <= said < SEED_COUNT
+    assert said == told(ask=NativeRequest(prompt=[1], max_tokens=1, seed=seed))["seed"]
 
 
 def test_logprobs_keep_as_many_alternatives_as_were_asked_for() -> None:
@@ -187,7 +187,7 @@ def test_a_chunked_response_is_read_however_it_is_cut(size: int) -> None:
     for at in range(0, len(CHUNKED), size):
         found += events.feed(reply.feed(CHUNKED[at : at + size]))
     assert reply.status == 200
-    assert reply.ended
+    assert reply.is_complete
     assert found == [b'{"a":1}', b"{}"]
 
 
@@ -196,7 +196,7 @@ def test_a_response_with_a_length_is_read_however_it_is_cut(size: int) -> None:
     reply, body = ResponseParser(), b""
     for at in range(0, len(LENGTH), size):
         body += reply.feed(LENGTH[at : at + size])
-    assert (reply.status, reply.ended, body) == (400, True, b"hello world")
+    assert (reply.status, reply.is_complete, body) == (400, True, b"hello world")
 
 
 # tokens that nobody told us
@@ -240,40 +240,40 @@ def test_tokens_that_cannot_be_are_not_made_up() -> None:
 
 def test_a_choice_ends_at_its_limit() -> None:
     track = ChoiceProgress(1, 3, frozenset({9}))
-    assert track.add([4, 5], []) == [Step(1, None, [4, 5], 2)]
-    assert track.add([6, 7], []) == [Step(1, None, [6], 1, finish="length")]
-    assert track.over
+    assert track.add_tokens([4, 5], []) == [Step(1, None, [4, 5], 2)]
+    assert track.add_tokens([6, 7], []) == [Step(1, None, [6], 1, finish="length")]
+    assert track.request_ended
 
 
 def test_d5_a_stop_token_ends_a_choice_and_is_no_part_of_it() -> None:
     track = ChoiceProgress(0, 5, frozenset({9}))
     marks = [Logprob(4, -1.0), Logprob(9, -2.0), Logprob(5, -3.0)]
-    assert track.add([4, 9, 5], marks) == [
+    assert track.add_tokens([4, 9, 5], marks) == [
         Step(0, None, [4], 1, marks[:1]),
         Step(0, None, [], 1, marks[1:2], "stop", 9),
     ]
 
 
 def test_a_stop_token_beyond_the_limit_does_not_count() -> None:
-    assert ChoiceProgress(0, 1, frozenset({9})).add([4, 9], []) == [
+    assert ChoiceProgress(0, 1, frozenset({9})).add_tokens([4, 9], []) == [
         Step(0, None, [4], 1, finish="length")
     ]
 
 
 def test_counts_go_out_once() -> None:
     track = ChoiceProgress(0, 5, frozenset())
-    track.prompt, track.cached = 12, 3
-    steps = track.add([1], []) + track.add([2], [])
+    track.prompt_tokens, track.cached_tokens = 12, 3
+    steps = track.add_tokens([1], []) + track.add_tokens([2], [])
     assert [(step.prompt_tokens, step.cached_tokens) for step in steps] == [(12, 3), (None, None)]
 
 
 def test_a_request_that_ends_inside_a_character_has_lost_tokens() -> None:
     track = ChoiceProgress(0, 5, frozenset())
-    track.begin(5)
-    assert track.new(NativeEvent(tokens_predicted=3)) == 3
-    track.add([1, 2, 3], [])
-    track.end(NativeEvent(stop=True, tokens_predicted=5))
-    assert (track.lost, track.short, track.finish) == (2, False, None)
+    track.start_request(5)
+    assert track.count_new_tokens(NativeEvent(tokens_predicted=3)) == 3
+    track.add_tokens([1, 2, 3], [])
+    track.end_request(NativeEvent(stop=True, tokens_predicted=5))
+    assert (track.lost_tokens, track.ended_early, track.finish) == (2, False, None)
 
 
 # slots

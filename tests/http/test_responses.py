@@ -403,10 +403,10 @@ def test_a_conversation_is_made_short(server: Running, client: OpenAI) -> None:
 
 
 def test_a_summary_is_asked_for_without_thoughts(server: Running, client: OpenAI) -> None:
-    before = server.app.metrics.spent
+    before = server.app.metrics.usage
     client.responses.compact(model="scripted", input="x")
     assert last_prompt(server).endswith("<think>\n\n</think>\n\n")
-    spent = server.app.metrics.spent
+    spent = server.app.metrics.usage
     assert spent.prompt > before.prompt
     assert spent.completion > before.completion
 

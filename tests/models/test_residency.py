@@ -241,5 +241,5 @@ def test_any_order_of_events_keeps_the_rules(seed: int, root: Path) -> None:
 
 def busy(models: ModelRegistry, name: str) -> bool:
     """Is it in use? A busy one may be unloaded and loaded again beside itself."""
-    slot = models._known(name)
+    slot = models._find_slot(name)
     return slot is not None and slot.loaded is not None and bool(slot.loaded.users)

@@ -85,13 +85,13 @@ class Slow:
 async def heard(app: App, name: str) -> list[str]:
     """The kinds of all events of a response, told from its beginning."""
     frames: list[bytes] = []
-    work = await app.desk.resume("", name, -1)
+    work = await app.responses.resume("", name, -1)
     await work.stream(Sink(ignored, frames.extend))
     return [json.loads(responses.get_frame_json(frame))["type"] for frame in frames]
 
 
 async def launched(app: App, text: str) -> str:
-    work = await app.desk.prepare(asked(text, background=True), "")
+    work = await app.responses.prepare(asked(text, background=True), "")
     return str(json.loads(work.whole())["id"])
 
 
@@ -111,7 +111,7 @@ def test_a_cancel_while_it_ends_changes_nothing(
         name = await launched(app, text)
         listening = asyncio.create_task(heard(app, name))
         await slow.reached.wait()
-        cancelling = asyncio.create_task(app.desk.cancel("", name))
+        cancelling = asyncio.create_task(app.responses.cancel("", name))
         await asyncio.sleep(0)
         slow.go.set()
         assert json.loads(await cancelling)["status"] == end
@@ -143,7 +143,7 @@ def test_a_stop_while_it_is_kept_tells_how_it_ended(monkeypatch: pytest.MonkeyPa
     async def scene(app: App) -> None:
         await app.state.get_store()
         slow = Slow(monkeypatch, "add")
-        turn = await app.desk.prepare(asked("hello"), "")
+        turn = await app.responses.prepare(asked("hello"), "")
         running = asyncio.create_task(turn.collect(ignored))
         await slow.reached.wait()
         running.cancel()
@@ -193,7 +193,7 @@ def test_what_could_not_be_kept_says_so(monkeypatch: pytest.MonkeyPatch, text: s
     async def scene(app: App) -> None:
         await app.state.get_store()
         monkeypatch.setattr(Store, "add", failing)
-        turn: Any = await app.desk.prepare(asked(text), "")
+        turn: Any = await app.responses.prepare(asked(text), "")
         frames = turn.start()
         try:
             await turn.stream(Sink(ignored, frames.extend))
@@ -212,16 +212,16 @@ def test_what_could_not_be_kept_says_so(monkeypatch: pytest.MonkeyPatch, text: s
 
 def test_naming_many_items_costs_little() -> None:
     async def scene(app: App) -> None:
-        turn: Any = await app.desk.prepare(asked("hello"), "")
+        turn: Any = await app.responses.prepare(asked("hello"), "")
         await turn.collect(ignored)
         turn.close()
         (item,) = turn.writer.items
         named = [{"type": "item_reference", "id": item["id"]} for _ in range(900)]
-        again: Any = await app.desk.prepare(asked([*named, {"role": "user", "content": "and?"}]), "")
+        again: Any = await app.responses.prepare(asked([*named, {"role": "user", "content": "and?"}]), "")
         again.close()
         many = asked([{"type": "item_reference", "id": f"msg_{at}"} for at in range(1001)])
         with pytest.raises(BadRequest):
-            await app.desk.prepare(many, "")
+            await app.responses.prepare(many, "")
 
     play(scene)
 
@@ -240,7 +240,7 @@ def test_a_long_conversation_is_shortened_in_few_tries(monkeypatch: pytest.Monke
 
     async def scene(app: App) -> None:
         said = [{"role": "user", "content": f"Message {at}."} for at in range(5000)]
-        turn = await app.desk.prepare(asked(said, truncation="auto"), "")
+        turn = await app.responses.prepare(asked(said, truncation="auto"), "")
         turn.close()
         assert "the beginning of the conversation was left out" in " ".join(turn.warnings)
 
@@ -261,13 +261,13 @@ def test_what_a_response_follows_has_a_bound(monkeypatch: pytest.MonkeyPatch, ki
         named = "conv_1"
         for number in range(3):
             more = {kind: named} if number or kind == "conversation" else {}
-            turn = await app.desk.prepare(asked("and?", **more), "")
+            turn = await app.responses.prepare(asked("and?", **more), "")
             await turn.collect(ignored)
             turn.close()
             if kind == "previous_response_id":
                 named = json.loads(turn.whole())["id"]
         with pytest.raises(BadRequest) as refused:
-            await app.desk.prepare(asked("and?", **{kind: named}), "")
+            await app.responses.prepare(asked("and?", **{kind: named}), "")
         assert refused.value.param == kind
         assert "at most 5 items" in refused.value.message
 
@@ -330,7 +330,7 @@ def test_where_a_finished_background_response_is_heard_from(after: int, first: i
         name = await launched(app, "hello")
         await heard(app, name)
         frames: list[bytes] = []
-        work = await app.desk.resume("", name, max(-1, after))
+        work = await app.responses.resume("", name, max(-1, after))
         await work.stream(Sink(ignored, frames.extend))
         numbers = [json.loads(responses.get_frame_json(frame))["sequence_number"] for frame in frames]
         assert numbers[:1] == ([] if first is None else [first])
@@ -346,10 +346,10 @@ def test_a_call_that_was_cut_is_not_gone_on_from() -> None:
         said = {"name": "scripted", "store": "sqlite://"}
         app = make_app(build_engine_runtime(engine, said), local=True)
         tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
-        turn: Any = await app.desk.prepare(asked("hi", tools=[tool], max_output_tokens=60), "")
+        turn: Any = await app.responses.prepare(asked("hi", tools=[tool], max_output_tokens=60), "")
         await turn.collect(ignored)
         turn.close()
-        again: Any = await app.desk.prepare(asked("and?", previous_response_id=turn.id), "")
+        again: Any = await app.responses.prepare(asked("and?", previous_response_id=turn.id), "")
         again.close()
         assert not any(item["type"] == "function_call" for item in again.items)
         await app.aclose()

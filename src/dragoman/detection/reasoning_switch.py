@@ -1,8 +1,8 @@
 """How a template's reasoning is switched, and where an answer starts in each setting.
 
 Every template variable with "think" or "reason" in its name is set to each value that the template
-compares it with. A variable that changes the prompt is a switch; the text that opens an answer shows
-its setting. Some templates are switched by words in a system message.
+compares it with. A variable that changes the prompt is a switch; the text that opens an answer
+shows its setting. Some templates are switched by words in a system message.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class SwitchSettings:
 
     def _is_free_text(self, name: str) -> bool:
         """Whether a variable accepts any text: the template only prints it."""
-        settings = self._render_setting({name: ANY_EFFORT})
-        return settings is not None and ANY_EFFORT in settings.prompt
+        setting = self._render_setting({name: ANY_EFFORT})
+        return setting is not None and ANY_EFFORT in setting.prompt
 
     @property
     def all(self) -> list[SwitchSetting]:
@@ -90,12 +90,12 @@ class SwitchSettings:
 
     def describe_controls(self, reasoning: ReasoningFormat | None) -> ReasoningControls:
         """Interpret the settings for a reasoning format."""
-        settings = [
+        candidates = [
             _find_switch(name, tried, reasoning)
             for name, tried in self.tried.items()
             if name != self.budget
         ]
-        switches = [switch for switch in settings if switch is not None]
+        switches = [switch for switch in candidates if switch is not None]
         switches.sort(key=lambda switch: not self._changes_position(switch, reasoning))
         openings = {"default": self.default.opening}
         if switches:

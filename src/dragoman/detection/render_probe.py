@@ -336,14 +336,16 @@ def _common_prefix(first: str, second: str) -> tuple[int, int]:
             break
     at, to = steps[-1]
     if at < len(first):
-        first = next(
-            (tag.start() for tag in TAG.finditer(first) if tag.start() < at < tag.end()), at
+        before_tag = _before_tag(first, at), _before_tag(second, to)
+        at, to = max(
+            step for step in steps if step[0] <= before_tag[0] and step[1] <= before_tag[1]
         )
-        other = next(
-            (tag.start() for tag in TAG.finditer(second) if tag.start() < to < tag.end()), to
-        )
-        at, to = max(step for step in steps if step[0] <= first and step[1] <= other)
     return at, to
+
+
+def _before_tag(text: str, at: int) -> int:
+    """Return the start of the tag around a position, or the position itself."""
+    return next((tag.start() for tag in TAG.finditer(text) if tag.start() < at < tag.end()), at)
 
 
 def _common_suffix(text: str, tail: str) -> str:

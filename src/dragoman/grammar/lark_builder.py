@@ -1,11 +1,12 @@
-"""A grammar in the making, in the language of `llguidance`.
+"""Builds a grammar in llguidance's dialect of Lark.
 
-Rules are written as expressions; the same expression gives the same name, so that what repeats is
-written once. Every engine's `llguidance` must read what comes out alike, and the oldest of them is
-older than ours, so only plain things are used: no options of its JSON reader but the separators, no
-nested grammars, no lookaround.
+Rules are written as expressions. Adding the same expression again returns the same name, so what
+repeats is written once. Every engine has an llguidance of its own, the oldest older than ours, and
+all of them must read the grammar alike. So only plain features are used: of its JSON schema options
+only the separators, no nested grammars, no lookaround.
 
-Letters never match a control token. So a mark that is one, or holds one, is written by its number.
+Text in a grammar never matches a special token. So a marker that is one, or contains one, is
+written with the token's id.
 """
 
 from __future__ import annotations
@@ -13,42 +14,47 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from dragoman.grammar.regex.escape import escape_regex
 from dragoman.output.spec import GAP
+from dragoman.types import Json
 
-# nothing is forced: working out what must come next costs as much as there is of it, at each token
+# no forcing: finding the text that must come next costs time proportional to it, at every token
 HEADER = '%llguidance {"no_forcing": true}'
 ANY = r"/(?s:.*)/"
-# bounded: a model that likes white space shall not go on for ever
-JSON_SPACE = r"[ \t]{0,4}(?:\r?\n){0,2}[ \t]{0,48}"  # as in JSON over many lines
+# bounded, or a model that likes white space would go on for ever
+JSON_SPACE = r"[ \t]{0,4}(?:\r?\n){0,2}[ \t]{0,48}"  # as in indented JSON
 MARKER_SPACE = r"/[ \t\r\n]{1,16}/"
-UP_TO_THREE = "{0,3}"  # of marks that mean nothing; there is no end to what a model may repeat
+UP_TO_THREE = "{0,3}"  # markers without meaning: a model may repeat them, but not for ever
 EMPTY = '""'
-JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+JSON_STYLE: dict[str, Json] = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
 
 
 def quote_literal(text: str) -> str:
-    """A literal."""
     return json.dumps(text)
 
 
 def join_alternatives(options: Iterable[str]) -> str:
-    """One of several expressions, each of them once."""
-    every = list(dict.fromkeys(options))
-    return every[0] if len(every) == 1 and " " not in every[0] else f"({' | '.join(every)})"
+    """An expression for any of these; repeated ones are written once."""
+    distinct = list(dict.fromkeys(options))
+    if len(distinct) == 1 and " " not in distinct[0]:
+        return distinct[0]
+    return f"({' | '.join(distinct)})"
 
 
 def format_repeat(least: int, most: int | None) -> str:
-    """How often something may come."""
+    """The suffix that repeats an expression; `most` of None is unbounded."""
     if (least, most) == (0, None):
         return "*"
     return f"{{{least},}}" if most is None else f"{{{least},{most}}}"
 
 
 class LarkBuilder:
-    """Collects rules and terminals. `control` are the control tokens that marks may hold."""
+    """Collects rules and terminals. Markers may contain `special_tokens`, given with their ids."""
 
     def __init__(self, special_tokens: Mapping[str, int] | None = None) -> None:
         self.special_tokens = dict(special_tokens or {})
@@ -56,14 +62,13 @@ class LarkBuilder:
         self._names: dict[tuple[bool, str, str], str] = {}
         self._count = 0
         self._included: list[str] = []
-        self._special_token_regex = (
-            re.compile("|".join(map(re.escape, sorted(self.special_tokens, key=len, reverse=True))))
-            if self.special_tokens
-            else None
-        )
+        self._special_token_regex: re.Pattern[str] | None = None
+        if self.special_tokens:
+            longest_first = sorted(self.special_tokens, key=len, reverse=True)
+            self._special_token_regex = re.compile("|".join(map(re.escape, longest_first)))
 
     def reserve(self, hint: str = "r") -> str:
-        """A name for a rule that is defined later."""
+        """A new name, for a rule that is defined later."""
         self._count += 1
         return f"{hint}_{self._count}"
 
@@ -72,88 +77,87 @@ class LarkBuilder:
         return name
 
     def add_rule(self, body: str, hint: str = "r") -> str:
-        """The name of a rule with this body."""
+        """Add a rule; return its name."""
         return self._add_definition(hint, "", body)
 
     def add_terminal(self, body: str, hint: str = "T") -> str:
-        """The name of a terminal: one regular expression, with `&` and `~` between its parts."""
+        """Add a terminal: one regular expression, whose parts `&` and `~` may combine."""
         return self._add_definition(hint.upper(), "", body)
 
     def add_text_up_to(self, suffix: str, body: str = ANY, hint: str = "up_to") -> str:
-        """What matches `body` up to the first place where `suffix`, a terminal, ends it."""
+        """Add a rule for text that matches `body`, and the first match of the terminal `suffix`."""
         return self._add_definition(hint, f"[suffix={suffix}]", body)
 
-    def add_shortest_match(self, body: str, hint: str = "least") -> str:
-        """What matches `body` and has no beginning that does."""
+    def add_shortest_match(self, body: str, hint: str = "shortest") -> str:
+        """Add a rule for text that matches `body` and has no shorter prefix that does."""
         return self._add_definition(hint, "[lazy]", body)
 
-    def add_json_schema(self, schema: Any) -> str:
-        """A value that a schema allows, as the engine's own reader of schemas has it."""
+    def add_json_schema(self, schema: Json) -> str:
+        """Add a rule for the values of a schema, which llguidance itself compiles."""
         if not isinstance(schema, dict):
             schema = {"anyOf": [schema]}
         return self.add_rule("%json " + json.dumps(schema | {"x-guidance": JSON_STYLE}), "json")
 
-    def add_punctuation(self, letters: str) -> str:
-        """A sign with white space that may stand on both sides: one terminal costs little."""
-        return self.add_terminal(f"/{JSON_SPACE}{escape_regex(letters)}{JSON_SPACE}/", "SIGN")
+    def add_punctuation(self, text: str) -> str:
+        """Add a sign with optional white space on both sides; one terminal is cheaper than three."""
+        return self.add_terminal(f"/{JSON_SPACE}{escape_regex(text)}{JSON_SPACE}/", "SIGN")
 
-    def add_opening_bracket(self, letters: str) -> str:
-        """A bracket that opens, with white space that may follow."""
-        return self.add_terminal(f"/{escape_regex(letters)}{JSON_SPACE}/", "OPEN")
+    def add_opening_bracket(self, bracket: str) -> str:
+        """Add a bracket that optional white space follows."""
+        return self.add_terminal(f"/{escape_regex(bracket)}{JSON_SPACE}/", "OPEN")
 
-    def add_closing_bracket(self, letters: str) -> str:
-        """A bracket that closes, with white space that may stand before it."""
-        return self.add_terminal(f"/{JSON_SPACE}{escape_regex(letters)}/", "CLOSE")
+    def add_closing_bracket(self, bracket: str) -> str:
+        """Add a bracket with optional white space before it."""
+        return self.add_terminal(f"/{JSON_SPACE}{escape_regex(bracket)}/", "CLOSE")
 
     def add_optional_space(self) -> str:
-        """White space that may be there, around marks."""
-        return self.add_terminal(MARKER_SPACE, "GAP") + "?"
+        """The optional white space around markers."""
+        return self.add_terminal(MARKER_SPACE, "SPACE") + "?"
 
-    def write_marker(self, text: str) -> str:
-        """A mark as it is written: control tokens by number, the rest in letters."""
-        found: list[str] = []
-        for part in text.split(GAP):
-            found += [self.add_optional_space()] if found else []
-            found += self._split_special_tokens(part)
-        return " ".join(found)
+    def write_marker(self, marker: str) -> str:
+        """A marker as the model writes it: special tokens by id, the rest as literals."""
+        parts: list[str] = []
+        for part in marker.split(GAP):
+            parts += [self.add_optional_space()] if parts else []
+            parts += self._split_special_tokens(part)
+        return " ".join(parts)
 
-    def write_any_marker(self, texts: Iterable[str]) -> str:
-        """One of several spellings of a mark."""
-        return join_alternatives(self.write_marker(text) for text in texts)
+    def write_any_marker(self, markers: Iterable[str]) -> str:
+        return join_alternatives(self.write_marker(marker) for marker in markers)
 
     def _split_special_tokens(self, text: str) -> list[str]:
         if self._special_token_regex is None:
             return [quote_literal(text)] if text else []
-        found, at = [], 0
+        parts, start = [], 0
         for match in self._special_token_regex.finditer(text):
-            found += [quote_literal(text[at : match.start()])] if match.start() > at else []
-            found.append(f"<[{self.special_tokens[match.group()]}]>")
-            at = match.end()
-        return found + ([quote_literal(text[at:])] if at < len(text) else [])
+            parts += [quote_literal(text[start : match.start()])] if match.start() > start else []
+            parts.append(f"<[{self.special_tokens[match.group()]}]>")
+            start = match.end()
+        return parts + ([quote_literal(text[start:])] if start < len(text) else [])
 
-    def is_plain_text(self, text: str) -> bool:
-        """Whether a mark holds no control token."""
-        return self._special_token_regex is None or self._special_token_regex.search(text) is None
+    def is_plain_text(self, marker: str) -> bool:
+        """Whether a marker contains no special token."""
+        return self._special_token_regex is None or self._special_token_regex.search(marker) is None
 
     def add_text_without(
-        self, patterns: Iterable[str], hint: str = "FREE", begins: str | None = None
+        self, patterns: Iterable[str], hint: str = "FREE", not_at_start: str | None = None
     ) -> str:
-        """Text, not empty, in which none of these regular expressions matches.
+        """Add a terminal for text, not empty, in which none of these regular expressions matches.
 
-        Nor does it begin with `begins`.
+        At its start, `not_at_start` does not match either.
         """
-        found = "|".join(dict.fromkeys(patterns))
-        body = r"/(?s:.+)/" if not found else rf"/(?s:.+)/ & ~/(?s:.*)(?:{found})(?s:.*)/"
-        if begins is not None:
-            body += rf" & ~/(?:{begins})(?s:.*)/"
+        excluded = "|".join(dict.fromkeys(patterns))
+        body = r"/(?s:.+)/" if not excluded else rf"/(?s:.+)/ & ~/(?s:.*)(?:{excluded})(?s:.*)/"
+        if not_at_start is not None:
+            body += rf" & ~/(?:{not_at_start})(?s:.*)/"
         return self.add_terminal(body, hint)
 
     def include(self, rules: str) -> None:
-        """Rules that somebody else wrote."""
+        """Add rules that a client wrote."""
         self._included.append(rules)
 
     def build(self, start: str) -> str:
-        """The whole grammar."""
+        """The text of the whole grammar, given the expression of its start rule."""
         lines = [HEADER, f"start: {start}"]
         lines += [f"{name}: {body}" for name, body in self._lines.items()]
         return "\n".join([*lines, *self._included]) + "\n"

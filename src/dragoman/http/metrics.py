@@ -50,7 +50,7 @@ class Histogram:
 
 
 class ModelState(Struct, frozen=True):
-    """What a loaded model shows at the moment somebody asks."""
+    """The state of a loaded model at one moment."""
 
     model: str
     up: bool
@@ -59,33 +59,16 @@ class ModelState(Struct, frozen=True):
     restarts: int
 
 
-class ReplayState(Struct, frozen=True):
-    """What of prompts was there before, since the start."""
-
-    tokens: int = 0
-    known: int = 0
-    recalled: int = 0
-    lost: Mapping[str, int] = {}
-
-
 class Metrics(Collector):
-    """All measurements of one server."""
+    """All metrics of one server."""
 
-    def __init__(
-        self,
-        models: Callable[[], Iterable[ModelState]],
-        streams: Callable[[], int],
-        grammars: Callable[[], CompilerStats],
-        recalls: Callable[[], ReplayState] = ReplayState,
-    ):
-        self._models = models
-        self._grammars = grammars
-        self._recalls = recalls
-        self._streams = streams
+    def __init__(self, services: Services, count_streams: Callable[[], int]) -> None:
+        self._services = services
+        self._count_streams = count_streams
         self.requests: Counter[tuple[str, int]] = Counter()
         self.errors: Counter[str] = Counter()
         self.succeeded = 0
-        self.spent = Usage()
+        self.usage = Usage()
         self.first_token = Histogram(SLOW)
         self.inter_token = Histogram(FAST)
         self.duration = Histogram(SLOW)
@@ -178,7 +161,7 @@ class Metrics(Collector):
             "dragoman_succeeded", "Requests answered to the end.", value=self.succeeded
         )
         tokens = CounterMetricFamily("dragoman_tokens", "Tokens by kind.", labels=["kind"])
-        spent = self.spent
+        spent = self.usage
         for kind, count in (("prompt", spent.prompt), ("completion", spent.completion)):
             tokens.add_metric([kind], count)
         yield tokens

@@ -83,16 +83,16 @@ class ModelEntry(Struct, frozen=True, kw_only=True):
 class Lease:
     """Holds a model in memory until it is released. Releasing twice is harmless."""
 
-    def __init__(self, keeper: Residency, held: LoadedModel) -> None:
-        self.model = held.model
-        self._keeper = keeper
-        self._held: LoadedModel | None = held
-        keeper.take(held)
+    def __init__(self, residency: Residency, loaded: LoadedModel) -> None:
+        self.model = loaded.model
+        self._residency = residency
+        self._loaded: LoadedModel | None = loaded
+        residency.take(loaded)
 
     def release(self) -> None:
-        held, self._held = self._held, None
+        held, self._loaded = self._loaded, None
         if held is not None:
-            self._keeper.give_back(held)
+            self._residency.give_back(held)
 
     def __enter__(self) -> Model:
         return self.model
@@ -116,8 +116,8 @@ class ModelRegistry:
         self._loader = loader
         self._listener = listener
         self._slots: dict[str, ModelSlot] = {}
-        self._keeper = Residency(self.policy.memory, self.policy.keep_alive)
-        self._scan: asyncio.Task[None] | None = None
+        self._residency = Residency(self.policy.memory, self.policy.keep_alive)
+        self._refreshing: asyncio.Task[None] | None = None
         catalog.refresh()
 
     @classmethod
@@ -137,14 +137,14 @@ class ModelRegistry:
         catalog.add(source, aliases)
         models = cls(catalog, _no_loader, policy)
         model = make_engine_model(engine, name, chat_template, source.created, formats)
-        slot = models._slot_of(catalog.entries()[0])
+        slot = models._get_slot(catalog.entries()[0])
         models._adopt(slot, model, owned=False)
         return models
 
     @property
     def default_name(self) -> str:
         """The name of the model that is meant when none is named."""
-        source = self._first()
+        source = self._find_default()
         return source.id if source is not None else ""
 
     async def acquire(self, name: str, wait: float | None = None) -> Lease:
@@ -152,82 +152,82 @@ class ModelRegistry:
         slot = await self._resolve(name)
         held = slot.loaded
         if held is None:
-            held = await self._ready(slot, self.policy.wait if wait is None else wait)
-        return Lease(self._keeper, held)
+            held = await self._wait_until_loaded(slot, self.policy.wait if wait is None else wait)
+        return Lease(self._residency, held)
 
     async def load(self, name: str, wait: float | None = None) -> ModelEntry:
         """Load a model now, also one that failed before."""
-        slot = await self._resolve(name, again=True)
+        slot = await self._resolve(name, retry_failed=True)
         if slot.loaded is None:
-            await self._ready(slot, self.policy.wait if wait is None else wait)
-        return self._entry(slot)
+            await self._wait_until_loaded(slot, self.policy.wait if wait is None else wait)
+        return self._make_entry(slot)
 
     async def unload(self, name: str) -> ModelEntry:
         """Let go of a model: at once if nobody uses it, else when the last one is done."""
-        slot = self._known(name)
+        slot = self._find_slot(name)
         if slot is None:
-            raise self._missing(name)
+            raise self._make_not_found(name)
         if slot.task is not None:
             slot.task.cancel()
             await asyncio.wait({slot.task})
         if slot.loaded is not None:
             if not slot.loaded.owned:
                 raise Unsupported("This model cannot be unloaded.", param="model")
-            closing = self._keeper.retire(slot.loaded)
+            closing = self._residency.retire(slot.loaded)
             if closing is not None:
                 await asyncio.shield(closing)
-        return self._entry(slot)
+        return self._make_entry(slot)
 
     def list_models(self) -> list[ModelEntry]:
         """All models. On a loop, the disk is looked at again in the background for next time."""
         try:
-            self._look_again()
+            self._start_refresh()
         except RuntimeError:
             self._catalog.refresh()
-        slots = dict.fromkeys(map(self._slot_of, self._catalog.entries()))
-        slots |= dict.fromkeys(held.slot for held in self._keeper.serving())
-        return [self._entry(slot) for slot in slots]
+        slots = dict.fromkeys(map(self._get_slot, self._catalog.entries()))
+        slots |= dict.fromkeys(held.slot for held in self._residency.serving())
+        return [self._make_entry(slot) for slot in slots]
 
     def get(self, name: str) -> ModelEntry:
-        slot = self._known(name)
+        slot = self._find_slot(name)
         if slot is None:
-            raise self._missing(name)
-        return self._entry(slot)
+            raise self._make_not_found(name)
+        return self._make_entry(slot)
 
     def list_loaded(self) -> Iterable[Model]:
-        return [held.model for held in self._keeper.serving()]
+        return [held.model for held in self._residency.serving()]
 
     async def aclose(self) -> None:
         """Close everything, whoever still uses it."""
         tasks = [slot.task for slot in self._slots.values() if slot.task is not None]
-        tasks += [self._scan] if self._scan is not None else []
+        tasks += [self._refreshing] if self._refreshing is not None else []
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        closing = [self._keeper.retire(held, force=True) for held in list(self._keeper.all)]
+        closing = [self._residency.retire(held, force=True) for held in list(self._residency.all)]
         if waiting := [task for task in closing if task is not None]:
             await asyncio.wait(waiting)
 
-    async def _resolve(self, name: str, again: bool = False) -> ModelSlot:
-        slot = self._known(name)
+    async def _resolve(self, name: str, retry_failed: bool = False) -> ModelSlot:
+        slot = self._find_slot(name)
         if slot is not None and slot.active:
             return slot
         await self._refresh()
-        slot = self._known(name)
+        slot = self._find_slot(name)
         if slot is None:
-            raise self._missing(name)
-        if slot.error is not None and slot.failed == slot.source.stamp and not again:
+            raise self._make_not_found(name)
+        if slot.error is not None and slot.failed == slot.source.stamp and not retry_failed:
             raise _again(slot.error)
         return slot
 
-    def _known(self, name: str) -> ModelSlot | None:
+    def _find_slot(self, name: str) -> ModelSlot | None:
         source = self._catalog.find(name)
         if source is None and (self.policy.any_model or not name.strip()):
-            source = self._first()
-        return self._slot_of(source) if source is not None else None
+            source = self._find_default()
+        return self._get_slot(source) if source is not None else None
 
-    def _first(self) -> ModelSource | None:
+    def _find_default(self) -> ModelSource | None:
         """The operator's first model, else one that is in memory, else any that can be loaded."""
         if self._catalog.added:
             return self._catalog.added[0]
@@ -239,7 +239,7 @@ class ModelRegistry:
         usable = [source for source in sources if source.broken is None and source.kind == "gguf"]
         return next(iter(usable or sources), None)
 
-    def _slot_of(self, source: ModelSource) -> ModelSlot:
+    def _get_slot(self, source: ModelSource) -> ModelSlot:
         slot = self._slots.get(source.key)
         if slot is None:
             slot = self._slots[source.key] = ModelSlot(source)
@@ -247,28 +247,28 @@ class ModelRegistry:
             slot.source = source
         return slot
 
-    def _missing(self, name: str) -> ModelNotFound:
+    def _make_not_found(self, name: str) -> ModelNotFound:
         some = [source.id for source in self._catalog.entries()[:5]]
         there = f"Models here: {', '.join(some)}." if some else "There are no models here yet."
         return ModelNotFound(f"The model `{_shown(name)}` does not exist. {there}", param="model")
 
     async def _refresh(self) -> None:
-        await asyncio.shield(self._look_again())
+        await asyncio.shield(self._start_refresh())
 
-    def _look_again(self) -> asyncio.Task[None]:
-        if self._scan is None:
-            self._scan = asyncio.get_running_loop().create_task(self._look())
-        return self._scan
+    def _start_refresh(self) -> asyncio.Task[None]:
+        if self._refreshing is None:
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh_catalog())
+        return self._refreshing
 
-    async def _look(self) -> None:
+    async def _refresh_catalog(self) -> None:
         try:
             await asyncio.to_thread(self._catalog.refresh)
         except Exception:
             log.exception("the models directory cannot be read")
         finally:
-            self._scan = None
+            self._refreshing = None
 
-    def _entry(self, slot: ModelSlot) -> ModelEntry:
+    def _make_entry(self, slot: ModelSlot) -> ModelEntry:
         source, state = slot.source, slot.state
         error = slot.error.message if slot.error is not None else source.broken
         info = slot.loaded.model.info if slot.loaded is not None else _info(source)
@@ -281,13 +281,13 @@ class ModelRegistry:
             error=error if state == "failed" else None,
         )
 
-    async def _ready(self, slot: ModelSlot, wait: float) -> LoadedModel:
+    async def _wait_until_loaded(self, slot: ModelSlot, wait: float) -> LoadedModel:
         """Wait until the model is there. While we wait it counts as used."""
         deadline = time.monotonic() + wait
         slot.waiting += 1
         try:
             while slot.loaded is None:
-                task = slot.task or self._begin(slot)
+                task = slot.task or self._start_load(slot)
                 left = max(0.0, deadline - time.monotonic())
                 done, _ = await asyncio.wait({task}, timeout=left)
                 if not done:
@@ -300,9 +300,9 @@ class ModelRegistry:
         finally:
             slot.waiting -= 1
             if slot.loaded is not None:
-                self._keeper.rest(slot.loaded)
+                self._residency.rest(slot.loaded)
 
-    def _begin(self, slot: ModelSlot) -> asyncio.Task[None]:
+    def _start_load(self, slot: ModelSlot) -> asyncio.Task[None]:
         slot.error, slot.failed = None, None
         slot.began, slot.progress = time.monotonic(), 0.0
         slot.task = asyncio.get_running_loop().create_task(self._load(slot))
@@ -310,12 +310,12 @@ class ModelRegistry:
 
     async def _load(self, slot: ModelSlot) -> None:
         source = slot.source
-        progress_listener.set(lambda what, done: self._progress(slot, what, done))
+        progress_listener.set(lambda what, done: self._report_progress(slot, what, done))
         try:
             report_progress("loading", 0.0)
             if source.broken is not None:
                 raise ModelBroken(source.broken)
-            going = self._keeper.make_room(slot)
+            going = self._residency.make_room(slot)
             if going:
                 await asyncio.wait(going)
             model = await self._loader(source)
@@ -331,11 +331,11 @@ class ModelRegistry:
             self._fail(slot, ModelBroken("The engine could not load this model."))
         finally:
             slot.task = None
-            self._keeper.forget_room(slot)
+            self._residency.forget_room(slot)
 
     def _adopt(self, slot: ModelSlot, model: Model, owned: bool) -> None:
         model.id, model.aliases = slot.source.id, slot.source.aliases
-        self._keeper.adopt(slot, model, owned)
+        self._residency.adopt(slot, model, owned)
 
     def _fail(self, slot: ModelSlot, error: DragomanError) -> None:
         """Only what a file is to blame for is remembered after those who wait were told."""
@@ -350,7 +350,7 @@ class ModelRegistry:
             type(note)(note.kind, said, "model", note.code, note.retry_after)
         )
 
-    def _progress(self, slot: ModelSlot, what: str, done: float) -> None:
+    def _report_progress(self, slot: ModelSlot, what: str, done: float) -> None:
         name = slot.source.id
         slot.progress = done
         if done >= 1.0:

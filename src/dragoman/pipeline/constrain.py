@@ -1,9 +1,9 @@
-"""Builds the grammar of an answer from a request and a model.
+"""From a request and a model to the grammar of the answer.
 
-What a request demands is mandatory or optional. A constraint, a forced call, a strict tool or
-a single call is mandatory: it is enforced, or the request is rejected by name. Calls that the model
-makes of its own accord follow their schemas wherever that is possible, but this is optional: where
-it is not possible, the request is answered with a warning.
+Some constraints are guarantees: a response format, a required call, a strict tool, at most one
+call. They are enforced, or the request is rejected with the field that asks for them. All other
+tool calls are constrained to their schemas wherever that is possible. Where it is not, the request
+is answered all the same, with a warning.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from msgspec.structs import replace
 
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
+from dragoman.grammar.complexity import CONSTRAINT_TOO_COMPLEX, SCHEMA_TOO_COMPLEX
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
 from dragoman.types import Chat, Constraint, Request, Sampling
 
 UNCONSTRAINED = CompiledGrammar(None)
-NOT_ENFORCED = "The schemas of the tools are not enforced"
-# Errors that only cost an optional grammar.
-OPTIONAL_FAILURES = ("constraint_too_complex", "schema_too_complex", "unsupported_parameter")
+NOT_ENFORCED = "Tool calls are not constrained to their schemas"
+# errors after which an answer without guarantees is left unconstrained
+TOLERATED_CODES = (CONSTRAINT_TOO_COMPLEX, SCHEMA_TOO_COMPLEX, "unsupported_parameter")
 
 
 class Requirement(Struct, frozen=True):
-    """What an answer must be, and the client's field that makes it mandatory."""
+    """What an answer must look like, and the request field that guarantees it."""
 
     spec: GrammarSpec
-    param: str = ""  # empty: optional
+    param: str = ""  # empty: not a guarantee
 
     @property
     def is_mandatory(self) -> bool:
@@ -39,37 +40,35 @@ class Requirement(Struct, frozen=True):
 
 
 async def constrain(
-    chat: Chat | None,
+    prompt: Chat | None,
     request: Request,
     model: Model,
-    start: AnswerStart,
+    answer_start: AnswerStart,
     compiler: CompilerPool,
     *,
     without_reasoning: bool = False,
 ) -> CompiledGrammar:
-    """Compile the grammar of an answer; `chat` is None for a plain prompt."""
-    requirement = build_requirement(chat, request.constraint, model, start)
+    """Compile the grammar of an answer; `prompt` is None if the request is no chat."""
+    requirement = build_requirement(prompt, request.constraint, model, answer_start)
     if requirement is None:
         return UNCONSTRAINED
-    if without_reasoning:
-        spec = replace(requirement.spec, forbids_reasoning=True)
-        requirement = replace(requirement, spec=spec)
-    obstacle = _find_obstacle(chat, request.sampling, model)
-    if obstacle is not None:
+    spec = replace(requirement.spec, without_reasoning=without_reasoning)
+    conflict = _find_conflict(prompt, request.sampling, model)
+    if conflict is not None:
         if requirement.is_mandatory:
-            raise _make_rejection(requirement.param, *obstacle)
-        return CompiledGrammar(None, (f"{NOT_ENFORCED}: {obstacle[0]}",))
+            raise _make_conflict_error(requirement.param, *conflict)
+        return CompiledGrammar(None, (f"{NOT_ENFORCED}: {conflict[0]}",))
     try:
-        return await compiler.compile(requirement.spec)
+        return await compiler.compile(spec)
     except BadRequest as error:
-        if requirement.is_mandatory or error.code not in OPTIONAL_FAILURES:
+        if requirement.is_mandatory or error.code not in TOLERATED_CODES:
             raise
         return CompiledGrammar(None, (f"{NOT_ENFORCED}: {error.message}",))
 
 
 @contextmanager
 def attribute_grammar_errors(request: Request) -> Generator[None, None, None]:
-    """Name the client's field in an engine's error about the grammar."""
+    """Name the client's field in an engine's errors, which only know the grammar of the job."""
     try:
         yield
     except BadRequest as error:
@@ -79,9 +78,9 @@ def attribute_grammar_errors(request: Request) -> Generator[None, None, None]:
 
 
 def build_requirement(
-    chat: Chat | None, constraint: Constraint | None, model: Model, start: AnswerStart
+    chat: Chat | None, constraint: Constraint | None, model: Model, answer_start: AnswerStart
 ) -> Requirement | None:
-    """Return what the answer must be; None if anything is allowed."""
+    """Build what the compiler needs to know; None if everything is allowed."""
     if chat is None:
         if constraint is None:
             return None
@@ -90,7 +89,7 @@ def build_requirement(
     tools = chat.callable_tools if constraint is None or constraint.allows_tool_calls else ()
     if tools and output_format.tools is None:
         if chat.tool_choice == "required":
-            raise Unsupported("This model does not support tool calls.", param="tool_choice")
+            raise Unsupported("This model has no known way to call tools.", param="tool_choice")
         tools = ()
     if constraint is None and not tools:
         return None
@@ -101,15 +100,15 @@ def build_requirement(
         parallel_calls=chat.parallel_tool_calls,
         tool_format=output_format.tools if tools else None,
         reasoning_format=output_format.reasoning,
-        starts_in_reasoning=start.in_reasoning,
-        header_start=start.opening,
+        starts_in_reasoning=answer_start.in_reasoning,
+        header_start=answer_start.opening,
         special_tokens=get_marker_tokens(model, output_format),
     )
     return Requirement(spec, _find_mandatory_param(chat, spec))
 
 
 def _find_mandatory_param(chat: Chat, spec: GrammarSpec) -> str:
-    """Return the field that makes the grammar mandatory; empty if it is optional."""
+    """The request field that asks for a guarantee; empty if none does."""
     if spec.tool_choice == "required":
         return "tool_choice"
     if spec.constraint is not None:
@@ -123,28 +122,28 @@ def _find_mandatory_param(chat: Chat, spec: GrammarSpec) -> str:
 
 
 def get_marker_tokens(model: Model, output_format: OutputFormat) -> dict[str, int]:
-    """Return the special tokens that are markers of the formats, by their text."""
+    """The special tokens of a model that are markers of its formats, by their text."""
     if model.tokenizer is None:
         return {}
     shown = model.get_token_visibility(output_format).shown
     return {text: token for text, token in model.tokenizer.specials.items() if token in shown}
 
 
-def _find_obstacle(
+def _find_conflict(
     chat: Chat | None, sampling: Sampling, model: Model
 ) -> tuple[str, str | None] | None:
-    """Return why no grammar can be enforced, and the field that prevents it."""
+    """Why no grammar can be enforced, and the conflicting request field if there is one."""
     if not model.capabilities.grammars:
         return "This model's engine does not support grammars.", None
     for name in ("min_tokens", "ignore_eos"):
         if getattr(sampling, name):
-            return f"`{name}` does not work with a grammar.", name
+            return f"`{name}` cannot be combined with a grammar.", name
     if chat is not None and chat.continue_final_message:
-        return "a continued message cannot have a grammar.", "continue_final_message"
+        return "the continuation of a message cannot be constrained.", "continue_final_message"
     return None
 
 
-def _make_rejection(param: str, reason: str, other: str | None) -> Unsupported:
+def _make_conflict_error(param: str, reason: str, other: str | None) -> Unsupported:
     if other is None:
         return Unsupported(f"`{param}` cannot be enforced: {reason}", param=param)
     return Unsupported(f"`{param}` cannot be combined with `{other}`: {reason}", param=other)

@@ -43,7 +43,7 @@ _SHORT_ID = re.compile(r"[a-zA-Z0-9]{9}")
 def prepare_messages(
     messages: Sequence[Message], capabilities: TemplateCapabilities, tools: Sequence[Tool] = ()
 ) -> list[TemplateMessage]:
-    """Return the messages as this template accepts them, with `tools` it cannot write among them."""
+    """Return the messages as this template accepts them, with tools it cannot write among them."""
     turns = arrange_messages(messages, capabilities, tools)
     return [to_template_message(turn, capabilities) for turn in turns]
 

@@ -25,7 +25,7 @@ class ResponseParser:
 
     def __init__(self) -> None:
         self.status = 0
-        self.ended = False
+        self.is_complete = False
         self._buffer = b""
         self._left: int | None = None  # bytes of the body, or of the chunk, that are still to come
         self._chunked = False
@@ -57,12 +57,12 @@ class ResponseParser:
         data, self._buffer = self._buffer, b""
         if self._left is not None:
             self._left -= len(data)
-            self.ended = self._left <= 0
+            self.is_complete = self._left <= 0
         return data
 
     def _chunks(self) -> bytes:
         parts = []
-        while not self.ended:
+        while not self.is_complete:
             if self._left is None:
                 line, found, rest = self._buffer.partition(b"\r\n")
                 if not found:
@@ -72,7 +72,7 @@ class ResponseParser:
                 break
             parts.append(self._buffer[: self._left])
             self._buffer = self._buffer[self._left + 2 :]
-            self.ended = self._left == 0
+            self.is_complete = self._left == 0
             self._left = None
         return b"".join(parts)
 
@@ -97,10 +97,10 @@ class EventStream:
         self._events = EventSplitter()
         self._ready = self._events.feed(first)
 
-    async def next(self) -> list[bytes]:
+    async def read_events(self) -> list[bytes]:
         """Events that have come, at least one; none when the response is over."""
         ready, self._ready = self._ready, []
-        while not ready and not self._reply.ended:
+        while not ready and not self._reply.is_complete:
             data = await self._reader.read(PIECE)
             if not data:
                 break
@@ -164,7 +164,7 @@ class NativeClient:
 
 async def _rest(reader: asyncio.StreamReader, reply: ResponseParser, first: bytes) -> bytes:
     parts = [first]
-    while not reply.ended:
+    while not reply.is_complete:
         data = await reader.read(PIECE)
         if not data:
             break

@@ -31,7 +31,7 @@ from dragoman.engines.llamacpp.client import EventStream, NativeClient
 from dragoman.engines.llamacpp.grammar import allow_ends, check_grammar, check_tokens_allowed
 from dragoman.engines.llamacpp.logprobs import LogprobProber
 from dragoman.engines.llamacpp.params import (
-    LEG,
+    SEED_STRIDE,
     NativeError,
     NativeEvent,
     NativeRequest,
@@ -153,7 +153,7 @@ class LlamaCppEngine:
         told = False
         if job.prompt_logprobs is not None:
             async with self.slots.acquire(1):
-                marks = await self._marks.of_prompt(job, ids)
+                marks = await self._marks.probe_prompt(job, ids)
             yield Step(prompt_tokens=len(ids), prompt_logprobs=marks)
             told = True
         room = self.context - len(ids)
@@ -166,7 +166,7 @@ class LlamaCppEngine:
                 track.grammar = await asyncio.to_thread(
                     self._masker.start_grammar, job.grammar, stops
                 )
-        tracks[0].prompt = None if told else len(ids)
+        tracks[0].prompt_tokens = None if told else len(ids)
         seed = random.getrandbits(32) if job.sampling.seed is None else job.sampling.seed
         width = 1 if job.sampling.min_tokens else self._settings.slots
         for at in range(0, job.n, width):
@@ -219,12 +219,12 @@ class LlamaCppEngine:
             await asyncio.to_thread(self._native.close)
         except (TimeoutError, EngineFailed):
             log.warning("the server is still busy; it ends with this process")
-            self._native.forget()
+            self._native.leave_running()
 
     async def _rest(self) -> None:
         """Wait until every slot is free: a request for all of them only runs then."""
         job = Job(id="rest", prompt=[0], sampling=Sampling(temperature=0.0), cache_prompt=False)
-        ask = NativeRequest(prompt=[0], tokens=1, seed=0, choices=self._settings.slots)
+        ask = NativeRequest(prompt=[0], max_tokens=1, seed=0, choices=self._settings.slots)
         await self.client.post("/completion", self.build_body(job, ask) | {"stream": False})
 
     async def _start_embedder(self) -> NativeServer:
@@ -264,9 +264,9 @@ class LlamaCppEngine:
         self, job: Job, ids: list[int], tracks: list[ChoiceProgress], seed: int
     ) -> AsyncGenerator[Step, None]:
         """Choices that begin together; those that one request does not finish go on alone."""
-        if tracks[0].left <= 0:
+        if tracks[0].remaining <= 0:
             for track in tracks:
-                yield track.cut()[0]
+                yield track.end_by_length()[0]
             return
         ask = self._ask(job, ids, tracks[0], seed)
         together = msgspec.structs.replace(ask, choices=len(tracks))
@@ -277,33 +277,33 @@ class LlamaCppEngine:
             leg = 0
             while track.finish is None:
                 leg += 1
-                ask = self._ask(job, ids, track, seed + leg * LEG)
+                ask = self._ask(job, ids, track, seed + leg * SEED_STRIDE)
                 async with aclosing(self._go_on(job, ask, track)) as steps:
                     async for step in steps:
                         yield step
 
     def _ask(self, job: Job, ids: list[int], track: ChoiceProgress, seed: int) -> NativeRequest:
         """The next request for a choice, which has come so far."""
-        owed = min((job.sampling.min_tokens or 0) - len(track.ids), track.left)
+        owed = min((job.sampling.min_tokens or 0) - len(track.ids), track.remaining)
         return NativeRequest(
             prompt=ids + track.ids,
-            tokens=owed if owed > 0 else track.left + (0 if job.grammar is None else SPARE),
+            max_tokens=owed if owed > 0 else track.remaining + (0 if job.grammar is None else SPARE),
             seed=seed + track.choice,
-            unending=owed > 0,
+            forbid_end=owed > 0,
         )
 
     async def _go_on(
         self, job: Job, ask: NativeRequest, track: ChoiceProgress
     ) -> AsyncGenerator[Step, None]:
         """What follows a request that ended before its choice did."""
-        if track.lost and job.grammar is None and self.vocabulary.pieces is not None:
-            found = await self._again(job, ask, min(track.lost, track.left))
-            marks = await self._marks.fill(job, ask.prompt, found, [])
-            track.begin(len(found))
-            for step in track.add(found, marks):
+        if track.lost_tokens and job.grammar is None and self.vocabulary.pieces is not None:
+            found = await self._again(job, ask, min(track.lost_tokens, track.remaining))
+            marks = await self._marks.complete(job, ask.prompt, found, [])
+            track.start_request(len(found))
+            for step in track.add_tokens(found, marks):
                 yield step
-        elif track.lost or track.short:
-            yield track.cut(min(track.lost, track.left))[0]  # the context is full
+        elif track.lost_tokens or track.ended_early:
+            yield track.end_by_length(min(track.lost_tokens, track.remaining))[0]  # the context is full
         else:
             async with aclosing(self._leg(job, ask, [track])) as steps:
                 async for step in steps:
@@ -322,15 +322,15 @@ class LlamaCppEngine:
     ) -> AsyncGenerator[Step, None]:
         """One request, read until it has no more for anybody."""
         for track in tracks:
-            track.begin(ask.tokens)
+            track.start_request(ask.max_tokens)
         async with self.client.stream("/completion", self.build_body(job, ask)) as stream:
             if not isinstance(stream, EventStream):
                 raise self.parse_error(stream)
-            while events := await stream.next():
+            while events := await stream.read_events():
                 for event in map(event_decoder.decode, events):
                     for step in await self._read(job, ask, tracks, event):
                         yield step
-                if all(track.over for track in tracks):
+                if all(track.request_ended for track in tracks):
                     return
         raise EngineFailed("The engine stopped before the answer was finished.")
 
@@ -341,27 +341,27 @@ class LlamaCppEngine:
             raise self.convert_error(event.error)
         track = tracks[event.index]
         if event.prompt_progress is not None:
-            if track.prompt is not None and track.cached is None:
-                track.cached = event.prompt_progress.cache
+            if track.prompt_tokens is not None and track.cached_tokens is None:
+                track.cached_tokens = event.prompt_progress.cache
             return []
-        if event.stop or track.over:
-            track.end(event)
+        if event.stop or track.request_ended:
+            track.end_request(event)
             return []
-        fresh = track.new(event)
+        fresh = track.count_new_tokens(event)
         if fresh < 1:
             return []
         ids = self._named(event, fresh)
         if ids is None:
-            return track.read(event.content, fresh, event.tokens[-1])
+            return track.add_text(event.content, fresh, event.tokens[-1])
         if track.grammar is not None:
-            check_tokens_allowed(track.grammar, ids, track.stops)
+            check_tokens_allowed(track.grammar, ids, track.stop_ids)
         marks: list[Logprob] = []
         if job.logprobs is not None:
             known = [
                 convert_logprob(prob, job.logprobs) for prob in event.completion_probabilities[-1:]
             ]
-            marks = await self._marks.fill(job, ask.prompt + track.ids, ids, known)
-        return track.add(ids, marks)
+            marks = await self._marks.complete(job, ask.prompt + track.ids, ids, known)
+        return track.add_tokens(ids, marks)
 
     def _named(self, event: NativeEvent, count: int) -> list[int] | None:
         """The ids of all tokens that the event stands for; None if they cannot be told."""

@@ -15,7 +15,7 @@ import msgspec
 
 from dragoman.engines.llamacpp.client import EventStream
 from dragoman.engines.llamacpp.params import (
-    LEAST_LOGPROB,
+    MIN_LOGPROB,
     NativeEvent,
     NativeRequest,
     build_forcing_grammar,
@@ -38,7 +38,7 @@ class LogprobProber:
     def __init__(self, engine: LlamaCppEngine) -> None:
         self._engine = engine
 
-    async def fill(
+    async def complete(
         self, job: Job, before: Sequence[int], ids: Sequence[int], known: Sequence[Logprob]
     ) -> list[Logprob]:
         """A logprob for each of the ids, of which only the last few are known."""
@@ -46,16 +46,16 @@ class LogprobProber:
             return []
         missing = len(ids) - len(known)
         found = [
-            await self.one(job, [*before, *ids[:at]], ids[at], job.logprobs)
+            await self.probe_token(job, [*before, *ids[:at]], ids[at], job.logprobs)
             for at in range(missing)
         ]
         return [*found, *known]
 
-    async def one(self, job: Job, before: list[int], token: int, top: int) -> Logprob:
+    async def probe_token(self, job: Job, before: list[int], token: int, top: int) -> Logprob:
         """How likely the token was after these."""
         probe = self._plain(job)
         vocabulary = self._engine.vocabulary
-        body = self._engine.build_body(probe, NativeRequest(prompt=before, tokens=1, seed=0))
+        body = self._engine.build_body(probe, NativeRequest(prompt=before, max_tokens=1, seed=0))
         body |= {"stream": False, "logit_bias": [[vocabulary.ordinary_id, SURELY]]}
         body["response_fields"] = ["completion_probabilities"]
         for wide in (*WIDER, vocabulary.size):
@@ -65,9 +65,9 @@ class LogprobProber:
                 if other.id == token:
                     prob.id, prob.logprob = token, other.logprob
                     return convert_logprob(prob, top)
-        return Logprob(token, LEAST_LOGPROB)
+        return Logprob(token, MIN_LOGPROB)
 
-    async def of_prompt(self, job: Job, ids: list[int]) -> list[Logprob]:
+    async def probe_prompt(self, job: Job, ids: list[int]) -> list[Logprob]:
         """A logprob for each token of the prompt; the first has none."""
         top = job.prompt_logprobs or 0
         probe = self._plain(job)
@@ -82,7 +82,7 @@ class LogprobProber:
             at += len(part)
         for place in reversed(range(1, len(ids))):  # backwards: what is before is in memory
             if place not in found:
-                found[place] = await self.one(job, ids[:place], ids[place], top)
+                found[place] = await self.probe_token(job, ids[:place], ids[place], top)
         return [found[place] for place in range(len(ids))]
 
     def _part(self, ids: list[int], at: int) -> list[int]:
@@ -97,13 +97,13 @@ class LogprobProber:
         self, job: Job, before: list[int], ids: list[int], top: int
     ) -> list[NativeEvent]:
         """The events of generating just these ids."""
-        body = self._engine.build_body(job, NativeRequest(prompt=before, tokens=len(ids), seed=0))
+        body = self._engine.build_body(job, NativeRequest(prompt=before, max_tokens=len(ids), seed=0))
         body |= {"grammar": build_forcing_grammar(ids), "n_probs": top}
         found: list[NativeEvent] = []
         async with self._engine.client.stream("/completion", body) as stream:
             if not isinstance(stream, EventStream):
                 raise self._engine.parse_error(stream)
-            while events := await stream.next():
+            while events := await stream.read_events():
                 for event in map(event_decoder.decode, events):
                     if event.error is not None:
                         raise self._engine.convert_error(event.error)

@@ -16,15 +16,15 @@ from dragoman.engines.limits import make_context_overflow
 from dragoman.errors import BadRequest, DragomanError, EngineFailed
 from dragoman.types import DEFAULT_SAMPLING, Job, Logprob, Sampling
 
-NEVER = -100.0  # a bias of this or less forbids the token
-SEEDS = 0xFFFFFF00  # the server's seeds are 32 bits; the very last one means "at random"
-LEG = 0x9E3779B1  # how far the seeds of an answer's successive requests are apart
-LEAST_LOGPROB = -9999.0
+FORBIDDING_BIAS = -100.0  # a bias of this or less forbids the token
+SEED_COUNT = 0xFFFFFF00  # the server's seeds are 32 bits; the very last one means "at random"
+SEED_STRIDE = 0x9E3779B1  # how far the seeds of an answer's successive requests are apart
+MIN_LOGPROB = -9999.0
 
 # the order in which the server narrows down the candidates
 SAMPLERS = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
 FINAL_FIELDS = ("index", "tokens", "stop", "stop_type", "tokens_predicted")
-FIXED: dict[str, Any] = {
+FIXED_FIELDS: dict[str, Any] = {
     "stream": True,
     "return_tokens": True,
     "return_progress": True,  # a write after every batch: a closed connection is noticed in prefill
@@ -53,10 +53,10 @@ class NativeRequest(Struct, frozen=True, kw_only=True):
     """One request of a job: a job may take several."""
 
     prompt: list[int]
-    tokens: int
+    max_tokens: int
     seed: int
     choices: int = 1
-    unending: bool = False  # nothing that ends an answer may come
+    forbid_end: bool = False  # nothing that ends an answer may come
 
 
 class NativeLogprob(Struct, gc=False):
@@ -98,11 +98,11 @@ def build_payload(
 ) -> dict[str, Any]:
     """Everything that bears on the answer, said explicitly."""
     sampling = job.sampling.with_defaults(DEFAULT_SAMPLING)
-    body = FIXED | {
+    body = FIXED_FIELDS | {
         "prompt": ask.prompt,
-        "n_predict": ask.tokens,
+        "n_predict": ask.max_tokens,
         "n_cmpl": ask.choices,
-        "seed": ask.seed % SEEDS,
+        "seed": ask.seed % SEED_COUNT,
         "cache_prompt": job.cache_prompt,
         "n_probs": 0 if job.logprobs is None else max(1, job.logprobs),
         "temperature": 0.0 if sampling.greedy else sampling.temperature,
@@ -114,8 +114,8 @@ def build_payload(
         "frequency_penalty": sampling.frequency_penalty,
         "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": get_penalty_window(sampling, context),
-        "ignore_eos": bool(sampling.ignore_eos) or ask.unending,
-        "logit_bias": build_logit_bias(sampling, ask.unending, firm=job.grammar is None),
+        "ignore_eos": bool(sampling.ignore_eos) or ask.forbid_end,
+        "logit_bias": build_logit_bias(sampling, ask.forbid_end, firm=job.grammar is None),
         "lora": build_lora(job, adapters),
     }
     if job.grammar is not None:
@@ -137,9 +137,9 @@ def build_logit_bias(sampling: Sampling, unending: bool, *, firm: bool) -> list[
     """
     wanted = dict(sampling.logit_bias or {})
     if unending:
-        wanted |= dict.fromkeys(sampling.stop_token_ids or (), NEVER)
+        wanted |= dict.fromkeys(sampling.stop_token_ids or (), FORBIDDING_BIAS)
     return [
-        [token, False if firm and bias <= NEVER else min(max(bias, NEVER), -NEVER)]
+        [token, False if firm and bias <= FORBIDDING_BIAS else min(max(bias, FORBIDDING_BIAS), -FORBIDDING_BIAS)]
         for token, bias in wanted.items()
     ]
 
@@ -163,7 +163,7 @@ def convert_logprob(prob: NativeLogprob, top: int) -> Logprob:
 
 
 def _clamp_logprob(logprob: float | None) -> float:
-    return LEAST_LOGPROB if logprob is None else max(logprob, LEAST_LOGPROB)
+    return MIN_LOGPROB if logprob is None else max(logprob, MIN_LOGPROB)
 
 
 def convert_error(fault: NativeError, context: int) -> DragomanError:

@@ -64,7 +64,7 @@ class NativeServer:
         self.server = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def forget(self) -> None:
+    def leave_running(self) -> None:
         """Leave the server running: it cannot be stopped while it is busy."""
         shutil.rmtree(self._folder, ignore_errors=True)
         _kept.append(self.server)

@@ -16,7 +16,7 @@ from dragoman.types import Job, Sampling
 if TYPE_CHECKING:
     from dragoman.engines.llamacpp.engine import LlamaCppEngine
 
-MOST_CHOICES = 128
+MAX_CHOICES = 128
 REMEMBERED = 1024  # grammars that were found to be sound
 SURELY = 1e6
 
@@ -27,8 +27,8 @@ def check_job(job: Job, ids: Sequence[int], engine: LlamaCppEngine) -> None:
         raise BadRequest("The prompt is empty.", param="prompt")
     check_tokens(ids, engine.vocabulary, "prompt")
     check_prompt_length(len(ids), engine.context)
-    if not 1 <= job.n <= MOST_CHOICES:
-        raise BadRequest(f"`n` must be between 1 and {MOST_CHOICES}.", param="n")
+    if not 1 <= job.n <= MAX_CHOICES:
+        raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
     check_logprobs(job.logprobs, engine.capabilities.logprobs)
     check_logprobs(job.prompt_logprobs, engine.capabilities.logprobs)
     check_adapters(job.lora, engine.adapters)
@@ -90,7 +90,7 @@ class GrammarVerifier:
         """What comes first under the grammar when this token is asked for."""
         job = Job(id="grammar", prompt=[], sampling=Sampling(temperature=0.0), grammar=grammar)
         body = self._engine.build_body(
-            job, NativeRequest(prompt=[self._engine.vocabulary.ordinary_id], tokens=1, seed=0)
+            job, NativeRequest(prompt=[self._engine.vocabulary.ordinary_id], max_tokens=1, seed=0)
         )
         asked = body | {"stream": False, "logit_bias": [[token, SURELY]]}
         tokens = (await self._engine.complete(asked)).tokens

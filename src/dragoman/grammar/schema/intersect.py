@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from dragoman.grammar.schema import limits, simplify
+from dragoman.grammar.schema import bounds, limits, simplify
 from dragoman.grammar.schema.llguidance_schema import LlguidanceChecker
 from dragoman.grammar.schema.nodes import (
     AnyOf,
@@ -156,28 +156,28 @@ class NodeIntersector:
             return None
         met = String(
             max(one.min_length, other.min_length),
-            simplify.smaller_limit(one.max_length, other.max_length),
+            bounds.smaller_limit(one.max_length, other.max_length),
             one.pattern or other.pattern,
             one.format or other.format,
         )
         return self._check_node(met)
 
     def _intersect_numbers(self, one: Number, other: Number) -> Node | None:
-        multiple = simplify.common_multiple(one.multiple_of, other.multiple_of)
+        multiple = bounds.common_multiple(one.multiple_of, other.multiple_of)
         if multiple == "":
             return None
         met = Number(
             one.integer or other.integer,
-            simplify.tighter_bound(one.minimum, other.minimum, max),
-            simplify.tighter_bound(one.maximum, other.maximum, min),
-            simplify.tighter_bound(one.exclusive_minimum, other.exclusive_minimum, max),
-            simplify.tighter_bound(one.exclusive_maximum, other.exclusive_maximum, min),
+            bounds.tighter_bound(one.minimum, other.minimum, max),
+            bounds.tighter_bound(one.maximum, other.maximum, min),
+            bounds.tighter_bound(one.exclusive_minimum, other.exclusive_minimum, max),
+            bounds.tighter_bound(one.exclusive_maximum, other.exclusive_maximum, min),
             multiple,
         )
         return self._check_node(met)
 
     def _check_node(self, node: String | Number) -> Node | None:
-        if simplify.has_empty_range(node):
+        if bounds.has_empty_range(node):
             return NOTHING
         said = self._checker.check_node(node)
         return NOTHING if said == "empty" else None if said == "refused" else node
@@ -194,7 +194,7 @@ class NodeIntersector:
             return None
         least, most = (
             max(one.min_items, other.min_items),
-            simplify.smaller_limit(one.max_items, other.max_items),
+            bounds.smaller_limit(one.max_items, other.max_items),
         )
         return simplify.simplify_array(Array(tuple(first), rest, least, most))
 
@@ -237,7 +237,7 @@ class NodeIntersector:
             case String():
                 return isinstance(value, str) and self._accepts_string(value, node)
             case Number():
-                return simplify.number_matches(value, node)
+                return bounds.number_matches(value, node)
             case AnyOf():
                 return _any(self.accepts(value, option) for option in node.options)
             case SchemaReference():
@@ -348,7 +348,7 @@ class NodeIntersector:
             case Number(), Number():
                 return isinstance(
                     self.intersect(
-                        simplify.drop_rounded_bounds(one), simplify.drop_rounded_bounds(other)
+                        bounds.drop_rounded_bounds(one), bounds.drop_rounded_bounds(other)
                     ),
                     Nothing,
                 )

@@ -1,8 +1,8 @@
-"""What a JSON schema allows, in a few plain shapes.
+"""The nodes that a JSON schema is parsed into: a few simple types that say what it allows.
 
-A schema can say one thing in many ways. `schema` turns it into these nodes once, and everything
-that writes a grammar, in JSON or in a model's own way of writing arguments, walks the nodes only.
-Nodes are equal when they allow the same, as far as one can see, and can be keys of a dictionary.
+A schema can express one thing in many ways. The parser turns it into these nodes once, and
+everything that writes a grammar, as JSON or in a model's own syntax for arguments, only sees nodes.
+Nodes are hashable, and equal if they have the same structure.
 """
 
 from __future__ import annotations
@@ -13,29 +13,27 @@ from typing import TypeAlias
 
 @dataclass(frozen=True)
 class Anything:
-    """Any value at all."""
+    """Any value: the schema `true`."""
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """No value: what a schema says that is `false`."""
+    """No value: the schema `false`."""
 
 
 @dataclass(frozen=True)
 class Literals:
-    """One of these values; each is the JSON text of one, as `json.dumps` writes it."""
+    """One of these values, each as the JSON text that `json.dumps` writes."""
 
     values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class String:
-    """A string."""
-
     min_length: int = 0  # characters
     max_length: int | None = None
-    pattern: str | None = None  # found anywhere in it, as JSON schema has it
-    format: str | None = None  # one of those that are enforced
+    pattern: str | None = None  # found anywhere in the string, as in JSON Schema
+    format: str | None = None  # one of `keywords.FORMATS`
 
 
 class OpaqueText:
@@ -44,19 +42,19 @@ class OpaqueText:
 
 @dataclass(frozen=True)
 class Number:
-    """A number; bounds are the JSON texts of numbers."""
+    """A number; the bounds are JSON texts of numbers."""
 
     integer: bool = False
     minimum: str | None = None
     maximum: str | None = None
-    exclusive_minimum: str | None = None  # exclusiveMinimum
+    exclusive_minimum: str | None = None
     exclusive_maximum: str | None = None
     multiple_of: str | None = None
 
 
 @dataclass(frozen=True)
 class Array:
-    """A list: nodes for its first items, one for all that follow."""
+    """An array: nodes for its first items, and one for all that follow."""
 
     prefix_items: tuple[Node, ...] = ()
     items: Node = Anything()
@@ -66,28 +64,29 @@ class Array:
 
 @dataclass(frozen=True)
 class KeyPattern:
-    """Names of members by patterns that are found in them, and others that are not."""
+    """The property names in which some patterns are found and others are not."""
 
     matches: tuple[str, ...]
     excludes: tuple[str, ...] = ()
 
     @property
     def length_quantifier(self) -> str:
-        """How many letters: engines cannot both count them and look for patterns."""
+        """How long a name may be: llguidance cannot both count characters and match patterns."""
         return "+" if self.matches or self.excludes else "{1,64}"
 
 
 @dataclass(frozen=True)
 class Object:
-    """An object: its known members in order, those that must be there, and what others may be.
+    """An object: its known properties in order, the required names, and what others may be.
 
-    Names that one of `patterns` is found in are no others: what those may be is in `keyed`.
+    A property is not an additional one if one of `patterns` is found in its name;
+    `pattern_properties` says what it may be then.
     """
 
     properties: tuple[tuple[str, Node], ...] = ()
     required: frozenset[str] = frozenset()
-    additional: Node = Anything()  # `Nothing` where no others may be
-    patterns: tuple[str, ...] = ()  # none but in what a `Foreign` holds
+    additional: Node = Anything()  # `Nothing` if there may be no other properties
+    patterns: tuple[str, ...] = ()  # only in `LlguidanceSchema.object_node`
     pattern_properties: tuple[tuple[KeyPattern, Node], ...] = ()
 
     @property
@@ -97,24 +96,24 @@ class Object:
 
 @dataclass(frozen=True)
 class AnyOf:
-    """What one of several nodes allows."""
+    """What at least one of several nodes allows."""
 
     options: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class SchemaReference:
-    """What a definition allows; the only way to go round in circles."""
+    """What a definition allows; recursive schemas are possible only through references."""
 
-    name: str  # of an entry of `Checked.definitions`
+    name: str  # of an entry of `ParsedSchema.definitions`
 
 
 @dataclass(frozen=True)
 class LlguidanceSchema:
-    """A schema that only the grammar engine's own reader can put together, as JSON text.
+    """A schema, as JSON text, that only llguidance's own schema compiler can express.
 
-    It is whole: what it refers to is in it. `own` is what we write as JSON ourselves: an object
-    whose names are told by patterns, of which the text then names the kind only.
+    It is self-contained: its references stay inside it. If `object_node` is set, we write the JSON
+    ourselves: it is an object with pattern properties, and `schema` states its type only.
     """
 
     schema: str
@@ -135,13 +134,13 @@ Node: TypeAlias = (
     | LlguidanceSchema
 )
 
-TRUE, FALSE, NULL = Literals(("true",)), Literals(("false",)), Literals(("null",))
+NULL = Literals(("null",))
 BOOLEAN = Literals(("true", "false"))
 
 
 @dataclass(frozen=True)
 class ParsedSchema:
-    """A schema that was read: its root, what it defines, and what will not be enforced."""
+    """The root node of a schema, the definitions it refers to, and what is not enforced."""
 
     root: Node
     definitions: tuple[tuple[str, Node], ...] = ()

@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from dragoman.errors import BadRequest
-from dragoman.grammar.schema import keywords, limits, simplify
+from dragoman.grammar.schema import bounds, keywords, limits, simplify
 from dragoman.grammar.schema.intersect import NodeIntersector
 from dragoman.grammar.schema.llguidance_schema import (
     LlguidanceChecker,
@@ -363,7 +363,7 @@ class _SchemaParser:
 
     def _enforced(self, node: String | Number, words: dict[str, str], where: str) -> Node:
         """A node less what the engine cannot put together: first what it cannot by itself."""
-        if simplify.has_empty_range(node):
+        if bounds.has_empty_range(node):
             return NOTHING
         plain: String | Number = String() if isinstance(node, String) else Number(node.integer)
         for alone in (True, False):
