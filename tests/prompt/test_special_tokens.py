@@ -15,7 +15,7 @@ from dragoman.engines.llamacpp import gguf
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.prompt.special_tokens import (
     BREAK,
-    CASE_CHANGING,
+    FOLDING_LETTERS,
     PROMPT_END,
     SpecialTokenGuard,
     remove_breaks,
@@ -223,7 +223,7 @@ PIECES = st.lists(
 def test_broken_texts_read_the_same_and_hold_no_mark(
     one: list[str], two: list[str], folds: bool
 ) -> None:
-    guard = SpecialTokenGuard(SPECIAL, cuts=["im_"], folds=folds)
+    guard = SpecialTokenGuard(SPECIAL, separators=["im_"], ignore_case=folds)
     first, second = "".join(one), "".join(two)
     broken = guard.break_tokens(first) + guard.break_tokens(second)
     assert len(guard.split(broken)) == 1
@@ -244,4 +244,4 @@ def test_letters_that_turn_into_plain_ones() -> None:
     def turns(letter: str) -> bool:
         return any(one < "\x80" for one in letter.lower() + letter.upper() + letter.casefold())
 
-    assert "".join(filter(turns, map(chr, range(0x80, 0x30000)))) == CASE_CHANGING
+    assert "".join(filter(turns, map(chr, range(0x80, 0x30000)))) == FOLDING_LETTERS

@@ -21,7 +21,7 @@ def add_parser(
 def run(arguments: argparse.Namespace, settings: Settings) -> None:
     from dragoman.runtime import open_catalog
 
-    sources = open_catalog(settings).entries()
+    sources = open_catalog(settings).list_sources()
     if not sources:
         print("No models are installed. `dragoman pull smollm2-135m` downloads the default model.")
         return

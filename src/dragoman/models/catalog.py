@@ -37,13 +37,13 @@ log = logging.getLogger("dragoman.catalog")
 
 MAX_NAME = 512
 MAX_FILES = 10_000
-QUANTISED = re.compile(
+QUANTISATION_SUFFIX = re.compile(
     r"[.\-_](?:ud-)?(?:i?q\d(?:_[0-9a-z]+)*|tq\d_\d|mxfp4(?:_moe)?|nvfp4|bf16|f16|f32|fp16|fp8)$",
     re.I,
 )
 
 FileStamp = tuple[str, int, int]
-Names = dict[str, list["ModelSource"]]
+NameIndex = dict[str, list["ModelSource"]]
 
 
 class ModelSource(Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class ModelSource(Struct, frozen=True, kw_only=True):
         return f"{self.real_path or self.path}\0{msgspec.json.encode(self.options).decode()}"
 
 
-def stamp_of(path: Path) -> FileStamp:
+def read_stamp(path: Path) -> FileStamp:
     """Path, change time and length of a file; a length below zero is "not there"."""
     try:
         status = path.stat()
@@ -81,12 +81,12 @@ def stamp_of(path: Path) -> FileStamp:
     return (str(path), status.st_mtime_ns, status.st_size)
 
 
-def fold(name: str) -> str:
+def normalize_name(name: str) -> str:
     return name.strip().casefold()
 
 
-def slug(text: str) -> str:
-    return re.sub(r"[\s_]+", "-", fold(text))
+def slugify(text: str) -> str:
+    return re.sub(r"[\s_]+", "-", normalize_name(text))
 
 
 class ModelCatalog:
@@ -102,21 +102,21 @@ class ModelCatalog:
         self.mapping = mapping
         self.base = base or ModelOptions()
         self.added: list[ModelSource] = []  # what the operator gave, first of all
-        self._index: list[Names] = []
-        self._entries: list[ModelSource] = []
+        self._index: list[NameIndex] = []
+        self._sources: list[ModelSource] = []
         self._headers: dict[FileStamp, ModelSource] = {}
         self._lock = threading.Lock()
 
-    def entries(self) -> list[ModelSource]:
+    def list_sources(self) -> list[ModelSource]:
         """All models, those of the operator first, each once."""
-        return list(self._entries)
+        return list(self._sources)
 
     def find(self, name: str) -> ModelSource | None:
         """The model that a name means."""
-        name = fold(name)
+        name = normalize_name(name)
         if not name or len(name) > MAX_NAME:
             return None
-        for spelling in _spellings(name):
+        for spelling in _list_spellings(name):
             for names in self._index:
                 found = names.get(spelling)
                 if found is not None and len(found) == 1:
@@ -133,13 +133,13 @@ class ModelCatalog:
     def refresh(self) -> None:
         """Look at the disk again. Blocks; one at a time."""
         with self._lock:
-            mapped = list(self._mapped())
-            found = self._discovered()
+            mapped = list(self._read_mapped())
+            found = self._scan_root()
             claimed = {entry.real_path for entry in [*self.added, *mapped]}
             others = [entry for entry in found if entry.real_path not in claimed]
-            explicit = _merge([*self.added, *mapped])
-            self._index = [_explicit_names(explicit), *self._found_names(found)]
-            self._entries = explicit + others
+            explicit = _merge_duplicates([*self.added, *mapped])
+            self._index = [_index_explicit(explicit), *self._index_scanned(found)]
+            self._sources = explicit + others
 
     def add(self, entry: ModelSource, names: Sequence[str] = ()) -> ModelSource:
         """Give a model to serve, under further names, ahead of all that is found."""
@@ -154,7 +154,7 @@ class ModelCatalog:
             return entry
         return msgspec.structs.replace(entry, options=chosen.with_defaults(self.base))
 
-    def _mapped(self) -> Iterator[ModelSource]:
+    def _read_mapped(self) -> Iterator[ModelSource]:
         if self.mapping is None:
             return
         for name, (path, chosen) in read_mapping(self.mapping).items():
@@ -163,17 +163,17 @@ class ModelCatalog:
                 entry, id=name, aliases=(), options=chosen.with_defaults(self.base)
             )
 
-    def _discovered(self) -> list[ModelSource]:
+    def _scan_root(self) -> list[ModelSource]:
         if self.root is None or not self.root.is_dir():
             return []
-        files = sorted(_model_files(self.root))[:MAX_FILES]
+        files = sorted(_find_model_files(self.root))[:MAX_FILES]
         entries = [self._describe(path) for path in files]
         models = [entry for entry in entries if entry.broken != NOT_A_MODEL]
-        return _distinct(models, self.root)
+        return _make_distinct(models, self.root)
 
     def _describe(self, path: Path) -> ModelSource:
         """What a file says of itself, remembered until the file changes."""
-        stamp = stamp_of(path)
+        stamp = read_stamp(path)
         entry = self._headers.get(stamp)
         if entry is None:
             entry = describe_directory(path) if path.is_dir() else describe_gguf(path)
@@ -184,21 +184,30 @@ class ModelCatalog:
             self._headers[stamp] = entry
         return msgspec.structs.replace(entry, options=self.base)
 
-    def _found_names(self, entries: list[ModelSource]) -> list[Names]:
+    def _index_scanned(self, entries: list[ModelSource]) -> list[NameIndex]:
         root = self.root or Path()
         holders: dict[Path, int] = {}
         for entry in entries:
             holders[entry.path.parent] = holders.get(entry.path.parent, 0) + 1
-        tiers: list[Names] = [{} for _ in range(6)]
+        tiers: list[NameIndex] = [{} for _ in range(6)]
         for entry in entries:
-            stem, below, parent = _stem(entry), _below(entry, root), entry.path.parent
-            _put(tiers[0], entry, entry.id, below, *entry.aliases)
-            _put(tiers[1], entry, stem)
+            stem, below, parent = (
+                _get_stem(entry),
+                _get_relative_name(entry, root),
+                entry.path.parent,
+            )
+            _add_names(tiers[0], entry, entry.id, below, *entry.aliases)
+            _add_names(tiers[1], entry, stem)
             if parent != root and holders[parent] == 1 and root in parent.parents:
-                _put(tiers[2], entry, parent.name, parent.relative_to(root).as_posix())
-            _put(tiers[3], entry, QUANTISED.sub("", stem), QUANTISED.sub("", below))
-            _put(tiers[4], entry, *entry.titles, *map(slug, entry.titles))
-            _put(tiers[5], entry, entry.architecture or "")
+                _add_names(tiers[2], entry, parent.name, parent.relative_to(root).as_posix())
+            _add_names(
+                tiers[3],
+                entry,
+                QUANTISATION_SUFFIX.sub("", stem),
+                QUANTISATION_SUFFIX.sub("", below),
+            )
+            _add_names(tiers[4], entry, *entry.titles, *map(slugify, entry.titles))
+            _add_names(tiers[5], entry, entry.architecture or "")
         return tiers
 
 
@@ -207,7 +216,7 @@ NOT_A_MODEL = "The file holds no model of its own."
 
 def describe_gguf(path: Path) -> ModelSource:
     """Read a file's header; a file that cannot be used says why."""
-    _, changed, length = stamp_of(path)
+    _, changed, length = read_stamp(path)
     created = changed // 10**9
     broken = ModelSource(id=path.stem, path=path, created=created, size=max(0, length))
     try:
@@ -217,7 +226,7 @@ def describe_gguf(path: Path) -> ModelSource:
         return msgspec.structs.replace(broken, broken=error.message)
     if header.kind != "model":
         return msgspec.structs.replace(broken, broken=NOT_A_MODEL)
-    known = fold(path.name) == fold(DEFAULT_FILE)
+    known = normalize_name(path.name) == normalize_name(DEFAULT_FILE)
     entry = ModelSource(
         id=DEFAULT_ALIASES[0] if known else path.stem,
         path=path,
@@ -225,15 +234,15 @@ def describe_gguf(path: Path) -> ModelSource:
         parameters=header.parameters,
         quantisation=header.quantisation,
         context=header.context_length,
-        size=sum(max(0, stamp_of(file)[2]) for file in files),
+        size=sum(max(0, read_stamp(file)[2]) for file in files),
         created=created,
-        titles=_titles(header),
+        titles=_collect_titles(header),
         aliases=DEFAULT_ALIASES[1:] if known else (),
     )
-    return entry if known else msgspec.structs.replace(entry, id=_stem(entry))
+    return entry if known else msgspec.structs.replace(entry, id=_get_stem(entry))
 
 
-def _titles(header: gguf.GgufHeader) -> tuple[str, ...]:
+def _collect_titles(header: gguf.GgufHeader) -> tuple[str, ...]:
     base, size, tune = (
         header.text(f"general.{key}") for key in ("basename", "size_label", "finetune")
     )
@@ -247,7 +256,7 @@ def _titles(header: gguf.GgufHeader) -> tuple[str, ...]:
 def describe_directory(path: Path) -> ModelSource:
     """A directory of safetensors: listed with its architecture, run by other engines."""
     entry = ModelSource(
-        id=path.name, path=path, kind="safetensors", created=stamp_of(path)[1] // 10**9
+        id=path.name, path=path, kind="safetensors", created=read_stamp(path)[1] // 10**9
     )
     try:
         config = json.loads((path / "config.json").read_bytes()[: 1 << 20])
@@ -267,7 +276,7 @@ def describe_directory(path: Path) -> ModelSource:
     )
 
 
-def _model_files(root: Path) -> Iterator[Path]:
+def _find_model_files(root: Path) -> Iterator[Path]:
     """GGUF files, one for each model that is cut in several, and directories of safetensors."""
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -286,31 +295,31 @@ def _model_files(root: Path) -> Iterator[Path]:
             yield here
 
 
-def _stem(entry: ModelSource) -> str:
+def _get_stem(entry: ModelSource) -> str:
     if entry.kind == "safetensors":
         return entry.path.name
     split = gguf.parse_split_name(entry.path.stem)
     return split[0] if split else entry.path.stem
 
 
-def _below(entry: ModelSource, root: Path) -> str:
+def _get_relative_name(entry: ModelSource, root: Path) -> str:
     """The path below the models directory, without the ending."""
-    return (entry.path.parent.relative_to(root) / _stem(entry)).as_posix()
+    return (entry.path.parent.relative_to(root) / _get_stem(entry)).as_posix()
 
 
-def _distinct(entries: list[ModelSource], root: Path) -> list[ModelSource]:
+def _make_distinct(entries: list[ModelSource], root: Path) -> list[ModelSource]:
     """Where two files have the same name, the second goes by its path below the root."""
     seen: set[str] = set()
     distinct = []
     for entry in entries:
-        if fold(entry.id) in seen:
-            entry = msgspec.structs.replace(entry, id=_below(entry, root), aliases=())
-        seen.add(fold(entry.id))
+        if normalize_name(entry.id) in seen:
+            entry = msgspec.structs.replace(entry, id=_get_relative_name(entry, root), aliases=())
+        seen.add(normalize_name(entry.id))
         distinct.append(entry)
     return distinct
 
 
-def _merge(entries: list[ModelSource]) -> list[ModelSource]:
+def _merge_duplicates(entries: list[ModelSource]) -> list[ModelSource]:
     """Names that mean the same model with the same settings are one entry."""
     merged: dict[str, ModelSource] = {}
     for entry in entries:
@@ -324,22 +333,22 @@ def _merge(entries: list[ModelSource]) -> list[ModelSource]:
     return list(merged.values())
 
 
-def _explicit_names(entries: list[ModelSource]) -> Names:
+def _index_explicit(entries: list[ModelSource]) -> NameIndex:
     """The first entry of a name has it."""
-    names: Names = {}
+    names: NameIndex = {}
     for entry in entries:
         for name in (entry.id, *entry.aliases):
-            names.setdefault(fold(name), [entry])
+            names.setdefault(normalize_name(name), [entry])
     return names
 
 
-def _put(names: Names, entry: ModelSource, *spellings: str) -> None:
-    for spelling in dict.fromkeys(map(fold, spellings)):
+def _add_names(names: NameIndex, entry: ModelSource, *spellings: str) -> None:
+    for spelling in dict.fromkeys(map(normalize_name, spellings)):
         if spelling:
             names.setdefault(spelling, []).append(entry)
 
 
-def _spellings(name: str) -> Iterator[str]:
+def _list_spellings(name: str) -> Iterator[str]:
     """A name, and for `name:tag` the ways that files write the same."""
     yield name
     base, colon, tag = name.partition(":")

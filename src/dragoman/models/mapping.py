@@ -59,7 +59,7 @@ class ModelOptions(
 _warned: dict[Path, tuple[int, set[str]]] = {}
 
 
-def _warn(file: Path, what: str) -> None:
+def _warn_once(file: Path, what: str) -> None:
     """Say what is wrong with a file once, until it changes."""
     stamp = file.stat().st_mtime_ns
     known, said = _warned.get(file, (stamp, set()))
@@ -72,20 +72,20 @@ def _warn(file: Path, what: str) -> None:
 
 def read_mapping(file: Path) -> dict[str, tuple[Path, ModelOptions]]:
     """Name -> path and settings. A file that is not there or not valid maps nothing."""
-    models = _load(file)
+    models = _load_yaml(file)
     mapping: dict[str, tuple[Path, ModelOptions]] = {}
     for name, value in models.items():
         if not isinstance(name, str) or not name.strip():
-            _warn(file, f"{name!r} is not a name, left out")
+            _warn_once(file, f"{name!r} is not a name, left out")
             continue
         try:
-            mapping[name.strip()] = _entry(value, file.parent)
+            mapping[name.strip()] = _parse_entry(value, file.parent)
         except (ValueError, RuntimeError) as error:
-            _warn(file, f"`{name}` is left out: {error}")
+            _warn_once(file, f"`{name}` is left out: {error}")
     return mapping
 
 
-def _load(file: Path) -> dict[Any, Any]:
+def _load_yaml(file: Path) -> dict[Any, Any]:
     try:
         if not file.exists():
             return {}
@@ -105,26 +105,26 @@ def _load(file: Path) -> dict[Any, Any]:
     return content
 
 
-def _entry(value: Any, folder: Path) -> tuple[Path, ModelOptions]:
+def _parse_entry(value: Any, folder: Path) -> tuple[Path, ModelOptions]:
     """Path and settings of one entry, or `ValueError` with what is wrong."""
     if isinstance(value, str):
-        return _path(value, folder), ModelOptions()
+        return _parse_path(value, folder), ModelOptions()
     if not isinstance(value, dict):
         raise ValueError("it is neither a path nor a set of options")
     options = dict(value)
-    path = _path(options.pop("path", None), folder)
+    path = _parse_path(options.pop("path", None), folder)
     chosen = msgspec.convert(options, ModelOptions)
     check_names(chosen.format, chosen.reasoning_format)
-    lora = {name: str(_path(file, folder)) for name, file in chosen.lora.items()}
+    lora = {name: str(_parse_path(file, folder)) for name, file in chosen.lora.items()}
     template = chosen.chat_template
     return path, msgspec.structs.replace(
         chosen,
         lora=lora,
-        chat_template=str(_path(template, folder)) if template is not None else None,
+        chat_template=str(_parse_path(template, folder)) if template is not None else None,
     )
 
 
-def _path(value: object, folder: Path) -> Path:
+def _parse_path(value: object, folder: Path) -> Path:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ValueError("its path is missing or not a text")
     return folder / Path(value.strip()).expanduser()

@@ -15,10 +15,10 @@ from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Capabilities, Engine, Sampling
 
-Progress = Callable[[str, float], None]  # what is being done, and how much of all is done
+ProgressListener = Callable[[str, float], None]  # what is being done, and how much of all is done
 
 # Set for the task that loads a model, so that a loader need not be handed it
-progress_listener: ContextVar[Progress | None] = ContextVar("reporting", default=None)
+progress_listener: ContextVar[ProgressListener | None] = ContextVar("reporting", default=None)
 
 
 def report_progress(what: str, done: float) -> None:
@@ -63,15 +63,15 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
     defaults: Sampling = Sampling()
     output_format: OutputFormat = OutputFormat()  # the formats of its answers
     renderer: PromptRenderer
-    _control: dict[OutputFormat, TokenVisibility] = msgspec.field(default_factory=dict)
+    _token_visibility: dict[OutputFormat, TokenVisibility] = msgspec.field(default_factory=dict)
 
     def get_token_visibility(self, speech: OutputFormat) -> TokenVisibility:
         """The control tokens, for whoever reads these formats."""
-        if speech not in self._control:
+        if speech not in self._token_visibility:
             every = frozenset() if self.tokenizer is None else self.tokenizer.control
             shown = speech.find_marker_tokens(self.tokenizer)
-            self._control[speech] = TokenVisibility(every - shown, shown)
-        return self._control[speech]
+            self._token_visibility[speech] = TokenVisibility(every - shown, shown)
+        return self._token_visibility[speech]
 
 
 def list_capabilities(

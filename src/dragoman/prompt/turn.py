@@ -1,4 +1,4 @@
-"""A message as the stages of `conversation` take it, with its content flattened to text."""
+"""A message with its content flattened to text, as the steps of `conversation` change it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Turns: what a request sets going, from the moment it is understood to its last frame.
+"""Stateful responses: everything between a decoded request and the last frame of its answer.
 
-`work` says what a piece of work is; a plain answer is one. A `turn` is a response of the Responses
-dialect: it begins where earlier ones ended (`history`), takes as many rounds of the model as its
-remote tools ask for (`remote`), and is kept in the store when it is done. The `desk` begins turns,
-runs those in the `background` that nobody waits for, and finds what was kept. A `feed` has the
-frames of a response that runs in the background, for whoever wants to hear it, now or later.
+A `run` is one answer in progress; `run.CompletionRun` is a stateless one. A `ResponseRun`
+(`response_run`) is a response of the Responses API: it continues earlier responses (`history`),
+takes as many rounds of the model as its remote tools need (`tool_rounds`), drops the beginning of a
+conversation that is too long (`truncation`), and is stored when it ends. The `service` prepares
+these runs and gets, cancels and deletes stored responses. Responses in the `background` run on
+without a client; their frames are in a `feed`, from which clients `resume` them. `compaction`
+summarises a conversation. `state` opens the store and the signing key.
 """

@@ -1,7 +1,7 @@
-"""The frames of one running response, numbered from 0, for any number of listeners.
+"""The frames of one running response, numbered from 0, for any number of readers.
 
-A listener says which frame it has heard last and gets all that follow, at its own pace: a slow one
-holds up nobody. Frames stay in memory while the response runs; the store has them too.
+A reader names the last frame that it has and gets all later ones, at its own pace: a slow reader
+delays nobody. Frames stay in memory while the response runs; the store has them, too.
 """
 
 from __future__ import annotations
@@ -11,41 +11,40 @@ from collections.abc import AsyncGenerator
 
 
 class Feed:
-    """What a response has said so far."""
+    """The frames that a response has produced so far."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
-        self.done = False
-        self._news = asyncio.Event()
+        self.closed = False
+        self._changed = asyncio.Event()
 
     def push(self, frames: list[bytes]) -> None:
         self.frames += frames
-        self._tell()
+        self._wake_readers()
 
     def close(self) -> None:
-        """Nothing follows."""
-        self.done = True
-        self._tell()
+        """No frames follow."""
+        self.closed = True
+        self._wake_readers()
 
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+    def _wake_readers(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def follow(self, after: int = -1) -> AsyncGenerator[list[bytes], None]:
-        """All frames behind one, in batches as they come."""
-        at = after + 1
+        """All frames after a number, in batches as they arrive."""
+        position = after + 1
         while True:
-            news = self._news
-            if at < len(self.frames):
-                batch = self.frames[at:]
-                at = len(self.frames)
+            changed = self._changed
+            if position < len(self.frames):
+                batch = self.frames[position:]
+                position = len(self.frames)
                 yield batch
-            elif self.done:
+            elif self.closed:
                 return
             else:
-                await news.wait()
+                await changed.wait()
 
     async def wait_closed(self) -> None:
-        """Until nothing follows."""
-        while not self.done:
-            await self._news.wait()
+        while not self.closed:
+            await self._changed.wait()

@@ -1,8 +1,9 @@
 """One response, from its request to its end.
 
-Everything that can be the client's fault is done by `Turn.begin`. Running it takes rounds: the
-model answers; where it called remote tools these are asked, and it goes on with what they said.
-A response is kept before its last frame is told, so what a client has seen end is there.
+`ResponseRun.prepare` does everything that can be the client's fault. Generating takes rounds: the
+model answers; if it called remote tools, the server calls them, and the model continues with their
+results. A response is stored before its last frame is sent, so a client that saw the end can rely
+on it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from dragoman.events import Delta, Usage
 from dragoman.pipeline import pipeline
 from dragoman.pipeline.services import Services
 from dragoman.protocols import responses
-from dragoman.protocols.responses import DecodedRequest, ResponseInfo, ResponseEncoder
+from dragoman.protocols.responses import DecodedRequest, ResponseEncoder, ResponseInfo
 from dragoman.protocols.responses.types import Item
 from dragoman.replay import PromptReuse
-from dragoman.responses.run import Push, Sink
+from dragoman.responses.run import Observe, Sink
 from dragoman.responses.tool_rounds import NO_REMOTE_TOOLS, RemoteTools
 from dragoman.responses.truncation import prepare_truncated
 from dragoman.signing import OwnerSigner
@@ -34,67 +35,69 @@ encode = msgspec.json.Encoder().encode
 
 
 class Cancelled(DragomanError):
-    """Somebody asked for the response to end."""
+    """A client cancelled the response."""
 
     code = "cancelled"
 
 
 class ResponseContext:
-    """What a turn takes place in."""
+    """What a response needs besides its request."""
 
     def __init__(
         self,
         services: Services,
         owner: str,
-        sealing: OwnerSigner,
+        signer: OwnerSigner,
         history: Sequence[Item] = (),
-        remote: RemoteTools = NO_REMOTE_TOOLS,
+        remote_tools: RemoteTools = NO_REMOTE_TOOLS,
     ) -> None:
         self.services = services
         self.owner = owner
-        self.signer = sealing
+        self.signer = signer
         self.history = list(history)
-        self.remote_tools = remote
-        self.response_id = f"resp_{uuid.uuid4().hex}"  # of the response
+        self.remote_tools = remote_tools
+        self.response_id = f"resp_{uuid.uuid4().hex}"
 
 
 class ResponseRun:
-    """A response that is ready to run."""
+    """A response that is ready to be generated."""
 
-    def __init__(self, asked: DecodedRequest, scene: ResponseContext, plan: pipeline.Plan) -> None:
-        self.asked = asked
-        self.id = scene.response_id
+    def __init__(
+        self, request: DecodedRequest, context: ResponseContext, plan: pipeline.Plan
+    ) -> None:
+        self.request = request
+        self.id = context.response_id
         self.created = int(time.time())
-        self.wants_stream = bool(asked.fields.stream)
-        self.save: Callable[[list[bytes]], Awaitable[None]] | None = None  # before the last frames
-        self._keeping: asyncio.Future[None] | None = None
-        self._last: list[bytes] = []  # frames that end it and were not told yet
+        self.wants_stream = bool(request.fields.stream)
+        # stores the response; called with the last frames before they are sent
+        self.save: Callable[[list[bytes]], Awaitable[None]] | None = None
+        self._saving: asyncio.Future[None] | None = None
+        self._last_frames: list[bytes] = []  # encoded, but not sent yet
         self.usage = Usage()
-        self._scene = scene
+        self._context = context
         self._plan = plan
         self._warnings = plan.warnings
-        said = asked.fields
-        frame = ResponseInfo(
+        sampling = plan.jobs[0].sampling
+        origins = responses.get_tool_origins(request, context.history)
+        info = ResponseInfo(
             id=self.id,
             created=self.created,
             model=plan.model_name,
-            echoed_fields=responses.make_echoed_fields(
-                asked, plan.model_name, plan.jobs[0].sampling
-            ),
-            tools=responses.get_tool_origins(asked, scene.history) | scene.remote_tools.tool_origins,
-            include=asked.include,
-            summary=bool(asked.wants_summary),
-            max_remote_calls=said.max_tool_calls,
-            packer=scene.signer,
-            prefill_only=not asked.wants_answer,
+            echoed_fields=responses.make_echoed_fields(request, plan.model_name, sampling),
+            tools=origins | context.remote_tools.tool_origins,
+            include=request.include,
+            summary=bool(request.wants_summary),
+            max_remote_calls=request.fields.max_tool_calls,
+            packer=context.signer,
+            prefill_only=not request.wants_answer,
         )
-        self.encoder = ResponseEncoder(frame, plan.request)
+        self.encoder = ResponseEncoder(info, plan.request)
 
     @classmethod
-    async def prepare(cls, asked: DecodedRequest, scene: ResponseContext) -> ResponseRun:
-        plan = await _plan(asked, scene, ())
+    async def prepare(cls, request: DecodedRequest, context: ResponseContext) -> ResponseRun:
+        plan = await _prepare_round(request, context, ())
         try:
-            return cls(asked, scene, plan)
+            return cls(request, context, plan)
         except BaseException:
             plan.close()
             raise
@@ -109,22 +112,24 @@ class ResponseRun:
 
     @property
     def owner(self) -> str:
-        return self._scene.owner
+        return self._context.owner
 
     @property
     def items(self) -> list[Item]:
-        """All there is for whoever goes on from here."""
-        return [*self._scene.history, *self.asked.items, *self.encoder.finished_items]
+        """All items up to the end of this response: the history of one that continues it."""
+        return [*self._context.history, *self.request.items, *self.encoder.finished_items]
 
     @property
     def stored_items(self) -> list[StoredItem]:
-        """All items of this turn, what it was asked and what it answered, if it has an answer."""
+        """The input and output items of this response; none if it failed."""
         if self.encoder.get_resource()["status"] not in ("completed", "incomplete"):
             return []
-        said = [StoredItem(item["id"], encode(item)) for item in self.asked.items]
-        return said + [
-            StoredItem(item["id"], encode(item), True) for item in self.encoder.finished_items
+        inputs = [StoredItem(item["id"], encode(item)) for item in self.request.items]
+        outputs = [
+            StoredItem(item["id"], encode(item), is_output=True)
+            for item in self.encoder.finished_items
         ]
+        return inputs + outputs
 
     def start(self) -> list[bytes]:
         return self.encoder.start()
@@ -132,79 +137,79 @@ class ResponseRun:
     async def stream(self, sink: Sink) -> None:
         push = sink.push
         try:
-            if not self.asked.wants_answer:
-                await self._read(sink.observe)
-                await self._end(push)
-                return
-            remote, context = self._scene.remote_tools, self._plan.model.capabilities.context
-            await remote.push_tool_lists(self.encoder, push)
-            if remote.has_approved_calls:
-                self._plan.ticket.release()  # while others are asked, the engine is for all
-            if await remote.make_approved_calls(self.encoder, push, context):
-                await self._go_on()
-            await self._round(sink.observe, push)
-            while await remote.make_calls(self.encoder, push, context):
-                await self._go_on()
-                await self._round(sink.observe, push)
+            if self.request.wants_answer:
+                await self._generate_rounds(sink)
+            else:
+                await self._prefill(sink.observe)
         finally:
-            self._scene.remote_tools.close()
-        await self._end(push)
+            self._context.remote_tools.close()
+        self._last_frames = self.encoder.end(self.usage)
+        await pipeline.await_delivery(push(await self._save_and_take_frames()))
 
-    async def _read(self, note: Callable[[Delta], None]) -> None:
-        """Have the model read the prompt, so that what follows on it comes faster."""
+    async def _generate_rounds(self, sink: Sink) -> None:
+        push, tools = sink.push, self._context.remote_tools
+        context_size = self._plan.model.capabilities.context
+        await tools.push_tool_lists(self.encoder, push)
+        if tools.has_approved_calls:
+            self._plan.ticket.release()  # the engine is free for others while tools are called
+        if await tools.make_approved_calls(self.encoder, push, context_size):
+            await self._prepare_next_round()
+        await self._generate_round(sink)
+        while await tools.make_calls(self.encoder, push, context_size):
+            await self._prepare_next_round()
+            await self._generate_round(sink)
+
+    async def _prefill(self, observe: Observe) -> None:
+        """Have the engine process the prompt alone, so that a later request with it is faster."""
 
         def deliver(delta: Delta) -> None:
-            note(delta)
+            observe(delta)
             if delta.usage is not None:
                 self.usage += delta.usage
 
         await pipeline.generate(self._plan, deliver)
 
-    async def _go_on(self) -> None:
-        """The same conversation with what was answered so far, after another wait for a place."""
+    async def _prepare_next_round(self) -> None:
+        """Add the output so far to the conversation, and wait for admission again."""
         self._plan.close()
-        self._plan = await _plan(self.asked, self._scene, self.encoder.finished_items, self.usage)
+        self._plan = await _prepare_round(
+            self.request, self._context, self.encoder.finished_items, self.usage
+        )
 
-    async def _round(self, note: Callable[[Delta], None], push: Push) -> None:
-        write = self.encoder.encode_delta
+    async def _generate_round(self, sink: Sink) -> None:
+        observe, push, encode_delta = sink.observe, sink.push, self.encoder.encode_delta
 
         def deliver(delta: Delta) -> Awaitable[None] | None:
-            note(delta)
+            observe(delta)
             if delta.usage is not None:
                 self.usage += delta.usage
-            return push(write(delta))
+            return push(encode_delta(delta))
 
         await pipeline.generate(self._plan, deliver)
         self._plan.ticket.release()
 
-    async def _end(self, push: Push) -> None:
-        self._last = self.encoder.end(self.usage)
-        await self._kept()
-        frames, self._last = self._last, []
-        await pipeline.await_delivery(push(frames))
-
     async def fail(self, error: DragomanError) -> list[bytes]:
-        """What ends it; one that was about to end when this came ends as it would have."""
+        """The frames that end it; a response that had already ended keeps its end."""
         if not self.encoder.is_over:
             cancelled = isinstance(error, Cancelled)
-            self._last = self.encoder.cancel() if cancelled else self.encoder.fail(error)
-        await self._kept()
-        frames, self._last = self._last, []
-        return frames
+            self._last_frames = self.encoder.cancel() if cancelled else self.encoder.fail(error)
+        return await self._save_and_take_frames()
 
     def mark_unstored(self) -> None:
-        """It could not be kept, and says so: its last frame is told anew."""
-        self._last[-1:] = [self.encoder.encode_unstored_end()]
+        """Encode the last frame again, saying that the response could not be stored."""
+        self._last_frames[-1:] = [self.encoder.encode_unstored_end()]
 
-    async def _kept(self) -> None:
-        """Keep it, once. Whoever is interrupted here does not interrupt that."""
-        if self.save is not None and self._keeping is None:
-            self._keeping = asyncio.ensure_future(self.save(self._last))
-        if self._keeping is not None:
-            await asyncio.shield(self._keeping)
+    async def _save_and_take_frames(self) -> list[bytes]:
+        """Save the response, once, and return its last frames. Cancelling this does not stop it."""
+        if self.save is not None and self._saving is None:
+            self._saving = asyncio.ensure_future(self.save(self._last_frames))
+        if self._saving is not None:
+            await asyncio.shield(self._saving)
+        frames, self._last_frames = self._last_frames, []
+        return frames
 
-    async def collect(self, note: Callable[[Delta], None]) -> bytes:
-        await self.stream(Sink(note, _discard_frames))
+    async def collect(self, observe: Observe) -> bytes:
+        await self.stream(Sink(observe, _discard_frames))
         return self.encode_whole()
 
     def encode_whole(self) -> bytes:
@@ -212,10 +217,10 @@ class ResponseRun:
 
     def close(self) -> None:
         self._plan.close()
-        self._scene.remote_tools.close()
+        self._context.remote_tools.close()
 
     def make_row(self) -> StoredResponse:
-        """The response as it is now, for the store."""
+        """The response in its current state, for the store."""
         resource = self.encoder.get_resource()
         status: Status = resource["status"]
         return StoredResponse(
@@ -224,48 +229,49 @@ class ResponseRun:
             status=status,
             created=self.created,
             body=encode(resource),
-            input=encode(self.asked.items),
-            previous=self.asked.fields.previous_response_id,
-            conversation=self.asked.conversation_id,
-            background=bool(self.asked.fields.background),
+            input=encode(self.request.items),
+            previous=self.request.fields.previous_response_id,
+            conversation=self.request.conversation_id,
+            background=bool(self.request.fields.background),
         )
 
 
 def _discard_frames(_: list[bytes]) -> None:
-    """Nobody reads the stream; the encoder builds the response all the same."""
+    """No client reads the stream; the encoder builds the response all the same."""
 
 
-async def _plan(
-    asked: DecodedRequest,
-    scene: ResponseContext,
+async def _prepare_round(
+    decoded: DecodedRequest,
+    context: ResponseContext,
     output: Sequence[Item],
     spent: Usage | None = None,
 ) -> pipeline.Plan:
-    """The next round: what came before, what is asked, and what was answered so far."""
-    prepare = prepare_truncated if asked.fields.truncation == "auto" else pipeline.prepare
+    """Plan the next round: the history, the request, and the output so far."""
+    prepare = prepare_truncated if decoded.fields.truncation == "auto" else pipeline.prepare
+    tools = context.remote_tools
     while True:
         request = responses.to_request(
-            responses.continue_request(asked, output) if output else asked,
-            scene.history,
-            owner=scene.owner,
-            sealing=scene.signer,
-            remote=scene.remote_tools.tools,
+            responses.continue_request(decoded, output) if output else decoded,
+            context.history,
+            owner=context.owner,
+            sealing=context.signer,
+            remote=tools.tools,
         )
-        warnings = (*request.warnings, *scene.remote_tools.warnings)
-        request = replace(request, response_id=scene.response_id, warnings=warnings)
+        warnings = (*request.warnings, *tools.warnings)
+        request = replace(request, response_id=context.response_id, warnings=warnings)
         if spent is not None:
-            request = _shorter(request, spent)
+            request = _reduce_max_tokens(request, spent)
         try:
-            return await prepare(request, scene.services, bool(output))
+            return await prepare(request, context.services, bool(output))
         except BadRequest as error:
-            if not scene.remote_tools.drop_schemas(error):
+            if not tools.drop_schemas(error):
                 raise
 
 
-def _shorter(request: Request, spent: Usage) -> Request:
-    """The limit is for all rounds together."""
-    most = request.sampling.max_tokens
-    if most is None:
+def _reduce_max_tokens(request: Request, spent: Usage) -> Request:
+    """The limit applies to all rounds together."""
+    max_tokens = request.sampling.max_tokens
+    if max_tokens is None:
         return request
-    left = max(1, most - spent.completion)
-    return replace(request, sampling=replace(request.sampling, max_tokens=left))
+    remaining = max(1, max_tokens - spent.completion)
+    return replace(request, sampling=replace(request.sampling, max_tokens=remaining))

@@ -1,38 +1,36 @@
-"""Hearing a response that is not one's own to run: in the background here, elsewhere, or long over.
+"""Runs that replay a response: one in the background here, one of another process, a stored one.
 
-All of them are pieces of work that only tell. Closing one ends nothing but the telling.
+They generate nothing; they only send frames. Closing one does not affect the response.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dragoman.errors import DragomanError, Draining
-from dragoman.events import Delta
 from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols import responses
 from dragoman.replay import PromptReuse
 from dragoman.responses.feed import Feed
 from dragoman.responses.response_run import ResponseRun
-from dragoman.responses.run import Sink
+from dragoman.responses.run import Observe, Sink
 from dragoman.store.rows import RUNNING, StoredResponse
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
 
-ENDING = 2.0  # seconds for a response that is stopped, until its listeners hear of it
-LOOK = 0.2  # seconds between two looks at a response that another process runs
+DRAIN_TIMEOUT = 2.0  # seconds to wait for the end of a response when the server stops
+POLL_INTERVAL = 0.2  # seconds between reads of a response that another process runs
 
 
 class ResumedRun:
-    """What all of them have in common."""
+    """What all of them share."""
 
     wants_stream = True
     warnings: tuple[str, ...] = ()
-    reuse: PromptReuse | None = None  # no prompt is made for it
+    reuse: PromptReuse | None = None  # no prompt is rendered
 
     def start(self) -> list[bytes]:
         return []
@@ -40,69 +38,70 @@ class ResumedRun:
     async def stream(self, sink: Sink) -> None:
         raise NotImplementedError
 
-    async def collect(self, note: Callable[[Delta], None]) -> bytes:
+    async def collect(self, observe: Observe) -> bytes:
         raise NotImplementedError
 
     async def fail(self, error: DragomanError) -> list[bytes]:
-        return []  # the response itself did not fail; whoever comes again hears the rest
+        return []  # the response itself did not fail; the client can resume it again
 
     def close(self) -> None:
         """There is nothing to close."""
 
 
 class FeedRun(ResumedRun):
-    """A response that runs in this process."""
+    """Follows a response that runs in this process."""
 
     def __init__(self, feed: Feed, after: int = -1) -> None:
         self._feed = feed
-        self._at = after  # the frame that was told last
+        self._last_sent = after
 
     async def stream(self, sink: Sink) -> None:
-        async for frames in self._feed.follow(self._at):
-            for frame in frames:  # one by one, to know which were told when this is interrupted
+        async for frames in self._feed.follow(self._last_sent):
+            for frame in frames:  # one at a time, to know which were sent if this is interrupted
                 await await_delivery(sink.push([frame]))
-                self._at += 1
+                self._last_sent += 1
 
     async def fail(self, error: DragomanError) -> list[bytes]:
-        """The rest. A server that stops ends the response as well, which is told."""
+        """The frames that were not sent. If the server stops, they include the response's end."""
         if isinstance(error, Draining):
             with suppress(TimeoutError):
-                async with asyncio.timeout(ENDING):
+                async with asyncio.timeout(DRAIN_TIMEOUT):
                     await self._feed.wait_closed()
-        return self._feed.frames[self._at + 1 :]
+        return self._feed.frames[self._last_sent + 1 :]
 
 
 class LaunchedRun(FeedRun):
-    """One that was just sent into the background; who does not listen is told of it as it is."""
+    """A response that was just started in the background."""
 
-    def __init__(self, feed: Feed, begun: bytes, turn: ResponseRun) -> None:
+    def __init__(self, feed: Feed, initial_body: bytes, run: ResponseRun) -> None:
         super().__init__(feed)
-        self.wants_stream = turn.wants_stream
-        self.warnings = turn.warnings
-        self.reuse = turn.reuse
-        self._body = begun
+        self.wants_stream = run.wants_stream
+        self.warnings = run.warnings
+        self.reuse = run.reuse
+        self._initial_body = initial_body
 
-    async def collect(self, note: Callable[[Delta], None]) -> bytes:
-        return self._body  # at once: the response goes on in the background
+    async def collect(self, observe: Observe) -> bytes:
+        return self._initial_body  # at once: the response continues in the background
 
 
 class StoredRun(ResumedRun):
-    """A response of the store: over, or run by another process."""
+    """Sends a response from the store, which has ended or is run by another process."""
 
     def __init__(self, row: StoredResponse, store: Store, after: int = -1) -> None:
         self._row = row
         self._store = store
-        self._at = after
+        self._last_sent = after
 
     async def stream(self, sink: Sink) -> None:
         if not self._row.background:
             frames = responses.encode_stored_events(self._row.body)
-            heard = min(self._at + 1, len(frames) - 1)  # a replay has fewer; its end is always told
-            await await_delivery(sink.push(frames[heard:]))
+            # there are fewer events than in the original stream; the last one is always sent
+            first = min(self._last_sent + 1, len(frames) - 1)
+            await await_delivery(sink.push(frames[first:]))
             return
         ended = False
         while True:
-            frames = await self._more()
+            frames = await self._load_new_frames()
             if frames:
                 await await_delivery(sink.push(frames))
             elif ended:
@@ -112,27 +111,26 @@ class StoredRun(ResumedRun):
                 ended = row is None or row.status not in RUNNING
                 self._row = row or self._row
                 if not ended:
-                    await asyncio.sleep(LOOK)
-        await await_delivery(sink.push(await self._ending()))
+                    await asyncio.sleep(POLL_INTERVAL)
+        await await_delivery(sink.push(await self._make_missing_end()))
 
     async def _load_row(self) -> StoredResponse | None:
-        owner, name = self._row.owner, self._row.id
-        return await self._store.read(lambda tx: tx.responses.get(owner, name))
+        owner, response = self._row.owner, self._row.id
+        return await self._store.read(lambda tx: tx.responses.get(owner, response))
 
-    async def _more(self) -> list[bytes]:
-        """Frames that were not told yet."""
-        owner, name, after = self._row.owner, self._row.id, self._at
-        found = await self._store.read(lambda tx: tx.responses.list_frames(owner, name, after))
-        if found:
-            self._at = found[-1][0]
-        return [data for _, data in found]
+    async def _load_new_frames(self) -> list[bytes]:
+        owner, response, after = self._row.owner, self._row.id, self._last_sent
+        frames = await self._store.read(lambda tx: tx.responses.list_frames(owner, response, after))
+        if frames:
+            self._last_sent = frames[-1][0]
+        return [data for _, data in frames]
 
-    async def _ending(self) -> list[bytes]:
-        """The last event of a response whose server died before it could tell it."""
-        owner, name = self._row.owner, self._row.id
-        last = await self._store.read(lambda tx: tx.responses.get_last_frame(owner, name))
+    async def _make_missing_end(self) -> list[bytes]:
+        """The final event of a response whose server died before it could write one."""
+        owner, response = self._row.owner, self._row.id
+        last = await self._store.read(lambda tx: tx.responses.get_last_frame(owner, response))
         number = -1 if last is None else last[0]
-        told = last is not None and responses.is_final_event(last[1])
-        if self._row.status in RUNNING or told or self._at > number:
+        has_end = last is not None and responses.is_final_event(last[1])
+        if self._row.status in RUNNING or has_end or self._last_sent > number:
             return []
         return [responses.encode_final_event(self._row.body, number + 1)]

@@ -1,8 +1,8 @@
-"""An answer as a piece of work: what is done for a request, whoever listens.
+"""Runs: answers in progress.
 
-A `Work` is ready to run: all that can be the client's fault lies behind it. It runs into an
-`Outlet`. If that takes frames, the answer is told as it grows; if not, it is asked for as a whole
-when it is done. The same deltas are written down in both cases.
+A `Run` is ready to generate: everything that can be the client's fault was checked before it
+existed. `stream` pushes the answer to a `Sink` as encoded frames while it grows; `collect` returns
+it as one body when it is finished. Both process the same deltas; `http.respond` chooses.
 """
 
 from __future__ import annotations
@@ -20,59 +20,61 @@ from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext, Enco
 from dragoman.replay import PromptReuse
 from dragoman.types import Request
 
-# takes frames; what it returns, if anything, is awaited before the next ones
+Observe: TypeAlias = Callable[[Delta], None]
+# takes encoded frames; an awaitable that it returns is awaited before the next call
 Push: TypeAlias = Callable[[list[bytes]], Awaitable[None] | None]
 
 
 class Sink(Struct, frozen=True):
-    """Where an answer goes."""
+    """Where an answer is streamed to."""
 
-    observe: Callable[[Delta], None]  # sees every delta first
+    observe: Observe  # is called with every delta before its frames are pushed
     push: Push
 
 
 class Run(Protocol):
-    """An answer that is ready to run. Whoever holds it must close it."""
+    """An answer that is ready to be generated. Its holder must close it."""
 
-    wants_stream: bool  # the client wants to hear it grow
+    wants_stream: bool  # the client asked for a stream
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was asked for and is not kept to, a sentence each."""
+        """A sentence for each part of the request that is not honoured."""
         ...
 
     @property
     def reuse(self) -> PromptReuse | None:
-        """How much of its prompt was there before, where that is known."""
+        """How much of the prompt was known from earlier requests, if there is a prompt."""
         ...
 
     def start(self) -> list[bytes]:
-        """Frames before anything was generated."""
+        """Frames that precede the first delta."""
         ...
 
     async def stream(self, sink: Sink) -> None:
         """Generate the answer and push its frames. Cancelling this cancels the engine."""
         ...
 
-    async def collect(self, note: Callable[[Delta], None]) -> bytes:
-        """Generate the answer and return it as one body. `note` sees every delta."""
+    async def collect(self, observe: Observe) -> bytes:
+        """Generate the answer and return it as one body. `observe` gets every delta."""
         ...
 
     async def fail(self, error: DragomanError) -> list[bytes]:
-        """Frames that end an answer that broke."""
+        """Frames that end a stream after an error."""
         ...
 
     def close(self) -> None: ...
 
 
 class CompletionRun:
-    """An answer that leaves nothing behind: one prompt, one run of the model."""
+    """A stateless answer: one prompt, one generation."""
 
     def __init__(self, plan: pipeline.Plan, encoder: Encoder) -> None:
         self.wants_stream = plan.request.stream
         self._plan = plan
         self._encoder = encoder
-        self.save: Callable[[bytes], Awaitable[None]] | None = None  # called with the whole answer
+        # stores the whole answer, before the end is sent
+        self.save: Callable[[bytes], Awaitable[None]] | None = None
         self._completion = Completion()
         self._usage = Usage()
 
@@ -96,32 +98,32 @@ class CompletionRun:
         return self._encoder.start()
 
     async def stream(self, sink: Sink) -> None:
-        note, push, encode = sink.observe, sink.push, self._encoder.encode_delta
+        observe, push, encode = sink.observe, sink.push, self._encoder.encode_delta
         if self.save is not None:
-            note = self._fold_after(note)
+            observe = self._fold_after(observe)
 
         def deliver(delta: Delta) -> Awaitable[None] | None:
-            note(delta)
+            observe(delta)
             if delta.usage is not None:
                 self._usage += delta.usage
             return push(encode(delta))
 
         await pipeline.generate(self._plan, deliver)
-        await self._store_answer()
+        await self._save_whole()
         await pipeline.await_delivery(push(self._encoder.end(self._usage)))
 
-    async def collect(self, note: Callable[[Delta], None]) -> bytes:
-        await pipeline.generate(self._plan, self._fold_after(note))
-        await self._store_answer()
+    async def collect(self, observe: Observe) -> bytes:
+        await pipeline.generate(self._plan, self._fold_after(observe))
+        await self._save_whole()
         return self._encode_whole()
 
-    async def _store_answer(self) -> None:
+    async def _save_whole(self) -> None:
         if self.save is not None:
             await self.save(self._encode_whole())
 
-    def _fold_after(self, note: Callable[[Delta], None]) -> Callable[[Delta], None]:
+    def _fold_after(self, observe: Observe) -> Observe:
         def deliver(delta: Delta) -> None:
-            note(delta)
+            observe(delta)
             self._completion.add(delta)
 
         return deliver

@@ -1,16 +1,16 @@
-"""A whole answer: reasoning, then content or calls.
+"""Writes the rules of a whole answer: reasoning, then content or calls.
 
-Thoughts are free, however they were opened, and end at the mark that the parser ends them by. What
-follows is one of four things:
+Reasoning is unconstrained, whether the prompt or the model opens it, and ends at the marker by
+which the parser ends it. One of four things follows:
 
-    free text in which calls may begin     a call's grammar begins at its opening mark
-    calls, and nothing else                where one is required
-    content of a certain shape             a schema, a grammar
-    content of a certain shape, or calls   both demands at once
+    free text in which calls may begin   the grammar of a call begins at its opening marker
+    calls and nothing else               if a call is required
+    constrained content                  a schema, a grammar
+    constrained content, or calls        if both are asked for
 
-Marks that mean something to the parser are kept out of where they mean nothing: free text holds an
-opening mark only where a call follows, and a mark that is a control token is never spelt in
-letters. Formats whose messages have headers are put together in `messages`.
+Markers stay out of places where the parser would misunderstand them: free text contains an opening
+marker only where a call follows, and nothing spells a marker that is a special token in plain text.
+Formats whose messages have headers are written by `message_writer`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ ACTIVE_MEANINGS = ("section", "call", "first", "open")
 class AnswerWriter:
     """Writes the rules of one answer.
 
-    `inside` says that it begins in thoughts, `silent` that it has none, nor anything that would be
-    taken for the beginning of some.
+    An answer `without_reasoning` contains no reasoning and nothing that the parser would take for
+    its start.
     """
 
     def __init__(
@@ -51,133 +51,126 @@ class AnswerWriter:
         self._reasoning = rules.reasoning
         self._allows_reasoning = bool(rules.reasoning.close) and not without_reasoning
         self._banned_openers = rules.reasoning.open if without_reasoning else ()
-        self._banned_beginnings = rules.reasoning.opens_at_start if without_reasoning else ()
+        self._banned_at_start = rules.reasoning.opens_at_start if without_reasoning else ()
 
     def write_constrained(self, content: str | None) -> str:
-        """Content of a shape, or calls where there is none; both where there are both."""
-        found = [] if content is None else [self._wrap_content(content)]
-        found += [] if self._calls is None else [self._calls.write_required()]
-        return f"{self._write_leading_reasoning()} {join_alternatives(found)}"
+        """Write an answer that is constrained content or calls, whichever are given."""
+        options = [] if content is None else [self._wrap_content(content)]
+        options += [] if self._calls is None else [self._calls.write_required()]
+        return f"{self._write_leading_reasoning()} {join_alternatives(options)}"
 
     def write_free(self, *, parallel: bool, may_stay_open: bool) -> str:
-        """Free text in which calls may begin; `endless` lets it end in the middle of thoughts."""
+        """Write free text in which calls may begin.
+
+        With `may_stay_open`, the answer may end inside reasoning that is never closed.
+        """
         lark = self.lark
-        calls, quiet = self._write_segments()
+        calls, others = self._write_segments()
         text = self._write_plain_text()
-        open_end = self._list_unclosed_endings() if may_stay_open else []
-        last = join_alternatives([text, *open_end])
+        last = join_alternatives([text, *(self._write_unclosed_ends() if may_stay_open else ())])
+        trailing = self._write_trailing_markers()
         if self._calls is not None and self._calls.unmarked_start is not None:
-            after = None if parallel else self._write_trailing_markers()
             answer = self._write_unmarked_calls(
-                self._calls.unmarked_start, calls, quiet, last, after
+                self._calls.unmarked_start, calls, others, last, None if parallel else trailing
             )
         elif parallel or not calls:
-            answer = f"{join_alternatives([*calls, *quiet])}* {last}" if calls or quiet else last
+            answer = f"{join_alternatives([*calls, *others])}* {last}" if calls or others else last
         else:
-            before = f"{join_alternatives(quiet)}* " if quiet else ""
-            answer = (
-                f"{before}({join_alternatives(calls)} {self._write_trailing_markers()} | {last})"
-            )
+            before = f"{join_alternatives(others)}* " if others else ""
+            answer = f"{before}({join_alternatives(calls)} {trailing} | {last})"
         answer = lark.add_rule(answer, "answer")
-        started = None if self._calls is None else self._calls.write_unmarked_first_call()
-        if started is not None:
-            before = f"{join_alternatives(quiet)}*" if quiet else ""
-            answer = lark.add_rule(
-                f"{before} {started} {self._write_trailing_markers()} | {answer}", "answer"
-            )
+        first_call = None if self._calls is None else self._calls.write_unmarked_first_call()
+        if first_call is not None:
+            before = f"{join_alternatives(others)}*" if others else ""
+            answer = lark.add_rule(f"{before} {first_call} {trailing} | {answer}", "answer")
         if not self._starts_in_reasoning:
             return answer
-        ended = [self._write_unclosed_reasoning()] if may_stay_open else []
-        return join_alternatives([f"{self._write_reasoning_rest()} {answer}", *ended])
+        unclosed = [self._write_unclosed_reasoning()] if may_stay_open else []
+        return join_alternatives([f"{self._write_reasoning_rest()} {answer}", *unclosed])
 
     def _write_unmarked_calls(
         self,
-        weak: UnmarkedCallStart,
+        start: UnmarkedCallStart,
         calls: Sequence[str],
-        quiet: Sequence[str],
+        others: Sequence[str],
         last: str,
-        after: str | None,
+        after_call: str | None,
     ) -> str:
-        """The same where a call may begin with no mark of its own, but by a tool's name.
+        """Write free text where a call may begin without a marker, by the name of a tool.
 
-        Two rules take turns: one for text, one for where a name may stand. What is no name of a
-        tool leads back to text with its first letter that differs. `after` is what follows a call
-        if no other may.
+        Two rules alternate: one for text, one for the place where a name may begin. Text that is
+        no tool's name returns to the first rule at its first differing character. `after_call` is
+        what follows a call if no other call may.
         """
         lark = self.lark
         free, named = lark.reserve("free"), lark.reserve("named")
-        then = free if after is None else after
-        found = [f"{one} {free}" for one in quiet] + [f"{one} {then}" for one in calls]
-        body = self._build_leading_text(())
-        found += [f"{lark.add_text_up_to(f'/{weak.prefix_regex}/', body)} {named}", last]
-        lark.define(free, " | ".join(found))
-        letters = [escape_regex(name) for name, _ in weak.names]
-        gap, every = weak.space_regex, "|".join(letters)
-        begun = "|".join([*(prefixes_to_regex(name) for name, _ in weak.names), f"(?:{every}){gap}"])
-        begin = lark.add_terminal(f"/{gap}(?:{begun})?/ & /(?s:.+)/", "BEGUN")
-        known = f"{gap}(?:{every}){gap}{weak.name_end_regex}"
-        other = (
-            f"/(?s:.+)/ & ~/{gap}(?:{begun})?/ & ~/{known}(?s:.*)/{exclude_partial_markers(self._banned_openers)}"
-        )
-        differs = lark.add_shortest_match(lark.add_terminal(other, "OTHER"))
-        names = []
-        for name, (_, follow) in zip(letters, weak.names, strict=True):
-            said = lark.add_terminal(f"/{gap}{name}{gap}{weak.name_end_regex}/", "NAME")
-            names.append(f"{said} {follow} {then}")
-        lark.define(named, " | ".join([*names, f"{differs} {free}", f"{begin}?"]))
+        after = free if after_call is None else after_call
+        options = [f"{segment} {free}" for segment in others]
+        options += [f"{call} {after}" for call in calls]
+        text = self._build_leading_text(())
+        options += [f"{lark.add_text_up_to(f'/{start.prefix_regex}/', text)} {named}", last]
+        lark.define(free, " | ".join(options))
+        names = [escape_regex(name) for name, _ in start.names]
+        space, any_name = start.space_regex, "|".join(names)
+        prefixes = [prefixes_to_regex(name) for name, _ in start.names]
+        partial = "|".join([*prefixes, f"(?:{any_name}){space}"])
+        partial_name = lark.add_terminal(f"/{space}(?:{partial})?/ & /(?s:.+)/", "PARTIAL")
+        whole = f"{space}(?:{any_name}){space}{start.name_end_regex}"
+        other = f"/(?s:.+)/ & ~/{space}(?:{partial})?/ & ~/{whole}(?s:.*)/"
+        other += exclude_partial_markers(self._banned_openers)
+        no_name = lark.add_shortest_match(lark.add_terminal(other, "OTHER"))
+        options = []
+        for name, (_, rest) in zip(names, start.names, strict=True):
+            known = lark.add_terminal(f"/{space}{name}{space}{start.name_end_regex}/", "NAME")
+            options.append(f"{known} {rest} {after}")
+        lark.define(named, " | ".join([*options, f"{no_name} {free}", f"{partial_name}?"]))
         return free
 
-    # thoughts
+    # Reasoning
 
     def _write_leading_reasoning(self) -> str:
-        """Thoughts that come first, if any do."""
+        """Write the optional reasoning at the start of an answer."""
         if not self._allows_reasoning:
             return ""
+        space = self.lark.add_optional_space()
         if self._starts_in_reasoning:
-            return f"{self._write_reasoning_rest()} {self.lark.add_optional_space()}"
-        marks = (*self._reasoning.open, *self._reasoning.opens_at_start)
-        if not marks:
+            return f"{self._write_reasoning_rest()} {space}"
+        openers = (*self._reasoning.open, *self._reasoning.opens_at_start)
+        if not openers:
             return ""
-        gap = self.lark.add_optional_space()
-        return f"({gap} {self.lark.write_any_marker(marks)} {self._write_reasoning_rest()} {gap})?"
+        opener = self.lark.write_any_marker(openers)
+        return f"({space} {opener} {self._write_reasoning_rest()} {space})?"
 
     def _write_reasoning_rest(self) -> str:
-        """The rest of thoughts, and the mark that ends them."""
+        """Write opened reasoning and the marker that closes it."""
         return write_text_until(self.lark, ANY, self._reasoning.close, self._list_special_markers())
 
     def _write_unclosed_reasoning(self) -> str:
-        marks = (*self._reasoning.close, *self._list_special_markers())
-        return self.lark.add_text_without(map(marker_to_regex, marks), "THOUGHTS") + "?"
+        markers = (*self._reasoning.close, *self._list_special_markers())
+        return self.lark.add_text_without(map(marker_to_regex, markers), "REASONING") + "?"
 
-    def _list_special_markers(self) -> list[str]:
-        """Marks with control tokens in them, which nothing may spell in letters."""
-        return [mark for mark in self._rules.in_text.meanings if not self.lark.is_plain_text(mark)]
-
-    def _list_unclosed_endings(self) -> list[str]:
-        """Thoughts at the end of an answer that nobody closed."""
+    def _write_unclosed_ends(self) -> list[str]:
+        """Write the ways to end an answer with reasoning that is never closed."""
         if not self._allows_reasoning:
             return []
-        return [
-            f"{one} {self._write_unclosed_reasoning()}" for one in self._write_reasoning_starts("")
-        ]
+        unclosed = self._write_unclosed_reasoning()
+        return [f"{start} {unclosed}" for start in self._write_reasoning_starts("")]
 
-    # content
+    def _list_special_markers(self) -> list[str]:
+        """The markers that contain special tokens, which no text may spell."""
+        meanings = self._rules.in_text.meanings
+        return [marker for marker in meanings if not self.lark.is_plain_text(marker)]
+
+    # Content
 
     def _wrap_content(self, content: str) -> str:
-        """Content, with what its format may write around it."""
-        lark, wrap = self.lark, self._reasoning.answer_wrapper
-        before = [*wrap.open, *self._list_ignored_markers()]
-        after = [*wrap.close, *self._list_ignored_markers()]
-        lead = (
-            f"({lark.write_any_marker(before)} {lark.add_optional_space()}){UP_TO_THREE}"
-            if before
-            else ""
-        )
-        tail = (
-            f"({lark.add_optional_space()} {lark.write_any_marker(after)}){UP_TO_THREE}"
-            if after
-            else ""
-        )
+        """Add the markers that the format allows around content."""
+        lark, wrapper = self.lark, self._reasoning.answer_wrapper
+        space = lark.add_optional_space()
+        before = [*wrapper.open, *self._list_ignored_markers()]
+        after = [*wrapper.close, *self._list_ignored_markers()]
+        lead = f"({lark.write_any_marker(before)} {space}){UP_TO_THREE}" if before else ""
+        tail = f"({space} {lark.write_any_marker(after)}){UP_TO_THREE}" if after else ""
         return f"{lead} {content} {tail}"
 
     def _list_ignored_markers(self) -> list[str]:
@@ -185,104 +178,90 @@ class AnswerWriter:
         return [*self._reasoning.dropped, *(() if tools is None else tools.dropped)]
 
     def _write_trailing_markers(self) -> str:
-        """What may follow at the very end and means nothing."""
+        """Write the markers without meaning that may end an answer."""
         tools = self._rules.tools
-        marks = () if tools is None else tools.ignored_after_call
-        return (
-            f"({self.lark.add_optional_space()} {self.lark.write_any_marker(marks)}){UP_TO_THREE}"
-            if marks
-            else ""
-        )
+        if tools is None or not tools.ignored_after_call:
+            return ""
+        markers = self.lark.write_any_marker(tools.ignored_after_call)
+        return f"({self.lark.add_optional_space()} {markers}){UP_TO_THREE}"
 
-    # free text
+    # Free text
 
     def _write_segments(self) -> tuple[list[str], list[str]]:
-        """Text up to what begins a call and the call; text up to other marks and what they mean."""
+        """Write the repeated parts of free text: text and a call, text and another marker."""
         calls: list[str] = []
         for opening in [] if self._calls is None else self._calls.openings:
             calls += self._write_up_to_markers((opening.marker,), opening.rest)
-        quiet: list[str] = []
+        others: list[str] = []
         if self._allows_reasoning:
-            quiet += self._write_reasoning_starts(self._write_reasoning_rest())
-        marks = [
-            mark
-            for mark, what in self._rules.in_text.meanings.items()
-            if what not in ACTIVE_MEANINGS
-        ]
+            others += self._write_reasoning_starts(self._write_reasoning_rest())
         text = self._write_plain_text()
-        quiet += [
-            f"{text} {self.lark.write_marker(mark)}"
-            for mark in marks
-            if self._starts_with_special_token(mark)
-        ]
-        return calls, quiet
+        for marker, meaning in self._rules.in_text.meanings.items():
+            if meaning not in ACTIVE_MEANINGS and self._starts_with_special_token(marker):
+                others.append(f"{text} {self.lark.write_marker(marker)}")
+        return calls, others
 
-    def _write_reasoning_starts(self, follow: str) -> list[str]:
-        """Text up to thoughts, and what follows the mark that opens them.
+    def _write_reasoning_starts(self, rest: str) -> list[str]:
+        """Write text up to reasoning, its opening marker, and `rest`.
 
-        Where calls have no marks, a bracket may begin one, and then the mark would be part of it.
+        If calls have no markers, a bracket in that text may begin a call, which would then contain
+        the marker. So brackets are banned.
         """
-        weak = self._calls is not None and self._calls.unmarked_start is not None
-        return self._write_up_to_markers(self._reasoning.open, follow, BRACKETS if weak else ())
+        unmarked = self._calls is not None and self._calls.unmarked_start is not None
+        return self._write_up_to_markers(self._reasoning.open, rest, BRACKETS if unmarked else ())
 
     def _write_up_to_markers(
-        self, marks: Sequence[str], follow: str, banned: Sequence[str] = ()
+        self, markers: Sequence[str], rest: str, banned: Sequence[str] = ()
     ) -> list[str]:
-        """Text up to one of some marks, and what follows it; no letter of `banned` is in it."""
-        letters = [mark for mark in marks if self.lark.is_plain_text(mark)]
-        tokens = [mark for mark in marks if self._starts_with_special_token(mark)]
-        found = []
-        if letters:
-            body = self.lark.add_terminal(self._build_leading_text(banned, spelt=True), "BEFORE")
-            found.append(
-                f"{self.lark.add_text_up_to(f'/(?:{_join_marker_regexes(letters)})/', body)} {follow}"
+        """Write text without `banned` characters, up to any of these markers, and `rest`."""
+        lark = self.lark
+        plain = [marker for marker in markers if lark.is_plain_text(marker)]
+        special = [marker for marker in markers if self._starts_with_special_token(marker)]
+        options = []
+        if plain:
+            text = lark.add_terminal(
+                self._build_leading_text(banned, self._list_special_markers()), "BEFORE"
             )
-        if tokens:
-            found.append(
-                f"{self._write_plain_text(banned)} {self.lark.write_any_marker(tokens)} {follow}"
-            )
-        return found
+            suffix = f"/(?:{'|'.join(map(marker_to_regex, plain))})/"
+            options.append(f"{lark.add_text_up_to(suffix, text)} {rest}")
+        if special:
+            text = self._write_plain_text(banned)
+            options.append(f"{text} {lark.write_any_marker(special)} {rest}")
+        return options
 
-    def _build_leading_text(self, banned: Sequence[str], *, spelt: bool = False) -> str:
-        """The regular expression of text before a mark."""
+    def _build_leading_text(self, banned: Sequence[str], markers: Sequence[str] = ()) -> str:
+        """Build the terminal body of text before a marker, which contains none of `markers`."""
         body = f"/[^{''.join(banned)}]*/" if banned else ANY
-        body += "".join(rf" & ~/\s*{marker_to_regex(mark)}(?s:.*)/" for mark in self._banned_beginnings)
-        return body + exclude_markers(
-            (*(self._list_special_markers() if spelt else ()), *self._banned_openers), length_bounded=False
-        )
+        for marker in self._banned_at_start:
+            body += rf" & ~/\s*{marker_to_regex(marker)}(?s:.*)/"
+        return body + exclude_markers((*markers, *self._banned_openers), length_bounded=False)
 
-    def _starts_with_special_token(self, mark: str) -> bool:
-        """Whether a mark begins with a control token; one that only holds some is not written."""
-        return self.lark.write_marker(mark).startswith("<[")
+    def _starts_with_special_token(self, marker: str) -> bool:
+        """Whether a marker starts with a special token; one that only contains some is not used."""
+        return self.lark.write_marker(marker).startswith("<[")
 
     def _write_plain_text(self, banned: Sequence[str] = ()) -> str:
-        """Text in which nothing begins, if there is any."""
-        begins = [rf"\s*{marker_to_regex(mark)}" for mark in self._banned_beginnings]
+        """Write optional text in which nothing else begins."""
+        not_at_start = [rf"\s*{marker_to_regex(marker)}" for marker in self._banned_at_start]
         if self._calls is not None and self._calls.first_call_regex is not None:
-            begins.append(self._calls.first_call_regex)
-        kept_out = [*self._list_excluded_patterns(), *banned]
-        return self.lark.add_text_without(kept_out, "FREE", "|".join(begins) or None) + "?"
+            not_at_start.append(self._calls.first_call_regex)
+        excluded = [*self._list_excluded_regexes(), *banned]
+        return self.lark.add_text_without(excluded, "FREE", "|".join(not_at_start) or None) + "?"
 
-    def _list_excluded_patterns(self) -> list[str]:
-        """Regular expressions of what free text may not hold."""
-        marks = [
-            mark for mark, what in self._rules.in_text.meanings.items() if what in ACTIVE_MEANINGS
-        ]
+    def _list_excluded_regexes(self) -> list[str]:
+        """The regular expressions that match nowhere in free text."""
+        meanings = self._rules.in_text.meanings.items()
+        markers = [marker for marker, meaning in meanings if meaning in ACTIVE_MEANINGS]
         tools = self._rules.tools
         if tools is not None:
-            marks = [mark for mark in marks if mark not in tools.unmarked_starts]
-            marks += [*tools.call.open]
-        found = [marker_to_regex(mark) for mark in dict.fromkeys([*marks, *self._list_special_markers()])]
+            markers = [marker for marker in markers if marker not in tools.unmarked_starts]
+            markers += tools.call.open
+        distinct = dict.fromkeys([*markers, *self._list_special_markers()])
+        regexes = [marker_to_regex(marker) for marker in distinct]
         if self._calls is not None:
-            found = [one for one in found if one not in self._calls.list_ambiguous_regexes()]
-            found += (
-                []
-                if self._calls.unmarked_start is None
-                else [self._calls.unmarked_start.prefix_regex]
-            )
-            found += self._calls.list_forbidden_regexes()
-        return found
-
-
-def _join_marker_regexes(marks: Sequence[str]) -> str:
-    return "|".join(map(marker_to_regex, marks))
+            ambiguous = self._calls.list_ambiguous_regexes()
+            regexes = [regex for regex in regexes if regex not in ambiguous]
+            if self._calls.unmarked_start is not None:
+                regexes.append(self._calls.unmarked_start.prefix_regex)
+            regexes += self._calls.list_forbidden_regexes()
+        return regexes

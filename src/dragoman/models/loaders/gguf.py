@@ -34,11 +34,11 @@ from dragoman.types import Sampling
 
 log = logging.getLogger("dragoman.models")
 
-DEFAULT = "llamacpp"
-EXTRA = "vllm"  # runs models that are stored as safetensors
+DEFAULT_ENGINE = "llamacpp"
+SAFETENSORS_EXTRA = "vllm"  # runs models that are stored as safetensors
 MAX_TEMPLATE = 4 << 20
 # names in a generation_config.json, and in a GGUF file, of our sampling fields
-GENERATION = {
+GENERATION_FIELDS = {
     "temperature": "temperature",
     "top_p": "top_p",
     "top_k": "top_k",
@@ -46,7 +46,7 @@ GENERATION = {
     "typical_p": "typical_p",
     "repetition_penalty": "repetition_penalty",
 }
-METADATA = {
+METADATA_FIELDS = {
     "general.sampling.temp": "temperature",
     "general.sampling.top_p": "top_p",
     "general.sampling.top_k": "top_k",
@@ -61,7 +61,7 @@ async def load(source: ModelSource) -> Model:
     if source.kind == "gguf":
         return await load_gguf(source)
     raise ModelBroken(
-        f"It is stored as safetensors, which needs an extra: pip install 'dragoman[{EXTRA}]'"
+        f"It is stored as safetensors, which needs an extra: pip install 'dragoman[{SAFETENSORS_EXTRA}]'"
     )
 
 
@@ -72,7 +72,7 @@ async def load_gguf(source: ModelSource) -> Model:
     except ValueError as error:
         raise ModelBroken(f"It was given an {error}.") from None
     report_progress("reading the file", 0.02)
-    header = await asyncio.to_thread(read_model, source.path)
+    header = await asyncio.to_thread(read_model_header, source.path)
     report_progress("starting the engine", 0.1)
     engine = make_engine(source)
     try:
@@ -80,8 +80,8 @@ async def load_gguf(source: ModelSource) -> Model:
             asyncio.to_thread(tokenizer_from_gguf, header.metadata, engine), engine.start()
         )
         report_progress("proving the tokenizer", 0.9)
-        tokenizer = await prove_with(tokenizer, engine)
-        return await asyncio.to_thread(describe, source, header, engine, tokenizer)
+        tokenizer = await check_tokenizer(tokenizer, engine)
+        return await asyncio.to_thread(make_model, source, header, engine, tokenizer)
     except BaseException:
         await asyncio.shield(engine.aclose())
         raise
@@ -103,13 +103,13 @@ def make_engine(source: ModelSource) -> Any:
     }
     said = {name: value for name, value in settings.items() if value is not None}
     try:
-        made_by = get_factory(chosen.engine or DEFAULT)
+        made_by = get_factory(chosen.engine or DEFAULT_ENGINE)
     except ValueError as error:
         raise ModelBroken(str(error)) from None
     return SubprocessEngine(made_by, said, name=source.id)
 
 
-def read_model(path: Path) -> gguf.GgufHeader:
+def read_model_header(path: Path) -> gguf.GgufHeader:
     """The header of a file that an engine may be given."""
     for file in gguf.list_split_files(path):
         if file != path:
@@ -123,18 +123,18 @@ def read_model(path: Path) -> gguf.GgufHeader:
     return header
 
 
-async def prove_with(tokenizer: AnyTokenizer | None, engine: Any) -> AnyTokenizer | None:
+async def check_tokenizer(tokenizer: AnyTokenizer | None, engine: Any) -> AnyTokenizer | None:
     if tokenizer is None or not get_capabilities(engine).tokenize:
         return tokenizer
     return await verify_tokenizer(tokenizer, engine)
 
 
-def describe(
+def make_model(
     source: ModelSource, header: gguf.GgufHeader, engine: Any, tokenizer: AnyTokenizer | None
 ) -> Model:
     """The model around its engine. A template that cannot be used is the model's fault."""
     can = get_capabilities(engine)
-    template = template_of(source, header)
+    template = read_chat_template(source, header)
     formats = source.options.format, source.options.reasoning_format
     try:
         known = detect_output_format(template, tokenizer, formats, source.id)
@@ -152,7 +152,7 @@ def describe(
         lora=can.lora,
         created=source.created,
     )
-    beside = generation_config(source.path.parent / "generation_config.json")
+    beside = read_generation_config(source.path.parent / "generation_config.json")
     return Model(
         id=source.id,
         engine=engine,
@@ -162,14 +162,14 @@ def describe(
         tokenizer=tokenizer,
         template_source=template,
         defaults=source.options.defaults.with_defaults(
-            beside.with_defaults(sampling(header.metadata, METADATA))
+            beside.with_defaults(parse_sampling(header.metadata, METADATA_FIELDS))
         ),
         output_format=known.output_format,
         renderer=renderer,
     )
 
 
-def template_of(source: ModelSource, header: gguf.GgufHeader) -> str | None:
+def read_chat_template(source: ModelSource, header: gguf.GgufHeader) -> str | None:
     """The operator's template, else the model's own."""
     file = source.options.chat_template
     if file is None:
@@ -183,7 +183,7 @@ def template_of(source: ModelSource, header: gguf.GgufHeader) -> str | None:
         raise ModelBroken("The chat template that was chosen for it cannot be read.") from None
 
 
-def generation_config(file: Path) -> Sampling:
+def read_generation_config(file: Path) -> Sampling:
     """Sampling defaults that the model's author wrote down, if there are any."""
     try:
         said = json.loads(file.read_bytes()[: 1 << 20])
@@ -192,10 +192,10 @@ def generation_config(file: Path) -> Sampling:
     except (OSError, ValueError, RecursionError) as error:
         log.warning("%s is ignored: %r", file.name, error)
         return Sampling()
-    return sampling(said, GENERATION) if isinstance(said, dict) else Sampling()
+    return parse_sampling(said, GENERATION_FIELDS) if isinstance(said, dict) else Sampling()
 
 
-def sampling(said: dict[str, Any], names: dict[str, str]) -> Sampling:
+def parse_sampling(said: dict[str, Any], names: dict[str, str]) -> Sampling:
     """Fields that have a usable value; the others count as not said."""
     found = Sampling()
     for theirs, ours in names.items():

@@ -61,7 +61,7 @@ LOOP_ATTRIBUTES = frozenset(LOOP.split())
 DICT_ATTRIBUTES = frozenset(dir(dict))
 CALLABLE_FUNCTIONS = frozenset(GLOBALS.values())
 SPLITTING = frozenset({"split", "rsplit", "replace", "partition", "rpartition", "removeprefix"})
-CASE_CHANGING = frozenset({"lower", "upper", "capitalize", "title", "casefold", "swapcase"})
+CASE_METHODS = frozenset({"lower", "upper", "capitalize", "title", "casefold", "swapcase"})
 
 # What the prompt room itself sets: never the client's to say
 _RESERVED = (
@@ -316,7 +316,7 @@ def _read_facts(tree: nodes.Template) -> TemplateFacts:
         words=frozenset(strings | fields),
         literals=frozenset(strings | {node.data for node in tree.find_all(nodes.TemplateData)}),
         separators=frozenset(_find_separators(tree, strings)),
-        changes_case=not CASE_CHANGING.isdisjoint(used),
+        changes_case=not CASE_METHODS.isdisjoint(used),
     )
 
 

@@ -100,7 +100,7 @@ def decode_request(body: bytes, strict: bool = False) -> Request:
     _refuse(said)
     longest = said.max_completion_tokens
     chat = decode_chat(said)
-    shape, warnings = response_format.decode_constraint(said, calls=chat.tool_choice == "required")
+    shape, warnings = response_format.decode_constraint(said, requires_call=chat.tool_choice == "required")
     return openai.make_request(
         said,
         strict,

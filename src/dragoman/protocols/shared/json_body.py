@@ -1,12 +1,12 @@
-"""Reading JSON bodies: one decoder, and errors in words a person can act on.
+"""Decode JSON bodies, with errors that say what to change.
 
 Bodies are decoded straight into Structs whose annotations are the rules (types, ranges, lengths),
-so that what is checked is also what the OpenAPI document says. What the decoder complains about is
-put into plain words, with `param` as a path like `messages[2].role`.
+so that the OpenAPI document states exactly what is checked. Errors of the decoder are reworded,
+with `param` as a path like `messages[2].role`.
 
-Decoding holds up the event loop, and a schema is many small things, so the sizes of all fields are
-looked at first. Only what is mostly text may be as large as the body, and not even that may be
-lists of lists throughout.
+Decoding blocks the event loop, and a schema consists of many small objects, so the sizes of all
+fields are checked first. Only fields that are mostly text may be as large as the body, and even
+those may not consist of nested lists throughout.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.errors import BadRequest
+from dragoman.types import Json
 
 log = logging.getLogger("dragoman.protocols")
 
-T = TypeVar("T", bound=Struct)
+StructT = TypeVar("StructT", bound=Struct)
 V = TypeVar("V")
-Fields: TypeAlias = dict[str, msgspec.Raw]
+RawFields: TypeAlias = dict[str, msgspec.Raw]
 
-LARGEST = 1 << 19  # bytes of a field
-MOST = 500_000  # lists and objects of a body, those in texts counted too
-DEEPEST = 256  # of what is kept as it came: it is written out again, from deeper in the program
-TEXTS = frozenset({"messages", "prompt", "input", "instructions", "items", "system", "tokens"})
-_EXPECTED = re.compile(r"^Expected `(?P<want>[^`]+)`, got `(?P<got>[^`]+)`")
+MAX_FIELD_SIZE = 1 << 19  # bytes
+MAX_CONTAINERS = 500_000  # lists and objects of a body, counted in strings, too
+MAX_DEPTH = 256  # of JSON that is stored as sent: it is encoded again from deeper call stacks
+TEXT_FIELDS = frozenset({"messages", "prompt", "input", "instructions", "items", "system", "tokens"})
+_EXPECTED = re.compile(r"^Expected `(?P<expected>[^`]+)`, got `(?P<got>[^`]+)`")
 _BOUND = re.compile(r"^Expected `(?P<kind>\w+)` (?P<rule>of length )?(?P<op>[<>=]+) (?P<limit>\S+)")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")
 _PATH = re.compile(r" - at `(?:key` in `)?\$(?P<path>[^`]*)`$")
-_WORDS = {
+_TYPE_NAMES = {
     "str": "a string",
     "int": "an integer",
     "float": "a number",
@@ -43,21 +44,22 @@ _WORDS = {
     "object": "an object",
     "null": "null",
 }
-_SIZES = {"str": "characters", "array": "entries", "object": "entries"}
+_UNITS = {"str": "characters", "array": "entries", "object": "entries"}
+_RELATIONS = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}
 
 
-def decode_body(body: bytes, kind: type[T], strict: bool = False) -> T:
-    """Decode a body. Fields the Struct does not have are logged, or refused if `strict`."""
+def decode_body(body: bytes, kind: type[StructT], strict: bool = False) -> StructT:
+    """Decode a body. Fields that the Struct does not have are logged, or rejected if `strict`."""
     try:
         if not body.isascii():
-            body.decode()  # what is skipped or kept as it came is not looked at otherwise
-        fields = msgspec.json.decode(body, type=Fields)
+            body.decode()  # the decoder does not check what it skips or keeps as raw JSON
+        fields = msgspec.json.decode(body, type=RawFields)
         known = set(kind.__struct_encode_fields__)
-        if len(body) > LARGEST:
-            _measure(body, fields, known - TEXTS)
+        if len(body) > MAX_FIELD_SIZE:
+            _check_sizes(body, fields, known - TEXT_FIELDS)
         decoded = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise _explain(str(error)) from None
+        raise _reword(str(error)) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise BadRequest("The body is not valid JSON.", code="invalid_json") from None
     unknown = [name for name in fields if name not in known]
@@ -70,28 +72,32 @@ def decode_body(body: bytes, kind: type[T], strict: bool = False) -> T:
     return decoded
 
 
-def _measure(body: bytes, fields: Fields, small: set[str]) -> None:
+def _check_sizes(body: bytes, fields: RawFields, small: set[str]) -> None:
     for name, value in fields.items():
-        if name in small and len(value) > LARGEST:
-            raise BadRequest(
-                f"`{name}` is larger than {LARGEST:,} bytes.", param=name, code="invalid_value"
-            )
-    if body.count(b"[") + body.count(b"{") > MOST:
-        raise BadRequest(f"The body has more than {MOST:,} lists and objects.")
-    if len(body) - sum(map(len, fields.values())) > LARGEST:
-        raise BadRequest("The body says a field more than once.", code="invalid_value")
+        if name in small and len(value) > MAX_FIELD_SIZE:
+            raise field_too_large(name)
+    if body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:
+        raise BadRequest(f"The body has more than {MAX_CONTAINERS:,} lists and objects.")
+    if len(body) - sum(map(len, fields.values())) > MAX_FIELD_SIZE:
+        raise BadRequest("The body has a field more than once.", code="invalid_value")
 
 
-def convert_value(value: Any, kind: Any, at: str) -> Any:
-    """The same for a part of a body that was decoded before."""
+def convert_value(value: Json, kind: Any, at: str) -> Any:
+    """Convert a part of a body, found at the path `at`, that was decoded before."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise _explain(str(error), at) from None
+        raise _reword(str(error), at) from None
 
 
 def missing_field(path: str) -> BadRequest:
     return BadRequest(f"`{path}` is required.", param=path, code="missing_required_parameter")
+
+
+def field_too_large(path: str) -> BadRequest:
+    return BadRequest(
+        f"`{path}` is larger than {MAX_FIELD_SIZE:,} bytes.", param=path, code="invalid_value"
+    )
 
 
 def require(value: V | None, path: str) -> V:
@@ -101,48 +107,46 @@ def require(value: V | None, path: str) -> V:
     return value
 
 
-def check_depth(value: Any, at: str) -> None:
-    """Refuse a part of a body in which too many things stand in each other."""
+def check_depth(value: Json, at: str) -> None:
+    """Reject a part of a body that is nested too deeply."""
     level = [value]
-    for _ in range(DEEPEST):
-        level = [inner for outer in level for inner in _inside(outer)]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _get_containers(outer)]
         if not level:
             return
-    raise BadRequest(f"`{at}` is nested too deep.", param=at, code="invalid_value")
+    raise BadRequest(f"`{at}` is nested too deeply.", param=at, code="invalid_value")
 
 
-def _inside(value: Any) -> list[Any]:
+def _get_containers(value: Json) -> list[Json]:
     if isinstance(value, dict):
         value = list(value.values())
     if not isinstance(value, list):
         return []
-    return [one for one in value if isinstance(one, dict | list)]
+    return [item for item in value if isinstance(item, dict | list)]
 
 
-def _explain(message: str, at: str = "") -> BadRequest:
-    where = _PATH.search(message)
-    path = at + (where["path"].replace("[...]", "") if where else "")
+def _reword(message: str, at: str = "") -> BadRequest:
+    match = _PATH.search(message)
+    path = at + (match["path"].replace("[...]", "") if match else "")
     path = path.lstrip(".")
     if missing := _MISSING.match(message):
-        path = f"{path}.{missing['name']}".lstrip(".")
-        return BadRequest(f"`{path}` is required.", param=path, code="missing_required_parameter")
+        return missing_field(f"{path}.{missing['name']}".lstrip("."))
     subject = f"`{path}`" if path else "The body"
-    if found := _EXPECTED.match(message):
-        wanted = " or ".join(_WORDS.get(w.strip(), w) for w in found["want"].split("|"))
-        got = _WORDS.get(found["got"], found["got"]).replace("true or false", "a boolean")
+    if match := _EXPECTED.match(message):
+        expected = " or ".join(_TYPE_NAMES.get(w.strip(), w) for w in match["expected"].split("|"))
+        got = _TYPE_NAMES.get(match["got"], match["got"]).replace("true or false", "a boolean")
         return BadRequest(
-            f"{subject} must be {wanted}, not {got}.", param=path or None, code="invalid_type"
+            f"{subject} must be {expected}, not {got}.", param=path or None, code="invalid_type"
         )
-    if found := _BOUND.match(message):
-        return BadRequest(_bound(subject, found), param=path or None, code="invalid_value")
-    plain = message.partition(" - at ")[0]
-    return BadRequest(f"{subject}: {plain}.", param=path or None, code="invalid_value")
+    if match := _BOUND.match(message):
+        return BadRequest(_reword_bound(subject, match), param=path or None, code="invalid_value")
+    reason = message.partition(" - at ")[0]
+    return BadRequest(f"{subject}: {reason}.", param=path or None, code="invalid_value")
 
 
-def _bound(subject: str, found: re.Match[str]) -> str:
-    relation = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}
-    limit = found["limit"].removesuffix(".0")
-    words = relation.get(found["op"], found["op"])
-    if found["rule"]:
-        return f"{subject} must have {words} {limit} {_SIZES.get(found['kind'], 'entries')}."
-    return f"{subject} must be {words} {limit}."
+def _reword_bound(subject: str, match: re.Match[str]) -> str:
+    limit = match["limit"].removesuffix(".0")
+    relation = _RELATIONS.get(match["op"], match["op"])
+    if match["rule"]:
+        return f"{subject} must have {relation} {limit} {_UNITS.get(match['kind'], 'entries')}."
+    return f"{subject} must be {relation} {limit}."

@@ -20,7 +20,7 @@ from dragoman.protocols.responses.decode.items import RawTools
 from dragoman.protocols.responses.types import ToolOrigin, UniqueNames
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.json_body import check_depth, convert_value
-from dragoman.protocols.shared.response_format import Source
+from dragoman.protocols.shared.response_format import GrammarText
 from dragoman.protocols.shared.tool_choice import (
     DecodedToolChoice,
     allow_tools,
@@ -47,7 +47,7 @@ class CustomToolFormat(Struct):
 
     type: str
     syntax: str | None = None
-    definition: Source | None = None
+    definition: GrammarText | None = None
 
 
 class CustomTool(Struct):

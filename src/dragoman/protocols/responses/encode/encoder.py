@@ -23,7 +23,8 @@ from dragoman.protocols.responses.encode.calls import (
     RemoteCallBuilder,
     ToolListBuilder,
 )
-from dragoman.protocols.responses.encode.frames import EventEncoder, encode
+from dragoman.protocols.responses.encode.frames import EventEncoder
+from dragoman.protocols.shared.openai import encode
 from dragoman.protocols.responses.encode.parts import (
     ItemBuilder,
     MessageItemBuilder,

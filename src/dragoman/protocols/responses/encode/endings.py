@@ -9,7 +9,8 @@ import msgspec
 
 from dragoman.errors import DragomanError
 from dragoman.events import Usage
-from dragoman.protocols.responses.encode.frames import add_stream_id, encode
+from dragoman.protocols.responses.encode.frames import add_stream_id
+from dragoman.protocols.shared.openai import encode
 from dragoman.protocols.responses.encode.resource import ENDS, encode_usage
 from dragoman.protocols.responses.types import Item
 

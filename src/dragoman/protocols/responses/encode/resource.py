@@ -12,7 +12,7 @@ import msgspec
 
 from dragoman.errors import ContextOverflow, DragomanError
 from dragoman.events import Usage
-from dragoman.protocols.responses.encode.frames import encode
+from dragoman.protocols.shared.openai import encode
 from dragoman.protocols.responses.types import Item, ResponseInfo
 
 Status: TypeAlias = Literal[
