@@ -125,7 +125,7 @@ def test_every_token_that_ends_an_answer_ends_a_constrained_one(server: Running)
 
 
 def engine_ends(server: Running) -> list[int]:
-    model = next(iter(server.app.models.list_loaded()))
+    model = next(iter(server.app.runtime.services.models.list_loaded()))
     assert model.tokenizer is not None
     return sorted(model.tokenizer.eos_ids)
 

@@ -46,14 +46,14 @@ def is_error(response: httpx.Response, route: Route | None = None) -> dict[str, 
     assert response.headers["content-type"] == "application/json"
     assert not LEAKS.search(response.text)
     body = response.json()
-    write = openai.encode_error if route is None else route.error
-    shape = json.loads(write(DragomanError("What happened."), "req_1"))
+    encode_error = openai.encode_error if route is None else route.dialects[0].encode_error
+    shape = json.loads(encode_error(DragomanError("What happened."), "req_1"))
     assert set(body) == set(shape)
     assert set(body["error"]) == set(shape["error"])
     assert isinstance(body["error"]["message"], str)
     assert response.headers["x-request-id"]
     error: dict[str, Any] = body["error"]
-    if write is not openai.encode_error:  # other dialects have no codes
+    if encode_error is not openai.encode_error:  # other wire APIs have no codes
         error["code"] = None
     return error
 

@@ -40,7 +40,7 @@ def client(server: Running) -> Iterator[OpenAI]:
 
 
 def engine_of(server: Running) -> Any:
-    return next(iter(server.app.models.list_loaded())).engine
+    return next(iter(server.app.runtime.services.models.list_loaded())).engine
 
 
 CASES: list[dict[str, Any]] = [

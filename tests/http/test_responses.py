@@ -175,7 +175,7 @@ def test_a_chain_of_responses(server: Running, client: OpenAI) -> None:
 
 
 def last_prompt(server: Running) -> str:
-    engine: Any = next(iter(server.app.models.list_loaded())).engine
+    engine: Any = next(iter(server.app.runtime.services.models.list_loaded())).engine
     pieces = engine.tokenizer.pieces
     return b"".join(pieces[token] for token in engine.jobs[-1].prompt).decode()
 

@@ -1,4 +1,4 @@
-"""Which route a path finds, in whose dialect it is refused, who asks, and with what query."""
+"""Routes of paths, the wire API of errors, owners of requests, and query strings."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ import openai
 import pytest
 
 from dragoman.errors import DragomanError, TooLarge
-from dragoman.http.asgi import WEBSOCKET, RequestContext
+from dragoman.http.asgi import DEFAULT_DIALECT, WEBSOCKET, RequestContext
 from dragoman.http.auth import ApiKeys
 from dragoman.http.router import Route, Router
+from dragoman.protocols.dialect import Dialect
 from tests.support.serving import scripted_app
 
 
-async def tell(exchange: RequestContext) -> None:
-    """Answer with what the exchange knows of the request."""
-    said = {"route": exchange.route, "params": exchange.params, "owner": exchange.owner}
-    said |= {"query": exchange.query, "include": exchange.query_values("include")}
-    await exchange.send_response(200, json.dumps(said).encode())
+async def send_context(request: RequestContext) -> None:
+    """Respond with what the context knows about the request."""
+    context = {"route": request.route, "params": request.params, "owner": request.owner}
+    context |= {"query": request.query, "include": request.query_values("include")}
+    await request.send_response(200, json.dumps(context).encode())
 
 
-async def large(exchange: RequestContext) -> None:
-    await exchange.read_body(10, 5)
+async def read_small_body(request: RequestContext) -> None:
+    await request.read_body(10, 5)
 
 
-def shouted(error: DragomanError, request_id: str) -> bytes:
+def encode_loud_error(error: DragomanError, request_id: str) -> bytes:
     return json.dumps({"shout": error.message.upper()}).encode()
 
 
-def route(path: str, method: str = "GET", **more: Any) -> Route:
-    return Route(path=path, method=method, handler=tell, summary="Tells.", **more)
+def make_route(path: str, method: str = "GET", **fields: Any) -> Route:
+    return Route(
+        path=path, method=method, handler=send_context, summary="Send the context.", **fields
+    )
 
 
 PATTERNS = [
@@ -49,7 +52,7 @@ PATTERNS = [
     "/",
 ]
 
-FOUND: list[tuple[str, str, dict[str, str]]] = [
+MATCHES: list[tuple[str, str, dict[str, str]]] = [
     ("/", "/", {}),
     ("/v1/responses/abc", "/v1/responses/{id}", {"id": "abc"}),
     ("/responses/abc", "/v1/responses/{id}", {"id": "abc"}),
@@ -71,7 +74,7 @@ FOUND: list[tuple[str, str, dict[str, str]]] = [
     ("/v1/models/special/x/y", "/v1/models/{model...}", {"model": "special/x/y"}),
     ("/models" + "/x" * 200, "/v1/models/{model...}", {"model": "/".join("x" * 200)}),
 ]
-NOWHERE = [
+UNKNOWN_PATHS = [
     "*",
     "",
     "//",
@@ -90,37 +93,37 @@ NOWHERE = [
 ]
 
 
-@pytest.mark.parametrize(("path", "pattern", "params"), FOUND)
-def test_a_path_finds_its_route(path: str, pattern: str, params: dict[str, str]) -> None:
-    match = Router([route(one) for one in PATTERNS]).find(path)
-    found = match.methods["GET"]
-    assert found.path == pattern
-    assert dict(zip(found.parameters, match.values, strict=True)) == params
+@pytest.mark.parametrize(("path", "pattern", "params"), MATCHES)
+def test_path_matches_its_route(path: str, pattern: str, params: dict[str, str]) -> None:
+    match = Router([make_route(pattern) for pattern in PATTERNS]).find(path)
+    route = match.methods["GET"]
+    assert route.path == pattern
+    assert dict(zip(route.parameters, match.values, strict=True)) == params
 
 
-@pytest.mark.parametrize("path", NOWHERE)
-def test_a_path_that_leads_nowhere_finds_none(path: str) -> None:
-    assert not Router([route(one) for one in PATTERNS]).find(path).methods
+@pytest.mark.parametrize("path", UNKNOWN_PATHS)
+def test_unknown_path_matches_no_route(path: str) -> None:
+    assert not Router([make_route(pattern) for pattern in PATTERNS]).find(path).methods
 
 
-def asked(table: list[Route], **options: Any) -> Any:
-    """A client of an app that has these routes too."""
+def make_client(routes: list[Route], **options: Any) -> Any:
+    """A client of an app that has these routes, too."""
     app = scripted_app(**options)
-    for one in table:
-        app.router.add(one)
+    for route in routes:
+        app.router.add(route)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
     return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
-def get(table: list[Route], path: str, method: str = "GET", **more: Any) -> httpx.Response:
-    options = more.pop("options", {})
+def get(routes: list[Route], path: str, method: str = "GET", **fields: Any) -> httpx.Response:
+    options = fields.pop("options", {})
 
-    async def ask() -> httpx.Response:
-        async with asked(table, **options) as client:
-            response: httpx.Response = await client.request(method, path, **more)
+    async def send() -> httpx.Response:
+        async with make_client(routes, **options) as client:
+            response: httpx.Response = await client.request(method, path, **fields)
             return response
 
-    return asyncio.run(ask())
+    return asyncio.run(send())
 
 
 QUERIES: list[tuple[str, dict[str, str], list[str]]] = [
@@ -137,42 +140,49 @@ QUERIES: list[tuple[str, dict[str, str], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("query", "said", "include"), QUERIES)
-def test_queries_are_read(query: str, said: dict[str, str], include: list[str]) -> None:
-    told = get([route("/")], f"/{query}").json()
-    assert told["query"] == said
-    assert told["include"] == include
+@pytest.mark.parametrize(("query", "fields", "include"), QUERIES)
+def test_query_string_is_parsed(query: str, fields: dict[str, str], include: list[str]) -> None:
+    context = get([make_route("/")], f"/{query}").json()
+    assert context["query"] == fields
+    assert context["include"] == include
 
 
-def test_too_many_queries_are_a_400() -> None:
-    assert get([route("/")], "/?" + "a=1&" * 1000).status_code == 400
+def test_too_many_query_fields_get_400() -> None:
+    assert get([make_route("/")], "/?" + "a=1&" * 1000).status_code == 400
 
 
-def test_lists_come_as_the_openai_package_sends_them() -> None:
-    async def ask() -> Any:
-        async with asked([route("/v1/responses/{id}")]) as http:
+def test_query_lists_of_the_openai_package_are_parsed() -> None:
+    async def send() -> Any:
+        async with make_client([make_route("/v1/responses/{id}")]) as http:
             base = "http://localhost/v1"
             client = openai.AsyncOpenAI(api_key="x", base_url=base, http_client=http)
             raw = client.responses.with_raw_response
             kinds: Any = ["reasoning.encrypted_content", "message.output_text.logprobs"]
             return json.loads((await raw.retrieve("resp_1", include=kinds)).text)
 
-    told = asyncio.run(ask())
-    assert told["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
-    assert told["params"] == {"id": "resp_1"}
+    context = asyncio.run(send())
+    assert context["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
+    assert context["params"] == {"id": "resp_1"}
 
 
-LOUD = [
-    route("/v1/loud", "POST", error=shouted, status=lambda error: 529),
+LOUD: Dialect[object] = Dialect(
+    name="loud", encode_error=encode_loud_error, error_status=lambda error: 529
+)
+LOUD_IF_LARGE: Dialect[object] = Dialect(
+    name="loud if large",
+    encode_error=encode_loud_error,
+    error_status=lambda error: 529 if isinstance(error, TooLarge) else error.status,
+)
+TWO_DIALECTS = [
+    make_route("/v1/loud", "POST", dialects=(LOUD,)),
     Route(
         path="/v1/loud/large",
         method="POST",
-        handler=large,
-        summary="Takes little.",
-        error=shouted,
-        status=lambda error: 529 if isinstance(error, TooLarge) else error.status,
+        handler=read_small_body,
+        summary="Read a small body.",
+        dialects=(LOUD_IF_LARGE,),
     ),
-    route("/v1/quiet", "POST"),
+    make_route("/v1/quiet", "POST"),
 ]
 KEYS = {"api_key": ("secret", "other"), "admin_key": ("boss",)}
 FAILURES: list[tuple[str, str, dict[str, Any], int, bool]] = [
@@ -191,23 +201,40 @@ FAILURES: list[tuple[str, str, dict[str, Any], int, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "more", "status", "loud"), FAILURES)
-def test_every_failure_is_told_in_the_dialect_of_its_path(
-    method: str, path: str, more: dict[str, Any], status: int, loud: bool
+@pytest.mark.parametrize(("method", "path", "fields", "status", "loud"), FAILURES)
+def test_error_is_written_in_the_wire_api_of_its_path(
+    method: str, path: str, fields: dict[str, Any], status: int, loud: bool
 ) -> None:
-    response = get(LOUD, path, method, **more)
+    response = get(TWO_DIALECTS, path, method, **fields)
     assert response.status_code == status
     assert set(response.json()) == ({"shout"} if loud else {"error"})
 
 
-def test_a_method_named_like_a_websocket_opens_none() -> None:
-    table = [route("/v1/talk", WEBSOCKET), route("/v1/talk", "POST")]
-    response = get(table, "/v1/talk", WEBSOCKET)
+def test_client_header_selects_among_several_wire_apis() -> None:
+    claimed: Dialect[object] = Dialect(
+        name="claimed",
+        encode_error=encode_loud_error,
+        client_header=b"x-loud",
+        request_id_headers=(b"loud-id",),
+    )
+    routes = [make_route("/v1/shared", "POST", dialects=(DEFAULT_DIALECT, claimed))]
+    plain = get(routes, "/v1/shared")
+    assert set(plain.json()) == {"error"}
+    assert plain.headers["x-request-id"]
+    loud = get(routes, "/v1/shared", headers={"x-loud": "1"})
+    assert set(loud.json()) == {"shout"}
+    assert loud.headers["loud-id"]
+    assert "x-request-id" not in loud.headers
+
+
+def test_http_method_named_websocket_is_rejected() -> None:
+    routes = [make_route("/v1/talk", WEBSOCKET), make_route("/v1/talk", "POST")]
+    response = get(routes, "/v1/talk", WEBSOCKET)
     assert response.status_code == 405
     assert response.headers["allow"] == "POST"
 
 
-SHOWN: list[tuple[dict[str, str], str | None]] = [
+OWNERS: list[tuple[dict[str, str], str | None]] = [
     ({"x-api-key": "secret"}, "secret"),
     ({"authorization": "Bearer secret"}, "secret"),
     ({"authorization": "Bearer wrong", "x-api-key": "secret"}, "secret"),
@@ -219,12 +246,10 @@ SHOWN: list[tuple[dict[str, str], str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("headers", "key"), SHOWN)
-def test_what_is_kept_belongs_to_the_key_that_was_accepted(
-    headers: dict[str, str], key: str | None
-) -> None:
+@pytest.mark.parametrize(("headers", "key"), OWNERS)
+def test_owner_is_the_key_that_was_accepted(headers: dict[str, str], key: str | None) -> None:
     keys = ApiKeys(KEYS["api_key"], KEYS["admin_key"])
-    response = get([route("/")], "/", headers=headers, options=KEYS)
+    response = get([make_route("/")], "/", headers=headers, options=KEYS)
     assert response.status_code == (401 if key is None else 200)
     if key is not None:
         owner = response.json()["owner"]
@@ -233,9 +258,9 @@ def test_what_is_kept_belongs_to_the_key_that_was_accepted(
         assert key not in owner
 
 
-def test_owners_differ_and_without_keys_there_is_none() -> None:
+def test_owners_differ_by_key_and_are_empty_without_keys() -> None:
     keys = ApiKeys(KEYS["api_key"], KEYS["admin_key"])
     assert len({keys.owner_of([key]) for key in (b"secret", b"other", b"boss", b"wrong")}) == 4
     assert keys.owner_of([b"wrong"]) == keys.owner_of([]) == ""
-    assert get([route("/")], "/", headers={"x-api-key": "any"}).json()["owner"] == ""
-    assert get([route("/", access="open")], "/", options=KEYS).json()["owner"] == ""
+    assert get([make_route("/")], "/", headers={"x-api-key": "any"}).json()["owner"] == ""
+    assert get([make_route("/", access="open")], "/", options=KEYS).json()["owner"] == ""

@@ -204,7 +204,9 @@ async def spoken(app: App, headers: list[Any], extensions: dict[str, Any]) -> li
 def test_a_server_for_others_gives_none_to_pages_from_elsewhere(
     origin: str, status: int | None
 ) -> None:
-    app = make_app(build_engine_runtime(ScriptedEngine("x"), {"port": 0, "name": "scripted"}), local=False)
+    app = make_app(
+        build_engine_runtime(ScriptedEngine("x"), {"port": 0, "name": "scripted"}), local=False
+    )
     inner = talking()
     for route in inner.router.routes:
         app.router.add(route)

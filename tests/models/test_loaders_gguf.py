@@ -175,7 +175,7 @@ def test_formats_are_found_and_logged_unless_the_operator_says_otherwise(
     assert model.output_format == wanted
     assert ("tools" in model.info.capabilities) == (wanted.tools is not None)
     assert ("thinking" in model.info.capabilities) == (wanted.reasoning is not None)
-    assert "tool calls as hermes_json, thoughts as think (proved)" in caplog.text
+    assert "tools: hermes_json; reasoning: think (proved)" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_no_models_at_all(tmp_path: Path) -> None:
     async def scenario(models: ModelRegistry, loader: Loader) -> None:
         assert models.default_name == ""
         assert models.list_models() == []
-        with pytest.raises(ModelNotFound, match="no models here yet"):
+        with pytest.raises(ModelNotFound, match="No models are installed"):
             await models.acquire("")
 
     play(tmp_path, scenario, any_model=True)

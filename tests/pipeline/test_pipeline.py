@@ -80,7 +80,7 @@ def test_d25_temperature_0_and_top_k_1_are_greedy(server: Running, engine: Scrip
 
 def test_d87_what_is_kept_of_a_streamed_answer_is_all_of_it(server: Running) -> None:
     """The fold that keeps an answer sees the very deltas that the stream is written from."""
-    services = server.app.services
+    services = server.app.runtime.services
     kept, written = Completion(), []
 
     def deliver(delta: Delta) -> None:

@@ -1,4 +1,4 @@
-"""What a template can take is found by trying, and a conversation is changed only that far."""
+"""Probing finds what a template accepts, and a conversation is changed only as far as needed."""
 
 from __future__ import annotations
 
@@ -37,25 +37,26 @@ def source(name: str) -> str:
     return (DATA / f"{name}.jinja").read_text()
 
 
-def say(role: Role, content: str | None = None, **more: Any) -> Message:
-    return Message(role=role, content=text_content(content), **more)
+def message(role: Role, content: str | None = None, **fields: Any) -> Message:
+    return Message(role=role, content=text_content(content), **fields)
 
 
 def call(number: int, arguments: str | None = None) -> ToolCall:
-    said = f'{{"city": "argument{number}"}}' if arguments is None else arguments
-    return ToolCall(id=f"call_{number}", name=f"function{number}", arguments=said)
+    if arguments is None:
+        arguments = f'{{"city": "argument{number}"}}'
+    return ToolCall(id=f"call_{number}", name=f"function{number}", arguments=arguments)
 
 
 def calls(*numbers: int, content: str | None = None) -> Message:
-    return say("assistant", content, tool_calls=tuple(map(call, numbers)))
+    return message("assistant", content, tool_calls=tuple(map(call, numbers)))
 
 
 def result(number: int) -> Message:
-    return say("tool", f"result{number}", tool_call_id=f"call_{number}")
+    return message("tool", f"result{number}", tool_call_id=f"call_{number}")
 
 
-def shape(turns: list[dict[str, Any]]) -> list[tuple[str, Any]]:
-    return [(turn["role"], turn.get("content")) for turn in turns]
+def summarize(messages: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    return [(message["role"], message.get("content")) for message in messages]
 
 
 EVERYTHING = TemplateCapabilities(
@@ -63,13 +64,13 @@ EVERYTHING = TemplateCapabilities(
 )
 
 
-def able(**changes: Any) -> TemplateCapabilities:
+def capable(**changes: Any) -> TemplateCapabilities:
     return msgspec.structs.replace(EVERYTHING, **changes)
 
 
-# What is found out
+# What probing finds
 
-FOUND: dict[str, dict[str, Any]] = {
+CAPABILITIES: dict[str, dict[str, Any]] = {
     "chatml": {"tools_rendered": False, "tool_calls_rendered": False, "system_later": True},
     "llama3": {"tools_rendered": False, "tool_results_rendered": True, "user_twice": True},
     "mistral": {
@@ -114,15 +115,15 @@ FOUND: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", FOUND)
-def test_abilities(name: str) -> None:
-    found = probe_capabilities(source(name))
-    assert found.renders
-    assert {field: getattr(found, field) for field in FOUND[name]} == FOUND[name]
+@pytest.mark.parametrize("name", CAPABILITIES)
+def test_capabilities(name: str) -> None:
+    capabilities, expected = probe_capabilities(source(name)), CAPABILITIES[name]
+    assert capabilities.renders
+    assert {field: getattr(capabilities, field) for field in expected} == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("{{ raise_exception('no') }}", {"renders": False}),
         ("{{ messages[0].content }}{{ tools|length }}", {"no_tools": "absent"}),
@@ -144,19 +145,19 @@ def test_abilities(name: str) -> None:
          {"renders": False}),
     ],
 )  # fmt: skip
-def test_abilities_of_odd_templates(text: str, wanted: dict[str, Any]) -> None:
-    found = probe_capabilities(text)
-    assert {field: getattr(found, field) for field in wanted} == wanted
+def test_capabilities_of_odd_templates(text: str, expected: dict[str, Any]) -> None:
+    capabilities = probe_capabilities(text)
+    assert {field: getattr(capabilities, field) for field in expected} == expected
 
 
-def test_a_template_cannot_spoil_what_others_are_tried_with() -> None:
+def test_a_template_cannot_change_the_probes_of_others() -> None:
     spoil = "{% if tools %}{% set _ = tools[0].function.pop('name') %}{% endif %}"
     assert not probe_capabilities(spoil + "{{ messages[0].content }}").tools_rendered
     assert CapabilityProbe(ChatTemplate(source("agent"))).probe_all().tools_rendered
 
 
-def test_trying_is_cheap_and_done_once() -> None:
-    for name in FOUND:
+def test_probing_is_cheap_and_done_once() -> None:
+    for name in CAPABILITIES:
         template = ChatTemplate(source(name))
         started = time.thread_time()
         CapabilityProbe(template).probe_all()
@@ -164,15 +165,15 @@ def test_trying_is_cheap_and_done_once() -> None:
     assert probe_capabilities(source("agent")) is probe_capabilities(source("agent"))
 
 
-# What is changed
+# How conversations are changed
 
-SYSTEM, USER, MORE = say("system", "s"), say("user", "u"), say("user", "v")
-ANSWER, OTHER, LATER = say("assistant", "a"), say("assistant", "b"), say("system", "t")
+SYSTEM, USER, MORE = message("system", "s"), message("user", "u"), message("user", "v")
+ANSWER, OTHER, LATER = message("assistant", "a"), message("assistant", "b"), message("system", "t")
 
 RESULT = "<tool_response>\nresult{}\n</tool_response>"
-CALLED = '<tool_call>\n{"name": "function1", "arguments": {"city": "argument1"}}\n</tool_call>'
+CALL = '<tool_call>\n{"name": "function1", "arguments": {"city": "argument1"}}\n</tool_call>'
 
-CHANGED: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] = {
+CHANGES: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] = {
     "nothing is changed without need": (
         {},
         [SYSTEM, LATER, ANSWER, USER, MORE, LATER],
@@ -184,7 +185,7 @@ CHANGED: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] 
         [SYSTEM, ANSWER, USER, LATER],
         [("assistant", "a"), ("user", "s\n\nt\n\nu")],
     ),
-    "no system and nobody to put it to": ({"system": False}, [SYSTEM], [("user", "s")]),
+    "no system and no user message": ({"system": False}, [SYSTEM], [("user", "s")]),
     "a later system moves to the front": (
         {"system_later": False, "system_twice": False},
         [SYSTEM, USER, LATER, ANSWER],
@@ -202,7 +203,7 @@ CHANGED: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] 
     ),
     "developers are systems": (
         {"developer": False},
-        [say("developer", "d"), USER],
+        [message("developer", "d"), USER],
         [("system", "d"), ("user", "u")],
     ),
     "users become one": ({"user_twice": False}, [USER, MORE], [("user", "u\n\nv")]),
@@ -216,8 +217,12 @@ CHANGED: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] 
         [SYSTEM, ANSWER, USER],
         [("system", "s"), ("user", ""), ("assistant", "a"), ("user", "u")],
     ),
-    "somebody must ask": ({"without_user": False}, [SYSTEM], [("system", "s"), ("user", "")]),
-    "null is empty": ({}, [say("user")], [("user", "")]),
+    "a user message is required": (
+        {"without_user": False},
+        [SYSTEM],
+        [("system", "s"), ("user", "")],
+    ),
+    "null is empty": ({}, [message("user")], [("user", "")]),
     "parts": (
         {"part_roles": frozenset({"user"})},
         [USER],
@@ -228,16 +233,16 @@ CHANGED: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] 
         [USER, calls(1)],
         [("user", "u"), ("assistant", None)],
     ),
-    "results without a place": (
+    "results that are not rendered": (
         {"tool_results_rendered": False, "user_twice": False},
         [USER, calls(1, 2), result(1), result(2)],
         [("user", "u"), ("assistant", ""),
          ("user", f"{RESULT.format(1)}\n{RESULT.format(2)}")],
     ),
-    "calls without a place": (
+    "calls that are not rendered": (
         {"tool_calls_rendered": False},
         [calls(1, content="a"), result(1)],
-        [("assistant", f"a\n{CALLED}"), ("user", RESULT.format(1))],
+        [("assistant", f"a\n{CALL}"), ("user", RESULT.format(1))],
     ),
     "a result without a call": (
         {"lone_results": False},
@@ -258,7 +263,7 @@ CHANGED: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] 
     ),
     "reasoning that does not go with text and calls": (
         {"reasoning_with_both": False},
-        [say("assistant", "a", reasoning="r", tool_calls=(call(1),))],
+        [message("assistant", "a", reasoning="r", tool_calls=(call(1),))],
         [("assistant", "r\n\na")],
     ),
     "an answer between result and user": (
@@ -269,129 +274,130 @@ CHANGED: dict[str, tuple[dict[str, Any], list[Message], list[tuple[str, Any]]]] 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CHANGED)
-def test_conversation_as_the_template_needs_it(name: str) -> None:
-    changes, messages, wanted = CHANGED[name]
+@pytest.mark.parametrize("name", CHANGES)
+def test_conversations_change_as_the_template_requires(name: str) -> None:
+    changes, messages, expected = CHANGES[name]
     before = msgspec.msgpack.encode(messages)
-    assert shape(prepare_messages(messages, able(**changes))) == wanted
+    assert summarize(prepare_messages(messages, capable(**changes))) == expected
     assert msgspec.msgpack.encode(messages) == before
 
 
 def test_d40_arguments_arrive_as_dicts_and_unparsable_ones_as_text() -> None:
-    made = prepare_messages(
-        [calls(1), say("assistant", tool_calls=(call(2, "{oops"),))], EVERYTHING
-    )
-    arguments = [turn["tool_calls"][0]["function"]["arguments"] for turn in made]
+    messages = [calls(1), message("assistant", tool_calls=(call(2, "{oops"),))]
+    prepared = prepare_messages(messages, EVERYTHING)
+    arguments = [turn["tool_calls"][0]["function"]["arguments"] for turn in prepared]
     assert arguments == [{"city": "argument1"}, "{oops"]
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [("", {}), ("  ", {}), ("[1]", "[1]"), ("{}", {}), ("nul", "nul"), ("[" * 99999, "[" * 99999),
      ('{"a": ' + "9" * 5000 + "}", '{"a": ' + "9" * 5000 + "}")],
 )  # fmt: skip
-def test_d40_arguments_of_all_kinds(text: str, wanted: Any) -> None:
-    assert parse_arguments(text) == wanted
+def test_d40_arguments_of_all_kinds(text: str, expected: Any) -> None:
+    assert parse_arguments(text) == expected
 
 
 def test_d40_arguments_for_templates_that_take_only_one_kind() -> None:
-    turn = say("assistant", tool_calls=(call(1), call(2, "{oops")))
-    text = prepare_messages([turn], able(arguments="text"))[0]["tool_calls"]
-    only = prepare_messages([turn], able(raw_arguments=False))[0]["tool_calls"]
-    assert [one["function"]["arguments"] for one in text] == ['{"city": "argument1"}', "{oops"]
-    assert only[1]["function"]["arguments"] == {"arguments": "{oops"}
+    turn = message("assistant", tool_calls=(call(1), call(2, "{oops")))
+    text = prepare_messages([turn], capable(arguments="text"))[0]["tool_calls"]
+    objects = prepare_messages([turn], capable(raw_arguments=False))[0]["tool_calls"]
+    arguments = [call["function"]["arguments"] for call in text]
+    assert arguments == ['{"city": "argument1"}', "{oops"]
+    assert objects[1]["function"]["arguments"] == {"arguments": "{oops"}
 
 
 def test_d41_results_in_the_order_of_their_calls() -> None:
     messages = [calls(1, 2, 3), result(3), result(1), result(2), USER, calls(2, 1), result(1)]
-    made = prepare_messages([*messages, result(2)], EVERYTHING)
-    said = [(turn["content"], turn["name"]) for turn in made if turn["role"] == "tool"]
-    assert [content for content, _ in said] == [f"result{n}" for n in (1, 2, 3, 2, 1)]
-    assert said[0] == ("result1", "function1")
+    prepared = prepare_messages([*messages, result(2)], EVERYTHING)
+    results = [(turn["content"], turn["name"]) for turn in prepared if turn["role"] == "tool"]
+    assert [content for content, _ in results] == [f"result{n}" for n in (1, 2, 3, 2, 1)]
+    assert results[0] == ("result1", "function1")
 
 
 def test_d41_results_without_an_id_answer_the_first_open_call() -> None:
-    old = [say("function", "r1", name="function1"), say("tool", "r2")]
-    made = prepare_messages([calls(1, 2), *old], EVERYTHING)
-    assert [turn["tool_call_id"] for turn in made[1:]] == ["call_1", "call_2"]
-    assert [turn["role"] for turn in made[1:]] == ["tool", "tool"]
+    old = [message("function", "r1", name="function1"), message("tool", "r2")]
+    prepared = prepare_messages([calls(1, 2), *old], EVERYTHING)
+    assert [turn["tool_call_id"] for turn in prepared[1:]] == ["call_1", "call_2"]
+    assert [turn["role"] for turn in prepared[1:]] == ["tool", "tool"]
 
 
 def test_d42_nothing_of_the_request_is_changed() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     tools = [Tool(name="f", parameters=schema)]
-    made = prepare_tools(tools, EVERYTHING)
-    assert made[0]["function"] == {"name": "f", "parameters": schema}
+    prepared = prepare_tools(tools, EVERYTHING)
+    assert prepared[0]["function"] == {"name": "f", "parameters": schema}
     assert "description" not in schema
 
 
 def test_ids_of_nine_letters() -> None:
     messages = [calls(1, 2), result(1), result(2)]
-    assert prepare_messages(messages, able(tiny_ids=False)) == prepare_messages(
-        messages, able(short_ids=True)
+    assert prepare_messages(messages, capable(tiny_ids=False)) == prepare_messages(
+        messages, capable(short_ids=True)
     )
-    made = prepare_messages(messages, able(short_ids=True))
-    ids = [one["id"] for one in made[0]["tool_calls"]]
-    assert ids == [turn["tool_call_id"] for turn in made[1:]]
-    assert all(len(one) == 9 and one.isalnum() for one in ids)
+    prepared = prepare_messages(messages, capable(short_ids=True))
+    ids = [call["id"] for call in prepared[0]["tool_calls"]]
+    assert ids == [turn["tool_call_id"] for turn in prepared[1:]]
+    assert all(len(call_id) == 9 and call_id.isalnum() for call_id in ids)
     assert ids[0] != ids[1]
 
 
 def test_reasoning_goes_where_the_template_reads_it() -> None:
-    turn = say("assistant", "a", reasoning="r")
+    turn = message("assistant", "a", reasoning="r")
     assert prepare_messages([turn], EVERYTHING)[0]["reasoning_content"] == "r"
-    made = prepare_messages([turn], able(reasoning_fields=("reasoning_content", "thinking")))[0]
-    assert made["thinking"] == made["reasoning_content"] == "r"
+    fields = ("reasoning_content", "thinking")
+    prepared = prepare_messages([turn], capable(reasoning_fields=fields))[0]
+    assert prepared["thinking"] == prepared["reasoning_content"] == "r"
 
 
-def test_reasoning_in_the_content_is_cut_off_like_the_template_would() -> None:
-    turns = [USER, say("assistant", "<think>\nhm\n</think>\n\nyes"), MORE]
-    found = probe_capabilities(source("agent"))
-    made = prepare_messages(turns, found)[1]
-    assert (made["content"], made["reasoning_content"]) == ("yes", "hm")
-    assert prepare_messages(turns, EVERYTHING)[1]["content"] == turns[1].content
+def test_reasoning_in_the_content_is_split_off_as_the_template_would() -> None:
+    turns = [USER, message("assistant", "<think>\nhm\n</think>\n\nyes"), MORE]
+    prepared = prepare_messages(turns, probe_capabilities(source("agent")))[1]
+    assert (prepared["content"], prepared["reasoning_content"]) == ("yes", "hm")
+    unchanged = prepare_messages(turns, EVERYTHING)[1]["content"]
+    assert unchanged == flatten_content(turns[1].content)
 
 
-def test_names_are_kept() -> None:
-    assert prepare_messages([say("user", "u", name="Ada")], EVERYTHING)[0]["name"] == "Ada"
+def test_names_stay() -> None:
+    assert prepare_messages([message("user", "u", name="Ada")], EVERYTHING)[0]["name"] == "Ada"
 
 
-@pytest.mark.parametrize("first", [[], [SYSTEM], [say("developer", "s")]])
-def test_tools_without_a_place_are_offered_by_the_system(first: list[Message]) -> None:
-    """And then what was called before is written as the model is asked to write it."""
+@pytest.mark.parametrize("first", [[], [SYSTEM], [message("developer", "s")]])
+def test_tools_that_are_not_rendered_go_into_the_system_message(first: list[Message]) -> None:
+    """Then earlier calls and results are also written in the form that the model must use."""
     tools = [Tool(name="f"), Tool(name="g", description="G.", parameters={"type": "object"})]
-    found = able(tools_rendered=False)
-    assert prepare_tools(tools, found) == []
-    made = prepare_messages([*first, USER, calls(1), result(1)], found, tools)
-    said = shape(made)
-    assert [role for role, _ in said] == [
+    capabilities = capable(tools_rendered=False)
+    assert prepare_tools(tools, capabilities) == []
+    prepared = prepare_messages([*first, USER, calls(1), result(1)], capabilities, tools)
+    summary = summarize(prepared)
+    assert [role for role, _ in summary] == [
         first[0].role if first else "system",
         "user",
         "assistant",
         "user",
     ]
-    head = said[0][1]
+    head = summary[0][1]
     assert head.startswith("s\n\n# Tools" if first else "# Tools")
     lines = head.partition("<tools>\n")[2].partition("\n</tools>")[0].splitlines()
     assert [json.loads(line) for line in lines] == prepare_tools(tools, EVERYTHING)
-    assert [content for _, content in said[2:]] == [CALLED, RESULT.format(1)]
-    assert all("tool_calls" not in turn for turn in made)
+    assert [content for _, content in summary[2:]] == [CALL, RESULT.format(1)]
+    assert all("tool_calls" not in turn for turn in prepared)
 
 
-def test_the_generic_form_is_the_format_that_answers_are_read_in() -> None:
-    """What the model sees of its earlier calls is what the parser would make calls of."""
+def test_the_generic_form_is_the_output_format_of_answers() -> None:
+    """The parser reads the model's earlier calls as calls."""
     arguments = ['{"city": "Zürich", "n": [1, null]}', "", " {} "]
-    said = tuple(call(at, text) for at, text in enumerate(arguments))
-    turn = generic_tools.write_calls(Turn(role="assistant", text="Let me see.", tool_calls=said))
+    calls = tuple(call(number, text) for number, text in enumerate(arguments))
+    turn = generic_tools.write_calls(Turn(role="assistant", text="Let me see.", tool_calls=calls))
     read = parse_tool_call_complete(turn.text, generic_tools.FORMAT)
     assert read["normal_text"].strip() == "Let me see."
-    assert [one["name"] for one in read["tool_calls"]] == [one.name for one in said]
-    made = [json.loads(one["arguments"]) for one in read["tool_calls"]]
-    assert made == [{"city": "Zürich", "n": [1, None]}, {}, {}]
+    assert [parsed["name"] for parsed in read["tool_calls"]] == [call.name for call in calls]
+    values = [json.loads(parsed["arguments"]) for parsed in read["tool_calls"]]
+    assert values == [{"city": "Zürich", "n": [1, None]}, {}, {}]
 
 
-def test_tools_that_say_little() -> None:
-    [tool] = prepare_tools([Tool(name="f", strict=True)], able(bare_tools=False))
+def test_tools_without_description_and_parameters() -> None:
+    [tool] = prepare_tools([Tool(name="f", strict=True)], capable(bare_tools=False))
     assert tool["function"] == {
         "name": "f",
         "description": "",
@@ -399,46 +405,48 @@ def test_tools_that_say_little() -> None:
     }
 
 
-# Every real template, with conversations that nobody made for it
+# Every real template, with conversations that it was not made for
 
 HARD: list[list[Message]] = [
     [USER],
-    [say("developer", "d"), USER],
+    [message("developer", "d"), USER],
     [USER, ANSWER, LATER, MORE],
     [SYSTEM, LATER, USER, MORE, ANSWER, OTHER, MORE],
     [ANSWER, USER],
     [SYSTEM],
     [USER, calls(1, content="a"), result(1), MORE],
     [SYSTEM, USER, calls(1, 2), result(2), result(1), ANSWER, MORE],
-    [USER, say("assistant", tool_calls=(call(1, "argument1 is no JSON"),)), result(1)],
+    [USER, message("assistant", tool_calls=(call(1, "argument1 is no JSON"),)), result(1)],
 ]
 
 
-def marked(messages: list[Message]) -> list[Message]:
-    """With words that no template writes by itself."""
+def add_words(messages: list[Message]) -> list[Message]:
+    """Give each message words that no template writes by itself."""
     return [
         turn
         if turn.tool_calls or turn.role == "tool"
-        else say(turn.role, f"zq{flatten_content(turn.content)}{at}")
-        for at, turn in enumerate(messages)
+        else message(turn.role, f"zq{flatten_content(turn.content)}{index}")
+        for index, turn in enumerate(messages)
     ]
 
 
 def words_of(messages: list[Message]) -> list[str]:
-    said = [flatten_content(turn.content) for turn in messages if not turn.tool_calls]
-    for one in (one for turn in messages for one in turn.tool_calls):
-        said += [one.name, f"argument{one.id[-1]}"]
-    return said
+    words = [flatten_content(turn.content) for turn in messages if not turn.tool_calls]
+    for call in (call for turn in messages for call in turn.tool_calls):
+        words += [call.name, f"argument{call.id[-1]}"]
+    return words
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real templates are not here")
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real templates are missing")
 def test_real_templates_lose_nothing() -> None:
     for path in sorted(REAL.glob("*/*.jinja")):
-        template, found = compile_template(path.read_text()), probe_capabilities(path.read_text())
+        template = compile_template(path.read_text())
+        capabilities = probe_capabilities(path.read_text())
         variables: dict[str, Any] = {"eos_token": "</s>", "functions": "[]", "datetime": "now"}
-        variables |= {} if found.no_tools == "absent" else {"tools": None}
-        for messages in map(marked, HARD):
-            variables |= {"messages": prepare_messages(messages, found), "bos_token": "<s>"}
+        variables |= {} if capabilities.no_tools == "absent" else {"tools": None}
+        for messages in map(add_words, HARD):
+            prepared = prepare_messages(messages, capabilities)
+            variables |= {"messages": prepared, "bos_token": "<s>"}
             try:
                 text = template.render(variables)
             except TemplateRejected as error:
@@ -452,10 +460,11 @@ PARTS = """{%- for m in messages -%}[{{ m.role }}]
 {%- else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"""
 
 
-def test_thoughts_go_into_a_part_where_the_template_takes_them_so() -> None:
-    able_to = probe_capabilities(PARTS)
-    assert able_to.reasoning_parts
-    turns = prepare_messages([say("user", "q"), say("assistant", "a", reasoning="hm")], able_to)
+def test_reasoning_goes_into_a_part_if_the_template_reads_it_there() -> None:
+    capabilities = probe_capabilities(PARTS)
+    assert capabilities.reasoning_parts
+    messages = [message("user", "q"), message("assistant", "a", reasoning="hm")]
+    turns = prepare_messages(messages, capabilities)
     text = compile_template(PARTS).render({"messages": turns})
     assert text == "[user]q[assistant]<t>hm</t>a"
     assert not probe_capabilities(

@@ -1,4 +1,4 @@
-"""Tools in the generic form: our tags are tokens of the model where it has them, no others are."""
+"""Tools in the generic form: our own tags become tokens of the model, those of clients do not."""
 
 from __future__ import annotations
 
@@ -19,61 +19,63 @@ TAGS = tuple(
 )
 
 
-def story(said: str) -> Chat:
-    """A conversation about tools in which the client says the same thing everywhere."""
-    schema = {"type": "object", "properties": {said: {"description": said}}}
-    call = ToolCall(id="1", name=said, arguments=json.dumps({said: said}, ensure_ascii=False))
-    other = ToolCall(id="2", name="f", arguments=said)
+def conversation(text: str) -> Chat:
+    """A conversation about tools in which every text of the client's is the same."""
+    schema = {"type": "object", "properties": {text: {"description": text}}}
+    call = ToolCall(id="1", name=text, arguments=json.dumps({text: text}, ensure_ascii=False))
+    other = ToolCall(id="2", name="f", arguments=text)
     return Chat(
         messages=(
-            Message(role="system", content=text_content(said)),
-            Message(role="user", content=text_content(said)),
-            Message(role="assistant", content=text_content(said), tool_calls=(call, other)),
-            Message(role="tool", content=text_content(said), tool_call_id="1"),
-            Message(role="tool", content=text_content(said), tool_call_id="2"),
-            Message(role="user", content=text_content(said)),
+            Message(role="system", content=text_content(text)),
+            Message(role="user", content=text_content(text)),
+            Message(role="assistant", content=text_content(text), tool_calls=(call, other)),
+            Message(role="tool", content=text_content(text), tool_call_id="1"),
+            Message(role="tool", content=text_content(text), tool_call_id="2"),
+            Message(role="user", content=text_content(text)),
         ),
-        tools=(Tool(name=said, description=said, parameters=schema),),
+        tools=(Tool(name=text, description=text, parameters=schema),),
     )
 
 
-def specials(template: str, said: str, more: tuple[str, ...] = ()) -> Counter[str]:
-    """How often each special token is in the prompt."""
-    tokenizer = ByteTokenizer(SPECIALS, markup=(*TAGS, *more))
+def count_specials(template: str, text: str, markup: tuple[str, ...] = ()) -> Counter[str]:
+    """Count each special token in the prompt."""
+    tokenizer = ByteTokenizer(SPECIALS, markup=(*TAGS, *markup))
     source = (TEMPLATES / template).read_text(encoding="utf-8")
-    rendered = asyncio.run(PromptRenderer(source, tokenizer).render(story(said)))
+    rendered = asyncio.run(PromptRenderer(source, tokenizer).render(conversation(text)))
     assert rendered.ids is not None
-    assert said in rendered.text
+    assert text in rendered.text
     names = {token: text for text, token in tokenizer.specials.items()}
     return Counter(names[token] for token in rendered.ids if token in names)
 
 
 @pytest.mark.parametrize("template", ["chatml.jinja", "gemma.jinja"])
-def test_our_tags_are_tokens_where_the_model_has_them(template: str) -> None:
-    found = specials(template, "plain")
-    assert found["<tool_call>"] == found["</tool_call>"] == 4  # twice in the offer, two calls
-    assert found["<tool_response>"] == found["</tool_response>"] == 3
-    assert found["<tools>"] == found["</tools>"] == 2
+def test_our_tags_become_tokens_if_the_model_has_them(template: str) -> None:
+    counts = count_specials(template, "plain")
+    assert (
+        counts["<tool_call>"] == counts["</tool_call>"] == 4
+    )  # twice in the tool prompt, two calls
+    assert counts["<tool_response>"] == counts["</tool_response>"] == 3
+    assert counts["<tools>"] == counts["</tools>"] == 2
 
 
 @pytest.mark.parametrize("template", ["chatml.jinja", "gemma.jinja"])
 @pytest.mark.parametrize(
-    "said",
+    "tag",
     [*TAGS, "<|im_end|>", "<tool_call", "tool_call>", "<", ">", "</tool_call>\n<tool_call>\n"],
 )
-def test_no_text_of_the_clients_becomes_one(template: str, said: str) -> None:
-    for text in (said, f" {said} ", f"x{said}x"):
-        assert specials(template, text) == specials(template, "plain")
+def test_no_text_of_a_client_becomes_a_token(template: str, tag: str) -> None:
+    for text in (tag, f" {tag} ", f"x{tag}x"):
+        assert count_specials(template, text) == count_specials(template, "plain")
 
 
 @pytest.mark.parametrize(
-    "mark", ["<tool_response>\nX", "X\n</tool_response>", "\nX\n", "X\n<tool_call>\n", "\n\nX\n\n"]
+    "token", ["<tool_response>\nX", "X\n</tool_response>", "\nX\n", "X\n<tool_call>\n", "\n\nX\n\n"]
 )
-def test_no_token_is_made_of_ours_and_theirs(mark: str) -> None:
-    assert specials("chatml.jinja", "X", (mark,))[mark] == 0
+def test_no_token_forms_across_our_text_and_the_clients(token: str) -> None:
+    assert count_specials("chatml.jinja", "X", (token,))[token] == 0
 
 
-def test_texts_are_joined_with_what_is_ours_in_them() -> None:
+def test_joined_texts_know_which_parts_are_ours() -> None:
     plain = join_texts(["a", "b"], "-")
     assert (plain, type(plain)) == ("a-b", str)
     mixed = join_texts(

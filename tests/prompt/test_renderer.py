@@ -20,7 +20,7 @@ from dragoman.prompt.token_cache import TokenCache
 from dragoman.testing import ByteTokenizer
 from dragoman.tokenizers import tokenizer
 from dragoman.types import Chat, Message, Prompt, Role, Tool, ToolCall, text_content
-from tests.support.bytes_tokenizer import FIRST, Bytes
+from tests.support.bytes_tokenizer import FIRST_SPECIAL, BytesTokenizer
 from tests.support.paths import TESTS
 
 HERE = TESTS
@@ -44,7 +44,7 @@ def render(prompter: PromptRenderer, asked: Chat) -> RenderedPrompt:
 
 
 def specials_of(rendered: RenderedPrompt) -> list[int]:
-    return [token for token in rendered.ids or () if token >= FIRST]
+    return [token for token in rendered.ids or () if token >= FIRST_SPECIAL]
 
 
 HELLO = chat(
@@ -91,28 +91,28 @@ GOLDEN = {
 @pytest.mark.parametrize("name", GOLDEN)
 def test_d36_golden_prompts_with_the_special_tokens_of_the_model(name: str, add_bos: bool) -> None:
     specials, text, marks = GOLDEN[name]
-    cutter = Bytes(*specials, add_bos=add_bos)
+    cutter = BytesTokenizer(*specials, add_bos=add_bos)
     rendered = render(PromptRenderer(source(name), cutter), HELLO)
     assert rendered.text == text
     assert cutter.decode(rendered.ids or []) == text
-    assert specials_of(rendered) == [FIRST + mark for mark in marks]
+    assert specials_of(rendered) == [FIRST_SPECIAL + mark for mark in marks]
     assert rendered.special_tokens == len(marks)
 
 
 def test_d37_no_double_bos() -> None:
     for before in ("", "{{ bos_token }}", "{{ bos_token }}{{ bos_token }}"):
         prompter = PromptRenderer(
-            before + "{{ messages[0].content }}", Bytes("<s>", "</s>", add_bos=True)
+            before + "{{ messages[0].content }}", BytesTokenizer("<s>", "</s>", add_bos=True)
         )
-        assert render(prompter, chat(say("user", "a"))).ids == [FIRST, ord("a")]
-    prompter = PromptRenderer("{{ messages[0].content }}", Bytes("<s>", "</s>"))
+        assert render(prompter, chat(say("user", "a"))).ids == [FIRST_SPECIAL, ord("a")]
+    prompter = PromptRenderer("{{ messages[0].content }}", BytesTokenizer("<s>", "</s>"))
     assert render(prompter, chat(say("user", "a"))).ids == [ord("a")]
 
 
 def test_special_tokens_that_swallow_white_space() -> None:
-    cutter = Bytes(*CHATML, rstrip="<|im_end|>")
+    cutter = BytesTokenizer(*CHATML, rstrip="<|im_end|>")
     rendered = render(PromptRenderer(source("chatml"), cutter), chat(say("user", "a")))
-    assert "".join(cutter.encoded) == "user\naassistant\n"
+    assert "".join(cutter.encoded_texts) == "user\naassistant\n"
     assert rendered.text.endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
@@ -125,7 +125,7 @@ def test_d40_d41_tools_calls_and_results_are_rendered() -> None:
         say("tool", "one", tool_call_id="call-1"),
         tools=(Tool(name="f", parameters={"type": "object", "properties": {"n": {}}}),),
     )
-    text = render(PromptRenderer(source("agent"), Bytes(*CHATML)), asked).text
+    text = render(PromptRenderer(source("agent"), BytesTokenizer(*CHATML)), asked).text
     assert '{"type": "function", "function": {"name": "f", "parameters": {"type"' in text
     assert "<tool_call>call-1 <function=f><n>1</n></function></tool_call>" in text
     assert text.index("tool f\none\n(call-1)") < text.index("tool f\ntwo\n(call-2)")
@@ -144,9 +144,11 @@ LAST = {"add_generation_prompt": False, "continue_final_message": True}
 
 @pytest.mark.parametrize("name", ["chatml", "llama3", "agent", "parts"])
 def test_continue_final_message_ends_right_after_its_text(name: str) -> None:
-    rendered = render(PromptRenderer(source(name), Bytes(*CHATML)), chat(USER, OPEN, **LAST))
+    rendered = render(
+        PromptRenderer(source(name), BytesTokenizer(*CHATML)), chat(USER, OPEN, **LAST)
+    )
     assert rendered.text.endswith("One, <|im_end|> two,  ")
-    assert CHATML.index("<|im_end|>") + FIRST not in specials_of(rendered)[-1:]
+    assert CHATML.index("<|im_end|>") + FIRST_SPECIAL not in specials_of(rendered)[-1:]
 
 
 def test_continue_an_empty_message() -> None:
@@ -284,16 +286,16 @@ def test_d39_malformed_template_fails_when_the_model_is_loaded() -> None:
 
 
 def test_d39_refusal_of_the_template_says_what_it_says_without_our_marks() -> None:
-    cutter = Bytes("<s>", "</s>")
+    cutter = BytesTokenizer("<s>", "</s>")
     prompter = PromptRenderer("{{ raise_exception('no: ' + messages[0].content) }}", cutter)
     with pytest.raises(TemplateRejected) as caught:
         render(prompter, chat(say("user", "x<s>")))
     assert caught.value.message.endswith("no: x<s>")
 
 
-@pytest.mark.parametrize("cutter", [None, Bytes("<s>", "</s>")])
+@pytest.mark.parametrize("cutter", [None, BytesTokenizer("<s>", "</s>")])
 @pytest.mark.parametrize("asked", [Chat(messages=()), chat(say("user", ""))])
-def test_s1_8_empty_prompts_are_refused(cutter: Bytes | None, asked: Chat) -> None:
+def test_s1_8_empty_prompts_are_refused(cutter: BytesTokenizer | None, asked: Chat) -> None:
     for template in ("{{ messages[0].content if messages }}", None):
         with pytest.raises(BadRequest) as caught:
             render(PromptRenderer(template, cutter), asked)
@@ -315,7 +317,7 @@ def test_d42_the_request_is_not_changed() -> None:
     schema = {"type": "object", "properties": {"<s>": {"type": "string"}}}
     asked = chat(say("user", "<s>"), tools=(Tool(name="f", parameters=schema),))
     before = msgspec.json.encode(asked)
-    render(PromptRenderer(source("agent"), Bytes("<s>", "</s>")), asked)
+    render(PromptRenderer(source("agent"), BytesTokenizer("<s>", "</s>")), asked)
     assert msgspec.json.encode(asked) == before
 
 
@@ -327,8 +329,8 @@ def test_s5_17_without_a_template_the_contents_as_they_are() -> None:
     assert render(PromptRenderer(None, None), both) == RenderedPrompt("s\n\na")
     asked = chat(say("user", "a <s> b"))
     assert render(PromptRenderer(None, None), asked) == RenderedPrompt("a <s> b")
-    cutter = Bytes("<s>", "</s>", add_bos=True)
-    assert render(PromptRenderer(None, cutter), asked).ids == [FIRST, *b"a <s> b"]
+    cutter = BytesTokenizer("<s>", "</s>", add_bos=True)
+    assert render(PromptRenderer(None, cutter), asked).ids == [FIRST_SPECIAL, *b"a <s> b"]
     for more in (LAST, {"template_kwargs": {"x": 1}}, {"reasoning_effort": "low"}):
         with pytest.raises(Unsupported):
             render(
@@ -343,7 +345,9 @@ def test_s5_17_without_a_template_the_contents_as_they_are() -> None:
 
 def test_counting() -> None:
     assert (
-        asyncio.run(PromptRenderer("ab{{ messages[0].content }}", Bytes()).count_tokens(chat(USER)))
+        asyncio.run(
+            PromptRenderer("ab{{ messages[0].content }}", BytesTokenizer()).count_tokens(chat(USER))
+        )
         == 8
     )
     with pytest.raises(Unsupported):
@@ -353,14 +357,14 @@ def test_counting() -> None:
 @pytest.mark.parametrize(
     ("content", "special", "wanted"),
     [
-        ("<s>a", True, [FIRST, *b"<s>a"]),
+        ("<s>a", True, [FIRST_SPECIAL, *b"<s>a"]),
         ("<s>a", False, [*b"<s>a"]),
         ([1, 257], True, [1, 257]),
         ([], True, []),
     ],
 )
 def test_prompts_that_are_no_chats(content: Any, special: bool, wanted: list[int]) -> None:
-    prompter = PromptRenderer(None, Bytes("<s>", "</s>", add_bos=True))
+    prompter = PromptRenderer(None, BytesTokenizer("<s>", "</s>", add_bos=True))
     asked = Prompt(content=content, add_special_tokens=special)
     assert asyncio.run(prompter.encode_prompt(asked)) == wanted
 
@@ -376,7 +380,9 @@ def test_prompts_for_an_engine_without_tokenizer() -> None:
 @pytest.mark.parametrize("ids", [[-1], [0, 258], [10**30]])
 def test_token_ids_out_of_range_are_refused(ids: list[int]) -> None:
     with pytest.raises(BadRequest) as caught:
-        asyncio.run(PromptRenderer(None, Bytes("<s>", "</s>")).encode_prompt(Prompt(content=ids)))
+        asyncio.run(
+            PromptRenderer(None, BytesTokenizer("<s>", "</s>")).encode_prompt(Prompt(content=ids))
+        )
     assert caught.value.param == "prompt"
 
 
@@ -384,14 +390,14 @@ def test_token_ids_out_of_range_are_refused(ids: list[int]) -> None:
 
 
 def test_the_next_turn_costs_its_own_length_only() -> None:
-    cutter = Bytes(*CHATML)
+    cutter = BytesTokenizer(*CHATML)
     prompter = PromptRenderer(source("chatml"), cutter)
     turns = [say("user" if n % 2 == 0 else "assistant", f"turn {n}") for n in range(9)]
     first = render(prompter, chat(*turns[:7]))
-    cutter.encoded.clear()
+    cutter.encoded_texts.clear()
     second = render(prompter, chat(*turns))
-    assert cutter.encoded == ["assistant\nturn 7", "user\nturn 8"]
-    fresh = len("".join(cutter.encoded))
+    assert cutter.encoded_texts == ["assistant\nturn 7", "user\nturn 8"]
+    fresh = len("".join(cutter.encoded_texts))
     assert second.cached_tokens == len(second.ids or ()) - second.special_tokens - fresh
     assert first.cached_tokens < second.cached_tokens
     assert prompter.token_cache.encoded_tokens > 0
@@ -465,6 +471,6 @@ def test_large_conversations_are_rendered_in_a_thread(monkeypatch: pytest.Monkey
 def test_d37_a_prompt_begins_with_bos_only_where_the_tokenizer_says_so(
     add_bos: bool, asked: bool
 ) -> None:
-    prompter = PromptRenderer(None, Bytes("<s>", "</s>", add_bos=add_bos))
+    prompter = PromptRenderer(None, BytesTokenizer("<s>", "</s>", add_bos=add_bos))
     ids = asyncio.run(prompter.encode_prompt(Prompt(content="ab", add_special_tokens=asked)))
-    assert ids == ([FIRST, *b"ab"] if add_bos and asked else list(b"ab"))
+    assert ids == ([FIRST_SPECIAL, *b"ab"] if add_bos and asked else list(b"ab"))

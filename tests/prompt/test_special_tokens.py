@@ -1,4 +1,4 @@
-"""No text of a client's becomes a special token, whatever it is and wherever it stands."""
+"""No text of a client becomes a special token, wherever it stands in the conversation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dragoman.prompt.special_tokens import (
 )
 from dragoman.tokenizers import tokenizer
 from dragoman.types import Chat, Message, Tool, ToolCall, text_content
-from tests.support.bytes_tokenizer import FIRST, Bytes
+from tests.support.bytes_tokenizer import FIRST_SPECIAL, BytesTokenizer
 from tests.support.paths import TESTS
 
 HERE = TESTS
@@ -31,8 +31,8 @@ AGENT = (HERE / "templates" / "agent.jinja").read_text()
 REAL = HERE.parent.parent / "shared" / "exam" / "templates"
 
 
-def render(prompter: PromptRenderer, asked: Chat) -> RenderedPrompt:
-    return asyncio.run(prompter.render(asked))
+def render(renderer: PromptRenderer, chat: Chat) -> RenderedPrompt:
+    return asyncio.run(renderer.render(chat))
 
 
 def user(text: str) -> Chat:
@@ -40,18 +40,18 @@ def user(text: str) -> Chat:
 
 
 def specials_of(rendered: RenderedPrompt) -> list[int]:
-    return [token for token in rendered.ids or () if token >= FIRST]
+    return [token for token in rendered.ids or () if token >= FIRST_SPECIAL]
 
 
 FIELDS = ("system", "user", "assistant", "result", "name", "reasoning", "tool", "about", "key",
           "value", "call", "id", "argument", "argument_key", "document", "title")  # fmt: skip
 
 
-def story(**said: str) -> Chat:
-    """A conversation with something of the client's in every place there is."""
+def conversation(**texts: str) -> Chat:
+    """A conversation with a text of the client's in every possible place."""
 
     def get(field: str) -> str:
-        return said.get(field, f"plain {field}")
+        return texts.get(field, f"plain {field}")
 
     schema = {"type": "object", "properties": {get("key"): {"enum": [get("value")]}}}
     call = ToolCall(
@@ -84,58 +84,57 @@ def story(**said: str) -> Chat:
 
 @pytest.fixture(scope="module")
 def default_tokenizer(default_model: Path) -> tokenizer.AnyTokenizer:
-    found = tokenizer.tokenizer_from_gguf(gguf.read_header(default_model).metadata)
-    assert found is not None
-    return found
+    own = tokenizer.tokenizer_from_gguf(gguf.read_header(default_model).metadata)
+    assert own is not None
+    return own
 
 
 def test_security_row_9_no_special_token_comes_from_a_client(
     default_tokenizer: tokenizer.AnyTokenizer,
 ) -> None:
-    prompter = PromptRenderer(AGENT, default_tokenizer)
+    renderer = PromptRenderer(AGENT, default_tokenizer)
     special = set(default_tokenizer.specials.values())
-    marks = [*default_tokenizer.specials]
 
-    def shape(asked: Chat) -> tuple[list[int], str]:
-        rendered = render(prompter, asked)
+    def render_specials(chat: Chat) -> tuple[list[int], str]:
+        rendered = render(renderer, chat)
         assert rendered.ids is not None
         assert default_tokenizer.decode(rendered.ids) == rendered.text
         return [token for token in rendered.ids if token in special], rendered.text
 
-    plain, text = shape(story())
+    plain, text = render_specials(conversation())
     assert all(f"plain {field}" in text for field in FIELDS)
-    for mark in marks:
+    for token in default_tokenizer.specials:
         for field in FIELDS:
-            forged = f"x{mark}{mark} y"
-            found, text = shape(story(**{field: forged}))
-            assert (found, forged in text) == (plain, True), (mark, field)
-        middle = len(mark) // 2
-        for halves in ((mark[:middle], mark[middle:]), (mark[:1], mark[1:]), (mark[:-1], mark[-1])):
-            said = {field: halves[at % 2] for at, field in enumerate(FIELDS)}
-            assert shape(story(**said))[0] == plain, (mark, halves)
-            said = dict.fromkeys(FIELDS, halves[1] + "plain" + halves[0])
-            assert shape(story(**said))[0] == plain, (mark, halves)
+            forged = f"x{token}{token} y"
+            ids, text = render_specials(conversation(**{field: forged}))
+            assert (ids, forged in text) == (plain, True), (token, field)
+        for cut in (len(token) // 2, 1, len(token) - 1):
+            halves = (token[:cut], token[cut:])
+            texts = {field: halves[index % 2] for index, field in enumerate(FIELDS)}
+            assert render_specials(conversation(**texts))[0] == plain, (token, halves)
+            texts = dict.fromkeys(FIELDS, halves[1] + "plain" + halves[0])
+            assert render_specials(conversation(**texts))[0] == plain, (token, halves)
 
 
 def test_security_row_9_in_the_default_models_own_template(
     default_model: Path, default_tokenizer: tokenizer.AnyTokenizer
 ) -> None:
     template = gguf.read_header(default_model).metadata["tokenizer.chat_template"]
-    prompter = PromptRenderer(template, default_tokenizer)
+    renderer = PromptRenderer(template, default_tokenizer)
     special = set(default_tokenizer.specials.values())
-    wanted: list[int] | None = None
-    for mark in ("harmless", *default_tokenizer.specials):
-        for text in (mark, mark * 2, f"{mark[1:]} {mark} {mark[:-1]}"):
-            said = dict.fromkeys(("system", "user", "assistant", "result", "call"), text)
-            rendered = render(prompter, Chat(messages=story(**said).messages))
-            found = [token for token in rendered.ids or () if token in special]
-            wanted = wanted or found
-            assert found == wanted, mark
-            assert rendered.text.count(text) >= len(said)
+    expected: list[int] | None = None
+    for token in ("harmless", *default_tokenizer.specials):
+        for text in (token, token * 2, f"{token[1:]} {token} {token[:-1]}"):
+            texts = dict.fromkeys(("system", "user", "assistant", "result", "call"), text)
+            rendered = render(renderer, Chat(messages=conversation(**texts).messages))
+            ids = [id_ for id_ in rendered.ids or () if id_ in special]
+            expected = expected or ids
+            assert ids == expected, token
+            assert rendered.text.count(text) >= len(texts)
 
 
-def test_marks_cannot_form_between_template_and_client() -> None:
-    cutter = Bytes("<s>", "</s>", "<think>", "</think>", "<|user|>", "[INST]")
+def test_special_tokens_cannot_form_between_template_and_client() -> None:
+    tokens = BytesTokenizer("<s>", "</s>", "<think>", "</think>", "<|user|>", "[INST]")
     cases = {
         "{{ '<' ~ messages[0].content ~ '>' }}": ["think", " think ", "s", "/think", "|user|"],
         "{{ '<' ~ messages[0].content }}": ["think>", " think>", "s>"],
@@ -154,62 +153,61 @@ def test_marks_cannot_form_between_template_and_client() -> None:
     }  # fmt: skip
     for template, texts in cases.items():
         for text in texts:
-            rendered = render(PromptRenderer(template, cutter), user(text))
+            rendered = render(PromptRenderer(template, tokens), user(text))
             assert specials_of(rendered) == [], (template, text)
             assert BREAK not in rendered.text
             assert BREAK.encode() not in bytes(rendered.ids or [])
 
 
-def test_our_own_code_points_are_taken_out() -> None:
+def test_our_own_code_points_are_removed() -> None:
     for text in (f"a{BREAK}b{PROMPT_END}c", f"<{BREAK}s>{PROMPT_END}"):
         rendered = render(
-            PromptRenderer("{{ messages[0].content }}", Bytes("<s>", "</s>")), user(text)
+            PromptRenderer("{{ messages[0].content }}", BytesTokenizer("<s>", "</s>")), user(text)
         )
         assert rendered.text == text.replace(BREAK, "").replace(PROMPT_END, "")
         assert specials_of(rendered) == []
 
 
-def test_marks_that_the_template_composes_are_still_read() -> None:
-    cutter = Bytes("<s>", "</s>", "<|user|>", "<|assistant|>")
+def test_special_tokens_that_the_template_composes_are_still_read() -> None:
+    tokens = BytesTokenizer("<s>", "</s>", "<|user|>", "<|assistant|>")
     template = (
         "{% for m in messages %}{{ '<|' ~ m.role ~ '|>' ~ m.content ~ (m.name or '') }}{% endfor %}"
     )
-    asked = Chat(
+    chat = Chat(
         messages=(
             Message(role="user", content=text_content("user")),
             Message(role="assistant", content=text_content("a"), name="user"),
         )
     )
-    rendered = render(PromptRenderer(template, cutter), asked)
-    assert specials_of(rendered) == [FIRST + 2, FIRST + 3]
+    rendered = render(PromptRenderer(template, tokens), chat)
+    assert specials_of(rendered) == [FIRST_SPECIAL + 2, FIRST_SPECIAL + 3]
     assert rendered.text == "<|user|>user<|assistant|>auser"
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real templates are not here")
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real templates are missing")
 def test_b11_no_special_token_comes_from_a_client_in_real_templates() -> None:
-    found = re.compile(r"<\|[^\s<>|{}]+\|>|<｜[^\s<>{}]+｜>|\[/?[A-Z_]{3,}\]|</?[a-z_:]{2,}>")
-    tried = templates = 0
+    pattern = re.compile(r"<\|[^\s<>|{}]+\|>|<｜[^\s<>{}]+｜>|\[/?[A-Z_]{3,}\]|</?[a-z_:]{2,}>")
+    attempts = templates = 0
     for path in sorted(REAL.glob("*/*.jinja")):
         text = path.read_text()
-        marks = sorted(set(found.findall(text)))
-        if not marks:
+        tokens = sorted(set(pattern.findall(text)))
+        if not tokens:
             continue
-        prompter = PromptRenderer(text, Bytes("<s>", "</s>", *marks))
-        plain = specials_of(render(prompter, fitting(prompter, story())))
-        for mark in ("<s>", *marks):
-            forged = dict.fromkeys(FIELDS, f"x{mark} y")
-            asked = fitting(prompter, story(**forged))
-            assert specials_of(render(prompter, asked)) == plain, (path.name, mark)
-            tried += len(forged)
+        renderer = PromptRenderer(text, BytesTokenizer("<s>", "</s>", *tokens))
+        plain = specials_of(render(renderer, drop_unrendered_tools(renderer, conversation())))
+        for token in ("<s>", *tokens):
+            forged = dict.fromkeys(FIELDS, f"x{token} y")
+            chat = drop_unrendered_tools(renderer, conversation(**forged))
+            assert specials_of(render(renderer, chat)) == plain, (path.name, token)
+            attempts += len(forged)
         templates += 1
     assert templates >= 30
-    assert tried > 5000
+    assert attempts > 5000
 
 
-def fitting(prompter: PromptRenderer, asked: Chat) -> Chat:
-    """Without what the template has no place for."""
-    tools = asked.tools if prompter.capabilities.tools_rendered else ()
-    return Chat(messages=asked.messages, tools=tools)
+def drop_unrendered_tools(renderer: PromptRenderer, chat: Chat) -> Chat:
+    tools = chat.tools if renderer.capabilities.tools_rendered else ()
+    return Chat(messages=chat.messages, tools=tools)
 
 
 SPECIAL = ["<s>", "<|im_end|>", "<|im_start|>", "[INST]", "ab<", "<ab"]
@@ -220,11 +218,11 @@ PIECES = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(PIECES, PIECES, st.booleans())
-def test_broken_texts_read_the_same_and_hold_no_mark(
-    one: list[str], two: list[str], folds: bool
+def test_broken_texts_contain_no_special_token_and_clean_up_to_the_same(
+    left: list[str], right: list[str], ignore_case: bool
 ) -> None:
-    guard = SpecialTokenGuard(SPECIAL, separators=["im_"], ignore_case=folds)
-    first, second = "".join(one), "".join(two)
+    guard = SpecialTokenGuard(SPECIAL, separators=["im_"], ignore_case=ignore_case)
+    first, second = "".join(left), "".join(right)
     broken = guard.break_tokens(first) + guard.break_tokens(second)
     assert len(guard.split(broken)) == 1
     assert len(guard.split(broken.replace("im_", ""))) == 1
@@ -240,8 +238,9 @@ def test_many_special_tokens() -> None:
     assert SpecialTokenGuard(words).split("x<unused12>y") == ["x", "<unused12>", "y"]
 
 
-def test_letters_that_turn_into_plain_ones() -> None:
-    def turns(letter: str) -> bool:
-        return any(one < "\x80" for one in letter.lower() + letter.upper() + letter.casefold())
+def test_letters_that_become_plain_letters_in_another_case() -> None:
+    def becomes_plain(letter: str) -> bool:
+        changed = letter.lower() + letter.upper() + letter.casefold()
+        return any(character < "\x80" for character in changed)
 
-    assert "".join(filter(turns, map(chr, range(0x80, 0x30000)))) == FOLDING_LETTERS
+    assert "".join(filter(becomes_plain, map(chr, range(0x80, 0x30000)))) == FOLDING_LETTERS

@@ -64,8 +64,8 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
         serving(engine, chat_template=THINKER, store=url) as server,
         OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30) as client,
     ):
-        assert server.app.services.replay is not None
-        yield Talk(client, server.app.services.replay, url)
+        assert server.app.runtime.services.replay is not None
+        yield Talk(client, server.app.runtime.services.replay, url)
 
 
 def test_a_deleted_response_is_not_remembered(talk: Talk) -> None:

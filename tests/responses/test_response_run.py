@@ -96,7 +96,7 @@ async def launched(app: App, text: str) -> str:
 
 
 async def status(app: App, name: str) -> str:
-    row = await (await app.state.get_store()).get("", name)
+    row = await (await app.runtime.state.get_store()).get("", name)
     assert row is not None
     return row.status
 
@@ -106,7 +106,7 @@ def test_a_cancel_while_it_ends_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, text: str, end: str
 ) -> None:
     async def scene(app: App) -> None:
-        await app.state.get_store()
+        await app.runtime.state.get_store()
         slow = Slow(monkeypatch, "finish_turn")
         name = await launched(app, text)
         listening = asyncio.create_task(heard(app, name))
@@ -123,7 +123,7 @@ def test_a_cancel_while_it_ends_changes_nothing(
 
 def test_leaving_while_it_is_launched_does_not_orphan_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(app: App) -> None:
-        store = await app.state.get_store()
+        store = await app.runtime.state.get_store()
         slow = Slow(monkeypatch, "add")
         leaving = asyncio.create_task(launched(app, "hello"))
         await slow.reached.wait()
@@ -131,7 +131,7 @@ def test_leaving_while_it_is_launched_does_not_orphan_it(monkeypatch: pytest.Mon
         slow.go.set()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        engine: Any = next(iter(app.models.list_loaded())).engine
+        engine: Any = next(iter(app.runtime.services.models.list_loaded())).engine
         await engine.until(lambda one: one.started == 1 and one.active == 0)
         await app.responder.runs.wait_idle()
         assert await store.sweep() is not None
@@ -141,7 +141,7 @@ def test_leaving_while_it_is_launched_does_not_orphan_it(monkeypatch: pytest.Mon
 
 def test_a_stop_while_it_is_kept_tells_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene(app: App) -> None:
-        await app.state.get_store()
+        await app.runtime.state.get_store()
         slow = Slow(monkeypatch, "add")
         turn = await app.responses.prepare(asked("hello"), "")
         running = asyncio.create_task(turn.collect(ignored))
@@ -164,7 +164,7 @@ def test_a_store_that_fails_at_the_end_is_made_up_for(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     async def scene(app: App) -> None:
-        await app.state.get_store()
+        await app.runtime.state.get_store()
         real, tried, done = Store.finish_turn, asyncio.Event(), asyncio.Event()
 
         async def failing(*args: Any, **more: Any) -> Any:
@@ -191,7 +191,7 @@ def test_what_could_not_be_kept_says_so(monkeypatch: pytest.MonkeyPatch, text: s
         raise Unavailable("It is down.")
 
     async def scene(app: App) -> None:
-        await app.state.get_store()
+        await app.runtime.state.get_store()
         monkeypatch.setattr(Store, "add", failing)
         turn: Any = await app.responses.prepare(asked(text), "")
         frames = turn.start()
@@ -256,7 +256,7 @@ def test_what_a_response_follows_has_a_bound(monkeypatch: pytest.MonkeyPatch, ki
     monkeypatch.setattr("dragoman.responses.history.PAGE", 2)
 
     async def scene(app: App) -> None:
-        store = await app.state.get_store()
+        store = await app.runtime.state.get_store()
         await store.add_conversation(StoredConversation(id="conv_1", owner="", created=1), [])
         named = "conv_1"
         for number in range(3):

@@ -108,13 +108,13 @@ def kinds(response: Response) -> list[str]:
 
 
 def last_prompt(server: Running) -> str:
-    engine: Any = next(iter(server.app.models.list_loaded())).engine
+    engine: Any = next(iter(server.app.runtime.services.models.list_loaded())).engine
     pieces = engine.tokenizer.pieces
     return b"".join(pieces[token] for token in engine.jobs[-1].prompt).decode()
 
 
 def jobs(server: Running) -> int:
-    engine: Any = next(iter(server.app.models.list_loaded())).engine
+    engine: Any = next(iter(server.app.runtime.services.models.list_loaded())).engine
     return len(engine.jobs)
 
 
@@ -132,7 +132,7 @@ def bare(value: Any) -> Any:
 def test_a_tool_is_listed_called_and_answered_from(
     server: Running, client: OpenAI, tools: Listening
 ) -> None:
-    before = jobs(server) if list(server.app.models.list_loaded()) else 0
+    before = jobs(server) if list(server.app.runtime.services.models.list_loaded()) else 0
     made = ask(client, "Add two and three.", of(tools))
     assert kinds(made) == ["mcp_list_tools", "mcp_call", "message"]
     assert made.output_text == "It is five."

@@ -106,7 +106,7 @@ class Seeds:
         return str(made["id"])
 
     async def _store(self) -> Store:
-        return await self._server.app.state.get_store()
+        return await self._server.app.runtime.state.get_store()
 
     async def _take(self, response: str, chat: str) -> None:
         store = await self._store()

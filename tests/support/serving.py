@@ -61,8 +61,8 @@ class Running:
 
     def get_gate(self) -> Gate:
         """Return the admission gate of the one loaded model."""
-        [model] = self.app.models.list_loaded()
-        return self.app.services.admission.get_gate(model)
+        [model] = self.app.runtime.services.models.list_loaded()
+        return self.app.runtime.services.admission.get_gate(model)
 
     @property
     def port(self) -> int:

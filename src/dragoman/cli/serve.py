@@ -43,7 +43,7 @@ async def serve_models(settings: Settings, model: str) -> None:
     models = build_models(settings, model)
     runtime = build_runtime(models, settings)
     app = server.make_app(runtime, local=True)
-    name = app.awaited = models.default_name
+    name = app.readiness.startup_model = models.default_name
     running = server.make_server(
         app, settings, lambda url: print(f"Listening on {url} (loading {name})", flush=True)
     )

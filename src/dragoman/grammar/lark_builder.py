@@ -99,7 +99,7 @@ class LarkBuilder:
         return self.add_rule("%json " + json.dumps(schema | {"x-guidance": JSON_STYLE}), "json")
 
     def add_punctuation(self, text: str) -> str:
-        """Add a sign with optional white space on both sides; one terminal is cheaper than three."""
+        """Add a sign with optional white space around it; one terminal is cheaper than three."""
         return self.add_terminal(f"/{JSON_SPACE}{escape_regex(text)}{JSON_SPACE}/", "SIGN")
 
     def add_opening_bracket(self, bracket: str) -> str:

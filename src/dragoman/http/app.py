@@ -1,8 +1,8 @@
 """The server as one ASGI application.
 
 An `App` can be served by `server` or mounted at any path of another ASGI application. A request
-passes the layers of `middleware` and the `router`, which calls the handler of its route. This module
-only connects these parts; `routes` holds the handlers.
+passes the layers of `middleware` and the `router`, which calls the handler of its route. This
+module only connects these parts; `routes` holds the handlers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class App:
         self.context = RouteContext(
             runtime=runtime,
             responses=self.responses,
-            reader=BodyReader(settings, runtime.state.signer),
+            reader=BodyReader(settings, runtime.state.get_signer),
             responder=responder,
             websockets=self.websockets,
             metrics=self.metrics,

@@ -1,9 +1,9 @@
-"""Who may ask: API keys, and admin keys apart from them.
+"""API keys and admin keys.
 
-Keys are kept and compared as digests, so that neither their length nor their first letters can be
-read off the time an answer takes. A key file is looked at again when it changes; one that cannot
-be read leaves the keys as they were. What a client keeps here belongs to its key, known by another
-digest that tells nothing about the first.
+Keys are stored and compared as digests, so that the time of a comparison reveals neither their
+length nor their first characters. A key file is read again when it changes; if that fails, the keys
+stay as they were. Data that a client stores belongs to its key. The owner is known by another
+digest, which reveals nothing about the first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 log = logging.getLogger("dragoman.keys")
-RECHECK = 1.0
+RECHECK_SECONDS = 1.0
 
 
 def hash_key(key: bytes) -> bytes:
@@ -24,85 +24,85 @@ def hash_key(key: bytes) -> bytes:
 
 
 def normalize_key(key: str) -> bytes:
-    """A key without the white space around it; an empty one would let everyone in."""
+    """Strip a key. An empty one would let everyone in and is rejected."""
     if not key.strip():
         raise ValueError("An API key must not be empty.")
     return key.strip().encode()
 
 
 class ApiKeys:
-    """API keys and admin keys. Without API keys everyone may ask."""
+    """API keys and admin keys. Without API keys every request is accepted."""
 
     def __init__(
         self, keys: Iterable[str] = (), admin: Iterable[str] = (), file: Path | None = None
     ) -> None:
-        self._given = frozenset(hash_key(normalize_key(key)) for key in keys)
+        self._keys = frozenset(hash_key(normalize_key(key)) for key in keys)
         self._admin = frozenset(hash_key(normalize_key(key)) for key in admin)
         self._file = file
-        self._from_file: frozenset[bytes] = frozenset()
-        self._stamp: tuple[int, int] | None = None
-        self._checked = float("-inf")
+        self._file_keys: frozenset[bytes] = frozenset()
+        self._file_stamp: tuple[int, int] | None = None
+        self._checked_at = float("-inf")
         if file is not None:
-            self._from_file = self._read(file)
+            self._file_keys = self._read(file)
 
     @property
     def required(self) -> bool:
         """Whether a request needs a key."""
-        return bool(self._given or self._file)
+        return bool(self._keys or self._file)
 
     @property
     def has_admin_keys(self) -> bool:
-        """Whether there is an admin key."""
         return bool(self._admin)
 
     def accepts(self, keys: Iterable[bytes]) -> bool:
-        """Whether one of the shown keys is known; an admin key opens everything."""
-        return not self.required or self._accepted(keys) is not None
+        """Whether one of these keys is valid; an admin key is valid everywhere."""
+        return not self.required or self._find_valid(keys) is not None
 
     def owner_of(self, keys: Iterable[bytes]) -> str:
-        """Who keeps things here: a digest of the key that is known, and "" where none is wanted."""
-        key = self._accepted(keys) if self.required else None
+        """Who owns stored data: a digest of the valid key, or "" where no key is required."""
+        key = self._find_valid(keys) if self.required else None
         return "" if key is None else hashlib.blake2b(key, key=b"owner", digest_size=16).hexdigest()
 
-    def _accepted(self, keys: Iterable[bytes]) -> bytes | None:
-        known = self._current() | self._admin
-        return next((key for key in keys if self._among(hash_key(key), known)), None)
-
     def accepts_admin(self, keys: Iterable[bytes]) -> bool:
-        return any(self._among(hash_key(key), self._admin) for key in keys)
+        return any(_contains(self._admin, hash_key(key)) for key in keys)
 
-    @staticmethod
-    def _among(shown: bytes, known: frozenset[bytes]) -> bool:
-        found = False
-        for one in known:
-            found |= hmac.compare_digest(shown, one)
-        return found
+    def _find_valid(self, keys: Iterable[bytes]) -> bytes | None:
+        valid = self._current_keys() | self._admin
+        return next((key for key in keys if _contains(valid, hash_key(key))), None)
 
-    def _current(self) -> frozenset[bytes]:
-        if self._file is not None and time.monotonic() - self._checked > RECHECK:
+    def _current_keys(self) -> frozenset[bytes]:
+        if self._file is not None and time.monotonic() - self._checked_at > RECHECK_SECONDS:
             self._refresh(self._file)
-        return self._given | self._from_file
+        return self._keys | self._file_keys
 
     def _refresh(self, file: Path) -> None:
-        self._checked = time.monotonic()
+        self._checked_at = time.monotonic()
         try:
             status = file.stat()
             stamp = (status.st_mtime_ns, status.st_size)
-            if stamp != self._stamp:
-                self._from_file = self._read(file)
+            if stamp != self._file_stamp:
+                self._file_keys = self._read(file)
         except (OSError, UnicodeDecodeError):
-            log.warning("the key file cannot be read; the keys stay as they were")
+            log.warning("cannot read the key file; keeping the previous keys")
 
     def _read(self, file: Path) -> frozenset[bytes]:
         status = file.stat()
         lines = file.read_text().splitlines()
-        self._stamp = (status.st_mtime_ns, status.st_size)
+        self._file_stamp = (status.st_mtime_ns, status.st_size)
         keys = [line.strip() for line in lines]
         return frozenset(hash_key(key.encode()) for key in keys if key and not key.startswith("#"))
 
 
+def _contains(digests: frozenset[bytes], digest: bytes) -> bool:
+    """Compare with every digest, so that the time does not depend on which one is equal."""
+    result = False
+    for other in digests:
+        result |= hmac.compare_digest(digest, other)
+    return result
+
+
 def read_keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """The keys a request shows, as `Authorization: Bearer` or as `x-api-key`."""
+    """The keys that a request carries, as `Authorization: Bearer` or as `x-api-key`."""
     keys = []
     for name, value in headers:
         if name == b"authorization" and value[:7].lower() == b"bearer ":

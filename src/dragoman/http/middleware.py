@@ -1,10 +1,10 @@
 """The layers around the routes: plain ASGI callables, outermost first.
 
-`Outermost` makes the exchange, looks its path up, turns every error into the error object of the
-dialect that is spoken there and counts the request once, however it ended. `HostGuard` refuses what
-a browser was tricked into sending. `KeyGuard` asks for a key. None of them touches `send`, so a
-chunk costs nothing here. A request for a WebSocket passes them before it is accepted, and is
-counted when it has been closed.
+`RequestMiddleware` creates the request context, finds the wire API of its path, turns every error
+into that wire API's error object, and counts the request once, however it ends. `HostGuard` rejects
+requests that a browser was tricked into sending. `KeyGuard` requires a key. None of them touches
+`send`, so a chunk costs nothing here. A WebSocket handshake passes them before it is accepted, and
+is counted when the WebSocket is closed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from dragoman.errors import (
     Forbidden,
     Unauthorized,
 )
-from dragoman.http import auth as keyring
-from dragoman.http.asgi import App, Header, Receive, RequestContext, Scope, Send
-from dragoman.http.auth import ApiKeys
+from dragoman.http.asgi import AsgiApp, Header, Receive, RequestContext, Scope, Send
+from dragoman.http.auth import ApiKeys, read_keys
 from dragoman.http.cancellation import Disconnected
 from dragoman.http.metrics import Metrics
 from dragoman.http.router import Router
@@ -35,82 +34,84 @@ log = logging.getLogger("dragoman.http")
 
 _REQUEST_ID = re.compile(rb"[\w.:@/+=-]{1,128}", re.ASCII)
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[\w.-]*)(:\d{1,5})?", re.ASCII)
-CLOSED_BY_CLIENT = 499
-PROBES = ("/health", "/health/live", "/health/ready", "/metrics")  # asked every few seconds
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected
+DISCONNECTED_CODE = "client_disconnected"
+PROBE_ROUTES = ("/health", "/health/live", "/health/ready", "/metrics")  # polled; logged as debug
 
 
 def get_request(scope: Scope) -> RequestContext:
-    exchange = scope["dragoman"]
-    assert isinstance(exchange, RequestContext)  # noqa: S101  # set by Outermost
-    return exchange
+    request = scope["dragoman"]
+    assert isinstance(request, RequestContext)  # noqa: S101  # set by RequestMiddleware
+    return request
 
 
 class RequestMiddleware:
-    """Makes the exchange, answers errors, counts and logs."""
+    """Creates the request context, sends errors, counts and logs."""
 
-    def __init__(self, app: App, metrics: Metrics, routes: Router) -> None:
+    def __init__(self, app: AsgiApp, metrics: Metrics, router: Router) -> None:
         self._app = app
         self._metrics = metrics
-        self._routes = routes
+        self._router = router
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = RequestContext(scope, receive, send, choose_request_id(scope))
-        scope["dragoman"] = exchange
-        self._routes.look_up(exchange)
-        began = time.perf_counter()
+        request = RequestContext(scope, receive, send, choose_request_id(scope))
+        scope["dragoman"] = request
+        self._router.resolve(request)
+        started = time.perf_counter()
         try:
             await self._app(scope, receive, send)
         except DragomanError as error:
-            await self._fail(exchange, error)
+            await self._send_error(request, error)
         except Disconnected:
-            exchange.error_code = "client_disconnected"
+            request.error_code = DISCONNECTED_CODE
         except asyncio.CancelledError:
-            await self._fail(exchange, Draining("The server is stopping.", retry_after=1))
+            await self._send_error(request, Draining("The server is stopping.", retry_after=1))
             raise
         except Exception:
-            log.exception("request %s broke", exchange.request_id)
-            await self._fail(exchange, EngineFailed("The server failed to answer."))
+            log.exception("request %s failed", request.request_id)
+            await self._send_error(request, EngineFailed("Internal server error."))
         finally:
-            self._count(exchange, time.perf_counter() - began)
+            self._record(request, time.perf_counter() - started)
 
-    async def _fail(self, exchange: RequestContext, error: DragomanError) -> None:
-        exchange.error_code = error.code or error.type
-        if exchange.status is not None:
+    @staticmethod
+    async def _send_error(request: RequestContext, error: DragomanError) -> None:
+        request.error_code = error.code or error.type
+        if request.status is not None:
             return
-        status = exchange.status_of(error)
-        body = exchange.write_error(error, exchange.request_id)
+        status = request.dialect.error_status(error)
+        body = request.dialect.encode_error(error, request.request_id)
         try:
-            await exchange.send_response(status, body, headers=make_retry_headers(error))
+            await request.send_response(status, body, headers=make_retry_headers(error))
         except Disconnected:
-            exchange.error_code = "client_disconnected"
+            request.error_code = DISCONNECTED_CODE
 
-    def _count(self, exchange: RequestContext, seconds: float) -> None:
+    def _record(self, request: RequestContext, seconds: float) -> None:
         metrics = self._metrics
-        status = exchange.status or CLOSED_BY_CLIENT
-        if exchange.error_code == "client_disconnected":
-            status = CLOSED_BY_CLIENT
-        metrics.requests[exchange.route or "none", status] += 1
-        if not exchange.is_websocket:  # how long one stays open measures nothing
+        status = request.status or CLIENT_CLOSED_REQUEST
+        if request.error_code == DISCONNECTED_CODE:
+            status = CLIENT_CLOSED_REQUEST
+        metrics.requests[request.route or "none", status] += 1
+        if not request.is_websocket:  # how long a WebSocket stays open says nothing
             metrics.duration.observe(seconds)
-        if exchange.error_code is None:
+        if request.error_code is None:
             metrics.succeeded += 1
         else:
-            metrics.errors[exchange.error_code] += 1
-        level = logging.DEBUG if exchange.route in PROBES and status < 500 else logging.INFO
+            metrics.errors[request.error_code] += 1
+        is_probe = request.route in PROBE_ROUTES and status < 500
         log.log(
-            level,
+            logging.DEBUG if is_probe else logging.INFO,
             "%s %s %s %d %.0f ms%s",
-            exchange.request_id,
-            exchange.method,
-            exchange.route or "no route",
+            request.request_id,
+            request.method,
+            request.route or "no route",
             status,
             seconds * 1000,
-            f" {exchange.error_code}" if exchange.error_code else "",
+            f" {request.error_code}" if request.error_code else "",
         )
 
 
 def choose_request_id(scope: Scope) -> str:
-    """The client's id if it is a sane one, else a new one. Never used as a key inside."""
+    """The client's id if it is well-formed, else a new one. It is never used as a key."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
             return str(value.decode())
@@ -118,7 +119,7 @@ def choose_request_id(scope: Scope) -> str:
 
 
 def make_retry_headers(error: DragomanError) -> list[Header]:
-    """Headers that tell a client whether and when to try again."""
+    """Headers that tell a client whether and when to retry."""
     if error.retry_after is not None:
         seconds = max(1, round(error.retry_after))
         return [(b"retry-after", str(seconds).encode())]
@@ -128,30 +129,32 @@ def make_retry_headers(error: DragomanError) -> list[Header]:
 
 
 class HostGuard:
-    """A server on this machine answers only requests made to this machine by name.
+    """Rejects requests to a local server that name another host.
 
-    That is what keeps a web page from reaching it through a name that was pointed here.
+    A web page could otherwise reach the server through a DNS name that points to this machine.
     """
 
-    def __init__(self, app: App, hosts: frozenset[str] | None) -> None:
+    def __init__(self, app: AsgiApp, hosts: frozenset[str] | None) -> None:
         self._app = app
-        self._hosts = hosts
+        self._hosts = hosts  # None: any
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = get_request(scope)
-        said = [value for name, value in scope["headers"] if name == b"host"]
-        host = said[0] if said else None
-        if host is not None and (len(said) > 1 or not _HOST.fullmatch(host)):
+        request = get_request(scope)
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        host = hosts[0] if hosts else None
+        if host is not None and (len(hosts) > 1 or not _HOST.fullmatch(host)):
             raise BadRequest("The Host header is malformed.", code="bad_host")
-        origin = exchange.header(b"origin")
-        page = None if origin is None else parse_origin(origin)
+        origin = request.header(b"origin")
+        origin_host = None if origin is None else parse_origin(origin)
         if self._hosts is not None:
-            for name in (parse_host(host), page):
+            for name in (parse_host(host), origin_host):
                 if name is not None and name not in self._hosts:
-                    raise Forbidden("This server does not answer to that host name.")
-        elif exchange.is_websocket and page is not None and page != parse_host(host):
-            # browsers ask nobody before they let a page open one
-            raise Forbidden("This server gives no WebSockets to pages from elsewhere.")
+                    raise Forbidden(
+                        f"Host {name} is not allowed; start with `--allowed-host {name}`."
+                    )
+        elif request.is_websocket and origin_host is not None and origin_host != parse_host(host):
+            # Browsers let any page open a WebSocket to any server.
+            raise Forbidden("WebSockets are not allowed from pages of other origins.")
         await self._app(scope, receive, send)
 
 
@@ -160,7 +163,7 @@ def parse_host(host: bytes | None) -> str | None:
 
 
 def parse_origin(origin: bytes) -> str:
-    """The host of an Origin header; an opaque or broken one is no host of ours."""
+    """The host of an Origin header; "null" for an opaque or malformed one."""
     try:
         host = urlsplit(origin.decode("latin-1")).hostname or "null"
     except ValueError:
@@ -169,32 +172,32 @@ def parse_origin(origin: bytes) -> str:
 
 
 class KeyGuard:
-    """Asks for a key on every route that is not open, known or not."""
+    """Requires a key for every path that is not open, whether it exists or not."""
 
-    def __init__(self, app: App, keys: ApiKeys) -> None:
+    def __init__(self, app: AsgiApp, keys: ApiKeys) -> None:
         self._app = app
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = get_request(scope)
-        access = Router.access(exchange)
-        shown = keyring.read_keys(scope["headers"])
-        if access == "admin" and not self._administers(shown):
-            raise self._refusal(shown, "This needs an admin key.")
-        if access == "key":
-            exchange.owner = self._keys.owner_of(shown)
-            if self._keys.required and not exchange.owner:
-                raise self._refusal(shown, "")
+        request = get_request(scope)
+        keys = read_keys(scope["headers"])
+        if request.access == "admin" and not self._is_admin(keys):
+            if keys and self._keys.accepts(keys):
+                raise Forbidden("This path needs an admin key.")
+            raise _make_unauthorized(keys)
+        if request.access == "key":
+            request.owner = self._keys.owner_of(keys)
+            if self._keys.required and not request.owner:
+                raise _make_unauthorized(keys)
         await self._app(scope, receive, send)
 
-    def _administers(self, shown: list[bytes]) -> bool:
+    def _is_admin(self, keys: list[bytes]) -> bool:
         if self._keys.has_admin_keys:
-            return self._keys.accepts_admin(shown)
+            return self._keys.accepts_admin(keys)
         return not self._keys.required
 
-    def _refusal(self, shown: list[bytes], forbidden: str) -> DragomanError:
-        if forbidden and shown and self._keys.accepts(shown):
-            return Forbidden(forbidden)
-        if shown:
-            return Unauthorized("The API key is not known here.")
-        return Unauthorized("An API key is needed: send it as `Authorization: Bearer KEY`.")
+
+def _make_unauthorized(keys: list[bytes]) -> Unauthorized:
+    if keys:
+        return Unauthorized("Invalid API key.")
+    return Unauthorized("Missing API key: send it as `Authorization: Bearer KEY`.")

@@ -71,9 +71,7 @@ class Responder:
         async with self.runs.track(wait_disconnected()):
             yield
 
-    async def respond(
-        self, request: RequestContext, prepare: Callable[[], Awaitable[Run]]
-    ) -> None:
+    async def respond(self, request: RequestContext, prepare: Callable[[], Awaitable[Run]]) -> None:
         """Prepare a run, which may fail with an error status, and send its answer."""
         timer = self.start_timer()
         stream: Stream | None = None

@@ -56,7 +56,7 @@ class WebSocketSession:
         if (await exchange.receive())["type"] != "websocket.connect":
             raise Disconnected
         exchange.status = 101
-        await self._send({"type": "websocket.accept", "headers": exchange.headers})
+        await self._send({"type": "websocket.accept", "headers": exchange.response_headers})
         self.accepted = True
         self._reading = asyncio.create_task(self._read())
 

@@ -38,7 +38,9 @@ PHRASES = {status.value: status.phrase for status in HTTPStatus}
 UNHEARD, NOT_UTF8, LATE, FAILED, RESTART = 1006, 1007, 1008, 1011, 1012
 
 
-def parse_handshake(headers: Iterable[Header], limit: int) -> tuple[ServerProtocol, Response] | None:
+def parse_handshake(
+    headers: Iterable[Header], limit: int
+) -> tuple[ServerProtocol, Response] | None:
     """The protocol for a client that asks properly, and what it will be told."""
     protocol = ServerProtocol(extensions=None, max_size=limit, logger=quiet)
     lines = [name + b": " + value + b"\r\n" for name, value in headers if name in ASKING]

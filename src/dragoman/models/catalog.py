@@ -1,17 +1,17 @@
-"""Which models there are, and what each name means. Nothing is loaded here.
+"""Which models are installed, and what each name means. Nothing is loaded here.
 
-The catalogue is an index in memory. `refresh` builds it from three places, in this order of
-precedence: entries added by the operator on the command line, the mapping file `models.yaml`, and
-the files found under the models directory. `find` only looks a name up in that index; a name that
-a client sent is never made into a path, so it cannot reach outside. Only `open_path`, which the
-command line calls, takes a path.
+The catalogue is an index in memory. `refresh` builds it from three sources, in this order of
+precedence: models that the operator added on the command line, the mapping file `models.yaml`, and
+the files under the models directory. `find` only looks up a name in that index; a client's name is
+never turned into a path, so it cannot reach outside. Only `open_path`, which the command line
+calls, takes a path.
 
-A found file can be meant by several names, strongest first: its stem or its path below the models
-directory, the name of a directory that holds only this model, the stem without the quantisation,
-the name the file gives itself, and its architecture. A weak name that fits several files fits none.
+A scanned file has several names, strongest first: its stem or its path below the models directory,
+the name of a directory that holds only this model, the stem without the quantisation, the name that
+the file gives itself, and its architecture. A weak name that matches several files matches none.
 
 Headers are read once for each (path, change time, size). `refresh` blocks, so it runs in a thread;
-it builds a new index and puts it in place in one step, so a reader sees the old or the new one.
+it builds a new index and replaces the old one in one step, so a reader sees either of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NameIndex = dict[str, list["ModelSource"]]
 
 
 class ModelSource(Struct, frozen=True, kw_only=True):
-    """A model that could be loaded: where it is, what it says of itself, and how to run it."""
+    """A model on disk: where it is, what its header contains, and the options to run it with."""
 
     id: str
     path: Path = Path()
@@ -57,13 +57,13 @@ class ModelSource(Struct, frozen=True, kw_only=True):
     quantisation: str | None = None
     context: int | None = None
     size: int = 0  # bytes of all its files
-    created: int = 0  # when the file was last changed, in whole seconds
+    created: int = 0  # when the file was last changed, in seconds
     broken: str | None = None  # why it cannot be loaded
-    titles: tuple[str, ...] = ()  # what the file calls itself
+    titles: tuple[str, ...] = ()  # names that the file gives itself
     aliases: tuple[str, ...] = ()
     options: ModelOptions = ModelOptions()
 
-    real_path: str = ""  # the file it really is, links resolved
+    real_path: str = ""  # with links resolved
     stamp: FileStamp = ("", 0, 0)  # changes when the file does
 
     @property
@@ -73,7 +73,7 @@ class ModelSource(Struct, frozen=True, kw_only=True):
 
 
 def read_stamp(path: Path) -> FileStamp:
-    """Path, change time and length of a file; a length below zero is "not there"."""
+    """Return path, change time and length of a file; a negative length is a missing file."""
     try:
         status = path.stat()
     except OSError:
@@ -90,7 +90,7 @@ def slugify(text: str) -> str:
 
 
 class ModelCatalog:
-    """The index. `base` holds the settings that an entry does not choose itself."""
+    """The index of models. `base` holds the options that a model does not set itself."""
 
     def __init__(
         self,
@@ -101,37 +101,37 @@ class ModelCatalog:
         self.root = root
         self.mapping = mapping
         self.base = base or ModelOptions()
-        self.added: list[ModelSource] = []  # what the operator gave, first of all
+        self.added: list[ModelSource] = []  # by the operator
         self._index: list[NameIndex] = []
         self._sources: list[ModelSource] = []
         self._headers: dict[FileStamp, ModelSource] = {}
         self._lock = threading.Lock()
 
     def list_sources(self) -> list[ModelSource]:
-        """All models, those of the operator first, each once."""
+        """List all models once, those of the operator first."""
         return list(self._sources)
 
     def find(self, name: str) -> ModelSource | None:
-        """The model that a name means."""
+        """Find the model that has a name."""
         name = normalize_name(name)
         if not name or len(name) > MAX_NAME:
             return None
         for spelling in _list_spellings(name):
             for names in self._index:
-                found = names.get(spelling)
-                if found is not None and len(found) == 1:
-                    return found[0]
+                matches = names.get(spelling, [])
+                if len(matches) == 1:
+                    return matches[0]
         return None
 
     def resolve(self, name: str, *, paths: bool = False) -> ModelSource | None:
-        """Like `find`; with `paths`, a name that nothing has may be the path of a model."""
-        found = self.find(name)
-        if found is None and paths and os.path.exists(name):
-            found = self.open_path(Path(name))
-        return found
+        """Find a model; with `paths`, an unknown name may be the path of a model."""
+        source = self.find(name)
+        if source is None and paths and os.path.exists(name):
+            source = self.open_path(Path(name))
+        return source
 
     def refresh(self) -> None:
-        """Look at the disk again. Blocks; one at a time."""
+        """Scan the disk again. Blocks; one scan runs at a time."""
         with self._lock:
             mapped = list(self._read_mapped())
             found = self._scan_root()
@@ -142,13 +142,13 @@ class ModelCatalog:
             self._sources = explicit + others
 
     def add(self, entry: ModelSource, names: Sequence[str] = ()) -> ModelSource:
-        """Give a model to serve, under further names, ahead of all that is found."""
+        """Add a model under additional names, ahead of all scanned models."""
         entry = msgspec.structs.replace(entry, aliases=(*names, *entry.aliases))
         self.added.append(entry)
         return entry
 
     def open_path(self, path: Path, chosen: ModelOptions | None = None) -> ModelSource:
-        """The model in a file or directory that the operator named."""
+        """Open a file or directory that the operator named."""
         entry = self._describe(path)
         if chosen is None:
             return entry
@@ -172,7 +172,7 @@ class ModelCatalog:
         return _make_distinct(models, self.root)
 
     def _describe(self, path: Path) -> ModelSource:
-        """What a file says of itself, remembered until the file changes."""
+        """Describe a file from its header, which is cached until the file changes."""
         stamp = read_stamp(path)
         entry = self._headers.get(stamp)
         if entry is None:
@@ -211,11 +211,11 @@ class ModelCatalog:
         return tiers
 
 
-NOT_A_MODEL = "The file holds no model of its own."
+NOT_A_MODEL = "The file is not a complete model."
 
 
 def describe_gguf(path: Path) -> ModelSource:
-    """Read a file's header; a file that cannot be used says why."""
+    """Describe a GGUF file from its header, or why it is broken."""
     _, changed, length = read_stamp(path)
     created = changed // 10**9
     broken = ModelSource(id=path.stem, path=path, created=created, size=max(0, length))
@@ -254,7 +254,7 @@ def _collect_titles(header: gguf.GgufHeader) -> tuple[str, ...]:
 
 
 def describe_directory(path: Path) -> ModelSource:
-    """A directory of safetensors: listed with its architecture, run by other engines."""
+    """Describe a directory of safetensors, which other engines run."""
     entry = ModelSource(
         id=path.name, path=path, kind="safetensors", created=read_stamp(path)[1] // 10**9
     )
@@ -262,12 +262,12 @@ def describe_directory(path: Path) -> ModelSource:
         config = json.loads((path / "config.json").read_bytes()[: 1 << 20])
         weights = [file.stat() for file in path.glob("*.safetensors")]
     except (OSError, ValueError, RecursionError) as error:
-        log.warning("a model directory cannot be read: %r", error)
+        log.warning("cannot read a model directory: %r", error)
         return msgspec.structs.replace(entry, broken="The model's config.json cannot be read.")
-    said: dict[str, Any] = config if isinstance(config, dict) else {}
-    classes = said.get("architectures")
-    first = classes[0] if isinstance(classes, list) and classes else said.get("model_type")
-    context = said.get("max_position_embeddings")
+    fields: dict[str, Any] = config if isinstance(config, dict) else {}
+    classes = fields.get("architectures")
+    first = classes[0] if isinstance(classes, list) and classes else fields.get("model_type")
+    context = fields.get("max_position_embeddings")
     return msgspec.structs.replace(
         entry,
         architecture=first if isinstance(first, str) else None,
@@ -277,7 +277,7 @@ def describe_directory(path: Path) -> ModelSource:
 
 
 def _find_model_files(root: Path) -> Iterator[Path]:
-    """GGUF files, one for each model that is cut in several, and directories of safetensors."""
+    """Find GGUF files (only the first part of a split one) and directories of safetensors."""
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
         here = Path(folder)
@@ -303,12 +303,12 @@ def _get_stem(entry: ModelSource) -> str:
 
 
 def _get_relative_name(entry: ModelSource, root: Path) -> str:
-    """The path below the models directory, without the ending."""
+    """Return the path below the models directory, without the suffix."""
     return (entry.path.parent.relative_to(root) / _get_stem(entry)).as_posix()
 
 
 def _make_distinct(entries: list[ModelSource], root: Path) -> list[ModelSource]:
-    """Where two files have the same name, the second goes by its path below the root."""
+    """Name the second of two files with the same name by its path below the root."""
     seen: set[str] = set()
     distinct = []
     for entry in entries:
@@ -320,7 +320,7 @@ def _make_distinct(entries: list[ModelSource], root: Path) -> list[ModelSource]:
 
 
 def _merge_duplicates(entries: list[ModelSource]) -> list[ModelSource]:
-    """Names that mean the same model with the same settings are one entry."""
+    """Merge sources of the same model with the same options."""
     merged: dict[str, ModelSource] = {}
     for entry in entries:
         first = merged.get(entry.key)
@@ -334,7 +334,7 @@ def _merge_duplicates(entries: list[ModelSource]) -> list[ModelSource]:
 
 
 def _index_explicit(entries: list[ModelSource]) -> NameIndex:
-    """The first entry of a name has it."""
+    """Index the names of explicit models; the first model of a name wins."""
     names: NameIndex = {}
     for entry in entries:
         for name in (entry.id, *entry.aliases):
@@ -349,7 +349,7 @@ def _add_names(names: NameIndex, entry: ModelSource, *spellings: str) -> None:
 
 
 def _list_spellings(name: str) -> Iterator[str]:
-    """A name, and for `name:tag` the ways that files write the same."""
+    """List a name and, for `name:tag`, the spellings that files use."""
     yield name
     base, colon, tag = name.partition(":")
     if colon and base:

@@ -1,17 +1,16 @@
-"""The mapping file `models.yaml`: names an operator gives to models, and how to run them.
+"""The mapping file `models.yaml`: names that an operator gives to models, and options to run them.
 
     smollm2: smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf
     writer: {path: big.gguf, context: 16384, lora: {poet: poet.gguf}, defaults: {temperature: 0.3}}
 
-The same may stand under a key `models:`. Relative paths start at the file. What cannot be
-understood is left out with a line in the log that says why, and never stops the server.
+The same may be under a key `models:`. Relative paths start at the file. An invalid entry is skipped
+with a log line that says why; it never stops the server.
 """
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import yaml
@@ -28,7 +27,7 @@ MAX_BYTES = 4 << 20
 class ModelOptions(
     Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """What an operator chose for a model; None is "not said"."""
+    """The operator's options for a model; None is "not set"."""
 
     engine: str | None = None
     context: int | None = None
@@ -37,88 +36,88 @@ class ModelOptions(
     gpu_layers: int | None = None
     lora: dict[str, str] = {}  # adapter -> file
     chat_template: str | None = None  # a file with a template
-    format: str | None = None  # how tool calls are written, where that is not found by itself
-    reasoning_format: str | None = None  # how thoughts are written, likewise
-    keep_alive: float | None = None  # seconds; -1 is for ever
+    format: str | None = None  # tool call format; None is detected
+    reasoning_format: str | None = None  # reasoning format; None is detected
+    keep_alive: float | None = None  # seconds; -1 is forever
     defaults: Sampling = Sampling()
     embeddings: bool | None = None
     pin: bool | None = None
 
     def with_defaults(self, defaults: ModelOptions) -> ModelOptions:
-        """This layer on top of another."""
-        said = {
+        """Return these options, with `defaults` for those that are not set."""
+        values = {
             name: value
             for name in self.__struct_fields__
             if (value := getattr(self, name)) is not None and name not in ("lora", "defaults")
         }
-        said["lora"] = defaults.lora | self.lora
-        said["defaults"] = self.defaults.with_defaults(defaults.defaults)
-        return msgspec.structs.replace(defaults, **said)
+        values["lora"] = defaults.lora | self.lora
+        values["defaults"] = self.defaults.with_defaults(defaults.defaults)
+        return msgspec.structs.replace(defaults, **values)
 
 
 _warned: dict[Path, tuple[int, set[str]]] = {}
 
 
-def _warn_once(file: Path, what: str) -> None:
-    """Say what is wrong with a file once, until it changes."""
+def _warn_once(file: Path, problem: str) -> None:
+    """Log a problem of a file once, until the file changes."""
     stamp = file.stat().st_mtime_ns
-    known, said = _warned.get(file, (stamp, set()))
-    if known != stamp:
-        said = set()
-    if what not in said:
-        log.warning("%s: %s", file.name, what)
-    _warned[file] = (stamp, said | {what})
+    known_stamp, problems = _warned.get(file, (stamp, set()))
+    if known_stamp != stamp:
+        problems = set()
+    if problem not in problems:
+        log.warning("%s: %s", file.name, problem)
+    _warned[file] = (stamp, problems | {problem})
 
 
 def read_mapping(file: Path) -> dict[str, tuple[Path, ModelOptions]]:
-    """Name -> path and settings. A file that is not there or not valid maps nothing."""
+    """Return path and options by name. A missing or invalid file maps nothing."""
     models = _load_yaml(file)
     mapping: dict[str, tuple[Path, ModelOptions]] = {}
     for name, value in models.items():
         if not isinstance(name, str) or not name.strip():
-            _warn_once(file, f"{name!r} is not a name, left out")
+            _warn_once(file, f"skipped {name!r}: not a name")
             continue
         try:
             mapping[name.strip()] = _parse_entry(value, file.parent)
         except (ValueError, RuntimeError) as error:
-            _warn_once(file, f"`{name}` is left out: {error}")
+            _warn_once(file, f"skipped `{name}`: {error}")
     return mapping
 
 
-def _load_yaml(file: Path) -> dict[Any, Any]:
+def _load_yaml(file: Path) -> dict[object, object]:
     try:
         if not file.exists():
             return {}
         if file.stat().st_size > MAX_BYTES:
-            raise ValueError("it is too large")
+            raise ValueError("the file is too large")
         content = yaml.safe_load(file.read_bytes())
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        log.warning("%s cannot be read, no names from it: %s", file.name, error)
+        log.warning("cannot read %s: %s", file.name, error)
         return {}
     if isinstance(content, dict) and isinstance(content.get("models"), dict):
         content = content["models"]
     if content is None:
         return {}
     if not isinstance(content, dict):
-        log.warning("%s holds no names", file.name)
+        log.warning("%s is not a mapping of names", file.name)
         return {}
     return content
 
 
-def _parse_entry(value: Any, folder: Path) -> tuple[Path, ModelOptions]:
-    """Path and settings of one entry, or `ValueError` with what is wrong."""
+def _parse_entry(value: object, folder: Path) -> tuple[Path, ModelOptions]:
+    """Return path and options of one entry, or raise `ValueError` with the problem."""
     if isinstance(value, str):
         return _parse_path(value, folder), ModelOptions()
     if not isinstance(value, dict):
-        raise ValueError("it is neither a path nor a set of options")
-    options = dict(value)
-    path = _parse_path(options.pop("path", None), folder)
-    chosen = msgspec.convert(options, ModelOptions)
-    check_names(chosen.format, chosen.reasoning_format)
-    lora = {name: str(_parse_path(file, folder)) for name, file in chosen.lora.items()}
-    template = chosen.chat_template
+        raise ValueError("expected a path or a mapping of options")
+    fields = dict(value)
+    path = _parse_path(fields.pop("path", None), folder)
+    options = msgspec.convert(fields, ModelOptions)
+    check_names(options.format, options.reasoning_format)
+    lora = {name: str(_parse_path(file, folder)) for name, file in options.lora.items()}
+    template = options.chat_template
     return path, msgspec.structs.replace(
-        chosen,
+        options,
         lora=lora,
         chat_template=str(_parse_path(template, folder)) if template is not None else None,
     )
@@ -126,5 +125,5 @@ def _parse_entry(value: Any, folder: Path) -> tuple[Path, ModelOptions]:
 
 def _parse_path(value: object, folder: Path) -> Path:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise ValueError("its path is missing or not a text")
+        raise ValueError("the path is missing or not a string")
     return folder / Path(value.strip()).expanduser()

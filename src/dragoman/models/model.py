@@ -1,4 +1,4 @@
-"""A model that is loaded: its engine, its tokenizer, its template, its formats, and so on."""
+"""A loaded model: its engine, tokenizer, chat template and output format."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from dragoman.prompt.renderer import PromptRenderer
 from dragoman.tokenizers.tokenizer import AnyTokenizer
 from dragoman.types import Capabilities, Engine, Sampling
 
-ProgressListener = Callable[[str, float], None]  # what is being done, and how much of all is done
+ProgressListener = Callable[[str, float], None]  # what is being done, and the fraction that is done
 
-# Set for the task that loads a model, so that a loader need not be handed it
+# Set in the task that loads a model, so that loaders need no parameter for it.
 progress_listener: ContextVar[ProgressListener | None] = ContextVar("reporting", default=None)
 
 
 def report_progress(what: str, done: float) -> None:
-    """Say, from inside a loader, how far it is."""
+    """Report the progress of a load, from inside a loader."""
     listener = progress_listener.get()
     if listener is not None:
         listener(what, done)
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True):
-    """What a client may know of a model; None is "not known before it is loaded"."""
+    """What clients may know about a model; None is unknown until it is loaded."""
 
     architecture: str | None = None
     parameters: str | None = None  # a label like 135M
@@ -39,11 +39,11 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     modalities: tuple[str, ...] = ("text",)
     capabilities: tuple[str, ...] = ()
     lora: tuple[str, ...] = ()
-    created: int = 0  # when its file was last changed: the same at every look
+    created: int = 0  # when its file was last changed, which is stable
 
 
 class TokenVisibility(Struct, frozen=True):
-    """Control tokens that are never text, and those that a parser must see."""
+    """Special tokens that are never text, and those that the parser must see."""
 
     hidden: frozenset[int] = frozenset()
     shown: frozenset[int] = frozenset()
@@ -61,34 +61,36 @@ class Model(Struct, kw_only=True, eq=False, weakref=True):
     tokenizer: AnyTokenizer | None = None
     template_source: str | None = None
     defaults: Sampling = Sampling()
-    output_format: OutputFormat = OutputFormat()  # the formats of its answers
+    output_format: OutputFormat = OutputFormat()
     renderer: PromptRenderer
     _token_visibility: dict[OutputFormat, TokenVisibility] = msgspec.field(default_factory=dict)
 
-    def get_token_visibility(self, speech: OutputFormat) -> TokenVisibility:
-        """The control tokens, for whoever reads these formats."""
-        if speech not in self._token_visibility:
+    def get_token_visibility(self, output_format: OutputFormat) -> TokenVisibility:
+        """Return which special tokens are hidden and which the parser of these formats sees."""
+        visibility = self._token_visibility.get(output_format)
+        if visibility is None:
             every = frozenset() if self.tokenizer is None else self.tokenizer.control
-            shown = speech.find_marker_tokens(self.tokenizer)
-            self._token_visibility[speech] = TokenVisibility(every - shown, shown)
-        return self._token_visibility[speech]
+            shown = output_format.find_marker_tokens(self.tokenizer)
+            visibility = TokenVisibility(every - shown, shown)
+            self._token_visibility[output_format] = visibility
+        return visibility
 
 
 def list_capabilities(
-    can: Capabilities, template: str | None, speech: OutputFormat
+    capabilities: Capabilities, template: str | None, output_format: OutputFormat
 ) -> tuple[str, ...]:
-    """What a model can do, in the words that clients look for."""
-    able = {
+    """List what a model can do, under the names that clients look for."""
+    supported = {
         "completion": True,
         "chat": template is not None,
-        "tools": template is not None and speech.tools is not None,
-        "thinking": speech.reasoning is not None,
-        "embedding": can.embeddings > 0,
-        "grammar": can.grammars,
-        "logprobs": can.logprobs >= 0,
-        "lora": bool(can.lora),
+        "tools": template is not None and output_format.tools is not None,
+        "thinking": output_format.reasoning is not None,
+        "embedding": capabilities.embeddings > 0,
+        "grammar": capabilities.grammars,
+        "logprobs": capabilities.logprobs >= 0,
+        "lora": bool(capabilities.lora),
     }
-    return tuple(name for name, has in able.items() if has)
+    return tuple(name for name, is_supported in supported.items() if is_supported)
 
 
 def make_engine_model(
@@ -98,24 +100,24 @@ def make_engine_model(
     created: int,
     formats: FormatOverrides = (None, None),
 ) -> Model:
-    """A model around an engine that someone else made."""
-    can = get_capabilities(engine)
+    """Make a model around an engine that the caller made."""
+    capabilities = get_capabilities(engine)
     tokenizer = getattr(engine, "tokenizer", None)
-    known = detect_output_format(template, tokenizer, formats, name)
+    findings = detect_output_format(template, tokenizer, formats, name)
     info = ModelInfo(
-        context=can.context,
-        modalities=can.modalities,
-        capabilities=list_capabilities(can, template, known.output_format),
-        lora=can.lora,
+        context=capabilities.context,
+        modalities=capabilities.modalities,
+        capabilities=list_capabilities(capabilities, template, findings.output_format),
+        lora=capabilities.lora,
         created=created,
     )
     return Model(
         id=name,
         engine=engine,
         info=info,
-        capabilities=can,
+        capabilities=capabilities,
         tokenizer=tokenizer,
         template_source=template,
-        output_format=known.output_format,
-        renderer=PromptRenderer(template, tokenizer, reasoning=known.reasoning_options),
+        output_format=findings.output_format,
+        renderer=PromptRenderer(template, tokenizer, reasoning=findings.reasoning_options),
     )

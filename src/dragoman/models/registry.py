@@ -21,6 +21,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dragoman.errors import (
     DragomanError,
@@ -207,11 +208,10 @@ class ModelRegistry:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        closing = [
-            self._residency.retire(held, force=True) for held in list(self._residency.loaded)
-        ]
-        if waiting := [task for task in closing if task is not None]:
-            await asyncio.wait(waiting)
+        loaded_models = list(self._residency.loaded)
+        closing = [self._residency.retire(loaded, force=True) for loaded in loaded_models]
+        if pending := [task for task in closing if task is not None]:
+            await asyncio.wait(pending)
 
     async def _resolve(self, name: str, retry_failed: bool = False) -> ModelSlot:
         slot = self._find_slot(name)
@@ -345,17 +345,15 @@ class ModelRegistry:
         self._residency.adopt(slot, model, owned)
 
     def _record_failure(self, slot: ModelSlot, error: DragomanError) -> None:
-        """Store the error for waiting requests; only a broken file makes later requests fail too."""
+        """Store the error for waiting requests; a broken file makes later requests fail, too."""
         name = slot.source.id
         message = error.message
         if isinstance(error, ModelBroken):
             slot.failed_stamp = slot.source.stamp
             message = f"The model `{name}` cannot be loaded. {error.message}"
         log.error("failed to load %s: %s", name, error.message)
-        note = serialize_error(error)
-        slot.error = deserialize_error(
-            type(note)(note.kind, said, "model", note.code, note.retry_after)
-        )
+        record = replace(serialize_error(error), message=message, param="model")
+        slot.error = deserialize_error(record)
 
     def _report_progress(self, slot: ModelSlot, what: str, done: float) -> None:
         name = slot.source.id
@@ -369,11 +367,11 @@ class ModelRegistry:
 
 
 async def _reject_load(source: ModelSource) -> Model:
-    raise ModelNotFound(f"The model `{source.id}` is not here any more.", param="model")
+    raise ModelNotFound(f"The model `{source.id}` is not available any more.", param="model")
 
 
 def _copy_error(error: DragomanError) -> DragomanError:
-    """The same error for another reader, with a traceback of its own."""
+    """Copy an error, so that each request that raises it has its own traceback."""
     return deserialize_error(serialize_error(error))
 
 
@@ -390,12 +388,14 @@ def _make_info(source: ModelSource) -> ModelInfo:
 
 
 def _estimate_time_left(slot: ModelSlot) -> float:
-    """When a load should be done, from how far it is."""
-    spent = time.monotonic() - slot.load_started
-    guess = spent * (1 - slot.progress) / slot.progress if slot.progress > 0.05 else 5.0
-    return float(min(60, max(1, round(guess))))
+    """Estimate in how many seconds a load is done, from its progress so far."""
+    elapsed = time.monotonic() - slot.load_started
+    rest = elapsed * (1 - slot.progress) / slot.progress if slot.progress > 0.05 else 5.0
+    return float(min(60, max(1, round(rest))))
 
 
 def _sanitize_name(name: str) -> str:
-    """A name that a client sent, fit to be put in a message."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in name.strip()[:100])
+    """Make a client's model name safe to show in a message."""
+    return "".join(
+        character if character.isprintable() else "\ufffd" for character in name.strip()[:100]
+    )

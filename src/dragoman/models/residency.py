@@ -1,16 +1,16 @@
-"""Who stays in memory: users, idle clocks, and room for the next model.
+"""Which models stay in memory: users, idle timers, and memory for the next model.
 
-A `Slot` is the place of one model, loaded or not. `Held` is a model in memory; when it is taken
-out of service it leaves its slot at once and is closed when its last user is gone, and until then
-its bytes still count. The `Keeper` does the counting. It runs on one event loop and never awaits
-while it decides: choosing who has to go, taking them out and reserving the room is one step.
+A `ModelSlot` is the place of one model, loaded or not. A `LoadedModel` is a model in memory; when
+it is taken out of service it leaves its slot at once and is closed when its last user is gone. Until
+then its bytes still count. `Residency` does the counting. It runs on one event loop and never
+awaits while it decides: choosing which models to evict, detaching them and reserving memory is one step.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Literal
+from typing import Literal
 
 from dragoman.errors import DragomanError, ModelBroken, Unavailable
 from dragoman.models.catalog import FileStamp, ModelSource
@@ -27,13 +27,13 @@ class ModelSlot:
     def __init__(self, source: ModelSource) -> None:
         self.source = source
         self.loaded: LoadedModel | None = None
-        self.task: asyncio.Task[None] | None = None  # the load that is going on
-        self.waiting = 0  # requests that wait for it
+        self.task: asyncio.Task[None] | None = None  # the running load
+        self.waiting = 0  # requests that wait for the load
         self.reserved = 0  # bytes, while it loads
         self.load_started = 0.0
         self.progress = 0.0
-        self.error: DragomanError | None = None  # what those who wait are told
-        self.failed_stamp: FileStamp | None = None  # the state of the file that could not be loaded
+        self.error: DragomanError | None = None  # of the last load, for waiting requests
+        self.failed_stamp: FileStamp | None = None  # the version of the file that failed to load
 
     @property
     def active(self) -> bool:
@@ -50,7 +50,7 @@ class ModelSlot:
 
 
 class LoadedModel:
-    """A model in memory. One that is not `owned` is somebody else's, and is never closed here."""
+    """A model in memory. A model that is not `owned` is never closed here."""
 
     def __init__(self, slot: ModelSlot, model: Model, owned: bool) -> None:
         self.slot = slot
@@ -58,7 +58,7 @@ class LoadedModel:
         self.size = slot.source.size
         self.owned = owned
         self.users = 0
-        self.last_use = 0  # when it was last used, on a clock that counts uses
+        self.last_use = 0  # on a clock that counts uses
         self.timer: asyncio.TimerHandle | None = None
         self.closing: asyncio.Task[None] | None = None
 
@@ -78,7 +78,7 @@ class LoadedModel:
 
 
 class Residency:
-    """Counts users and bytes. `memory` 0 is no limit, `keep_alive` below 0 is for ever."""
+    """Counts users and bytes. `memory` 0 is no limit, a negative `keep_alive` is forever."""
 
     def __init__(self, memory: int, keep_alive: float) -> None:
         self.memory = memory
@@ -88,33 +88,35 @@ class Residency:
         self._use_counter = 0
 
     def list_serving(self) -> list[LoadedModel]:
-        return [held for held in self.loaded if held.is_serving]
+        return [loaded for loaded in self.loaded if loaded.is_serving]
 
     def reserve_memory(self, slot: ModelSlot) -> list[asyncio.Task[None]]:
-        """Reserve memory for a load, sending away what was unused for longest; what to await."""
-        limit, need = self.memory, slot.source.size
-        if limit and need > limit:
+        """Reserve memory for a load, evicting the least recently used models.
+
+        Returns the tasks to await before the memory is free.
+        """
+        limit, needed = self.memory, slot.source.size
+        if limit and needed > limit:
             raise ModelBroken(
-                f"It needs {_format_size(need)}, and this server keeps at most {_format_size(limit)} loaded."
+                f"It needs {_format_size(needed)}; this server loads at most {_format_size(limit)}."
             )
-        used = sum(held.size for held in self.loaded) + sum(
-            other.reserved for other in self._loading
-        )
-        leaving = [held for held in self.loaded if held.closing is not None]
-        idle = sorted(
-            (held for held in self.loaded if held.is_evictable), key=lambda held: held.last_use
-        )
-        going: list[LoadedModel] = []
-        while limit and used + need > limit:
-            if not leaving and not idle:
+        used = sum(loaded.size for loaded in self.loaded)
+        used += sum(other.reserved for other in self._loading)
+        closing = [loaded for loaded in self.loaded if loaded.closing is not None]
+        idle = [loaded for loaded in self.loaded if loaded.is_evictable]
+        idle.sort(key=lambda loaded: loaded.last_use)
+        evicted: list[LoadedModel] = []
+        while limit and used + needed > limit:
+            if not closing and not idle:
                 raise Unavailable(
-                    "There is no room for this model while the others are in use.", retry_after=5
+                    "There is no memory for this model while the others are in use.",
+                    retry_after=5,
                 )
-            going.append((leaving or idle).pop(0))
-            used -= going[-1].size
-        slot.reserved = need
+            evicted.append((closing or idle).pop(0))
+            used -= evicted[-1].size
+        slot.reserved = needed
         self._loading.add(slot)
-        return [task for held in going if (task := self.retire(held)) is not None]
+        return [task for loaded in evicted if (task := self.retire(loaded)) is not None]
 
     def release_reservation(self, slot: ModelSlot) -> None:
         slot.reserved = 0
@@ -123,64 +125,67 @@ class Residency:
     def adopt(self, slot: ModelSlot, model: Model, owned: bool) -> None:
         """Put a loaded model into its slot."""
         self.release_reservation(slot)
-        slot.loaded = held = LoadedModel(slot, model, owned)
-        self.loaded.add(held)
-        self._touch(held)
-        self.start_idle_timer(held)
+        slot.loaded = loaded = LoadedModel(slot, model, owned)
+        self.loaded.add(loaded)
+        self._touch(loaded)
+        self.start_idle_timer(loaded)
 
-    def add_user(self, held: LoadedModel) -> None:
-        held.users += 1
-        held.stop_timer()
-        self._touch(held)
+    def add_user(self, loaded: LoadedModel) -> None:
+        loaded.users += 1
+        loaded.stop_timer()
+        self._touch(loaded)
 
-    def remove_user(self, held: LoadedModel) -> None:
-        held.users -= 1
-        self._touch(held)
-        if held.is_serving:
-            self.start_idle_timer(held)
-        elif not held.users:
-            self._schedule_close(held)
+    def remove_user(self, loaded: LoadedModel) -> None:
+        loaded.users -= 1
+        self._touch(loaded)
+        if loaded.is_serving:
+            self.start_idle_timer(loaded)
+        elif not loaded.users:
+            self._schedule_close(loaded)
 
-    def start_idle_timer(self, held: LoadedModel) -> None:
-        """Start the clock of a model that nobody uses."""
-        chosen = held.slot.source.options.keep_alive
-        seconds = self.keep_alive if chosen is None else chosen
-        held.stop_timer()
-        if seconds >= 0 and held.is_evictable:
-            held.timer = asyncio.get_running_loop().call_later(seconds, self._expire, held)
+    def start_idle_timer(self, loaded: LoadedModel) -> None:
+        """Start the timer that unloads an idle model."""
+        keep_alive = loaded.slot.source.options.keep_alive
+        seconds = self.keep_alive if keep_alive is None else keep_alive
+        loaded.stop_timer()
+        if seconds >= 0 and loaded.is_evictable:
+            loaded.timer = asyncio.get_running_loop().call_later(seconds, self._expire, loaded)
 
-    def retire(self, held: LoadedModel, force: bool = False) -> asyncio.Task[None] | None:
-        """Take a model out of service. The task that closes it, unless it still has users."""
-        held.stop_timer()
-        if held.is_serving:
-            held.slot.loaded = None
-        if force or not held.users:
-            self._schedule_close(held)
-        return held.closing
+    def retire(self, loaded: LoadedModel, force: bool = False) -> asyncio.Task[None] | None:
+        """Take a model out of service and return the task that closes it.
 
-    def _touch(self, held: LoadedModel) -> None:
+        A model in use is closed later, and has no such task yet, unless this is forced.
+        """
+        loaded.stop_timer()
+        if loaded.is_serving:
+            loaded.slot.loaded = None
+        if force or not loaded.users:
+            self._schedule_close(loaded)
+        return loaded.closing
+
+    def _touch(self, loaded: LoadedModel) -> None:
         self._use_counter += 1
-        held.last_use = self._use_counter
+        loaded.last_use = self._use_counter
 
-    def _expire(self, held: LoadedModel) -> None:
-        held.timer = None
-        if held.is_evictable:
-            log.info("%s was idle and is unloaded", held.model.id)
-            self.retire(held)
+    def _expire(self, loaded: LoadedModel) -> None:
+        loaded.timer = None
+        if loaded.is_evictable:
+            log.info("unloading %s: it is idle", loaded.model.id)
+            self.retire(loaded)
 
-    def _schedule_close(self, held: LoadedModel) -> None:
-        if held.closing is None:
-            held.closing = asyncio.get_running_loop().create_task(self._close(held))
+    def _schedule_close(self, loaded: LoadedModel) -> None:
+        if loaded.closing is None:
+            loaded.closing = asyncio.get_running_loop().create_task(self._close(loaded))
 
-    async def _close(self, held: LoadedModel) -> None:
+    async def _close(self, loaded: LoadedModel) -> None:
         try:
-            close: Any = getattr(held.model.engine, "aclose", None)
-            if held.owned and close is not None:
+            close = getattr(loaded.model.engine, "aclose", None)
+            if loaded.owned and close is not None:
                 await close()
         except Exception:
-            log.exception("closing %s failed", held.model.id)
+            log.exception("failed to close %s", loaded.model.id)
         finally:
-            self.loaded.discard(held)
+            self.loaded.discard(loaded)
 
 
 def _format_size(size: int) -> str:

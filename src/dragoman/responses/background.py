@@ -1,8 +1,9 @@
-"""Responses that run on when nobody waits for them.
+"""Responses that run in the background, without a client.
 
-Each has a `Feed`. One task looks after all of them: it puts new frames into the store a few times a
-second, so that another process can tell them too, and sees whether one is to be cancelled from
-there. A response that ends is put into the store with its last frames before its feed tells them.
+Each has a `Feed`. One task serves all of them: a few times a second it writes new frames to the
+store, so that other processes can send them, too, and checks whether a client of another process
+asked to cancel a response. When a response ends, its final state and last frames are stored before
+they are pushed to its feed.
 """
 
 from __future__ import annotations
@@ -11,198 +12,202 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import DragomanError, Draining, EngineFailed, TooLarge, Unavailable
-from dragoman.events import Delta
 from dragoman.protocols import responses
 from dragoman.responses.feed import Feed
 from dragoman.responses.response_run import Cancelled, ResponseRun
-from dragoman.responses.run import Sink
+from dragoman.responses.run import Observe, Sink
 from dragoman.store.rows import StoredItem, StoredResponse
 
 if TYPE_CHECKING:
     from dragoman.store.store import Store
 
-log = logging.getLogger("dragoman.turns")
-EVERY = 0.25  # seconds between two visits to the store
+log = logging.getLogger("dragoman.responses")
+SYNC_INTERVAL = 0.25  # seconds between two exchanges with the store
 
 
 class Interruptible(Protocol):
-    """Somebody at work, who can be stopped."""
+    """A tracked run, which can be stopped from outside."""
 
     def interrupt(self, reason: Exception) -> None: ...
 
 
-Watching = Callable[[], AbstractAsyncContextManager[Interruptible]]
+TrackRun: TypeAlias = Callable[[], AbstractAsyncContextManager[Interruptible]]
 
 
 class BackgroundRun:
-    """A response at work."""
+    """One running response."""
 
-    def __init__(self, turn: ResponseRun) -> None:
-        self.run = turn
+    def __init__(self, run: ResponseRun) -> None:
+        self.run = run
         self.feed = Feed()
-        self.flushed = 0  # frames that are in the store
-        self.feed.push(turn.encoder.queue())
-        self.initial_body = turn.encode_whole()  # the response before anything came of it
-        self.watch: Interruptible | None = None
+        self.feed.push(run.encoder.queue())
+        self.initial_body = run.encode_whole()  # before anything is generated
+        self.tracked: Interruptible | None = None
         self.cancelled = False
+        self._stored_frames = 0
 
     def cancel(self) -> None:
         self.cancelled = True
-        if self.watch is not None and not self.run.encoder.is_over:
-            self.watch.interrupt(Cancelled("The response was cancelled."))
+        if self.tracked is not None and not self.run.encoder.is_over:
+            self.tracked.interrupt(Cancelled("The response was cancelled."))
 
-    async def flush(self, store: Store) -> None:
-        """Put new frames into the store."""
-        response, fresh = self.run.id, self.fresh()
-        if fresh:
-            await store.write(lambda tx: tx.responses.append_frames(response, fresh))
-            self.flushed = max(self.flushed, fresh[-1][0] + 1)
+    async def store_frames(self, store: Store) -> None:
+        """Write new frames to the store."""
+        response, frames = self.run.id, self.list_unstored_frames()
+        if frames:
+            await store.write(lambda tx: tx.responses.append_frames(response, frames))
+            self._stored_frames = max(self._stored_frames, frames[-1][0] + 1)
 
-    def fresh(self) -> list[tuple[int, bytes]]:
+    def list_unstored_frames(self) -> list[tuple[int, bytes]]:
         """Frames that are not in the store yet, with their numbers."""
-        frames = self.feed.frames
-        return list(enumerate(frames[self.flushed :], self.flushed))
+        first = self._stored_frames
+        return list(enumerate(self.feed.frames[first:], first))
 
 
 class FinishedResponse(Struct, frozen=True):
-    """The end of a response, as it goes to the store."""
+    """The final state of a response, as it is stored."""
 
     row: StoredResponse
     items: Sequence[StoredItem] = ()
     frames: Sequence[tuple[int, bytes]] = ()
 
-    async def write(self, store: Store) -> None:
+    async def save(self, store: Store) -> None:
         await store.write(lambda tx: tx.finish_response(self.row, self.items, self.frames))
 
 
 class BackgroundRuns:
-    """All responses of this process that run on by themselves."""
+    """All background responses of this process."""
 
     def __init__(
         self,
-        watching: Watching,
-        note: Callable[[], Callable[[Delta], None]],
-        failed: Callable[[DragomanError], None],
+        track_run: TrackRun,
+        make_observer: Callable[[], Observe],
+        report_failure: Callable[[DragomanError], None],
     ) -> None:
-        self._watching = watching
-        self._note = note
-        self._failed = failed  # is told of what nobody else hears of
+        self._track_run = track_run
+        self._make_observer = make_observer
+        self._report_failure = report_failure  # no client sees the errors of these runs
         self._running: dict[str, BackgroundRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._tending: asyncio.Task[None] | None = None
-        self._late: list[FinishedResponse] = []  # that the store could not take when they came
+        self._syncing: asyncio.Task[None] | None = None
+        self._unsaved: list[FinishedResponse] = []  # the store was unavailable when they ended
 
-    def find(self, owner: str, name: str) -> BackgroundRun | None:
-        found = self._running.get(name)
-        return found if found is not None and found.run.owner == owner else None
+    def find(self, owner: str, response: str) -> BackgroundRun | None:
+        background = self._running.get(response)
+        return background if background is not None and background.run.owner == owner else None
 
-    async def start(self, turn: ResponseRun, store: Store) -> BackgroundRun:
-        """Let a response run; it is in the store when this returns.
+    async def start(self, run: ResponseRun, store: Store) -> BackgroundRun:
+        """Start a response; it is in the store when this returns.
 
-        Whoever leaves meanwhile does not keep it from running.
+        Cancelling the caller does not keep the response from running.
         """
-        running = BackgroundRun(turn)
-        launching = asyncio.create_task(self._launch(running, store))
-        self._tasks.add(launching)
-        launching.add_done_callback(self._tasks.discard)
-        await asyncio.shield(launching)
-        return running
+        background = BackgroundRun(run)
+        starting = asyncio.create_task(self._start(background, store))
+        self._tasks.add(starting)
+        starting.add_done_callback(self._tasks.discard)
+        await asyncio.shield(starting)
+        return background
 
-    async def _launch(self, running: BackgroundRun, store: Store) -> None:
-        turn = running.run
+    async def _start(self, background: BackgroundRun, store: Store) -> None:
+        run = background.run
         try:
-            row = turn.make_row()
+            row = run.make_row()
             await store.write(lambda tx: tx.add_response(row))
         except BaseException:
-            turn.close()
+            run.close()
             raise
-        turn.save = lambda frames: self._keep(running, store, frames)
-        self._running[turn.id] = running
-        task = asyncio.create_task(self._run(running, store))
+        run.save = lambda frames: self._save(background, store, frames)
+        self._running[run.id] = background
+        task = asyncio.create_task(self._run(background, store))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if self._tending is None or self._tending.done():
-            self._tending = asyncio.create_task(self._tend(store))
+        if self._syncing is None or self._syncing.done():
+            self._syncing = asyncio.create_task(self._sync_periodically(store))
 
-    async def _run(self, running: BackgroundRun, store: Store) -> None:
-        turn, feed = running.run, running.feed
+    async def _run(self, background: BackgroundRun, store: Store) -> None:
+        run, feed = background.run, background.feed
         try:
-            async with self._watching() as running.watch:
-                if running.cancelled:
+            async with self._track_run() as background.tracked:
+                if background.cancelled:
                     raise Cancelled("The response was cancelled.")
-                feed.push(turn.start())
-                with suppress(Unavailable):  # its end will be kept, or it will be found dead
-                    row = turn.make_row()
+                feed.push(run.start())
+                # the status need not be stored: its end will be, or the sweep fails it
+                with suppress(Unavailable):
+                    row = run.make_row()
                     await store.write(
                         lambda tx: tx.responses.update(row.owner, row.id, "in_progress", row.body)
                     )
-                await turn.stream(Sink(self._note(), feed.push))
+                await run.stream(Sink(self._make_observer(), feed.push))
         except DragomanError as error:
-            await self._fail(running, error)
+            await self._fail(background, error)
         except asyncio.CancelledError:
-            await self._fail(running, Draining("The server stopped before the answer was done."))
+            await self._fail(background, Draining("The server stopped before the answer ended."))
             raise
         except Exception:
-            log.exception("response %s broke", turn.id)
-            await self._fail(running, EngineFailed("The engine failed while it worked on this."))
+            log.exception("response %s failed", run.id)
+            await self._fail(
+                background, EngineFailed("The engine failed while processing this request.")
+            )
         finally:
-            turn.close()
+            run.close()
             feed.close()
-            self._running.pop(turn.id, None)
+            self._running.pop(run.id, None)
 
-    async def _fail(self, running: BackgroundRun, error: DragomanError) -> None:
-        if not running.run.encoder.is_over and not isinstance(error, Cancelled):
-            self._failed(error)
+    async def _fail(self, background: BackgroundRun, error: DragomanError) -> None:
+        if not background.run.encoder.is_over and not isinstance(error, Cancelled):
+            self._report_failure(error)
         try:
-            running.feed.push(await running.run.fail(error))
-        except DragomanError as lost:
-            log.error("response %s could not be kept: %s", running.run.id, lost.message)
+            background.feed.push(await background.run.fail(error))
+        except DragomanError as store_error:
+            log.error("response %s could not be stored: %s", background.run.id, store_error.message)
 
-    async def _keep(self, running: BackgroundRun, store: Store, frames: list[bytes]) -> None:
-        """Whoever sees the end in the store finds all frames there."""
-        turn, last = running.run, list(enumerate(frames, len(running.feed.frames)))
-        row = turn.make_row()
-        ending = FinishedResponse(row, turn.stored_items, [*running.fresh(), *last])
+    async def _save(self, background: BackgroundRun, store: Store, frames: list[bytes]) -> None:
+        """Store the end of a response with all its frames."""
+        run, last = background.run, list(enumerate(frames, len(background.feed.frames)))
+        row = run.make_row()
+        finished = FinishedResponse(
+            row, run.stored_items, [*background.list_unstored_frames(), *last]
+        )
         try:
-            await ending.write(store)
+            await finished.save(store)
         except TooLarge as error:
-            log.error("response %s is lost: %s", row.id, error.message)
-            lost = replace(row, status="failed", body=responses.mark_failed(running.initial_body))
-            await FinishedResponse(lost).write(store)
+            log.error("response %s could not be stored: %s", row.id, error.message)
+            failed = responses.mark_failed(background.initial_body)
+            await FinishedResponse(replace(row, status="failed", body=failed)).save(store)
         except Unavailable:
-            self._late.append(ending)
+            self._unsaved.append(finished)
 
-    async def _tend(self, store: Store) -> None:
-        while self._running or self._late:
-            await asyncio.sleep(EVERY)
+    async def _sync_periodically(self, store: Store) -> None:
+        while self._running or self._unsaved:
+            await asyncio.sleep(SYNC_INTERVAL)
             try:
-                await self._visit(store)
+                await self._sync(store)
             except DragomanError as error:
-                log.warning("the store did not take what runs in the background: %s", error.message)
+                log.warning("background responses could not be stored: %s", error.message)
 
-    async def _visit(self, store: Store) -> None:
-        for run in list(self._running.values()):
-            await run.flush(store)
-        while self._late:
-            await self._late[0].write(store)
-            self._late.pop(0)
+    async def _sync(self, store: Store) -> None:
+        for background in list(self._running.values()):
+            await background.store_frames(store)
+        while self._unsaved:
+            await self._unsaved[0].save(store)
+            self._unsaved.pop(0)
         running = list(self._running)
-        for name in await store.read(lambda tx: tx.responses.list_cancel_requests(running)):
-            if name in self._running:
-                self._running[name].cancel()
+        for response in await store.read(lambda tx: tx.responses.list_cancel_requests(running)):
+            if response in self._running:
+                self._running[response].cancel()
 
     async def aclose(self) -> None:
-        """End what still runs."""
+        """Cancel what is still running."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._tending is not None:
-            self._tending.cancel()
-        for ending in self._late:
-            log.error("response %s could not be kept", ending.row.id)
+        if self._syncing is not None:
+            self._syncing.cancel()
+        for finished in self._unsaved:
+            log.error("response %s could not be stored", finished.row.id)

@@ -1,7 +1,7 @@
-"""Where a response begins: the items that came before it.
+"""The history of a response: the items that precede its input.
 
-They are those of the responses it follows, or of its conversation. Over a WebSocket a response that
-is not kept can be followed on the same connection; `Local` holds those.
+They come from the responses that it continues, or from its conversation. Over a WebSocket, a
+response that is not stored can be continued on the same connection; `ConnectionHistory` holds it.
 """
 
 from __future__ import annotations
@@ -20,158 +20,165 @@ from dragoman.store.rows import RUNNING, StoredItem, StoredResponse
 if TYPE_CHECKING:
     from dragoman.responses.state import PersistentState
 
-ConnectionHistory: TypeAlias = dict[str, list[Item]]  # all items up to the end of a response, by its id
-PAGE = 1000
-MOST = 20_000  # items that a response can follow
-NAMED = 1000  # items that are named and not said
+# all items up to the end of a response, by the id of the response
+ConnectionHistory: TypeAlias = dict[str, list[Item]]
+PAGE_SIZE = 1000
+MAX_ITEMS = 20_000  # in a history
+MAX_REFERENCES = 1000  # in the input of one request
 
 
-async def load_history(asked: DecodedRequest, owner: str, state: PersistentState, local: ConnectionHistory) -> list[Item]:
+async def load_history(
+    request: DecodedRequest, owner: str, state: PersistentState, connection: ConnectionHistory
+) -> list[Item]:
     """The items that a response follows, oldest first."""
-    previous, conversation = asked.fields.previous_response_id, asked.conversation_id
+    previous, conversation = request.fields.previous_response_id, request.conversation_id
     if previous is not None:
-        if previous in local:
-            return local[previous]
+        if previous in connection:
+            return connection[previous]
         store = await state.get_store()
         chain = await store.read(lambda tx: tx.responses.get_history(owner, previous))
         if not chain:
-            raise _lost(previous)
+            raise _make_missing_error(previous)
         for row in chain:
-            _check_ended(row)
-        return await asyncio.to_thread(_items, chain)
+            _check_has_answer(row)
+        return await asyncio.to_thread(_decode_chain, chain)
     if conversation is not None:
-        return await _conversation(conversation, owner, state)
+        return await _load_conversation(conversation, owner, state)
     return []
 
 
-def _items(chain: list[StoredResponse]) -> list[Item]:
-    """What went into each response and what came out of it."""
-    found: list[Item] = []
+def _decode_chain(chain: list[StoredResponse]) -> list[Item]:
+    """The input and output items of each response."""
+    items: list[Item] = []
     for row in chain:
-        found += msgspec.json.decode(row.input)
-        found += _answered(row)
-        if len(found) > MOST:
+        items += msgspec.json.decode(row.input)
+        items += _decode_output(row)
+        if len(items) > MAX_ITEMS:
             raise BadRequest(
-                f"A response can follow at most {MOST:,} items.", param="previous_response_id"
+                f"A response can follow at most {MAX_ITEMS:,} items.", param="previous_response_id"
             )
-    return found
+    return items
 
 
-def _check_ended(row: StoredResponse) -> None:
+def _check_has_answer(row: StoredResponse) -> None:
     if row.status in RUNNING or row.status == "failed":
         raise BadRequest(
-            f"The response `{row.id}` has no answer to go on from.",
+            f"The response `{row.id}` cannot be continued: it has no answer.",
             param="previous_response_id",
             code="previous_response_not_finished",
         )
 
 
-def _answered(row: StoredResponse) -> list[Item]:
-    """What came out of it; a call that was cut short was never made."""
+def _decode_output(row: StoredResponse) -> list[Item]:
+    """The output items, without calls that were cut off: those were never made."""
     output: list[Item] = msgspec.json.decode(row.body)["output"]
-    return [item for item in output if not _cut(item)]
+    return [item for item in output if not _is_incomplete_call(item)]
 
 
-def _cut(item: Item) -> bool:
+def _is_incomplete_call(item: Item) -> bool:
     return item["type"].endswith("_call") and item.get("status") == "incomplete"
 
 
-def _lost(name: str) -> BadRequest:
+def _make_missing_error(response: str) -> BadRequest:
     return BadRequest(
-        f"There is no response `{name[:80]}` to go on from.",
+        f"There is no response `{response[:80]}` to continue.",
         param="previous_response_id",
         code="previous_response_not_found",
     )
 
 
-async def _conversation(name: str, owner: str, state: PersistentState) -> list[Item]:
-    store, found = await state.get_store(), list[Item]()
+async def _load_conversation(conversation: str, owner: str, state: PersistentState) -> list[Item]:
+    store = await state.get_store()
 
     async def load_page(after: str | None) -> list[StoredItem] | None:
         return await store.read(
             lambda tx: tx.conversations.list_items(
-                owner, name, after=after, limit=PAGE, newest_first=False
+                owner, conversation, after=after, limit=PAGE_SIZE, newest_first=False
             )
         )
 
+    items: list[Item] = []
     after: str | None = None
     while True:
         page = await load_page(after)
         if page is None:
             raise NotFound(
-                f"There is no conversation `{name[:80]}`.",
+                f"There is no conversation `{conversation[:80]}`.",
                 param="conversation",
                 code="conversation_not_found",
             )
-        found += await asyncio.to_thread(_decoded, page)
-        if len(found) > MOST:
+        items += await asyncio.to_thread(_decode_items, page)
+        if len(items) > MAX_ITEMS:
             raise BadRequest(
-                f"A conversation can have at most {MOST:,} items.", param="conversation"
+                f"A conversation can have at most {MAX_ITEMS:,} items.", param="conversation"
             )
-        if len(page) < PAGE:
-            return found
+        if len(page) < PAGE_SIZE:
+            return items
         after = page[-1].id
 
 
-def _decoded(entries: list[StoredItem]) -> list[Item]:
-    return [msgspec.json.decode(entry.body) for entry in entries]
+def _decode_items(rows: list[StoredItem]) -> list[Item]:
+    return [msgspec.json.decode(row.body) for row in rows]
 
 
-async def _found(names: list[str], owner: str, state: PersistentState) -> dict[str, Item]:
-    """Items that earlier responses answered with, by their ids."""
-    if len(names) > NAMED:
-        raise BadRequest(f"`input` can name at most {NAMED:,} items.", param="input")
+async def _load_output_items(ids: list[str], owner: str, state: PersistentState) -> dict[str, Item]:
+    """All output items of the responses that have one of these, by id."""
+    if len(ids) > MAX_REFERENCES:
+        raise BadRequest(f"`input` can reference at most {MAX_REFERENCES:,} items.", param="input")
     store = await state.get_store()
-    rows = await store.read(lambda tx: tx.responses.find_by_output_items(owner, names))
-    found = await asyncio.to_thread(lambda: [_answered(row) for row in rows])
-    return {item["id"]: item for items in found for item in items}
+    rows = await store.read(lambda tx: tx.responses.find_by_output_items(owner, ids))
+    outputs = await asyncio.to_thread(lambda: [_decode_output(row) for row in rows])
+    return {item["id"]: item for output in outputs for item in output}
 
 
-def drop_repeated_items(asked: DecodedRequest, history: list[Item]) -> DecodedRequest:
-    """The same without items that its conversation has; the id of another one is an error."""
-    if asked.conversation_id is None:
-        return asked
+def drop_repeated_items(request: DecodedRequest, history: list[Item]) -> DecodedRequest:
+    """Remove items that the conversation already has.
+
+    A different item with an id of the conversation is an error.
+    """
+    if request.conversation_id is None:
+        return request
     known = {item["id"]: item for item in history}
     new: list[Item] = []
-    for at, item in enumerate(asked.items):
-        there = known.get(item["id"])
-        if there is None or item["type"] == "item_reference":
+    for index, item in enumerate(request.items):
+        existing = known.get(item["id"])
+        if existing is None or item["type"] == "item_reference":
             new.append(item)
-        elif there != item:
-            raise make_duplicate_error(item["id"], f"input[{at}].id")
-    return replace(asked, items=new)
+        elif existing != item:
+            raise make_duplicate_error(item["id"], f"input[{index}].id")
+    return replace(request, items=new)
 
 
-def make_duplicate_error(name: str, at: str) -> BadRequest:
+def make_duplicate_error(item: str, param: str) -> BadRequest:
     return BadRequest(
-        f"The conversation has another item `{name[:80]}`: leave the id out, or give a new one.",
-        param=at,
+        f"The conversation has another item `{item[:80]}`: omit the id, or use a new one.",
+        param=param,
         code="duplicate_item",
     )
 
 
 async def resolve_references(
-    asked: DecodedRequest, history: list[Item], owner: str, state: PersistentState
+    request: DecodedRequest, history: list[Item], owner: str, state: PersistentState
 ) -> DecodedRequest:
-    """The same with the items themselves where it only names them."""
-    wanted = get_references(asked)
-    if not wanted:
-        return asked
+    """Replace references with the items that they name."""
+    references = get_references(request)
+    if not references:
+        return request
     known = {item["id"]: item for item in history if "id" in item}
-    missing = [name for name in wanted if name not in known]
+    missing = [reference for reference in references if reference not in known]
     if missing:
-        known |= await _found(missing, owner, state)
-    inside = {item.get("id") for item in history}
+        known |= await _load_output_items(missing, owner, state)
+    in_history = {item.get("id") for item in history}
     items: list[Item] = []
-    for at, item in enumerate(asked.items):
+    for index, item in enumerate(request.items):
         if item.get("type") != "item_reference":
             items.append(item)
         elif item["id"] not in known:
             raise NotFound(
                 f"There is no item `{str(item['id'])[:80]}`.",
-                param=f"input[{at}]",
+                param=f"input[{index}]",
                 code="item_not_found",
             )
-        elif item["id"] not in inside:  # what is in the history is not said twice
+        elif item["id"] not in in_history:  # items of the history are not repeated
             items.append(known[item["id"]])
-    return replace(asked, items=items)
+    return replace(request, items=items)

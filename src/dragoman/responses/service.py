@@ -1,7 +1,7 @@
-"""The desk: begins responses, finds those that were kept, and ends those that nobody wants.
+"""The service for responses: prepares runs, and gets, resumes, cancels and deletes responses.
 
-Whoever asks is known by the owner of the key that was shown; what belongs to another does not
-exist.
+Every method takes the owner, who is determined by the client's API key; a response of another owner
+does not exist.
 """
 
 from __future__ import annotations
@@ -22,18 +22,23 @@ from dragoman.protocols import responses
 from dragoman.protocols.responses import DecodedRequest, McpTool
 from dragoman.protocols.responses.types import Item
 from dragoman.responses.background import BackgroundRuns
-from dragoman.responses.history import ConnectionHistory, load_history, resolve_references, drop_repeated_items
+from dragoman.responses.history import (
+    ConnectionHistory,
+    drop_repeated_items,
+    load_history,
+    resolve_references,
+)
 from dragoman.responses.response_run import ResponseContext, ResponseRun
 from dragoman.responses.resume import FeedRun, LaunchedRun, StoredRun
 from dragoman.responses.run import Run
 from dragoman.responses.state import PersistentState
 from dragoman.responses.tool_rounds import (
-    NO_REMOTE_TOOLS,
     MAX_SERVERS,
+    NO_REMOTE_TOOLS,
     RemoteToolLimits,
     RemoteTools,
-    find_approved_calls,
     attach_servers,
+    find_approved_calls,
 )
 from dragoman.store.rows import RUNNING, StoredResponse
 
@@ -41,16 +46,16 @@ if TYPE_CHECKING:
     from dragoman.pipeline.services import Services
     from dragoman.store.store import Store
 
-log = logging.getLogger("dragoman.turns")
-CANCEL_WAIT = 10.0  # seconds for another process to end a response
-LOOK = 0.1
+log = logging.getLogger("dragoman.responses")
+CANCEL_TIMEOUT = 10.0  # seconds for another process to cancel a response
+POLL_INTERVAL = 0.1
 
 
 class RemoteToolsConfig(Struct, frozen=True):
     """How remote tools are reached."""
 
-    make_client: Callable[[], ToolClient] | None = None
-    servers: dict[str, McpServer] = {}  # of the configuration, by label
+    make_client: Callable[[], ToolClient] | None = None  # None: the `mcp` extra is not installed
+    servers: dict[str, McpServer] = {}  # configured by the operator, by label
     limits: RemoteToolLimits = RemoteToolLimits()
 
 
@@ -62,171 +67,179 @@ class ResponseService:
         services: Services,
         state: PersistentState,
         background: BackgroundRuns,
-        elsewhere: RemoteToolsConfig,
+        remote_tools: RemoteToolsConfig,
     ) -> None:
         self._services = services
         self._state = state
         self._background = background
-        self._elsewhere = elsewhere
+        self._remote_tools = remote_tools
 
-    async def prepare(self, asked: DecodedRequest, owner: str, local: ConnectionHistory | None = None) -> Run:
-        """A response that is ready to run, or that has been sent into the background."""
-        store = await self._state.get_store() if asked.is_stored else None
-        turn = await self._turn(asked, owner, {} if local is None else local)
-        if store is not None and asked.fields.background:
-            running = await self._background.start(turn, store)
-            return LaunchedRun(running.feed, running.initial_body, turn)
+    async def prepare(
+        self, request: DecodedRequest, owner: str, connection: ConnectionHistory | None = None
+    ) -> Run:
+        """A response that is ready to run, or that was started in the background."""
+        store = await self._state.get_store() if request.is_stored else None
+        run = await self._prepare_run(request, owner, {} if connection is None else connection)
+        if store is not None and request.fields.background:
+            background = await self._background.start(run, store)
+            return LaunchedRun(background.feed, background.initial_body, run)
         if store is not None:
-            turn.save = lambda _: self._keep(turn, store)
-        return turn
+            run.save = lambda _: self._save(run, store)
+        return run
 
     async def load_context(
-        self, asked: DecodedRequest, owner: str, local: ConnectionHistory
+        self, request: DecodedRequest, owner: str, connection: ConnectionHistory
     ) -> tuple[DecodedRequest, ResponseContext]:
-        """What came before a request, with the items that it only names put in."""
-        sealing = (await self._state.get_signer()).for_owner(owner)
-        history = await load_history(asked, owner, self._state, local)
-        asked = await resolve_references(drop_repeated_items(asked, history), history, owner, self._state)
-        return asked, ResponseContext(self._services, owner, sealing, history)
+        """The request with its references resolved, and its context."""
+        signer = (await self._state.get_signer()).for_owner(owner)
+        history = await load_history(request, owner, self._state, connection)
+        request = drop_repeated_items(request, history)
+        request = await resolve_references(request, history, owner, self._state)
+        return request, ResponseContext(self._services, owner, signer, history)
 
-    async def _turn(self, asked: DecodedRequest, owner: str, local: ConnectionHistory) -> ResponseRun:
-        asked, scene = await self.load_context(asked, owner, local)
-        scene.remote_tools = await self._remote(asked, scene.history)
+    async def _prepare_run(
+        self, request: DecodedRequest, owner: str, connection: ConnectionHistory
+    ) -> ResponseRun:
+        request, context = await self.load_context(request, owner, connection)
+        context.remote_tools = await self._attach_remote_tools(request, context.history)
         try:
-            return await ResponseRun.prepare(asked, scene)
+            return await ResponseRun.prepare(request, context)
         except BaseException:
-            scene.remote_tools.close()
+            context.remote_tools.close()
             raise
 
-    async def _remote(self, asked: DecodedRequest, history: list[Item]) -> RemoteTools:
-        wanted = responses.get_mcp_servers(asked)
-        allowed = find_approved_calls(asked.items, history, {tool.server_label for tool in wanted})
-        if not wanted:
+    async def _attach_remote_tools(
+        self, request: DecodedRequest, history: list[Item]
+    ) -> RemoteTools:
+        requested = responses.get_mcp_servers(request)
+        labels = {tool.server_label for tool in requested}
+        approved = find_approved_calls(request.items, history, labels)
+        if not requested:
             return NO_REMOTE_TOOLS
-        make = self._elsewhere.make_client
-        if make is None:
-            raise BadRequest("There are no remote tools here: `mcp` is missing.", param="tools")
-        if len(wanted) > MAX_SERVERS:
+        if self._remote_tools.make_client is None:
+            raise BadRequest("Remote tools need the extra `mcp` on the server.", param="tools")
+        if len(requested) > MAX_SERVERS:
             raise BadRequest(f"There are more than {MAX_SERVERS} remote servers.", param="tools")
-        named = [(self._server(tool), tool) for tool in wanted]
-        taken, said = responses.get_tool_origins(asked, history), [*history, *asked.items]
-        toolbox = make()
+        servers = [(self._resolve_server(tool), tool) for tool in requested]
+        used_names = responses.get_tool_origins(request, history)
+        items = [*history, *request.items]
+        client = self._remote_tools.make_client()
         try:
-            remote = await attach_servers(toolbox, named, taken, said, self._elsewhere.limits)
+            tools = await attach_servers(
+                client, servers, used_names, items, self._remote_tools.limits
+            )
         except BaseException:
-            toolbox.close()
+            client.close()
             raise
-        remote.approve(allowed)
-        return remote
+        tools.approve(approved)
+        return tools
 
-    def _server(self, said: McpTool) -> McpServer:
-        """Where a server of a request is: as the request says, else as the configuration does."""
-        headers = dict(said.headers or {})
-        if said.authorization:
-            headers["Authorization"] = f"Bearer {said.authorization}"
-        if said.server_url:
-            return McpServer(label=said.server_label, url=said.server_url, headers=headers)
-        known = self._elsewhere.servers.get(said.server_label)
-        if known is None:
+    def _resolve_server(self, tool: McpTool) -> McpServer:
+        """The server that a request names: by URL, else by the label of a configured one."""
+        headers = dict(tool.headers or {})
+        if tool.authorization:
+            headers["Authorization"] = f"Bearer {tool.authorization}"
+        if tool.server_url:
+            return McpServer(label=tool.server_label, url=tool.server_url, headers=headers)
+        configured = self._remote_tools.servers.get(tool.server_label)
+        if configured is None:
             raise BadRequest(
-                f"There is no server `{said.server_label}` here: give its `server_url`.",
+                f"The server `{tool.server_label}` is not configured: set its `server_url`.",
                 param="tools",
             )
-        return replace(known, headers={**known.headers, **headers})
+        return replace(configured, headers={**configured.headers, **headers})
 
     @staticmethod
-    async def _keep(turn: ResponseRun, store: Store) -> None:
-        """Keep a response that somebody waited for. An answer is told even if it cannot be kept."""
+    async def _save(run: ResponseRun, store: Store) -> None:
+        """Store a response. If that fails, the client still gets the answer, marked as unstored."""
         try:
-            row, items = turn.make_row(), turn.stored_items
+            row, items = run.make_row(), run.stored_items
             await store.write(lambda tx: tx.add_response(row, items))
         except DragomanError as error:
-            log.error("response %s could not be kept: %s", turn.id, error.message)
-            turn.mark_unstored()
+            log.error("response %s could not be stored: %s", run.id, error.message)
+            run.mark_unstored()
 
-    # Those that were kept
+    async def count_tokens(self, request: DecodedRequest, owner: str) -> int:
+        """The number of tokens of a request's prompt."""
+        request, context = await self.load_context(request, owner, {})
+        prompt = responses.to_request(request, context.history, owner=owner, sealing=context.signer)
+        return await pipeline.count_prompt_tokens(prompt, self._services)
 
-    async def count_tokens(self, asked: DecodedRequest, owner: str) -> int:
-        """How many tokens a request would have the model read."""
-        asked, scene = await self.load_context(asked, owner, {})
-        request = responses.to_request(asked, scene.history, owner=owner, sealing=scene.signer)
-        return await pipeline.count_prompt_tokens(request, self._services)
+    # stored responses
 
-    async def _row(self, owner: str, name: str) -> StoredResponse:
+    async def _load_row(self, owner: str, response: str) -> StoredResponse:
         store = await self._state.get_store()
-        row = await store.read(lambda tx: tx.responses.get(owner, name))
+        row = await store.read(lambda tx: tx.responses.get(owner, response))
         if row is None:
             raise NotFound(
-                f"There is no response `{name[:80]}`.", param="response_id", code="not_found"
+                f"There is no response `{response[:80]}`.", param="response_id", code="not_found"
             )
         return row
 
-    async def get(self, owner: str, name: str) -> bytes:
-        running = self._background.find(owner, name)
-        if running is not None:
-            return running.run.encode_whole()
-        return (await self._row(owner, name)).body
+    async def get(self, owner: str, response: str) -> bytes:
+        background = self._background.find(owner, response)
+        if background is not None:
+            return background.run.encode_whole()
+        return (await self._load_row(owner, response)).body
 
-    async def resume(self, owner: str, name: str, after: int) -> Run:
-        """Hear a response from some event on."""
-        running = self._background.find(owner, name)
-        if running is not None:
-            return FeedRun(running.feed, after)
-        return StoredRun(await self._row(owner, name), await self._state.get_store(), after)
+    async def resume(self, owner: str, response: str, after: int) -> Run:
+        """A run that sends the events of a response after a number."""
+        background = self._background.find(owner, response)
+        if background is not None:
+            return FeedRun(background.feed, after)
+        row = await self._load_row(owner, response)
+        return StoredRun(row, await self._state.get_store(), after)
 
-    async def get_input_items(self, owner: str, name: str) -> list[Item]:
-        items: list[Item] = msgspec.json.decode((await self._row(owner, name)).input)
+    async def get_input_items(self, owner: str, response: str) -> list[Item]:
+        items: list[Item] = msgspec.json.decode((await self._load_row(owner, response)).input)
         return items
 
-    async def delete(self, owner: str, name: str) -> None:
-        row = await self._row(owner, name)
+    async def delete(self, owner: str, response: str) -> None:
+        row = await self._load_row(owner, response)
         if row.status in RUNNING:
-            await self.cancel(owner, name)
+            await self.cancel(owner, response)
         store = await self._state.get_store()
         if not await self.delete_with_turns(
-            owner, [name], lambda: store.write(lambda tx: tx.delete_response(owner, name))
+            owner, [response], lambda: store.write(lambda tx: tx.delete_response(owner, response))
         ):
-            raise NotFound(f"There is no response `{name[:80]}`.", param="response_id")
+            raise NotFound(f"There is no response `{response[:80]}`.", param="response_id")
 
     async def delete_with_turns(
         self, owner: str, sources: Sequence[str], delete: Callable[[], Awaitable[bool]]
     ) -> bool:
-        """Delete something; what these answers said is not remembered here any more."""
-        memory = self._services.replay
-        if memory is None:
+        """Delete rows, and the turns of these responses or completions from the replay cache."""
+        replay = self._services.replay
+        if replay is None:
             return await delete()
-        await memory.forget(owner, sources)
-        gone = await delete()
-        await memory.forget(owner, sources)  # it may have been read again meanwhile
-        return gone
+        await replay.forget(owner, sources)
+        deleted = await delete()
+        await replay.forget(owner, sources)  # another request may have loaded them in between
+        return deleted
 
-    async def cancel(self, owner: str, name: str) -> bytes:
-        """End a response in the background; one that has ended stays as it is."""
-        running = self._background.find(owner, name)
-        if running is not None:
-            running.cancel()
-            await running.feed.wait_closed()
-            return running.run.encode_whole()
-        row = await self._row(owner, name)
+    async def cancel(self, owner: str, response: str) -> bytes:
+        """Cancel a background response; one that has ended stays as it is."""
+        background = self._background.find(owner, response)
+        if background is not None:
+            background.cancel()
+            await background.feed.wait_closed()
+            return background.run.encode_whole()
+        row = await self._load_row(owner, response)
         if not row.background:
-            raise BadRequest(
-                "Only a response that runs in the background can be cancelled.",
-                param="response_id",
-            )
+            raise BadRequest("Only background responses can be cancelled.", param="response_id")
         if row.status in RUNNING:
-            row = await self._cancel_elsewhere(row)
+            row = await self._cancel_in_other_process(row)
         return row.body
 
-    async def _cancel_elsewhere(self, row: StoredResponse) -> StoredResponse:
+    async def _cancel_in_other_process(self, row: StoredResponse) -> StoredResponse:
         store = await self._state.get_store()
-        owner, name = row.owner, row.id
-        await store.write(lambda tx: tx.responses.request_cancel(owner, name))
+        owner, response = row.owner, row.id
+        await store.write(lambda tx: tx.responses.request_cancel(owner, response))
         try:
-            async with asyncio.timeout(CANCEL_WAIT):
+            async with asyncio.timeout(CANCEL_TIMEOUT):
                 while row.status in RUNNING:
-                    await asyncio.sleep(LOOK)
-                    row = await self._row(row.owner, row.id)
-        except TimeoutError:  # its process is busy or gone; the sweep will see to it
+                    await asyncio.sleep(POLL_INTERVAL)
+                    row = await self._load_row(owner, response)
+        except TimeoutError:  # its process is busy or dead; then a sweep fails the response
             log.warning("response %s was not cancelled in time", row.id)
         return row
 

@@ -1,7 +1,7 @@
-"""The store of this server and the key of its seals, opened when they are first needed.
+"""The store and the signing key of this server, opened when they are first needed.
 
-A server whose store cannot be opened still answers everything that needs none; its seals then hold
-until it stops.
+A server whose store cannot be opened still serves requests that need none; its signatures are then
+valid until it stops.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ if TYPE_CHECKING:
     from dragoman.store.store import Store
 
 log = logging.getLogger("dragoman.store")
-KEY = 32
-PAUSE = 5.0  # seconds before a store that could not be opened is tried again
+KEY_NAME = "seal"  # in the table of secrets of existing databases
+KEY_SIZE = 32
+RETRY_INTERVAL = 5.0  # seconds before opening a store that failed is tried again
 
 
 class PersistentState:
-    """What lasts."""
+    """Opens the store and the signer, and holds them."""
 
     def __init__(self, url: str, limits: StoreLimits | None = None) -> None:
         self._url = url
         self._limits = limits or StoreLimits()
         self._store: Store | None = None
-        self._seal: Signer | None = None
+        self._signer: Signer | None = None
         self._opening = asyncio.Lock()
-        self._again = float("-inf")  # not tried before this, after it failed
+        self._retry_at = float("-inf")  # not before this time, after a failure
 
     async def get_store(self) -> Store:
-        """The store, or an error that says that there is none."""
+        """The open store. Raises `Unavailable` if it cannot be opened."""
         if self._store is None:
             async with self._opening:
                 if self._store is None:
@@ -48,31 +49,34 @@ class PersistentState:
     async def _open(self) -> Store:
         from dragoman.store.store import Store
 
-        if time.monotonic() < self._again:
-            raise _unavailable()
+        if time.monotonic() < self._retry_at:
+            raise _make_unavailable_error()
         try:
             return await Store.open(self._url, self._limits, fail_body=responses.mark_failed)
         except (StoreError, Unavailable) as error:
             log.error("the store cannot be opened: %s", error)
-            self._again = time.monotonic() + PAUSE
-            raise _unavailable() from None
+            self._retry_at = time.monotonic() + RETRY_INTERVAL
+            raise _make_unavailable_error() from None
 
     async def get_signer(self) -> Signer:
-        if self._seal is None:
-            key = await self._key()
-            self._seal = self._seal or Signer(key)  # of two that came at once, one is for all
-        return self._seal
+        if self._signer is None:
+            key = await self._load_key()
+            # of two concurrent calls, the first sets the signer for both
+            self._signer = self._signer or Signer(key)
+        return self._signer
 
-    async def _key(self) -> bytes:
+    async def _load_key(self) -> bytes:
         try:
             store = await self.get_store()
-            return await store.write(lambda tx: tx.key_values.get_or_create_secret("seal", KEY))
+            return await store.write(
+                lambda tx: tx.key_values.get_or_create_secret(KEY_NAME, KEY_SIZE)
+            )
         except Unavailable:
-            log.warning("without a store, what is sealed now cannot be opened after a restart")
-            return secrets.token_bytes(KEY)
+            log.warning("without a store, signatures made now are invalid after a restart")
+            return secrets.token_bytes(KEY_SIZE)
 
     async def save_turns(self, owner: str, rows: Sequence[StoredTurn]) -> None:
-        """What models said, for `memory`."""
+        """Store turns of the replay cache."""
         store = await self.get_store()
         await store.write(lambda tx: tx.key_values.put_turns(owner, rows))
 
@@ -86,7 +90,7 @@ class PersistentState:
             await store.aclose()
 
 
-def _unavailable() -> Unavailable:
+def _make_unavailable_error() -> Unavailable:
     return Unavailable(
         "The server's store is not available. With `store: false` it is not needed.",
         code="store_unavailable",

@@ -1,8 +1,8 @@
-"""The remote tools of a turn: listed before the model speaks, called between its rounds.
+"""The remote tools of a response: listed before the model answers, called between its rounds.
 
-A server that cannot be listed, a call that fails and a limit that is reached are told to the model,
-or to the client, as what they are; none of them breaks the response. A tool that the client wants
-to approve is not called before it has.
+If a server cannot be listed, the client gets the error; if a call fails or the limit is reached,
+the model gets it. None of these fails the response. A tool that needs approval is not called before
+the client approves.
 """
 
 from __future__ import annotations
@@ -24,242 +24,250 @@ from dragoman.responses.run import Push
 from dragoman.types import Tool
 
 MAX_SERVERS = 32  # of one request
-MAX_TOOLS = 1000  # tools of one server
-ANYTHING = {"type": "object"}
-# what is said of a schema that cannot be used, and of tools that cannot be used together
-UNUSABLE = ("invalid_schema", "unsupported_keyword", "schema_too_complex")
-TOGETHER = ("constraint_too_complex", "template_rejected")
-PATIENCE = 8  # schemas that are looked for one by one
-ENOUGH = "No more remote calls can be made for this response. Answer with what is known."
+MAX_TOOLS = 1000  # of one server
+ANY_OBJECT = {"type": "object"}
+# error codes of one schema that cannot be used, and of schemas that cannot be used together
+SCHEMA_ERRORS = ("invalid_schema", "unsupported_keyword", "schema_too_complex")
+COMBINATION_ERRORS = ("constraint_too_complex", "template_rejected")
+MAX_SINGLE_DROPS = 8  # schemas that are dropped one at a time, before all are
+LIMIT_REACHED = "No more remote calls can be made for this response. Answer with what is known."
 
 
 class RemoteToolLimits(Struct, frozen=True, kw_only=True):
-    """How much a turn may do with remote tools."""
+    """How much one response may use remote tools."""
 
     rounds: int = 16
-    seconds: float = 300.0  # all of a turn's calls together
-    output_chars: int = 64 * 1024  # characters of one output
+    seconds: float = 300.0  # for all calls of a response together
+    output_chars: int = 64 * 1024  # of one output
 
 
 class AttachedServer(Struct):
-    """A server of this turn and what it offers."""
+    """A server of this response and its tools."""
 
     server: McpServer
-    offered: list[ListedTool] = []
+    tools: list[ListedTool] = []
     error: str | None = None
-    told: bool = False  # the client has its list from an earlier turn
+    from_history: bool = False  # the client has the list from an earlier response
 
 
 class RemoteTools:
-    """What a turn has of remote tools."""
+    """The remote tools of one response."""
 
     def __init__(
         self,
-        toolbox: ToolClient | None = None,
+        client: ToolClient | None = None,
         attached: Sequence[AttachedServer] = (),
-        known: dict[str, ToolOrigin] | None = None,
-        bounds: RemoteToolLimits | None = None,
+        tool_origins: dict[str, ToolOrigin] | None = None,
+        limits: RemoteToolLimits | None = None,
     ) -> None:
-        self._toolbox = toolbox
-        self._attached = {one.server.label: one for one in attached}
-        self.tool_origins = known or {}
-        self._bounds = bounds or RemoteToolLimits()
+        self._client = client
+        self._attached = {entry.server.label: entry for entry in attached}
+        self.tool_origins = tool_origins or {}  # by the names that the model uses
+        self._limits = limits or RemoteToolLimits()
         self._rounds = 0
-        self._left = self._bounds.seconds
-        self._approved: list[Item] = []  # requests of earlier turns that the client approved
-        self.tools = tuple(self._tools())  # as the model is told of them
+        self._seconds_left = self._limits.seconds
+        self._approved: list[Item] = []  # approval requests that the client has approved
+        self.tools = tuple(self._make_tools())  # as the model gets them
 
-    def _tools(self) -> Iterable[Tool]:
-        offered = {
+    def _make_tools(self) -> Iterable[Tool]:
+        listed = {
             (label, tool.name): tool
-            for label, one in self._attached.items()
-            for tool in one.offered
+            for label, entry in self._attached.items()
+            for tool in entry.tools
         }
-        for flat, known in self.tool_origins.items():
-            tool = offered[known.server_label, known.name]
+        for name, origin in self.tool_origins.items():
+            tool = listed[origin.server_label, origin.name]
             yield Tool(
-                name=flat,
+                name=name,
                 description=tool.description,
                 parameters=tool.input_schema,
-                param=f"tools.{flat}",
+                param=f"tools.{name}",
             )
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        loose = [tool.name for tool in self.tools if tool.parameters is ANYTHING]
-        return tuple(f"The schema of the remote tool `{name}` is not used." for name in loose)
+        dropped = [tool.name for tool in self.tools if tool.parameters is ANY_OBJECT]
+        return tuple(f"The schema of the remote tool `{name}` is not used." for name in dropped)
 
     def drop_schemas(self, error: BadRequest) -> bool:
-        """Do without schemas of strangers if they are to blame; whether there are such."""
-        held = [tool for tool in self.tools if tool.parameters is not ANYTHING]
-        named = [tool for tool in held if tool.param == error.param]
-        if error.code in TOGETHER or (named and len(self.tools) - len(held) >= PATIENCE):
-            named = held
-        elif error.code not in UNUSABLE:
+        """Drop the schemas that caused an error. False if none of them did."""
+        with_schema = [tool for tool in self.tools if tool.parameters is not ANY_OBJECT]
+        at_fault = [tool for tool in with_schema if tool.param == error.param]
+        dropped_before = len(self.tools) - len(with_schema)
+        if error.code in COMBINATION_ERRORS or (at_fault and dropped_before >= MAX_SINGLE_DROPS):
+            at_fault = with_schema
+        elif error.code not in SCHEMA_ERRORS:
             return False
-        names = {tool.name for tool in named}
+        names = {tool.name for tool in at_fault}
         self.tools = tuple(
-            replace(tool, parameters=ANYTHING) if tool.name in names else tool
+            replace(tool, parameters=ANY_OBJECT) if tool.name in names else tool
             for tool in self.tools
         )
-        return bool(named)
+        return bool(at_fault)
 
-    def approve(self, approved: Sequence[Item]) -> None:
-        """Let calls of earlier turns be made, if their tools may still be called."""
-        known = {(tool.server_label, tool.name) for tool in self.tool_origins.values()}
-        for item in approved:
-            if (item["server_label"], item["name"]) not in known:
+    def approve(self, requests: Sequence[Item]) -> None:
+        """Approve calls of earlier responses. Their tools must still be allowed."""
+        allowed = {(origin.server_label, origin.name) for origin in self.tool_origins.values()}
+        for item in requests:
+            if (item["server_label"], item["name"]) not in allowed:
                 raise BadRequest(
-                    f"The tool `{str(item['name'])[:80]}` of an approved call may not be called.",
+                    f"The tool `{str(item['name'])[:80]}` of an approved call is not allowed.",
                     param="tools",
                 )
-        self._approved = list(approved)
+        self._approved = list(requests)
 
-    async def push_tool_lists(self, writer: ResponseEncoder, push: Push) -> None:
-        """Say what the servers offer."""
-        for label, one in self._attached.items():
-            if one.told:
+    async def push_tool_lists(self, encoder: ResponseEncoder, push: Push) -> None:
+        """Send the tool lists that the client does not have yet."""
+        for label, entry in self._attached.items():
+            if entry.from_history:
                 continue
-            tools = [msgspec.to_builtins(tool) for tool in one.offered]
-            await await_delivery(push(writer.start_tool_list(label)))
-            await await_delivery(push(writer.finish_tool_list(label, tools, one.error)))
+            tools = [msgspec.to_builtins(tool) for tool in entry.tools]
+            await await_delivery(push(encoder.start_tool_list(label)))
+            await await_delivery(push(encoder.finish_tool_list(label, tools, entry.error)))
 
     @property
     def has_approved_calls(self) -> bool:
-        """Whether there are calls that were approved."""
         return bool(self._approved)
 
-    async def make_approved_calls(self, writer: ResponseEncoder, push: Push, context: int | None) -> bool:
-        """Make the calls that were approved; whether there were any."""
+    async def make_approved_calls(
+        self, encoder: ResponseEncoder, push: Push, context: int | None
+    ) -> bool:
+        """Make the approved calls. False if there are none."""
         for item in self._approved:
-            await await_delivery(push(writer.start_approved_call(item)))
-        return await self.make_calls(writer, push, context)
+            await await_delivery(push(encoder.start_approved_call(item)))
+        return await self.make_calls(encoder, push, context)
 
-    async def make_calls(self, writer: ResponseEncoder, push: Push, context: int | None) -> bool:
-        """Make the calls of a round; whether the model must go on with what came of them.
+    async def make_calls(self, encoder: ResponseEncoder, push: Push, context: int | None) -> bool:
+        """Make the calls of a round. True if the model must continue with their results.
 
-        Once it has had enough it is told so, and may say a last word. No output takes more than
-        half of the model's `context`, even if every character is a token.
+        When the limit is reached, the model is told so and gives a final answer. No output takes
+        more than half of the model's `context`, even if every character is a token.
         """
-        calls = writer.get_remote_calls()
+        calls = encoder.get_remote_calls()
         if not calls:
             return False
         self._rounds += 1
-        began = time.monotonic()
-        most = self._bounds.output_chars if context is None else min(self._bounds.output_chars, context // 2)
-        tasks = [asyncio.create_task(self._call(call, most)) for call in calls]
+        started = time.monotonic()
+        max_chars = self._limits.output_chars
+        if context is not None:
+            max_chars = min(max_chars, context // 2)
+        tasks = [asyncio.create_task(self._call(call, max_chars)) for call in calls]
         try:
             for call, task in zip(calls, tasks, strict=True):
-                outcome = await task
+                result = await task
                 await await_delivery(
-                    push(writer.finish_remote_call(call, outcome.output, outcome.error))
+                    push(encoder.finish_remote_call(call, result.output, result.error))
                 )
         finally:
             for task in tasks:
                 task.cancel()
-            self._left -= time.monotonic() - began
-        return not writer.needs_client and self._rounds <= self._bounds.rounds + 1
+            self._seconds_left -= time.monotonic() - started
+        return not encoder.needs_client and self._rounds <= self._limits.rounds + 1
 
-    async def _call(self, call: RemoteCall, most: int) -> CallResult:
-        if self._rounds > self._bounds.rounds or self._left <= 0:
-            return CallResult(error=ENOUGH)
+    async def _call(self, call: RemoteCall, max_chars: int) -> CallResult:
+        if self._rounds > self._limits.rounds or self._seconds_left <= 0:
+            return CallResult(error=LIMIT_REACHED)
         try:
             arguments = msgspec.json.decode(call.arguments or "{}", type=dict)
         except (msgspec.DecodeError, RecursionError):
             return CallResult(error="The arguments are not a JSON object.")
-        assert self._toolbox is not None  # noqa: S101  # there are no calls without one
+        assert self._client is not None  # noqa: S101  # without a client there are no calls
         try:
-            async with asyncio.timeout(self._left):
+            async with asyncio.timeout(self._seconds_left):
                 server = self._attached[call.server_label].server
-                return await self._toolbox.call_tool(server, call.name, arguments, most)
+                return await self._client.call_tool(server, call.name, arguments, max_chars)
         except TimeoutError:
             return CallResult(error="The tool did not answer in time.")
 
     def close(self) -> None:
-        if self._toolbox is not None:
-            self._toolbox.close()
+        if self._client is not None:
+            self._client.close()
 
 
 NO_REMOTE_TOOLS = RemoteTools()
 
 
 async def attach_servers(
-    toolbox: ToolClient,
-    wanted: Sequence[tuple[McpServer, McpTool]],
-    taken: Iterable[str],
+    client: ToolClient,
+    requested: Sequence[tuple[McpServer, McpTool]],
+    used_names: Iterable[str],
     history: Sequence[Item],
-    bounds: RemoteToolLimits,
+    limits: RemoteToolLimits,
 ) -> RemoteTools:
-    """List the servers of a request, and give their tools names that no other tool has."""
-    attached = await asyncio.gather(*(_listed(toolbox, server, history) for server, _ in wanted))
-    names, known = UniqueNames(taken), dict[str, ToolOrigin]()
-    for one, (_, said) in zip(attached, wanted, strict=True):
-        for tool in one.offered[:MAX_TOOLS]:
-            if not said.allows(tool.name, tool.read_only):
+    """List the tools of a request's servers, and give them names that no other tool has."""
+    attached = await asyncio.gather(
+        *(_attach_server(client, server, history) for server, _ in requested)
+    )
+    names, origins = UniqueNames(used_names), dict[str, ToolOrigin]()
+    for entry, (_, settings) in zip(attached, requested, strict=True):
+        label = entry.server.label
+        for tool in entry.tools[:MAX_TOOLS]:
+            if not settings.allows(tool.name, tool.read_only):
                 continue
-            flat = names.make_unique(make_remote_name(one.server.label, tool.name))
-            known[flat] = ToolOrigin(
+            origins[names.make_unique(make_remote_name(label, tool.name))] = ToolOrigin(
                 kind="mcp",
                 name=tool.name,
-                server_label=one.server.label,
-                needs_approval=said.needs_approval(tool.name, tool.read_only),
+                server_label=label,
+                needs_approval=settings.needs_approval(tool.name, tool.read_only),
             )
-    return RemoteTools(toolbox, attached, known, bounds)
+    return RemoteTools(client, attached, origins, limits)
 
 
-async def _listed(
-    toolbox: ToolClient, server: McpServer, history: Sequence[Item]
+async def _attach_server(
+    client: ToolClient, server: McpServer, history: Sequence[Item]
 ) -> AttachedServer:
-    """What a server offers: as the client was told in an earlier turn, else asked anew."""
-    told = _told(server.label, history)
-    if told is not None:
-        return AttachedServer(server, told, told=True)
+    """Take the tools of a server from the history, or list them."""
+    tools = _find_tool_list(server.label, history)
+    if tools is not None:
+        return AttachedServer(server, tools, from_history=True)
     try:
-        return AttachedServer(server, await toolbox.list_tools(server))
+        return AttachedServer(server, await client.list_tools(server))
     except ToolsUnavailable as error:
         return AttachedServer(server, error=str(error))
 
 
-def _told(label: str, history: Sequence[Item]) -> list[ListedTool] | None:
-    """The last list of a server, if it is one that can be used."""
+def _find_tool_list(label: str, history: Sequence[Item]) -> list[ListedTool] | None:
+    """The last tool list of a server in the history, if it is valid."""
     lists = (
         item
         for item in reversed(history)
         if item.get("type") == "mcp_list_tools" and item.get("server_label") == label
     )
-    last = next(lists, {"error": "there is none"})
-    if last.get("error"):
+    last = next(lists, None)
+    if last is None or last.get("error"):
         return None
     try:
-        found = msgspec.convert(last.get("tools"), list[ListedTool])
+        tools = msgspec.convert(last.get("tools"), list[ListedTool])
     except msgspec.ValidationError:
         return None
-    return list({tool.name: tool for tool in found}.values())
+    return list({tool.name: tool for tool in tools}.values())
 
 
-def find_approved_calls(items: Sequence[Item], history: Sequence[Item], labels: set[str]) -> list[Item]:
-    """The requests for approval that the client has just approved, but for those that were met."""
+def find_approved_calls(
+    items: Sequence[Item], history: Sequence[Item], labels: set[str]
+) -> list[Item]:
+    """The approval requests that the input approves and that were not called yet."""
     every = [*history, *items]
     requests = {item["id"]: item for item in every if item["type"] == "mcp_approval_request"}
-    said = (item.get("approval_request_id") for item in every if item["type"] == "mcp_call")
-    met = {name for name in said if isinstance(name, str)}
-    found: dict[str, Item] = {}
-    for at, item in enumerate(items):
+    request_ids = (item.get("approval_request_id") for item in every if item["type"] == "mcp_call")
+    called = {request_id for request_id in request_ids if isinstance(request_id, str)}
+    approved: dict[str, Item] = {}
+    for index, item in enumerate(items):
         if item["type"] != "mcp_approval_response":
             continue
-        name: str = item["approval_request_id"]
-        if name in met:
+        request_id: str = item["approval_request_id"]
+        if request_id in called:
             continue
-        if name not in requests:
+        if request_id not in requests:
             raise BadRequest(
-                f"There is no request for approval `{name[:80]}`.",
-                param=f"input[{at}].approval_request_id",
+                f"There is no approval request `{request_id[:80]}`.",
+                param=f"input[{index}].approval_request_id",
             )
-        label = requests[name]["server_label"]
+        label = requests[request_id]["server_label"]
         if item["approve"] and label not in labels:
             raise BadRequest(
                 f"The server `{label}` of an approved call is not among the tools.", param="tools"
             )
         if item["approve"]:
-            found[name] = requests[name]
-    return list(found.values())
+            approved[request_id] = requests[request_id]
+    return list(approved.values())

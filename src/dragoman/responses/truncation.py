@@ -1,8 +1,7 @@
-"""A conversation that is too long for its model, without its beginning.
+"""Truncation: drops the beginning of a conversation that is too long for its model.
 
-What goes is whole exchanges, oldest first, each from a message of the user's to the next one, as
-few as it takes to leave room for an answer. What the system says stays, and so does the last
-exchange.
+Whole exchanges are dropped, oldest first, each from one user message to the next, and as few as
+leave room for an answer. The leading system messages and the last exchange stay.
 """
 
 from __future__ import annotations
@@ -19,71 +18,77 @@ from dragoman.types import Chat, Request
 if TYPE_CHECKING:
     from dragoman.pipeline.services import Services
 
-ANSWER = 1024  # tokens that an answer should have room for, if nothing else is said
+DEFAULT_ANSWER = 1024  # tokens reserved for an answer without `max_output_tokens`
 
 
 async def prepare_truncated(
     request: Request, services: Services, already_admitted: bool = False
 ) -> pipeline.Plan:
-    """A plan for as much of the conversation as fits."""
-    starts = _starts(request)
+    """Plan a request with as much of its conversation as fits."""
+    starts = _list_possible_starts(request)
     try:
         plan = await pipeline.prepare(request, services, already_admitted)
     except ContextOverflow:
         if not starts:
             raise
     else:
-        if _roomy(plan) or not starts:
+        if _has_room(plan) or not starts:
             return plan
         plan.close()
-    low, high = 0, len(starts) - 1  # the least that must go lies between them
+    low, high = 0, len(starts) - 1  # binary search for the first start that fits
     while low < high:
         middle = (low + high) // 2
-        if await _fits(_from(request, starts[middle]), services, already_admitted):
+        if await _fits(_drop_before(request, starts[middle]), services, already_admitted):
             high = middle
         else:
             low = middle + 1
-    return await pipeline.prepare(_from(request, starts[low]), services, already_admitted)
+    return await pipeline.prepare(_drop_before(request, starts[low]), services, already_admitted)
 
 
 async def _fits(request: Request, services: Services, already_admitted: bool) -> bool:
-    """Whether there is room for a request and for an answer to it."""
+    """Whether the context has room for a request and its answer."""
     try:
         plan = await pipeline.prepare(request, services, already_admitted)
     except ContextOverflow:
         return False
     with closing(plan):
-        return _roomy(plan)
+        return _has_room(plan)
 
 
-def _roomy(plan: pipeline.Plan) -> bool:
-    """Whether there is room for an answer."""
+def _has_room(plan: pipeline.Plan) -> bool:
+    """Whether the context has room for an answer."""
     prompt, context = plan.jobs[0].prompt, plan.model.capabilities.context
     if context is None or isinstance(prompt, str):
         return True
-    wanted = plan.request.sampling.max_tokens or plan.model.defaults.max_tokens or ANSWER
+    wanted = plan.request.sampling.max_tokens or plan.model.defaults.max_tokens or DEFAULT_ANSWER
     return context - len(prompt) >= min(wanted, context // 4)
 
 
-def _head(chat: Chat) -> int:
-    """How many messages lead the conversation and stay."""
-    messages = chat.messages
-    return next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
+def _count_system_messages(chat: Chat) -> int:
+    """How many system messages lead the conversation."""
+    for index, message in enumerate(chat.messages):
+        if message.role != "system":
+            return index
+    return len(chat.messages)
 
 
-def _starts(request: Request) -> list[int]:
-    """Messages of the user's that the conversation could begin with instead."""
+def _list_possible_starts(request: Request) -> list[int]:
+    """Indices of the user messages that the conversation could begin with instead."""
     chat = request.prompts[0]
     if not isinstance(chat, Chat):
         return []
-    head = _head(chat)
-    return [at for at, one in enumerate(chat.messages) if one.role == "user" and at > head]
+    first = _count_system_messages(chat)
+    return [
+        index
+        for index, message in enumerate(chat.messages)
+        if message.role == "user" and index > first
+    ]
 
 
-def _from(request: Request, start: int) -> Request:
-    """The request without what lies before a message, but for what leads it."""
+def _drop_before(request: Request, start: int) -> Request:
+    """Drop the messages before an index, except the leading system messages."""
     chat = cast(Chat, request.prompts[0])
-    messages = (*chat.messages[: _head(chat)], *chat.messages[start:])
+    messages = (*chat.messages[: _count_system_messages(chat)], *chat.messages[start:])
     shorter = replace(chat, messages=messages)
     warning = "`truncation`: the beginning of the conversation was left out."
     return replace(request, prompts=(shorter,), warnings=(*request.warnings, warning))

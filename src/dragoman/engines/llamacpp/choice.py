@@ -1,22 +1,21 @@
-"""One choice of an answer, as the server's events tell of it.
+"""One choice of an answer, followed through the server's events.
 
-A `Track` is fed with tokens and says which steps they make: where a stop token or the limit ends
-the choice, and what is still owed when a request ends before the choice does. It knows nothing of
-sockets.
+`ChoiceProgress` is fed with tokens and returns the steps they make: it knows where a stop token or
+the limit ends the choice, and what is missing when a request ends before the choice does. It does
+no input or output.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
 from dragoman.engines.llamacpp.params import NativeEvent
+from dragoman.engines.token_mask import GrammarState
 from dragoman.types import Job, Logprob, Step, StepFinish
 
 
 class GgufVocabulary(Struct, frozen=True):
-    """What an engine must know of the model's tokens."""
+    """What the engine needs to know of the model's tokens."""
 
     size: int
     eos_ids: frozenset[int]
@@ -26,89 +25,87 @@ class GgufVocabulary(Struct, frozen=True):
 
 
 class ChoiceProgress:
-    """A choice that grows."""
+    """A choice that is being generated, by one or several requests to the server."""
 
-    def __init__(self, choice: int, budget: int, stops: frozenset[int]) -> None:
+    def __init__(self, choice: int, max_tokens: int, stop_ids: frozenset[int]) -> None:
         self.choice = choice
         self.ids: list[int] = []
-        self.remaining = budget
+        self.remaining = max_tokens
         self.request_ended = False  # the present request has no more for this choice
-        self.ended_early = False  # it ended before it had told as many tokens as were asked for
-        self.lost_tokens = 0  # tokens at the end of a request that nobody told us
+        self.ended_early = False  # it ended before it reported all requested tokens
+        self.lost_tokens = 0  # tokens at the end of a request that were not reported
         self.finish: StepFinish | None = None
-        self.prompt_tokens: int | None = None  # counts that go out with the next step
+        self.prompt_tokens: int | None = None  # reported with the next step
         self.cached_tokens: int | None = None
-        self.grammar: Any = None  # follows what is said, where a grammar must be kept to
-        self._asked = 0
-        self._counted = 0
-        self._stops = stops
+        self.grammar: GrammarState | None = None
+        self.stop_ids = stop_ids
+        self._requested = 0
+        self._predicted = 0
 
-    @property
-    def stop_ids(self) -> frozenset[int]:
-        return self._stops
-
-    def start_request(self, asked: int) -> None:
-        """A new request takes over."""
+    def start_request(self, max_tokens: int) -> None:
         self.request_ended, self.ended_early, self.lost_tokens = False, False, 0
-        self._asked, self._counted = asked, 0
+        self._requested, self._predicted = max_tokens, 0
 
     def count_new_tokens(self, event: NativeEvent) -> int:
-        """How many tokens the event stands for."""
-        fresh = event.tokens_predicted - self._counted
-        self._counted = event.tokens_predicted
-        return fresh
+        """Return how many tokens the event stands for."""
+        new = event.tokens_predicted - self._predicted
+        self._predicted = event.tokens_predicted
+        return new
 
     def end_request(self, event: NativeEvent) -> None:
-        """The request is over for this choice."""
+        """Note that the request is over for this choice."""
         if not self.request_ended:
             self.lost_tokens = self.count_new_tokens(event)
-            self.ended_early = self._counted < self._asked
+            self.ended_early = self._predicted < self._requested
             self.request_ended = True
 
-    def add_tokens(self, ids: list[int], marks: list[Logprob]) -> list[Step]:
-        """Tokens that came, with a logprob for each or none at all."""
-        at = next((at for at, token in enumerate(ids) if token in self._stops), len(ids))
-        kept = ids[: min(at, self.remaining)]
-        stop = ids[at] if at == len(kept) and at < len(ids) and at < self.remaining else None
-        self.ids += kept
-        self.remaining -= len(kept)
+    def add_tokens(self, ids: list[int], logprobs: list[Logprob]) -> list[Step]:
+        """Add tokens, with a logprob for each or none at all."""
+        end = next((index for index, token in enumerate(ids) if token in self.stop_ids), len(ids))
+        accepted = ids[: min(end, self.remaining)]
+        is_stopped = end == len(accepted) and end < len(ids) and end < self.remaining
+        self.ids += accepted
+        self.remaining -= len(accepted)
         if self.remaining <= 0:
-            self._close("length")
-        steps = [self._step(None, kept, len(kept), marks[: len(kept)])] if kept else []
-        if stop is not None:
-            self._close("stop")
-            steps.append(self._step(None, [], 1, marks[at : at + 1], stop))
+            self._finish("length")
+        steps = []
+        if accepted:
+            count = len(accepted)
+            steps.append(self._make_step(None, accepted, count, logprobs[:count]))
+        if is_stopped:
+            self._finish("stop")
+            steps.append(self._make_step(None, [], 1, logprobs[end : end + 1], ids[end]))
         return steps
 
     def add_text(self, text: str, count: int, last: int) -> list[Step]:
-        """Text whose tokens are not known, but for the last one."""
-        stop = last if last in self._stops else None
+        """Add the text of tokens of which only the last one is known."""
+        stop_id = last if last in self.stop_ids else None
         self.remaining -= count
-        if stop is not None:
-            self._close("stop")
+        if stop_id is not None:
+            self._finish("stop")
         elif self.remaining <= 0:
-            self._close("length")
-        return [self._step("" if stop is not None else text, [], count, [], stop)]
+            self._finish("length")
+        return [self._make_step("" if stop_id is not None else text, [], count, [], stop_id)]
 
     def end_by_length(self, count: int = 0) -> list[Step]:
-        """End by length, with so many tokens of which nothing is known."""
-        self._close("length")
-        return [self._step(None, [], count, [])]
+        """End the choice by length, with so many tokens that are not known."""
+        self._finish("length")
+        return [self._make_step(None, [], count, [])]
 
-    def _close(self, finish: StepFinish) -> None:
+    def _finish(self, finish: StepFinish) -> None:
         self.finish, self.request_ended = finish, True
 
-    def _step(
+    def _make_step(
         self,
         text: str | None,
         ids: list[int],
         count: int,
-        marks: list[Logprob],
-        stop: int | None = None,
+        logprobs: list[Logprob],
+        stop_id: int | None = None,
     ) -> Step:
         prompt, cached = self.prompt_tokens, self.cached_tokens
         self.prompt_tokens = self.cached_tokens = None
-        return Step(self.choice, text, ids, count, marks, self.finish, stop, prompt, cached)
+        return Step(self.choice, text, ids, count, logprobs, self.finish, stop_id, prompt, cached)
 
 
 def get_stop_ids(job: Job, vocabulary: GgufVocabulary) -> frozenset[int]:

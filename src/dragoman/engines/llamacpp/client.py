@@ -1,84 +1,84 @@
 """A client for the native server's private socket: HTTP/1.1, one connection for each request.
 
-The server speaks plain HTTP over a unix socket that only this process can reach. `Reply` is the
-parser: bytes in, body out, no input or output of its own. Closing a connection half way is how a
-request is cancelled, so nothing is kept open for later.
+The server speaks plain HTTP over a unix socket that only this process can reach. `ResponseParser`
+does no input or output: bytes in, body out. A request is cancelled by closing its connection, so no
+connection is reused.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
 
 import msgspec
 
 from dragoman.errors import EngineFailed
+from dragoman.types import Json
 
-PIECE = 1 << 16
-BROKEN = "The engine failed while it worked on this request."
+READ_BYTES = 1 << 16
+FAILED = "The engine failed while it worked on this request."
 
 
 class ResponseParser:
-    """Reads one response: status line, headers, and a body that is chunked or has a length."""
+    """Parses one response: status line, headers, and a body that is chunked or has a length."""
 
     def __init__(self) -> None:
         self.status = 0
         self.is_complete = False
         self._buffer = b""
-        self._left: int | None = None  # bytes of the body, or of the chunk, that are still to come
-        self._chunked = False
+        self._missing: int | None = None  # bytes of the body, or of the chunk, still to come
+        self._is_chunked = False
 
     def feed(self, data: bytes) -> bytes:
-        """What the data adds to the body."""
+        """Return what the data adds to the body."""
         self._buffer += data
-        if not self.status and not self._head():
+        if not self.status and not self._parse_head():
             return b""
-        return self._chunks() if self._chunked else self._plain()
+        return self._take_chunks() if self._is_chunked else self._take_plain()
 
-    def _head(self) -> bool:
-        head, found, rest = self._buffer.partition(b"\r\n\r\n")
-        if not found:
+    def _parse_head(self) -> bool:
+        head, separator, rest = self._buffer.partition(b"\r\n\r\n")
+        if not separator:
             return False
-        first, *lines = head.split(b"\r\n")
-        self.status = int(first.split(b" ", 2)[1])
+        status_line, *lines = head.split(b"\r\n")
+        self.status = int(status_line.split(b" ", 2)[1])
         headers = {
             name.strip().lower(): value.strip().lower()
             for name, _, value in (line.partition(b":") for line in lines)
         }
-        self._chunked = headers.get(b"transfer-encoding") == b"chunked"
-        if not self._chunked and b"content-length" in headers:
-            self._left = int(headers[b"content-length"])
+        self._is_chunked = headers.get(b"transfer-encoding") == b"chunked"
+        if not self._is_chunked and b"content-length" in headers:
+            self._missing = int(headers[b"content-length"])
         self._buffer = rest
         return True
 
-    def _plain(self) -> bytes:
+    def _take_plain(self) -> bytes:
         data, self._buffer = self._buffer, b""
-        if self._left is not None:
-            self._left -= len(data)
-            self.is_complete = self._left <= 0
+        if self._missing is not None:
+            self._missing -= len(data)
+            self.is_complete = self._missing <= 0
         return data
 
-    def _chunks(self) -> bytes:
-        parts = []
+    def _take_chunks(self) -> bytes:
+        chunks = []
         while not self.is_complete:
-            if self._left is None:
-                line, found, rest = self._buffer.partition(b"\r\n")
-                if not found:
+            if self._missing is None:
+                line, separator, rest = self._buffer.partition(b"\r\n")
+                if not separator:
                     break
-                self._left, self._buffer = int(line.split(b";")[0], 16), rest
-            if len(self._buffer) < self._left + 2:
+                self._missing, self._buffer = int(line.split(b";")[0], 16), rest
+            if len(self._buffer) < self._missing + 2:
                 break
-            parts.append(self._buffer[: self._left])
-            self._buffer = self._buffer[self._left + 2 :]
-            self.is_complete = self._left == 0
-            self._left = None
-        return b"".join(parts)
+            chunks.append(self._buffer[: self._missing])
+            self._buffer = self._buffer[self._missing + 2 :]
+            self.is_complete = self._missing == 0
+            self._missing = None
+        return b"".join(chunks)
 
 
 class EventSplitter:
-    """Cuts a body of server-sent events into their data."""
+    """Splits a body of server-sent events into the data of each event."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -89,84 +89,88 @@ class EventSplitter:
 
 
 class EventStream:
-    """A response that comes in events."""
+    """A response that consists of server-sent events."""
 
-    def __init__(self, reader: asyncio.StreamReader, reply: ResponseParser, first: bytes) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, parser: ResponseParser, first_data: bytes
+    ) -> None:
         self._reader = reader
-        self._reply = reply
-        self._events = EventSplitter()
-        self._ready = self._events.feed(first)
+        self._parser = parser
+        self._splitter = EventSplitter()
+        self._ready = self._splitter.feed(first_data)
 
     async def read_events(self) -> list[bytes]:
-        """Events that have come, at least one; none when the response is over."""
+        """Wait for at least one event; an empty list when the response is over."""
         ready, self._ready = self._ready, []
-        while not ready and not self._reply.is_complete:
-            data = await self._reader.read(PIECE)
+        while not ready and not self._parser.is_complete:
+            data = await self._reader.read(READ_BYTES)
             if not data:
                 break
-            ready = self._events.feed(self._reply.feed(data))
+            ready = self._splitter.feed(self._parser.feed(data))
         return ready
 
 
 class NativeClient:
-    """Asks one server; `address` is the path of its socket."""
+    """A client of one native server; `address` is the path of its socket."""
 
     def __init__(self, address: str, key: str) -> None:
         self._address = address
         self._key = key.encode()
 
-    async def post(self, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
-        """Status and body of the whole response."""
-        async with self._connected(path, body) as (reader, reply, first):
-            return reply.status, await _rest(reader, reply, first)
+    async def post(self, path: str, body: Mapping[str, Json]) -> tuple[int, bytes]:
+        """Return status and body of the whole response."""
+        async with self._open(path, body) as (reader, parser, first_data):
+            return parser.status, await _read_rest(reader, parser, first_data)
 
     @asynccontextmanager
     async def stream(
-        self, path: str, body: dict[str, Any]
+        self, path: str, body: Mapping[str, Json]
     ) -> AsyncGenerator[EventStream | bytes, None]:
-        """The response as events, or the body of one that was refused. Leaving cancels it."""
-        async with self._connected(path, body) as (reader, reply, first):
-            if reply.status == 200:
-                yield EventStream(reader, reply, first)
+        """Yield the response as events, or the body of an error. Closing cancels the request."""
+        async with self._open(path, body) as (reader, parser, first_data):
+            if parser.status == 200:
+                yield EventStream(reader, parser, first_data)
             else:
-                yield await _rest(reader, reply, first)
+                yield await _read_rest(reader, parser, first_data)
 
     @asynccontextmanager
-    async def _connected(
-        self, path: str, body: dict[str, Any]
+    async def _open(
+        self, path: str, body: Mapping[str, Json]
     ) -> AsyncGenerator[tuple[asyncio.StreamReader, ResponseParser, bytes], None]:
-        """Send a request; reader, parser and the first of the body once the status is there."""
+        """Send a request; yield reader, parser and the first of the body once the status is in."""
         try:
             reader, writer = await asyncio.open_unix_connection(self._address)
         except OSError:
-            raise EngineFailed(BROKEN) from None
+            raise EngineFailed(FAILED) from None
         try:
-            writer.write(self._request(path, msgspec.json.encode(body)))
+            writer.write(self._build_request(path, msgspec.json.encode(body)))
             await writer.drain()
-            reply, first = ResponseParser(), b""
-            while not reply.status:
-                data = await reader.read(PIECE)
+            parser, first_data = ResponseParser(), b""
+            while not parser.status:
+                data = await reader.read(READ_BYTES)
                 if not data:
-                    raise EngineFailed(BROKEN)
-                first = reply.feed(data)
-            yield reader, reply, first
+                    raise EngineFailed(FAILED)
+                first_data = parser.feed(data)
+            yield reader, parser, first_data
         except (ConnectionError, ValueError, IndexError):
-            raise EngineFailed(BROKEN) from None
+            raise EngineFailed(FAILED) from None
         finally:
             writer.transport.abort()
 
-    def _request(self, path: str, body: bytes) -> bytes:
+    def _build_request(self, path: str, body: bytes) -> bytes:
         return (
             b"POST %s HTTP/1.1\r\nHost: engine\r\nConnection: close\r\nAuthorization: Bearer %s\r\n"
             b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
         ) % (path.encode(), self._key, len(body), body)
 
 
-async def _rest(reader: asyncio.StreamReader, reply: ResponseParser, first: bytes) -> bytes:
-    parts = [first]
-    while not reply.is_complete:
-        data = await reader.read(PIECE)
+async def _read_rest(
+    reader: asyncio.StreamReader, parser: ResponseParser, first_data: bytes
+) -> bytes:
+    parts = [first_data]
+    while not parser.is_complete:
+        data = await reader.read(READ_BYTES)
         if not data:
             break
-        parts.append(reply.feed(data))
+        parts.append(parser.feed(data))
     return b"".join(parts)

@@ -1,9 +1,9 @@
-"""Grammars, read here before the engine sees them.
+"""Grammars, compiled here before the native server gets them.
 
-The native reader of GBNF can hang, run out of stack or end the process on a grammar of a few
-characters, so it is never given one: jobs bring grammars for `llguidance`, which the engine also
-has, and no others are taken. Each is compiled here first. What cannot be read, or would cost too
-much, is the client's error and nobody else's.
+The native parser of GBNF can hang, run out of stack or end the process on a grammar of a few
+characters, so it is never given one: jobs bring grammars for `llguidance`, which the server has
+too, and others are rejected. Each is compiled here first, so that a grammar that is invalid or too
+costly fails the request that brought it and nothing else.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dragoman.engines.token_mask import (
 )
 
 HEADER = "%llguidance"
-WHOLE = "whole_answer"  # what `start` is called where ends may follow it
-# strings, comments, patterns and tokens, before names
+WHOLE_ANSWER = "whole_answer"  # the new name of `start`, where stop tokens may follow it
+# strings, comments, patterns and tokens come before names
 _WORD = re.compile(
     r'"(?:[^"\\\n]|\\.)*"'
     r"|//[^\n]*"
@@ -65,28 +65,26 @@ def _find_syntax_error(grammar: str) -> str | None:
 
 
 @lru_cache(maxsize=32)
-def allow_ends(grammar: str, ends: frozenset[int]) -> str:
-    """The same grammar, after which each of these tokens may come.
+def allow_ends(grammar: str, stop_ids: frozenset[int]) -> str:
+    """Return the same grammar, after which each of these tokens may follow.
 
-    The native server lets a grammar end with one token only, which it picks by its looks, and it
-    may well be none that the model ends its turns with.
+    The native server lets a grammar end with one token only, which it chooses by its name, and the
+    model may end its turns with another one.
     """
-    if not ends:
+    if not stop_ids:
         return grammar
-    renamed = _WORD.sub(lambda word: WHOLE if word[0] == "start" else word[0], grammar)
-    tokens = " | ".join(f"<[{token}]>" for token in sorted(ends))
-    return f"{renamed.rstrip()}\nstart: {WHOLE} ({tokens})?\n"
+    renamed = _WORD.sub(lambda word: WHOLE_ANSWER if word[0] == "start" else word[0], grammar)
+    tokens = " | ".join(f"<[{token}]>" for token in sorted(stop_ids))
+    return f"{renamed.rstrip()}\nstart: {WHOLE_ANSWER} ({tokens})?\n"
 
 
-def check_tokens_allowed(
-    following: GrammarState, ids: Sequence[int], stops: frozenset[int]
-) -> None:
-    """Take the tokens up to a stop, or say that the answer has left its grammar.
+def check_tokens_allowed(state: GrammarState, ids: Sequence[int], stop_ids: frozenset[int]) -> None:
+    """Advance by the tokens up to a stop token; raise `BadRequest` if one is not allowed.
 
-    The native server drops a grammar in the middle of an answer when it leads nowhere or grows too
-    costly, and says nothing. So every token is checked here too, before it is told of.
+    The native server silently drops a grammar in the middle of an answer when it allows nothing or
+    becomes too costly. So every token is checked here as well, before it is reported.
     """
-    until = next((at for at, token in enumerate(ids) if token in stops), len(ids))
-    following.advance(*ids[:until])
-    if until < len(ids) and not following.can_end_with(ids[until]):
+    end = next((index for index, token in enumerate(ids) if token in stop_ids), len(ids))
+    state.advance(*ids[:end])
+    if end < len(ids) and not state.can_end_with(ids[end]):
         raise dead_end_error()

@@ -1,9 +1,9 @@
-"""Logprobs that the server does not give by itself.
+"""Logprobs that the server does not report by itself.
 
-It reports, for each token it tells of, the probability under the plain model, before sampling or
-grammars change anything. For a token that it kept silent about, the same number is read off from
-one step at the same place: the step is forced to be some ordinary token, which is told of, with
-the likeliest tokens beside it, as many as it takes to have the missing one among them.
+For each token that it reports, the server gives the probability under the plain model, before
+sampling or grammars change anything. For a token that it does not report, the same number is read
+from one step at the same position: the step is forced to be some ordinary token, which is reported
+together with the most likely tokens, as many as it takes to include the missing one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from dragoman.engines.llamacpp.client import EventStream
 from dragoman.engines.llamacpp.params import (
+    DOMINANT_BIAS,
     MIN_LOGPROB,
     NativeEvent,
     NativeRequest,
@@ -27,13 +28,12 @@ from dragoman.types import Job, Logprob, Sampling
 if TYPE_CHECKING:
     from dragoman.engines.llamacpp.engine import LlamaCppEngine
 
-PART = 256  # prompt tokens that are gone through in one request
-WIDER = (64, 2048)  # how many of the likeliest tokens to ask for, before all of them
-SURELY = 1e6  # a bias that no other token can beat
+SECTION = 256  # prompt tokens to probe in one request
+PROBE_WIDTHS = (64, 2048)  # how many of the most likely tokens to request, before all of them
 
 
 class LogprobProber:
-    """Finds logprobs by asking the server again."""
+    """Finds logprobs by further requests to the server."""
 
     def __init__(self, engine: LlamaCppEngine) -> None:
         self._engine = engine
@@ -41,65 +41,66 @@ class LogprobProber:
     async def complete(
         self, job: Job, before: Sequence[int], ids: Sequence[int], known: Sequence[Logprob]
     ) -> list[Logprob]:
-        """A logprob for each of the ids, of which only the last few are known."""
+        """Return a logprob for each of the ids, of which only the last few are known."""
         if job.logprobs is None:
             return []
         missing = len(ids) - len(known)
-        found = [
-            await self.probe_token(job, [*before, *ids[:at]], ids[at], job.logprobs)
-            for at in range(missing)
+        probed = [
+            await self.probe_token(job, [*before, *ids[:index]], ids[index], job.logprobs)
+            for index in range(missing)
         ]
-        return [*found, *known]
+        return [*probed, *known]
 
     async def probe_token(self, job: Job, before: list[int], token: int, top: int) -> Logprob:
-        """How likely the token was after these."""
-        probe = self._plain(job)
+        """Return how likely the token was after the tokens before it."""
+        probe = self._make_probe(job)
         vocabulary = self._engine.vocabulary
         body = self._engine.build_body(probe, NativeRequest(prompt=before, max_tokens=1, seed=0))
-        body |= {"stream": False, "logit_bias": [[vocabulary.ordinary_id, SURELY]]}
+        body |= {"stream": False, "logit_bias": [[vocabulary.ordinary_id, DOMINANT_BIAS]]}
         body["response_fields"] = ["completion_probabilities"]
-        for wide in (*WIDER, vocabulary.size):
-            answer = await self._engine.complete(body | {"n_probs": max(wide, top)})
-            (prob,) = answer.completion_probabilities
-            for other in prob.top_logprobs:
+        for width in (*PROBE_WIDTHS, vocabulary.size):
+            event = await self._engine.complete(body | {"n_probs": max(width, top)})
+            (forced,) = event.completion_probabilities
+            for other in forced.top_logprobs:
                 if other.id == token:
-                    prob.id, prob.logprob = token, other.logprob
-                    return convert_logprob(prob, top)
+                    forced.id, forced.logprob = token, other.logprob
+                    return convert_logprob(forced, top)
         return Logprob(token, MIN_LOGPROB)
 
     async def probe_prompt(self, job: Job, ids: list[int]) -> list[Logprob]:
-        """A logprob for each token of the prompt; the first has none."""
+        """Return a logprob for each token of the prompt; the first has none."""
         top = job.prompt_logprobs or 0
-        probe = self._plain(job)
-        found: dict[int, Logprob] = {0: Logprob(ids[0], None)}
-        at = 1
-        while at < len(ids):
-            part = self._part(ids, at)
-            for event in await self._force(probe, ids[:at], part, max(1, top)):
-                place = at + event.tokens_predicted - 1
-                if event.completion_probabilities and event.tokens[-1] == ids[place]:
-                    found[place] = convert_logprob(event.completion_probabilities[-1], top)
-            at += len(part)
-        for place in reversed(range(1, len(ids))):  # backwards: what is before is in memory
-            if place not in found:
-                found[place] = await self.probe_token(job, ids[:place], ids[place], top)
-        return [found[place] for place in range(len(ids))]
+        probe = self._make_probe(job)
+        logprobs: dict[int, Logprob] = {0: Logprob(ids[0], None)}
+        start = 1
+        while start < len(ids):
+            section = self._cut_section(ids, start)
+            for event in await self._force(probe, ids[:start], section, max(1, top)):
+                position = start + event.tokens_predicted - 1
+                if event.completion_probabilities and event.tokens[-1] == ids[position]:
+                    logprobs[position] = convert_logprob(event.completion_probabilities[-1], top)
+            start += len(section)
+        for position in reversed(range(1, len(ids))):  # backwards: the shorter prompt is cached
+            if position not in logprobs:
+                logprobs[position] = await self.probe_token(job, ids[:position], ids[position], top)
+        return [logprobs[position] for position in range(len(ids))]
 
-    def _part(self, ids: list[int], at: int) -> list[int]:
-        """What can be gone through at once: up to a token that ends an answer."""
-        part = ids[at : at + PART]
-        for count, token in enumerate(part, 1):
+    def _cut_section(self, ids: list[int], start: int) -> list[int]:
+        """Return the tokens that one request can generate: up to one that ends an answer."""
+        section = ids[start : start + SECTION]
+        for count, token in enumerate(section, 1):
             if token in self._engine.vocabulary.eos_ids:
-                return part[:count]
-        return part
+                return section[:count]
+        return section
 
     async def _force(
         self, job: Job, before: list[int], ids: list[int], top: int
     ) -> list[NativeEvent]:
-        """The events of generating just these ids."""
-        body = self._engine.build_body(job, NativeRequest(prompt=before, max_tokens=len(ids), seed=0))
+        """Return the events of generating exactly these ids."""
+        request = NativeRequest(prompt=before, max_tokens=len(ids), seed=0)
+        body = self._engine.build_body(job, request)
         body |= {"grammar": build_forcing_grammar(ids), "n_probs": top}
-        found: list[NativeEvent] = []
+        forced: list[NativeEvent] = []
         async with self._engine.client.stream("/completion", body) as stream:
             if not isinstance(stream, EventStream):
                 raise self._engine.parse_error(stream)
@@ -108,12 +109,12 @@ class LogprobProber:
                     if event.error is not None:
                         raise self._engine.convert_error(event.error)
                     if event.tokens_predicted and not event.stop:
-                        found.append(event)
-        return found
+                        forced.append(event)
+        return forced
 
     @staticmethod
-    def _plain(job: Job) -> Job:
-        """The same model and adapters, and nothing that bends the choice of tokens."""
+    def _make_probe(job: Job) -> Job:
+        """Return a job with the same model and adapters and without any sampling."""
         return msgspec.structs.replace(
             job, sampling=Sampling(temperature=0.0), logprobs=0, grammar=None, cache_prompt=True
         )

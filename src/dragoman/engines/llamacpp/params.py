@@ -1,30 +1,30 @@
 """A job as the native server's JSON, and the server's events as Structs.
 
-The server has defaults of its own for everything, and they are not ours. So every field that bears
-on the answer is sent with every request, from the job's resolved sampling.
+The server has defaults of its own for everything, which are not ours. So every field that affects
+the answer is sent with every request, from the job's resolved sampling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from dragoman.engines.limits import make_context_overflow
 from dragoman.errors import BadRequest, DragomanError, EngineFailed
-from dragoman.types import DEFAULT_SAMPLING, Job, Logprob, Sampling
+from dragoman.types import DEFAULT_SAMPLING, Job, Json, Logprob, Sampling
 
 FORBIDDING_BIAS = -100.0  # a bias of this or less forbids the token
-SEED_COUNT = 0xFFFFFF00  # the server's seeds are 32 bits; the very last one means "at random"
-SEED_STRIDE = 0x9E3779B1  # how far the seeds of an answer's successive requests are apart
+SEED_COUNT = 0xFFFFFF00  # the server's seeds have 32 bits; the very last one means "at random"
+SEED_STRIDE = 0x9E3779B1  # between the seeds of an answer's successive requests
 MIN_LOGPROB = -9999.0
+DOMINANT_BIAS = 1e6  # no other token can beat it
 
 # the order in which the server narrows down the candidates
 SAMPLERS = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
 FINAL_FIELDS = ("index", "tokens", "stop", "stop_type", "tokens_predicted")
-FIXED_FIELDS: dict[str, Any] = {
+FIXED_FIELDS: dict[str, Json] = {
     "stream": True,
     "return_tokens": True,
     "return_progress": True,  # a write after every batch: a closed connection is noticed in prefill
@@ -50,13 +50,13 @@ FIXED_FIELDS: dict[str, Any] = {
 
 
 class NativeRequest(Struct, frozen=True, kw_only=True):
-    """One request of a job: a job may take several."""
+    """One request to the server; a job may take several."""
 
     prompt: list[int]
     max_tokens: int
     seed: int
     choices: int = 1
-    forbid_end: bool = False  # nothing that ends an answer may come
+    forbid_end: bool = False  # no token that ends an answer is allowed
 
 
 class NativeLogprob(Struct, gc=False):
@@ -77,7 +77,7 @@ class NativeError(Struct):
 
 
 class NativeEvent(Struct):
-    """What one choice gained, or how the prompt gets on, or the end of a choice."""
+    """New tokens of a choice, the progress of its prompt, or its end."""
 
     index: int = 0
     content: str = ""
@@ -94,15 +94,15 @@ event_decoder: msgspec.json.Decoder[NativeEvent] = msgspec.json.Decoder(NativeEv
 
 
 def build_payload(
-    job: Job, ask: NativeRequest, context: int, adapters: Mapping[str, int]
-) -> dict[str, Any]:
-    """Everything that bears on the answer, said explicitly."""
+    job: Job, request: NativeRequest, context: int, adapters: Mapping[str, int]
+) -> dict[str, Json]:
+    """Return the body of a request, with every field that affects the answer."""
     sampling = job.sampling.with_defaults(DEFAULT_SAMPLING)
     body = FIXED_FIELDS | {
-        "prompt": ask.prompt,
-        "n_predict": ask.max_tokens,
-        "n_cmpl": ask.choices,
-        "seed": ask.seed % SEED_COUNT,
+        "prompt": request.prompt,
+        "n_predict": request.max_tokens,
+        "n_cmpl": request.choices,
+        "seed": request.seed % SEED_COUNT,
         "cache_prompt": job.cache_prompt,
         "n_probs": 0 if job.logprobs is None else max(1, job.logprobs),
         "temperature": 0.0 if sampling.greedy else sampling.temperature,
@@ -114,8 +114,10 @@ def build_payload(
         "frequency_penalty": sampling.frequency_penalty,
         "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": get_penalty_window(sampling, context),
-        "ignore_eos": bool(sampling.ignore_eos) or ask.forbid_end,
-        "logit_bias": build_logit_bias(sampling, ask.forbid_end, firm=job.grammar is None),
+        "ignore_eos": bool(sampling.ignore_eos) or request.forbid_end,
+        "logit_bias": build_logit_bias(
+            sampling, request.forbid_end, has_grammar=job.grammar is not None
+        ),
         "lora": build_lora(job, adapters),
     }
     if job.grammar is not None:
@@ -124,52 +126,55 @@ def build_payload(
 
 
 def get_penalty_window(sampling: Sampling, context: int) -> int:
-    """How many of the last tokens the penalties look at; -1 is all of them."""
-    said = sampling.repeat_last_n
-    return context if said is None or said < 0 else min(said, context)
+    """Return how many of the last tokens the penalties look at."""
+    last_n = sampling.repeat_last_n
+    return context if last_n is None or last_n < 0 else min(last_n, context)
 
 
-def build_logit_bias(sampling: Sampling, unending: bool, *, firm: bool) -> list[list[float | bool]]:
-    """What to add to which token's score.
+def build_logit_bias(
+    sampling: Sampling, forbid_end: bool, *, has_grammar: bool
+) -> list[list[float | bool]]:
+    """Return pairs of a token and its bias, where `False` forbids the token.
 
-    Under a grammar nothing is forbidden for good: were the only token that the grammar allows
-    forbidden, the server would end the whole process.
+    Under a grammar no token is forbidden completely: if it were the only token that the grammar
+    allows, the server would end the whole process.
     """
-    wanted = dict(sampling.logit_bias or {})
-    if unending:
-        wanted |= dict.fromkeys(sampling.stop_token_ids or (), FORBIDDING_BIAS)
+    biases = dict(sampling.logit_bias or {})
+    if forbid_end:
+        biases |= dict.fromkeys(sampling.stop_token_ids or (), FORBIDDING_BIAS)
     return [
-        [token, False if firm and bias <= FORBIDDING_BIAS else min(max(bias, FORBIDDING_BIAS), -FORBIDDING_BIAS)]
-        for token, bias in wanted.items()
+        [token, False]
+        if not has_grammar and bias <= FORBIDDING_BIAS
+        else [token, min(max(bias, FORBIDDING_BIAS), -FORBIDDING_BIAS)]
+        for token, bias in biases.items()
     ]
 
 
 def build_lora(job: Job, adapters: Mapping[str, int]) -> list[dict[str, float]]:
-    """Every adapter there is, with 0 for those that were not asked for."""
+    """Return the scale of every adapter, 0 for those that the job does not name."""
     scales = {adapter.name: adapter.scale for adapter in job.lora}
     return [{"id": number, "scale": scales.get(name, 0.0)} for name, number in adapters.items()]
 
 
 def build_forcing_grammar(ids: Sequence[int]) -> str:
-    """A grammar that allows these tokens, in this order, and nothing else."""
+    """Return a grammar that allows these tokens, in this order, and nothing else."""
     return "%llguidance {}\nstart: " + " ".join(f"<[{token}]>" for token in ids)
 
 
-def convert_logprob(prob: NativeLogprob, top: int) -> Logprob:
+def convert_logprob(native: NativeLogprob, top: int) -> Logprob:
     others = tuple(
-        Logprob(each.id, _clamp_logprob(each.logprob)) for each in prob.top_logprobs[:top]
+        Logprob(other.id, _clamp_logprob(other.logprob)) for other in native.top_logprobs[:top]
     )
-    return Logprob(prob.id, _clamp_logprob(prob.logprob), others)
+    return Logprob(native.id, _clamp_logprob(native.logprob), others)
 
 
 def _clamp_logprob(logprob: float | None) -> float:
     return MIN_LOGPROB if logprob is None else max(logprob, MIN_LOGPROB)
 
 
-def convert_error(fault: NativeError, context: int) -> DragomanError:
-    """What the server complains about, in our words."""
-    if fault.type == "exceed_context_size_error":
-        return make_context_overflow(fault.n_prompt_tokens, context)
-    if fault.code == 400 and "grammar" in fault.message:
-        return BadRequest("The grammar cannot be read.", param="grammar", code="invalid_grammar")
+def convert_error(error: NativeError, context: int) -> DragomanError:
+    if error.type == "exceed_context_size_error":
+        return make_context_overflow(error.n_prompt_tokens, context)
+    if error.code == 400 and "grammar" in error.message:
+        return BadRequest("The grammar is invalid.", param="grammar", code="invalid_grammar")
     return EngineFailed("The engine failed while it worked on this request.")

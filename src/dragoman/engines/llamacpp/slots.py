@@ -1,8 +1,8 @@
-"""Who may use the server's slots, first come first served.
+"""Access to the native server's slots, first come first served.
 
-The server would take any number of requests and hand out its slots by a rule of its own, under
-which a request for several choices can wait for ever. So it never gets more than it has slots for.
-A request that waits here costs it nothing and is cancelled by walking away.
+The server accepts any number of requests and assigns its slots by a rule of its own, under which a
+request for several choices can wait for ever. So it never gets more requests than it has slots. A
+request that waits here costs the server nothing and is cancelled without it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 
 class SlotPool:
-    """So many slots, and a queue for them."""
+    """A number of slots and a queue for them."""
 
     def __init__(self, count: int) -> None:
         self.free = count
@@ -22,7 +22,7 @@ class SlotPool:
 
     @asynccontextmanager
     async def acquire(self, count: int) -> AsyncGenerator[None, None]:
-        """Hold so many slots."""
+        """Hold `count` slots."""
         if self._queue or self.free < count:
             await self._wait(count)
         else:
@@ -30,26 +30,26 @@ class SlotPool:
         try:
             yield
         finally:
-            self._give(count)
+            self._release(count)
 
     async def _wait(self, count: int) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((count, turn))
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((count, admitted))
         try:
-            await turn
+            await admitted
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._give(count)
+            if admitted.done() and not admitted.cancelled():
+                self._release(count)
             else:
-                self._queue.remove((count, turn))
-                self._give(0)  # who stood behind may fit now
+                self._queue.remove((count, admitted))
+                self._release(0)  # a smaller request behind this one may fit now
             raise
 
-    def _give(self, count: int) -> None:
+    def _release(self, count: int) -> None:
         self.free += count
         while self._queue and self._queue[0][0] <= self.free:
-            taken, turn = self._queue.popleft()
-            if turn.cancelled():
+            wanted, admitted = self._queue.popleft()
+            if admitted.cancelled():
                 continue
-            self.free -= taken
-            turn.set_result(None)
+            self.free -= wanted
+            admitted.set_result(None)

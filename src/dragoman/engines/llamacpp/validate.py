@@ -1,4 +1,4 @@
-"""What can be wrong with a job, found before anything is generated."""
+"""Checks that only this engine can make: against its vocabulary and its native server."""
 
 from __future__ import annotations
 
@@ -7,91 +7,82 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dragoman.engines.limits import check_adapters, check_logprobs, check_prompt_length
-from dragoman.engines.llamacpp.choice import GgufVocabulary
-from dragoman.engines.llamacpp.params import NativeRequest
-from dragoman.errors import BadRequest, Unsupported
+from dragoman.engines.limits import (
+    check_adapters,
+    check_grammar_sampling,
+    check_logprobs,
+    check_prompt_length,
+    check_token_ids,
+)
+from dragoman.engines.llamacpp.params import DOMINANT_BIAS, NativeRequest
+from dragoman.errors import BadRequest
 from dragoman.types import Job, Sampling
 
 if TYPE_CHECKING:
     from dragoman.engines.llamacpp.engine import LlamaCppEngine
 
 MAX_CHOICES = 128
-REMEMBERED = 1024  # grammars that were found to be sound
-SURELY = 1e6
+VERIFIED_GRAMMARS = 1024  # how many are remembered
 
 
 def check_job(job: Job, ids: Sequence[int], engine: LlamaCppEngine) -> None:
-    """Refuse a job that cannot be done here, by name."""
+    """Reject a job that this engine cannot run."""
+    size = engine.vocabulary.size
     if not ids:
         raise BadRequest("The prompt is empty.", param="prompt")
-    check_tokens(ids, engine.vocabulary, "prompt")
+    check_token_ids(ids, size, "prompt")
     check_prompt_length(len(ids), engine.context)
     if not 1 <= job.n <= MAX_CHOICES:
         raise BadRequest(f"`n` must be between 1 and {MAX_CHOICES}.", param="n")
     check_logprobs(job.logprobs, engine.capabilities.logprobs)
     check_logprobs(job.prompt_logprobs, engine.capabilities.logprobs)
     check_adapters(job.lora, engine.adapters)
-    _check_sampling(job, engine.vocabulary)
-
-
-def check_tokens(ids: Sequence[int], vocabulary: GgufVocabulary, param: str) -> None:
-    for token in ids:
-        if not 0 <= token < vocabulary.size:
-            raise BadRequest(
-                f"{token} is not a token of this model: it has {vocabulary.size}.", param=param
-            )
-
-
-def _check_sampling(job: Job, vocabulary: GgufVocabulary) -> None:
-    sampling = job.sampling
-    check_tokens(tuple(sampling.logit_bias or ()), vocabulary, "logit_bias")
-    check_tokens(sampling.stop_token_ids or (), vocabulary, "stop_token_ids")
-    if job.grammar is None:
-        return
-    # the server forgets where it was in a grammar, and ends the process when nothing is allowed
-    for name in ("min_tokens", "ignore_eos"):
-        if getattr(sampling, name):
-            raise Unsupported(f"`{name}` cannot be combined with a grammar.", param=name)
+    check_token_ids(job.sampling.logit_bias or (), size, "logit_bias")
+    check_token_ids(job.sampling.stop_token_ids or (), size, "stop_token_ids")
+    if job.grammar is not None:
+        # between two requests the server loses its place in a grammar, and where a grammar allows
+        # nothing it ends the process
+        check_grammar_sampling(job.sampling)
 
 
 class GrammarVerifier:
-    """Proves that the server will keep to a grammar.
+    """Verifies that the server enforces a grammar.
 
-    One that it cannot read it silently forgets. So it is asked for a control token, which a grammar
-    never allows unless it names it: if the token comes, the grammar is not in force. A grammar is
-    proved once.
+    It silently drops a grammar that it cannot parse. So it is asked for a control token, which a
+    grammar never allows unless it names it: if the token comes, the grammar is not enforced. Each
+    grammar is verified once.
     """
 
     def __init__(self, engine: LlamaCppEngine) -> None:
         self._engine = engine
-        self._sound: OrderedDict[bytes, None] = OrderedDict()
+        self._verified: OrderedDict[bytes, None] = OrderedDict()
 
-    async def check(self, grammar: str) -> None:
-        name = hashlib.sha256(grammar.encode()).digest()
-        if name not in self._sound:
-            await self._prove(grammar)
-        self._sound[name] = None
-        self._sound.move_to_end(name)
-        if len(self._sound) > REMEMBERED:
-            self._sound.popitem(last=False)
+    async def verify(self, grammar: str) -> None:
+        digest = hashlib.sha256(grammar.encode()).digest()
+        if digest not in self._verified:
+            await self._verify(grammar)
+        self._verified[digest] = None
+        self._verified.move_to_end(digest)
+        if len(self._verified) > VERIFIED_GRAMMARS:
+            self._verified.popitem(last=False)
 
-    async def _prove(self, grammar: str) -> None:
-        """Ask for each of a few control tokens; a grammar may name one of them, hardly all."""
+    async def _verify(self, grammar: str) -> None:
+        """Ask for two control tokens; a grammar may name one of them, but hardly both."""
         vocabulary = self._engine.vocabulary
-        never = [token for token in vocabulary.control_ids if token not in vocabulary.eos_ids][:2]
-        for token in never or [vocabulary.ordinary_id]:
-            if await self._first(grammar, token) != token:
+        control_ids = [
+            token for token in vocabulary.control_ids if token not in vocabulary.eos_ids
+        ][:2]
+        for token in control_ids or [vocabulary.ordinary_id]:
+            if await self._generate_first(grammar, token) != token:
                 return
-        if never:
-            raise BadRequest("The grammar cannot be read.", param="grammar", code="invalid_grammar")
+        if control_ids:
+            raise BadRequest("The grammar is invalid.", param="grammar", code="invalid_grammar")
 
-    async def _first(self, grammar: str, token: int) -> int | None:
-        """What comes first under the grammar when this token is asked for."""
+    async def _generate_first(self, grammar: str, token: int) -> int | None:
+        """Return the first token under the grammar when this token is strongly preferred."""
         job = Job(id="grammar", prompt=[], sampling=Sampling(temperature=0.0), grammar=grammar)
-        body = self._engine.build_body(
-            job, NativeRequest(prompt=[self._engine.vocabulary.ordinary_id], max_tokens=1, seed=0)
-        )
-        asked = body | {"stream": False, "logit_bias": [[token, SURELY]]}
-        tokens = (await self._engine.complete(asked)).tokens
+        prompt = [self._engine.vocabulary.ordinary_id]
+        body = self._engine.build_body(job, NativeRequest(prompt=prompt, max_tokens=1, seed=0))
+        body |= {"stream": False, "logit_bias": [[token, DOMINANT_BIAS]]}
+        tokens = (await self._engine.complete(body)).tokens
         return tokens[0] if tokens else None

@@ -1,8 +1,8 @@
-"""Puts nodes together: what both of two nodes allow, exactly, and whether that is nothing.
+"""Intersects nodes: what two nodes both allow, and whether that is nothing.
 
-`meet` says None where nodes cannot say it, or where it would take too long. What names no type
-counts as it was said, so a choice is told to be exclusive by what its schema says, not by our
-reading of it.
+The results are exact. Where nodes cannot express one, or it would take too long, it is None
+("unknown"). A schema without `type` counts as written here: whether the options of a `oneOf`
+exclude each other depends on what the schema says, not on the types that it implies.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from dragoman.grammar.schema import bounds, limits, simplify
-from dragoman.grammar.schema.llguidance_schema import LlguidanceChecker
+from dragoman.grammar.schema import bounds, limits
+from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
 from dragoman.grammar.schema.nodes import (
     AnyOf,
     Anything,
@@ -30,193 +30,194 @@ from dragoman.grammar.schema.nodes import (
 from dragoman.grammar.schema.simplify import (
     NOTHING,
     ImpliedTypes,
+    canonical_json,
     count_nodes,
+    covers_types_of,
     item_node,
     list_options,
+    simplify_array,
+    simplify_object,
     union_nodes,
 )
 from dragoman.types import Json
 
 
 class NodeIntersector:
-    """Merges the nodes of one schema.
+    """Intersects and compares the nodes of one schema.
 
-    `known` gives what a name stands for, None where that is still being read; `outline` gives no
-    less than what it stands for, at any time.
+    `find_definition` returns the node of a definition, or None while it is being parsed;
+    `overapproximate` always returns one, which allows at least what the definition allows.
     """
 
     def __init__(
         self,
-        known: Callable[[str], Node | None],
-        outline: Callable[[str], Node],
-        judge: LlguidanceChecker,
+        find_definition: Callable[[str], Node | None],
+        overapproximate: Callable[[str], Node],
+        checker: LlguidanceChecker,
         budget: limits.SchemaBudget,
     ) -> None:
-        self._definition, self._overapproximation, self._checker, self._budget = (
-            known,
-            outline,
-            judge,
-            budget,
-        )
+        self._find_definition = find_definition
+        self._overapproximate = overapproximate
+        self._checker = checker
+        self._budget = budget
         self._open_references: set[str] = set()
         self._literal_values: dict[Literals, set[str]] = {}
         self._depth = 0
 
-    def intersect(self, one: Node, other: Node) -> Node | None:
-        """What both allow; None where that cannot be said."""
+    def intersect(self, left: Node, right: Node) -> Node | None:
+        """Return what both nodes allow, or None if nodes cannot express it."""
         self._budget.count_steps()
-        for left, right in ((one, other), (other, one)):
-            if isinstance(left, Anything):
-                return right
-            if isinstance(left, Nothing):
-                return left
+        for node, other in ((left, right), (right, left)):
+            if isinstance(node, Anything):
+                return other
+            if isinstance(node, Nothing):
+                return node
         if self._depth >= limits.MAX_DEPTH:
             return None
         self._depth += 1
         try:
-            return self._intersect(one, other)
+            return self._intersect(left, right)
         finally:
             self._depth -= 1
 
-    def _intersect(self, one: Node, other: Node) -> Node | None:
-        if isinstance(one, SchemaReference):
-            return self._intersect_reference(one, other)
-        if isinstance(other, SchemaReference):
-            return self._intersect_reference(other, one)
-        if isinstance(one, LlguidanceSchema) or isinstance(other, LlguidanceSchema):
-            return _intersect_llguidance(one, other)
-        if isinstance(one, AnyOf) or isinstance(other, AnyOf):
-            return self._intersect_options(one, other)
-        if isinstance(one, Literals):
-            return self._filter_literals(one, other)
-        if isinstance(other, Literals):
-            return self._filter_literals(other, one)
-        match one, other:
+    def _intersect(self, left: Node, right: Node) -> Node | None:
+        if isinstance(left, SchemaReference):
+            return self._intersect_reference(left, right)
+        if isinstance(right, SchemaReference):
+            return self._intersect_reference(right, left)
+        if isinstance(left, LlguidanceSchema) or isinstance(right, LlguidanceSchema):
+            return _intersect_llguidance_schema(left, right)
+        if isinstance(left, AnyOf) or isinstance(right, AnyOf):
+            return self._intersect_options(left, right)
+        if isinstance(left, Literals):
+            return self._filter_literals(left, right)
+        if isinstance(right, Literals):
+            return self._filter_literals(right, left)
+        match left, right:
             case String(), String():
-                return self._intersect_strings(one, other)
+                return self._intersect_strings(left, right)
             case Number(), Number():
-                return self._intersect_numbers(one, other)
+                return self._intersect_numbers(left, right)
             case Array(), Array():
-                return self._intersect_arrays(one, other)
+                return self._intersect_arrays(left, right)
             case Object(), Object():
-                return self._intersect_objects(one, other)
+                return self._intersect_objects(left, right)
         return NOTHING
 
-    def _intersect_reference(self, one: SchemaReference, other: Node) -> Node | None:
-        if one == other:
-            return one
-        if simplify.covers_types_of(other, self._overapproximation(one.name)):
-            return one
-        found = None if one.name in self._open_references else self._definition(one.name)
-        if found is None:
+    def _intersect_reference(self, reference: SchemaReference, other: Node) -> Node | None:
+        name = reference.name
+        if reference == other or covers_types_of(other, self._overapproximate(name)):
+            return reference
+        definition = None if name in self._open_references else self._find_definition(name)
+        if definition is None:
             return None
-        self._budget.count_steps(count_nodes(found))
-        self._open_references.add(one.name)
+        self._budget.count_steps(count_nodes(definition))
+        self._open_references.add(name)
         try:
-            return self.intersect(found, other)
+            return self.intersect(definition, other)
         finally:
-            self._open_references.discard(one.name)
+            self._open_references.discard(name)
 
-    def _intersect_options(self, one: Node, other: Node) -> Node | None:
-        left = one.options if isinstance(one, AnyOf) else (one,)
-        right = other.options if isinstance(other, AnyOf) else (other,)
-        self._budget.count_steps(count_nodes(one) * len(right) + count_nodes(other) * len(left))
-        meant = rest = 0  # of both: how many come first
-        if isinstance(one, ImpliedTypes) and isinstance(other, ImpliedTypes):
-            meant, rest = one.intended_count, other.intended_count
-        kept: list[Node] = []
-        spare: list[Node] = []
-        for at, mine in enumerate(left):
-            for where, theirs in enumerate(right):
-                met = self.intersect(mine, theirs)
-                if met is None:
+    def _intersect_options(self, left: Node, right: Node) -> Node | None:
+        lefts = left.options if isinstance(left, AnyOf) else (left,)
+        rights = right.options if isinstance(right, AnyOf) else (right,)
+        self._budget.count_steps(count_nodes(left) * len(rights) + count_nodes(right) * len(lefts))
+        both_implied = isinstance(left, ImpliedTypes) and isinstance(right, ImpliedTypes)
+        intended: list[Node] = []
+        unintended: list[Node] = []
+        for left_index, left_option in enumerate(lefts):
+            for right_index, right_option in enumerate(rights):
+                common = self.intersect(left_option, right_option)
+                if common is None:
                     return None
-                soft = meant and at >= meant and where >= rest
-                (spare if soft else kept).append(met)
-        found, more = list_options(union_nodes(kept)), list_options(union_nodes(spare))
-        if len(found) > max(limits.MAX_OPTIONS, len(left), len(right)):
+                is_unintended = both_implied and not (
+                    _is_intended(left, left_index) or _is_intended(right, right_index)
+                )
+                (unintended if is_unintended else intended).append(common)
+        options = list_options(union_nodes(intended))
+        rest = list_options(union_nodes(unintended))
+        if len(options) > max(limits.MAX_OPTIONS, len(lefts), len(rights)):
             return None
-        if found and more:
-            return ImpliedTypes((*found, *more), len(found))
-        return union_nodes((*found, *more))
+        if options and rest:
+            return ImpliedTypes((*options, *rest), len(options))
+        return union_nodes((*options, *rest))
 
-    def _filter_literals(self, one: Literals, other: Node) -> Node | None:
-        kept = []
-        for text in one.values:
-            fit = self.accepts(json.loads(text), other)
-            if fit is None:
+    def _filter_literals(self, literals: Literals, other: Node) -> Node | None:
+        accepted = []
+        for text in literals.values:
+            is_accepted = self.accepts(json.loads(text), other)
+            if is_accepted is None:
                 return None
-            kept += [text] if fit else []
-        return Literals(tuple(kept)) if kept else NOTHING
+            accepted += [text] if is_accepted else []
+        return Literals(tuple(accepted)) if accepted else NOTHING
 
-    def _intersect_strings(self, one: String, other: String) -> Node | None:
-        patterns = {one.pattern, other.pattern} - {None}
-        formats = {one.format, other.format} - {None}
+    def _intersect_strings(self, left: String, right: String) -> Node | None:
+        patterns = {left.pattern, right.pattern} - {None}
+        formats = {left.format, right.format} - {None}
         if len(patterns) > 1 or len(formats) > 1:
             return None
-        met = String(
-            max(one.min_length, other.min_length),
-            bounds.smaller_limit(one.max_length, other.max_length),
-            one.pattern or other.pattern,
-            one.format or other.format,
+        common = String(
+            max(left.min_length, right.min_length),
+            bounds.smaller_limit(left.max_length, right.max_length),
+            left.pattern or right.pattern,
+            left.format or right.format,
         )
-        return self._check_node(met)
+        return self._check_satisfiable(common)
 
-    def _intersect_numbers(self, one: Number, other: Number) -> Node | None:
-        multiple = bounds.common_multiple(one.multiple_of, other.multiple_of)
-        if multiple == "":
+    def _intersect_numbers(self, left: Number, right: Number) -> Node | None:
+        multiple_of = bounds.common_multiple(left.multiple_of, right.multiple_of)
+        if multiple_of == "":
             return None
-        met = Number(
-            one.integer or other.integer,
-            bounds.tighter_bound(one.minimum, other.minimum, max),
-            bounds.tighter_bound(one.maximum, other.maximum, min),
-            bounds.tighter_bound(one.exclusive_minimum, other.exclusive_minimum, max),
-            bounds.tighter_bound(one.exclusive_maximum, other.exclusive_maximum, min),
-            multiple,
+        common = Number(
+            left.integer or right.integer,
+            bounds.tighter_bound(left.minimum, right.minimum, max),
+            bounds.tighter_bound(left.maximum, right.maximum, min),
+            bounds.tighter_bound(left.exclusive_minimum, right.exclusive_minimum, max),
+            bounds.tighter_bound(left.exclusive_maximum, right.exclusive_maximum, min),
+            multiple_of,
         )
-        return self._check_node(met)
+        return self._check_satisfiable(common)
 
-    def _check_node(self, node: String | Number) -> Node | None:
+    def _check_satisfiable(self, node: String | Number) -> Node | None:
         if bounds.has_empty_range(node):
             return NOTHING
-        said = self._checker.check_node(node)
-        return NOTHING if said == "empty" else None if said == "refused" else node
+        verdict = self._checker.check_node(node)
+        return NOTHING if verdict == "empty" else None if verdict == "unsupported" else node
 
-    def _intersect_arrays(self, one: Array, other: Array) -> Node | None:
-        first = []
-        for index in range(max(len(one.prefix_items), len(other.prefix_items))):
-            met = self.intersect(item_node(one, index), item_node(other, index))
-            if met is None:
+    def _intersect_arrays(self, left: Array, right: Array) -> Node | None:
+        prefix_items = []
+        for index in range(max(len(left.prefix_items), len(right.prefix_items))):
+            common = self.intersect(item_node(left, index), item_node(right, index))
+            if common is None:
                 return None
-            first.append(met)
-        rest = self.intersect(one.items, other.items)
-        if rest is None:
+            prefix_items.append(common)
+        items = self.intersect(left.items, right.items)
+        if items is None:
             return None
-        least, most = (
-            max(one.min_items, other.min_items),
-            bounds.smaller_limit(one.max_items, other.max_items),
-        )
-        return simplify.simplify_array(Array(tuple(first), rest, least, most))
+        min_items = max(left.min_items, right.min_items)
+        max_items = bounds.smaller_limit(left.max_items, right.max_items)
+        return simplify_array(Array(tuple(prefix_items), items, min_items, max_items))
 
-    def _intersect_objects(self, one: Object, other: Object) -> Node | None:
-        mine, theirs = dict(one.properties), dict(other.properties)
-        members = []
-        for name in dict.fromkeys((*mine, *theirs)):
-            met = self.intersect(mine.get(name, one.additional), theirs.get(name, other.additional))
-            if met is None:
+    def _intersect_objects(self, left: Object, right: Object) -> Node | None:
+        properties = []
+        lefts, rights = dict(left.properties), dict(right.properties)
+        for name in dict.fromkeys((*lefts, *rights)):
+            common = self.intersect(
+                lefts.get(name, left.additional), rights.get(name, right.additional)
+            )
+            if common is None:
                 return None
-            members.append((name, met))
-        others = self.intersect(one.additional, other.additional)
-        if others is None:
+            properties.append((name, common))
+        additional = self.intersect(left.additional, right.additional)
+        if additional is None:
             return None
-        return simplify.simplify_object(
-            Object(tuple(members), one.required | other.required, others)
-        )
+        required = left.required | right.required
+        return simplify_object(Object(tuple(properties), required, additional))
 
     # values
 
     def accepts(self, value: Json, node: Node) -> bool | None:
-        """Whether a node allows a value; None where one cannot tell. Formats count for nothing."""
+        """Whether a node allows a value, or None if unknown. Formats are not considered."""
         self._budget.count_steps()
         if self._depth >= limits.MAX_DEPTH:
             return None
@@ -241,8 +242,8 @@ class NodeIntersector:
             case AnyOf():
                 return _any(self.accepts(value, option) for option in node.options)
             case SchemaReference():
-                found = self._definition(node.name)
-                return None if found is None else self.accepts(value, found)
+                definition = self._find_definition(node.name)
+                return None if definition is None else self.accepts(value, definition)
             case Array():
                 return isinstance(value, list) and self._accepts_array(value, node)
             case Object():
@@ -252,141 +253,143 @@ class NodeIntersector:
     def _accepts_literal(self, value: Json, node: Literals) -> bool:
         if node not in self._literal_values:
             self._budget.count_steps(len(node.values))
-            self._literal_values[node] = {
-                simplify.canonical_json(json.loads(text)) for text in node.values
-            }
-        return simplify.canonical_json(value) in self._literal_values[node]
+            self._literal_values[node] = {canonical_json(json.loads(text)) for text in node.values}
+        return canonical_json(value) in self._literal_values[node]
 
     def _accepts_string(self, value: str, node: String) -> bool | None:
-        if len(value) < node.min_length or (
-            node.max_length is not None and len(value) > node.max_length
-        ):
+        if not _is_within(len(value), node.min_length, node.max_length):
             return False
         return True if node.pattern is None else self._checker.pattern_matches(value, node.pattern)
 
     def _accepts_array(self, value: list[Json], node: Array) -> bool | None:
-        if len(value) < node.min_items or (
-            node.max_items is not None and len(value) > node.max_items
-        ):
+        if not _is_within(len(value), node.min_items, node.max_items):
             return False
-        return _all(self.accepts(one, item_node(node, index)) for index, one in enumerate(value))
+        return _all(self.accepts(item, item_node(node, index)) for index, item in enumerate(value))
 
     def _accepts_object(self, value: dict[str, Json], node: Object) -> bool | None:
         if not node.required <= value.keys():
             return False
-        members = dict(node.properties)
+        properties = dict(node.properties)
         return _all(
-            self.accepts(one, members.get(name, node.additional)) for name, one in value.items()
+            self.accepts(item, properties.get(name, node.additional))
+            for name, item in value.items()
         )
 
-    # choices
-
-    def are_disjoint(self, one: Node, other: Node) -> bool:
-        """Whether nothing that is kept of the one is what the other says."""
-        self._budget.count_steps()
-        if self._depth >= limits.MAX_DEPTH:
-            return False
-        one = self._overapproximation(one.name) if isinstance(one, SchemaReference) else one
-        other = self._overapproximation(other.name) if isinstance(other, SchemaReference) else other
-        self._depth += 1
-        try:
-            return self._are_disjoint(one.intended if isinstance(one, ImpliedTypes) else one, other)
-        finally:
-            self._depth -= 1
+    # options
 
     def are_mutually_exclusive(self, options: Sequence[Node]) -> bool:
-        """Whether no value is one of two options."""
+        """Whether it is certain that no value matches two of the options."""
         if self._have_discriminator(options):
             return True
         pairs = itertools.permutations(options, 2)
-        return all(self.are_disjoint(one, other) for one, other in pairs)
+        return all(self.are_disjoint(left, right) for left, right in pairs)
 
     def _have_discriminator(self, options: Sequence[Node]) -> bool:
-        """Whether every option must have some member, with values that are its own."""
-        seen = [
-            self._overapproximation(one.name) if isinstance(one, SchemaReference) else one
-            for one in options
-        ]
-        objects = [one for one in seen if isinstance(one, Object)]
+        """Whether all options require some property, and its literal values are all different."""
+        objects = [node for node in map(self._resolve, options) if isinstance(node, Object)]
         if len(objects) < len(options):
             return False
-        tables = [dict(one.properties) for one in objects]
-        for name in frozenset.intersection(*(one.required for one in objects)):
+        tables = [dict(node.properties) for node in objects]
+        for name in frozenset.intersection(*(node.required for node in objects)):
             tags = [tag for table in tables if isinstance(tag := table.get(name), Literals)]
             if len(tags) == len(tables):
                 self._budget.count_steps(sum(len(tag.values) for tag in tags))
-                every = [
-                    simplify.canonical_json(json.loads(text)) for tag in tags for text in tag.values
-                ]
-                if len(set(every)) == len(every):
+                values = [canonical_json(json.loads(text)) for tag in tags for text in tag.values]
+                if len(set(values)) == len(values):
                     return True
         return False
 
-    def _are_disjoint(self, one: Node, other: Node) -> bool:
-        if isinstance(one, Nothing) or isinstance(other, Nothing):
-            return True
-        if isinstance(one, AnyOf):
-            return all(self.are_disjoint(option, other) for option in one.options)
-        if isinstance(other, AnyOf):
-            return all(self.are_disjoint(one, option) for option in other.options)
-        if isinstance(one, Literals):
-            return all(self.accepts(json.loads(text), other) is False for text in one.values)
-        if isinstance(other, Literals):
-            return all(self.accepts(json.loads(text), one) is False for text in other.values)
-        if isinstance(one, SchemaReference) or isinstance(other, SchemaReference):
-            return self.are_disjoint(one, other)
-        unclear = Anything | LlguidanceSchema
-        if isinstance(one, unclear) or isinstance(other, unclear):
-            return False
-        match one, other:
-            case Object(), Object():
-                return self._are_disjoint_objects(one, other)
-            case String(), String():
-                # a format is enforced here, but does not count for JSON schema
-                bare = replace(one, format=None), replace(other, format=None)
-                return isinstance(self.intersect(*bare), Nothing)
-            case Number(), Number():
-                return isinstance(
-                    self.intersect(
-                        bounds.drop_rounded_bounds(one), bounds.drop_rounded_bounds(other)
-                    ),
-                    Nothing,
-                )
-        return type(one) is not type(other)
+    def _resolve(self, node: Node) -> Node:
+        return self._overapproximate(node.name) if isinstance(node, SchemaReference) else node
 
-    def _are_disjoint_objects(self, one: Object, other: Object) -> bool:
-        mine, theirs = dict(one.properties), dict(other.properties)
-        names = sorted(one.required | other.required)
-        # those that tell options apart are mostly of few values
-        names.sort(key=lambda name: not isinstance(mine.get(name), Literals))
+    def are_disjoint(self, left: Node, right: Node) -> bool:
+        """Whether it is certain that no value matches both nodes.
+
+        Of the types that `left` implies, only the intended count, as only they remain.
+        """
+        self._budget.count_steps()
+        if self._depth >= limits.MAX_DEPTH:
+            return False
+        left, right = self._resolve(left), self._resolve(right)
+        self._depth += 1
+        try:
+            return self._are_disjoint(
+                left.intended if isinstance(left, ImpliedTypes) else left, right
+            )
+        finally:
+            self._depth -= 1
+
+    def _are_disjoint(self, left: Node, right: Node) -> bool:
+        if isinstance(left, Nothing) or isinstance(right, Nothing):
+            return True
+        if isinstance(left, AnyOf):
+            return all(self.are_disjoint(option, right) for option in left.options)
+        if isinstance(right, AnyOf):
+            return all(self.are_disjoint(left, option) for option in right.options)
+        if isinstance(left, Literals):
+            return all(self.accepts(json.loads(text), right) is False for text in left.values)
+        if isinstance(right, Literals):
+            return all(self.accepts(json.loads(text), left) is False for text in right.values)
+        if isinstance(left, SchemaReference) or isinstance(right, SchemaReference):
+            return self.are_disjoint(left, right)
+        unknown = Anything | LlguidanceSchema
+        if isinstance(left, unknown) or isinstance(right, unknown):
+            return False
+        match left, right:
+            case Object(), Object():
+                return self._are_disjoint_objects(left, right)
+            case String(), String():
+                # we enforce formats, but for JSON Schema they are annotations
+                left, right = replace(left, format=None), replace(right, format=None)
+                return isinstance(self.intersect(left, right), Nothing)
+            case Number(), Number():
+                left, right = bounds.drop_rounded_bounds(left), bounds.drop_rounded_bounds(right)
+                return isinstance(self.intersect(left, right), Nothing)
+        return type(left) is not type(right)
+
+    def _are_disjoint_objects(self, left: Object, right: Object) -> bool:
+        lefts, rights = dict(left.properties), dict(right.properties)
+        names = sorted(left.required | right.required)
+        # literals first: most discriminators are literals
+        names.sort(key=lambda name: not isinstance(lefts.get(name), Literals))
         return any(
-            self.are_disjoint(mine.get(name, one.additional), theirs.get(name, other.additional))
+            self.are_disjoint(lefts.get(name, left.additional), rights.get(name, right.additional))
             for name in names
         )
 
 
-def _intersect_llguidance(one: Node, other: Node) -> Node | None:
-    for left, right in ((one, other), (other, one)):
-        if isinstance(left, LlguidanceSchema) and (
-            left == right or (left.object_node and right == Object())
+def _is_intended(node: Node, index: int) -> bool:
+    return isinstance(node, ImpliedTypes) and index < node.intended_count
+
+
+def _is_within(length: int, minimum: int, maximum: int | None) -> bool:
+    return length >= minimum and (maximum is None or length <= maximum)
+
+
+def _intersect_llguidance_schema(left: Node, right: Node) -> Node | None:
+    for node, other in ((left, right), (right, left)):
+        if isinstance(node, LlguidanceSchema) and (
+            node == other or (node.object_node and other == Object())
         ):
-            return left
+            return node
     return None
 
 
-def _any(found: Iterable[bool | None]) -> bool | None:
-    unclear = False
-    for one in found:
-        if one:
+def _any(results: Iterable[bool | None]) -> bool | None:
+    """Like `any`, but None if a result is unknown and none is true."""
+    is_unknown = False
+    for result in results:
+        if result:
             return True
-        unclear = unclear or one is None
-    return None if unclear else False
+        is_unknown = is_unknown or result is None
+    return None if is_unknown else False
 
 
-def _all(found: Iterable[bool | None]) -> bool | None:
-    unclear = False
-    for one in found:
-        if one is False:
+def _all(results: Iterable[bool | None]) -> bool | None:
+    """Like `all`, but None if a result is unknown and none is false."""
+    is_unknown = False
+    for result in results:
+        if result is False:
             return False
-        unclear = unclear or one is None
-    return None if unclear else True
+        is_unknown = is_unknown or result is None
+    return None if is_unknown else True

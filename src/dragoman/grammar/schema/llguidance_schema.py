@@ -8,89 +8,19 @@ every reference and multiplies out what it merges, so both are weighed before it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Container, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from dragoman.grammar.schema import keywords, limits
-from dragoman.grammar.schema.nodes import Number, String
 from dragoman.output.arguments.json_pointer import escape_token
 from dragoman.types import Json
 
-SchemaVerdict: TypeAlias = Literal["fine", "empty", "refused"]
-
 STEPS_PER_COPY = 8  # steps that a copy of a schema counts for
-_STRING_KEYWORDS = {
-    "min_length": "minLength",
-    "max_length": "maxLength",
-    "pattern": "pattern",
-    "format": "format",
-}
-_NUMBER_KEYWORDS = {
-    "minimum": "minimum",
-    "maximum": "maximum",
-    "exclusive_minimum": "exclusiveMinimum",
-    "exclusive_maximum": "exclusiveMaximum",
-    "multiple_of": "multipleOf",
-}
 _SCHEMA_MAPS = frozenset({"properties", "patternProperties"})
 _SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf"})
 _COPIED_KEYWORDS = frozenset({"enum", "const", "required", "minLength", "maxLength", "format"})
 _COPIED_KEYWORDS |= {"minItems", "maxItems", "minProperties", "maxProperties", "propertyNames"}
 _COPIED_KEYWORDS |= keywords.UNENFORCED_KEYWORDS.keys() - {"$id"}
-
-
-def node_to_schema(node: String | Number) -> dict[str, Json]:
-    """A node as a schema."""
-    if isinstance(node, String):
-        said: dict[str, Json] = {
-            word: getattr(node, name) for name, word in _STRING_KEYWORDS.items()
-        }
-        return {"type": "string"} | {word: one for word, one in said.items() if one is not None}
-    said = {word: getattr(node, name) for name, word in _NUMBER_KEYWORDS.items()}
-    found = {word: json.loads(one) for word, one in said.items() if one is not None}
-    return {"type": "integer" if node.integer else "number"} | found
-
-
-class LlguidanceChecker:
-    """Asks the engine's reader, each question once."""
-
-    def __init__(self, budget: limits.SchemaBudget) -> None:
-        self._budget = budget
-        self._verdicts: dict[str, SchemaVerdict] = {}
-
-    def check(self, schema: Json) -> SchemaVerdict:
-        text = json.dumps(schema)
-        if text not in self._verdicts:
-            self._budget.count_check()
-            self._verdicts[text] = _check_json_text(text)
-        return self._verdicts[text]
-
-    def check_node(self, node: String | Number) -> SchemaVerdict:
-        plain = node in (String(), Number(), Number(integer=True))
-        return "fine" if plain else self.check(node_to_schema(node))
-
-    def pattern_matches(self, text: str, pattern: str) -> bool | None:
-        """Whether a pattern is found in a text."""
-        said = self.check({"const": text, "pattern": pattern})
-        return None if said == "refused" else said == "fine"
-
-
-def check_schema(schema: Json) -> SchemaVerdict:
-    """A question without a budget: of what has been through one."""
-    return _check_json_text(json.dumps(schema))
-
-
-def _check_json_text(text: str) -> SchemaVerdict:
-    from llguidance import LLMatcher
-
-    try:
-        said = str(LLMatcher.validate_grammar(LLMatcher.grammar_from_json_schema(text)))
-    except (TypeError, ValueError, RuntimeError):
-        return "refused"
-    if not said:
-        return "fine"
-    return "empty" if said.startswith("Unsatisfiable") else "refused"
 
 
 class NotExportable(Exception):

@@ -9,7 +9,7 @@ from itertools import combinations
 
 from dragoman.grammar.regex.full_match import is_supported_pattern
 from dragoman.grammar.schema import keywords
-from dragoman.grammar.schema.llguidance_schema import LlguidanceChecker
+from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
 from dragoman.grammar.schema.nodes import KeyPattern, LlguidanceSchema, Node, Nothing, Object
 from dragoman.grammar.schema.simplify import ANYTHING
 
@@ -51,7 +51,7 @@ def build_pattern_object(
 
 
 def _is_supported(pattern: str, judge: LlguidanceChecker) -> bool:
-    fine = judge.check({"type": "string", "pattern": pattern}) == "fine"
+    fine = judge.check({"type": "string", "pattern": pattern}) == "satisfiable"
     return fine and is_supported_pattern(pattern)
 
 

@@ -26,11 +26,8 @@ from typing import Any, NoReturn
 from dragoman.errors import BadRequest
 from dragoman.grammar.schema import bounds, keywords, limits, simplify
 from dragoman.grammar.schema.intersect import NodeIntersector
-from dragoman.grammar.schema.llguidance_schema import (
-    LlguidanceChecker,
-    SchemaExporter,
-    allows_escaped_names,
-)
+from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
+from dragoman.grammar.schema.llguidance_schema import SchemaExporter, allows_escaped_names
 from dragoman.grammar.schema.nodes import (
     BOOLEAN,
     NULL,
@@ -310,7 +307,7 @@ class _SchemaParser:
             if self._whole_text > limits.MAX_EXPORT_TEXT:
                 return None
             said = self._judge.check(way)
-            if said != "refused":
+            if said != "unsupported":
                 found = NOTHING if said == "empty" else LlguidanceSchema(text)
                 return simplify.imply_types([found], meant) if meant else found
         return None
@@ -369,10 +366,10 @@ class _SchemaParser:
         for alone in (True, False):
             for name, word in words.items():
                 value, usual = getattr(node, name), getattr(plain, name)
-                if value == usual or self._judge.check_node(node) != "refused":
+                if value == usual or self._judge.check_node(node) != "unsupported":
                     continue
                 one: dict[str, Any] = {name: value}
-                if not alone or self._judge.check_node(replace(plain, **one)) == "refused":
+                if not alone or self._judge.check_node(replace(plain, **one)) == "unsupported":
                     self._unenforced(f"{where}/{word}")
                     one[name] = usual
                     node = replace(node, **one)

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from dragoman.grammar.lark_builder import ANY, UP_TO_THREE, LarkBuilder, join_alternatives
 from dragoman.grammar.regex.escape import escape_regex, marker_to_regex, prefixes_to_regex
 from dragoman.grammar.regex.exclude_markers import exclude_markers, exclude_partial_markers
-from dragoman.grammar.writer.call_writer import CallWriter, UnmarkedCallStart
+from dragoman.grammar.writer.call_body_writer import UnmarkedCallStart
+from dragoman.grammar.writer.call_writer import CallWriter
 from dragoman.grammar.writer.unquoted_text import write_text_until
 from dragoman.output.rules import FormatRules
 
@@ -166,11 +167,11 @@ class AnswerWriter:
     def _wrap_content(self, content: str) -> str:
         """Add the markers that the format allows around content."""
         lark, wrapper = self.lark, self._reasoning.answer_wrapper
-        space = lark.add_optional_space()
-        before = [*wrapper.open, *self._list_ignored_markers()]
-        after = [*wrapper.close, *self._list_ignored_markers()]
-        lead = f"({lark.write_any_marker(before)} {space}){UP_TO_THREE}" if before else ""
-        tail = f"({space} {lark.write_any_marker(after)}){UP_TO_THREE}" if after else ""
+        lead = tail = ""
+        if before := [*wrapper.open, *self._list_ignored_markers()]:
+            lead = f"({lark.write_any_marker(before)} {lark.add_optional_space()}){UP_TO_THREE}"
+        if after := [*wrapper.close, *self._list_ignored_markers()]:
+            tail = f"({lark.add_optional_space()} {lark.write_any_marker(after)}){UP_TO_THREE}"
         return f"{lead} {content} {tail}"
 
     def _list_ignored_markers(self) -> list[str]:

@@ -27,7 +27,7 @@ from dragoman.grammar.regex.exclude_markers import exclude_markers
 from dragoman.grammar.regex.full_match import to_full_match
 from dragoman.grammar.regex.regex_builder import RegexBuilder
 from dragoman.grammar.regex.regex_parser import RegexParser, UnsupportedSyntax
-from dragoman.grammar.schema.llguidance_schema import check_schema
+from dragoman.grammar.schema.llguidance_check import check_schema
 from dragoman.grammar.schema.nodes import String
 from dragoman.output.arguments.cast import load_value
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman.grammar.regex.exclude_markers import marker_free_regexes
-from dragoman.grammar.schema.llguidance_schema import check_schema
+from dragoman.grammar.schema.llguidance_check import check_schema
 from dragoman.grammar.writer.marker_free_json import find_marker, may_contain_marker
 from dragoman.types import Json
 
@@ -34,7 +34,7 @@ def guarded(schema: dict[str, Json], marks: Sequence[str]) -> dict[str, Json] | 
             found.setdefault("$defs", {})["any"] = guard.anything()
     except _Marked:
         return None
-    return found if check_schema(found) == "fine" else None
+    return found if check_schema(found) == "satisfiable" else None
 
 
 class _Guard:

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of routes and the Structs of the dialects."""
+"""The OpenAPI document, generated from the route table and the Structs of the wire APIs."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from dragoman.http.asgi import WEBSOCKET
 from dragoman.http.router import Route
 from dragoman.protocols.shared.openai import ErrorResponse
 
-_REFS = "#/components/schemas/{name}"
+SCHEMA_REF = "#/components/schemas/{name}"
+JsonObject = dict[str, Any]
 
 
 def render_document(routes: list[Route]) -> bytes:
     """The whole document as JSON."""
-    kinds = [kind for route in routes for kind in (route.request_type, route.response_type) if kind is not None]
-    kinds.append(ErrorResponse)
-    unique = list(dict.fromkeys(kinds))
-    references, components = msgspec.json.schema_components(unique, ref_template=_REFS)
+    types = [kind for route in routes for kind in (route.request_type, route.response_type)]
+    unique = list(dict.fromkeys([*(kind for kind in types if kind is not None), ErrorResponse]))
+    references, components = msgspec.json.schema_components(unique, ref_template=SCHEMA_REF)
     schemas = dict(zip(unique, references, strict=True))
-    paths: dict[str, Any] = {}
+    paths: dict[str, JsonObject] = {}
     for route in routes:
-        at = paths.setdefault(route.path.replace("...}", "}"), {})
-        if route.method == WEBSOCKET:  # the format has no word for it
-            at["x-websocket"] = {"summary": route.summary}
+        operations = paths.setdefault(route.path.replace("...}", "}"), {})
+        if route.method == WEBSOCKET:  # OpenAPI cannot describe it
+            operations["x-websocket"] = {"summary": route.summary}
         else:
-            at[route.method.lower()] = _operation(route, schemas)
+            operations[route.method.lower()] = _describe_operation(route, schemas)
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
@@ -42,12 +42,15 @@ def render_document(routes: list[Route]) -> bytes:
     )
 
 
-def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _describe_operation(route: Route, schemas: dict[type, JsonObject]) -> JsonObject:
     name = f"{route.method.lower()}_{route.path.strip('/').replace('/', '_') or 'root'}"
-    operation: dict[str, Any] = {
+    operation: JsonObject = {
         "operationId": re.sub(r"[{}.]", "", name),
         "summary": route.summary,
-        "responses": {"200": _answer(route, schemas), "default": _error(schemas)},
+        "responses": {
+            "200": _describe_response(route, schemas),
+            "default": _describe_error(schemas),
+        },
     }
     if route.access != "open":
         operation["security"] = [{"key": []}]
@@ -62,15 +65,16 @@ def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     return operation
 
 
-def _answer(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
-    content: dict[str, Any] = {}
+def _describe_response(route: Route, schemas: dict[type, JsonObject]) -> JsonObject:
+    content: JsonObject = {}
     if route.response_type is not None:
         content["application/json"] = {"schema": schemas[route.response_type]}
     if route.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
-    return {"description": "The answer.", "content": content}
+        stream_type = route.dialects[0].stream_content_type.partition(b";")[0].decode()
+        content[stream_type] = {"schema": {"type": "string"}}
+    return {"description": "The response.", "content": content}
 
 
-def _error(schemas: dict[Any, Any]) -> dict[str, Any]:
+def _describe_error(schemas: dict[type, JsonObject]) -> JsonObject:
     content = {"application/json": {"schema": schemas[ErrorResponse]}}
-    return {"description": "What went wrong.", "content": content}
+    return {"description": "An error.", "content": content}

@@ -8,8 +8,7 @@ from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Handler, Route
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.models import make_model_card
-from dragoman.protocols.models import DIALECT
-from dragoman.protocols.models.models import ModelCard, ModelName, encode_model
+from dragoman.protocols.models import DIALECT, ModelCard, ModelName, encode_model
 
 
 def make_routes(context: RouteContext) -> list[Route]:

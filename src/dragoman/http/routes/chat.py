@@ -41,7 +41,7 @@ class ChatHandlers:
         self._responder = context.responder
         self._responses = context.responses
         self._services = context.runtime.services
-        self._open_store = context.runtime.state.store
+        self._open_store = context.runtime.state.get_store
 
     async def create(self, request: RequestContext) -> None:
         body = await self._reader.read(request)
@@ -53,7 +53,7 @@ class ChatHandlers:
             store = await self._open_store() if chat.store else None
             run = await CompletionRun.prepare(DIALECT, context, chat, self._services)
             if store is not None:
-                run.store = lambda answer: self._store(request, body, answer, store)
+                run.save = lambda answer: self._store(request, body, answer, store)
             return run
 
         await self._responder.respond(request, prepare)
@@ -102,7 +102,7 @@ class ChatHandlers:
         def delete() -> Awaitable[bool]:
             return store.write(lambda tx: tx.delete_completion(owner, completion))
 
-        if not await self._responses.forget(owner, [completion], delete):
+        if not await self._responses.delete_with_turns(owner, [completion], delete):
             raise _make_not_found(request)
         await request.send_response(200, stored.encode_deletion(completion))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dragoman.http.router import Route
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.generation import make_generation_handler
-from dragoman.protocols.completions import DIALECT
-from dragoman.protocols.completions.completions import CompletionRequest, TextCompletion
+from dragoman.protocols.completions import DIALECT, CompletionRequest, TextCompletion
 
 
 def make_routes(context: RouteContext) -> list[Route]:

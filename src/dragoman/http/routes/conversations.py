@@ -14,11 +14,11 @@ from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Handler, Route
 from dragoman.http.routes.context import RouteContext
 from dragoman.http.routes.paging import read_paging
-from dragoman.protocols.conversations import conversations
+from dragoman.protocols import conversations
 from dragoman.protocols.dialect import needs_strict_only
 from dragoman.protocols.responses import DIALECT
 from dragoman.protocols.responses.types import Item
-from dragoman.responses.history import taken
+from dragoman.responses.history import make_duplicate_error
 from dragoman.store.rows import StoredConversation, StoredItem
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class ConversationHandlers:
     def __init__(self, context: RouteContext) -> None:
         self._reader = context.reader
         self._responses = context.responses
-        self._open_store = context.runtime.state.store
+        self._open_store = context.runtime.state.get_store
 
     def _read(self, request: RequestContext, decode: Callable[[bytes, bool], T]) -> Awaitable[T]:
         return self._reader.read_and_decode(request, needs_strict_only(decode))
@@ -74,7 +74,7 @@ class ConversationHandlers:
         def delete() -> Awaitable[bool]:
             return store.write(lambda tx: tx.delete_conversation(owner, conversation))
 
-        if not await self._responses.forget(owner, response_ids, delete):
+        if not await self._responses.delete_with_turns(owner, response_ids, delete):
             raise _make_not_found(request)
         await request.send_response(200, conversations.encode_deletion(conversation))
 
@@ -101,7 +101,7 @@ class ConversationHandlers:
         existing = await store.read(lambda tx: tx.conversations.get_items(owner, conversation, ids))
         for index, row in enumerate(rows):
             if existing.get(row.id, row.body) != row.body:
-                raise taken(row.id, f"items[{index}].id")
+                raise make_duplicate_error(row.id, f"items[{index}].id")
         if not await store.write(lambda tx: tx.conversations.add_items(owner, conversation, rows)):
             raise _make_not_found(request)
         await request.send_response(200, conversations.encode_item_list(items, more=False))

@@ -6,8 +6,8 @@ from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Route
 from dragoman.http.routes.context import RouteContext
 from dragoman.pipeline.embed import embed
-from dragoman.protocols.embeddings import DIALECT
-from dragoman.protocols.embeddings.embeddings import (
+from dragoman.protocols.embeddings import (
+    DIALECT,
     EmbeddingList,
     EmbeddingRequest,
     encode_embeddings,

@@ -16,8 +16,8 @@ from dragoman.http.routes.context import RouteContext
 from dragoman.models.registry import ModelEntry
 from dragoman.protocols import messages
 from dragoman.protocols.messages import model_list
-from dragoman.protocols.models import DIALECT
-from dragoman.protocols.models.models import (
+from dragoman.protocols.models import (
+    DIALECT,
     ModelCard,
     ModelList,
     encode_model,

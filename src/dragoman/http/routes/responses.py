@@ -15,12 +15,12 @@ from dragoman.http.routes.paging import read_int, read_paging
 from dragoman.http.websocket import WebSocketSession
 from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols import responses
-from dragoman.protocols.conversations.conversations import encode_item_list
+from dragoman.protocols.conversations import encode_item_list
 from dragoman.protocols.dialect import needs_strict_only
 from dragoman.protocols.responses import DIALECT
 from dragoman.protocols.responses.types import Item
 from dragoman.responses.compaction import compact
-from dragoman.responses.history import Local
+from dragoman.responses.history import ConnectionHistory
 from dragoman.responses.response_run import ResponseRun
 from dragoman.responses.run import Sink
 
@@ -38,14 +38,16 @@ class ResponseHandlers:
 
     async def create(self, request: RequestContext) -> None:
         decoded = await self._reader.read_and_decode(request, DIALECT.decode)
-        await self._responder.respond(request, lambda: self._service.begin(decoded, request.owner))
+        await self._responder.respond(
+            request, lambda: self._service.prepare(decoded, request.owner)
+        )
 
     async def get(self, request: RequestContext) -> None:
         owner, response_id = request.owner, request.params["id"]
         if request.query.get("stream", "").lower() in ("true", "1"):
             after = max(-1, read_int(request, "starting_after", -1))
             await self._responder.respond(
-                request, lambda: self._service.listen(owner, response_id, after)
+                request, lambda: self._service.resume(owner, response_id, after)
             )
         else:
             await request.send_response(200, await self._service.get(owner, response_id))
@@ -61,7 +63,7 @@ class ResponseHandlers:
         await request.send_response(200, body)
 
     async def list_input_items(self, request: RequestContext) -> None:
-        items = await self._service.input_items(request.owner, request.params["id"])
+        items = await self._service.get_input_items(request.owner, request.params["id"])
         limit, newest_first = read_paging(request)
         if newest_first:
             items.reverse()
@@ -76,8 +78,8 @@ class ResponseHandlers:
         decoded = await self._reader.read_and_decode(request, decode)
 
         async def work() -> bytes:
-            scene = await self._service.scene(decoded, request.owner, {})
-            body, warnings = await compact(*scene, self._responder.start_timer().record)
+            loaded = await self._service.load_context(decoded, request.owner, {})
+            body, warnings = await compact(*loaded, self._responder.start_timer().record)
             request.extra_headers += make_warning_headers(warnings)
             return body
 
@@ -88,7 +90,7 @@ class ResponseHandlers:
         decoded = await self._reader.read_and_decode(request, decode)
 
         async def work() -> bytes:
-            count = await self._service.count(decoded, request.owner)
+            count = await self._service.count_tokens(decoded, request.owner)
             return encode_json({"object": "response.input_tokens", "input_tokens": count})
 
         await self._send_result(request, work)
@@ -105,7 +107,7 @@ class ResponseHandlers:
         """Create a response for each message that arrives."""
         async with self._context.websockets.open(request) as session:
             await session.accept()
-            local: Local = {}
+            local: ConnectionHistory = {}
             while True:
                 text = await session.receive()
                 with session.busy():
@@ -124,7 +126,7 @@ class WebSocketResponse:
         self._stream_id: str | None = None
         self._run: ResponseRun | None = None
 
-    async def serve(self, text: bytes, local: Local) -> None:
+    async def serve(self, text: bytes, local: ConnectionHistory) -> None:
         """Serve one message. `local` holds the items of responses that are not stored."""
         self._stream_id = responses.get_stream_id(text)
         previous: str | None = None
@@ -133,7 +135,7 @@ class WebSocketResponse:
             decoded = responses.decode_websocket_request(text, strict)
             previous = decoded.fields.previous_response_id
             async with self._context.responder.track(self._session.wait_closed):
-                run = await self._context.responses.begin(decoded, self._request.owner, local)
+                run = await self._context.responses.prepare(decoded, self._request.owner, local)
                 assert isinstance(run, ResponseRun)  # noqa: S101  # `background` is rejected here
                 self._run = run
                 await self._stream(run)
@@ -160,7 +162,7 @@ class WebSocketResponse:
 
     async def _fail(self, error: DragomanError) -> None:
         run = self._run
-        if run is None or not run.writer.is_over:
+        if run is None or not run.encoder.is_over:
             self._context.metrics.count_error(error)
         if run is None:
             status = self._request.dialect.error_status(error)

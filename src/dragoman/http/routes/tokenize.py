@@ -13,8 +13,8 @@ from dragoman.models.registry import Model
 from dragoman.pipeline.validate import validate_media
 from dragoman.protocols.dialect import needs_strict_only
 from dragoman.protocols.shared.openai import encode
-from dragoman.protocols.tokenize import DIALECT
-from dragoman.protocols.tokenize.tokenize import (
+from dragoman.protocols.tokenize import (
+    DIALECT,
     DetokenizeRequest,
     DetokenizeResponse,
     TokenizeRequest,

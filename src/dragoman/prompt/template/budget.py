@@ -1,19 +1,20 @@
-"""What one rendering may cost, and the operations that are paid for.
+"""What one rendering may cost, and the operations that are charged for.
 
-A chat template is a program by a stranger. The sandbox keeps it from touching anything; this keeps
-it from taking for ever or eating the memory. Compiled templates call a `Budget` instead of doing
-things themselves: a tick for each turn of a loop, and a bounded version of everything that can
-make much out of little (`*`, `+`, `%`, slices, `replace`, `join`, writing a nested list, ...).
+A chat template is untrusted code. The sandbox keeps it from accessing anything; the budget keeps it
+from running forever or using all memory. Compiled templates call a `RenderBudget` instead of doing
+the work themselves: a tick for each iteration of a loop, and a bounded version of everything that
+can make a large value out of small ones (`*`, `+`, `%`, slices, `replace`, `join`, writing a nested
+list, ...).
 
-Three counters run down. *Fuel* stands for time: whenever a portion is used up the clock is read.
-*Room* is all text and lists made on the way, in bytes, whether still alive or not. *Most* is the
-size one single text may have. Sizes are known before the work is done, so nothing is made that
-would have to be thrown away. Time is the processor time of the rendering thread, so that a busy
-machine refuses no honest conversation.
+There are three limits. `fuel` stands for time: each time it is used up, the clock is read. `memory`
+is all text and lists that the template creates, in bytes, whether still in use or not. `max_text`
+is the size of one single text. Sizes are computed before the work is done, so nothing is created
+only to be thrown away. Time is the processor time of the rendering thread, so that a busy machine
+rejects no harmless conversation.
 
-Values that came with the request are `known`: trees of a known size that nobody may change. All
-other containers are measured before they are written, compared or hashed, since a list that holds
-itself twice, forty levels deep, is small in memory and endless to read.
+The sizes of values that came with the request are known, and the template cannot change those
+values. All other containers are measured before they are written, compared or hashed, since a list
+that contains itself twice, forty levels deep, is small in memory and endless to read.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from markupsafe import Markup
 from msgspec import Struct
 
-KnownSizes: TypeAlias = Mapping[int, int]
+KnownSizes: TypeAlias = Mapping[int, int]  # of containers, by their `id`
+Value: TypeAlias = Any  # a value that a template computes with; only the sandbox knows its type
 
-FUEL = 2_000  # steps between two looks at the clock
-MAX_PADDING = 1_000  # widest padding that a format may ask for
-MAX_BITS = 4_096  # largest whole number
-ITEM_BYTES = 64  # bytes that an item of a list is counted as
+FUEL = 2_000  # steps between two readings of the clock
+MAX_PADDING = 1_000  # widest padding in a format
+MAX_BITS = 4_096  # of the largest whole number
+ITEM_BYTES = 64  # charged for an item of a list
 
 SCALARS = frozenset({int, float, bool, type(None)})
 PERCENT = re.compile(r"%(?:\([^)]*\))?[-+ #0]*(\*|\d*)(?:\.(\*|\d*))?")
@@ -52,19 +54,19 @@ NUMBER = re.compile(r"\d+")
 
 
 class OverBudget(Exception):
-    """The template wanted more than it may have."""
+    """The template exceeds its limits."""
 
 
 class RenderLimits(Struct, frozen=True, kw_only=True):
-    """Bounds of one rendering. Sizes grow with what the client sent."""
+    """Limits of one rendering. Sizes grow with the size of the request."""
 
     seconds: float = 0.7
     steps: int = 4_000_000
     min_text: int = 1 << 20  # characters that every prompt may have
-    growth: int = 16  # how much longer a prompt may be than what went in
+    growth: int = 16  # characters more for each character of the request
     max_text: int = 64 << 20
-    memory: int = 96 << 20  # bytes made on the way
-    memory_growth: int = 256  # more of those for each character that went in
+    memory: int = 96 << 20  # bytes that the template may create
+    memory_growth: int = 256  # bytes more for each character of the request
 
 
 DEFAULT_LIMITS = RenderLimits()
@@ -75,7 +77,7 @@ def size_in_bytes(text: str) -> int:
 
 
 class RenderBudget:
-    """What is left, and the bounded operations."""
+    """What is left of the limits, and the operations that charge for what they do."""
 
     __slots__ = ("_deadline", "_steps", "fuel", "known_sizes", "max_text", "memory")
 
@@ -93,21 +95,21 @@ class RenderBudget:
         self._deadline = time.thread_time() + limits.seconds
 
     def tick(self, steps: int = 1) -> bool:
-        """Pay for steps; always true, so that it can stand in a condition."""
+        """Charge for steps. Always true, so that it can be part of a condition."""
         self.fuel -= steps
         if self.fuel < 0:
             self._refill()
         return True
 
     def spend(self, size: int) -> None:
-        """Pay for text or lists of so many bytes."""
+        """Charge for text or lists of so many bytes."""
         self.memory -= size
         self.fuel -= 1 + (size >> 8)
         if self.fuel < 0 or self.memory < 0:
             self._refill()
 
     def _refill(self) -> None:
-        """Something ran out: look whether there is more."""
+        """Check the limits and fill up the fuel."""
         if self.memory < 0:
             raise OverBudget("it needs too much memory")
         self._steps -= FUEL - self.fuel
@@ -118,14 +120,14 @@ class RenderBudget:
         self.fuel = FUEL
 
     def check_length(self, length: int) -> None:
-        """Is a text of this length allowed?"""
+        """Reject a text that would be too long."""
         if length > self.max_text:
             raise OverBudget("it makes a text that is too long")
 
     # Writing
 
-    def write(self, value: Any) -> str:
-        """A value as it is written into the prompt."""
+    def write(self, value: object) -> str:
+        """Return a value as it is written into the prompt."""
         text = value if type(value) is str else self.to_text(value)
         self.memory -= len(text) if text.isascii() else 4 * len(text)
         self.fuel -= 1
@@ -133,8 +135,8 @@ class RenderBudget:
             self._refill()
         return text
 
-    def to_text(self, value: Any) -> str:
-        """A value as text, if it has one of bounded length."""
+    def to_text(self, value: object) -> str:
+        """Return a value as text, if that has a bounded length."""
         if isinstance(value, str):
             return str(value)
         if type(value) in SCALARS or isinstance(value, Undefined):
@@ -144,10 +146,10 @@ class RenderBudget:
         self.spend(size_in_bytes(text))
         return text
 
-    def measure(self, value: Any) -> int:
-        """About how long a value is when it is written down; bounded, whatever it holds."""
+    def measure(self, value: object) -> int:
+        """Estimate how long a value is as text, in bounded time."""
         total, seen = 0, 0
-        stack: list[Any] = [value]
+        stack: list[object] = [value]
         known, most = self.known_sizes, self.max_text
         while stack:
             item = stack.pop()
@@ -169,12 +171,12 @@ class RenderBudget:
         self.tick(seen % 1024)
         return total
 
-    def concat(self, parts: Iterable[Any]) -> str:
-        """What `~` does."""
+    def concat(self, parts: Iterable[object]) -> str:
+        """Do what `~` does."""
         texts = [part if type(part) is str else self.to_text(part) for part in parts]
         return cast("str", self.add_all(tuple(texts)))
 
-    def join(self, between: str, values: Any) -> str:
+    def join(self, between: str, values: Value) -> str:
         values = self.to_list(values)
         if not all(type(value) is str for value in values):
             values = [self.to_text(value) for value in values]
@@ -184,14 +186,14 @@ class RenderBudget:
         return between.join(values)
 
     def replace(self, text: str, old: str, new: str, count: int = -1) -> str:
-        found = text.count(old)
-        length = len(text) + (found if count < 0 else min(found, count)) * len(new)
+        matches = text.count(old)
+        length = len(text) + (matches if count < 0 else min(matches, count)) * len(new)
         self.check_length(length)
         self.spend(length)
         return text.replace(old, new, count)
 
-    def format_percent(self, text: str, values: Any) -> str:
-        """What `%` does to a text: no padding that is too wide, no sizes from the values."""
+    def format_percent(self, text: str, values: object) -> str:
+        """Do what `%` does to a text, without wide padding and without widths from the values."""
         slots = 0
         for width in PERCENT.findall(text):
             slots += 1
@@ -202,15 +204,15 @@ class RenderBudget:
         self.spend(length)
         return str(text % values)
 
-    # Lists, comparing, cutting
+    # Lists, comparisons, slices
 
-    def charge_new(self, value: Any) -> Any:
-        """Pay for a list, tuple or dict that the template wrote down."""
+    def charge_new(self, value: Value) -> Value:
+        """Charge for a list, tuple or dict literal of the template, and return it."""
         self.spend(ITEM_BYTES + ITEM_BYTES * len(value))
         return value
 
-    def charge_scan(self, value: Any) -> Any:
-        """A value that can be compared, searched or hashed in bounded time."""
+    def charge_scan(self, value: Value) -> Value:
+        """Charge for comparing, searching or hashing a value, and return it."""
         kind = type(value)
         if kind is str:
             self.tick(1 + (len(value) >> 10))
@@ -220,8 +222,8 @@ class RenderBudget:
             self.tick(1 + (self.measure(value) >> 4))
         return value
 
-    def to_list(self, values: Any) -> Any:
-        """Something to go through more than once, of bounded length."""
+    def to_list(self, values: Value) -> Value:
+        """Return values as a list or tuple of bounded length."""
         if type(values) is list or type(values) is tuple:
             self.tick(1 + (len(values) >> 2))
             return values
@@ -229,14 +231,14 @@ class RenderBudget:
             self.spend((8 if values.isascii() else 80) * len(values))
         return list(self.iterate(values))
 
-    def iterate(self, values: Iterable[Any]) -> Iterator[Any]:
-        """Each value, paid for."""
+    def iterate(self, values: Iterable[Value]) -> Iterator[Value]:
+        """Yield each value and charge for it."""
         for value in values:
             self.spend(ITEM_BYTES // 2)
             yield value
 
-    def take_slice(self, value: Any, where: slice) -> Any:
-        """What `[from:to]` does."""
+    def take_slice(self, value: Value, where: slice) -> Value:
+        """Do what `[from:to]` does."""
         if isinstance(value, str):
             length = len(range(*where.indices(len(value))))
             self.spend(length if value.isascii() else 4 * length)
@@ -246,7 +248,7 @@ class RenderBudget:
 
     # Arithmetic
 
-    def add(self, left: Any, right: Any) -> Any:
+    def add(self, left: Value, right: Value) -> Value:
         if isinstance(left, str) and isinstance(right, str):
             length = len(left) + len(right)
             self.check_length(length)
@@ -255,8 +257,8 @@ class RenderBudget:
             self.spend(ITEM_BYTES + 8 * (len(left) + len(right)))
         return left + right
 
-    def add_all(self, parts: tuple[Any, ...]) -> Any:
-        """A chain of `+`, which is mostly one of texts."""
+    def add_all(self, parts: tuple[Value, ...]) -> Value:
+        """Do what a chain of `+` does; its parts are mostly texts."""
         length = 0
         for part in parts:
             if type(part) is not str:
@@ -268,7 +270,7 @@ class RenderBudget:
         self.spend(length if text.isascii() else 4 * length)
         return text
 
-    def multiply(self, left: Any, right: Any) -> Any:
+    def multiply(self, left: Value, right: Value) -> Value:
         for value, times in ((left, right), (right, left)):
             if not isinstance(times, int):
                 continue
@@ -281,12 +283,12 @@ class RenderBudget:
                 self._check_bits(value.bit_length() + times.bit_length())
         return left * right
 
-    def power(self, left: Any, right: Any) -> Any:
+    def power(self, left: Value, right: Value) -> Value:
         if isinstance(left, int) and isinstance(right, int):
             self._check_bits(left.bit_length() * abs(right))
         return left**right
 
-    def modulo(self, left: Any, right: Any) -> Any:
+    def modulo(self, left: Value, right: Value) -> Value:
         if isinstance(left, str):
             return self.format_percent(left, right)
         return left % right
@@ -296,13 +298,13 @@ class RenderBudget:
             raise OverBudget("it makes a number that is too large")
         self.tick(1)
 
-    def apply_operator(self, sign: str, left: Any, right: Any) -> Any:
+    def apply_operator(self, sign: str, left: Value, right: Value) -> Value:
         return OPERATORS[sign](self, left, right)
 
     # Methods of texts, lists and dicts
 
-    def call_method(self, bound: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a method of a value, after paying for what it makes."""
+    def call_method(self, bound: Value, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+        """Charge for what a method of a value creates, and call it."""
         owner, name = bound.__self__, bound.__name__
         if isinstance(owner, str):
             return self._call_text_method(owner, name, args, kwargs)
@@ -310,7 +312,7 @@ class RenderBudget:
             raise SecurityError(f"the method {name} cannot be used in a template")
         if name in CHANGING:
             if id(owner) in self.known_sizes:
-                raise SecurityError("a template cannot change what it was given")
+                raise SecurityError("a template cannot change the values of the request")
             if name == "extend":
                 args = tuple(map(self.to_list, args))
             self.spend(
@@ -325,8 +327,8 @@ class RenderBudget:
         return bound(*args, **kwargs)
 
     def _call_text_method(
-        self, text: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+        self, text: str, name: str, args: tuple[Value, ...], kwargs: dict[str, Value]
+    ) -> Value:
         if name not in METHODS[str]:
             raise SecurityError(f"the method {name} cannot be used in a template")
         match name, args:
@@ -352,7 +354,7 @@ class RenderBudget:
         return getattr(text, name)(*args, **kwargs)
 
 
-def _children(value: Any) -> Collection[Any]:
+def _children(value: object) -> Collection[object]:
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple, set, KeysView, ValuesView, ItemsView)):
@@ -360,14 +362,14 @@ def _children(value: Any) -> Collection[Any]:
     raise TemplateRuntimeError("a value of this kind cannot be written or compared")
 
 
-def _charge_both(function: Callable[[Any, Any], Any]) -> Callable[[RenderBudget, Any, Any], Any]:
-    def apply(budget: RenderBudget, left: Any, right: Any) -> Any:
+def _charge_both(function: Callable[[Value, Value], Value]) -> Callable[[RenderBudget, Value, Value], Value]:
+    def apply(budget: RenderBudget, left: Value, right: Value) -> Value:
         return function(budget.charge_scan(left), budget.charge_scan(right))
 
     return apply
 
 
-OPERATORS: dict[str, Callable[[RenderBudget, Any, Any], Any]] = {
+OPERATORS: dict[str, Callable[[RenderBudget, Value, Value], Value]] = {
     "+": RenderBudget.add,
     "*": RenderBudget.multiply,
     "**": RenderBudget.power,

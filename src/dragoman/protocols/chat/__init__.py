@@ -1,14 +1,20 @@
-"""Chat completions: OpenAI's `/v1/chat/completions`."""
+"""Chat completions: OpenAI's `/v1/chat/completions`.
+
+    decode    the request body, into a `Request`
+    tools     its tools, and which of them may be called
+    encode    the response: a stream of chunks, or one completion
+    stored    completions that are stored: updates, lists and messages
+"""
 
 from __future__ import annotations
 
-from dragoman.protocols.chat.decode import decode_request as decode_chat
-from dragoman.protocols.chat.encode import ChatEncoder
+from dragoman.protocols.chat.decode import ChatRequest, decode_request
+from dragoman.protocols.chat.encode import ChatCompletion, ChatEncoder
 from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext, needs_strict_only
 from dragoman.protocols.shared import openai
 from dragoman.types import Request
 
-__all__ = ["DIALECT"]
+__all__ = ["DIALECT", "ChatCompletion", "ChatEncoder", "ChatRequest", "decode_request"]
 
 
 def _make_encoder(request: Request, answer: AnswerInfo, _: DialectContext) -> ChatEncoder:
@@ -17,7 +23,7 @@ def _make_encoder(request: Request, answer: AnswerInfo, _: DialectContext) -> Ch
 
 DIALECT: Dialect[Request] = Dialect(
     name="chat",
-    decode=needs_strict_only(decode_chat),
+    decode=needs_strict_only(decode_request),
     encoder=_make_encoder,
     encode_error=openai.encode_error,
 )

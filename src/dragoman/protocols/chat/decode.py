@@ -1,28 +1,26 @@
-"""Chat completions: reading a request, with `chat_tools`. `chat_answer` writes the answer."""
+"""Decode a chat completion request."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, TypeVar, cast, get_args
 
 from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest, Unsupported
-from dragoman.protocols.chat import encode
-from dragoman.protocols.chat import tools as chat_tools
+from dragoman.protocols.chat.tools import (
+    ChatFunctionCall,
+    ChatTool,
+    ChatToolChoice,
+    decode_tool_choice,
+    decode_tools,
+)
 from dragoman.protocols.shared import openai, response_format
 from dragoman.protocols.shared.content import ContentPartFields, decode_content
 from dragoman.protocols.shared.json_body import decode_body
-from dragoman.types import Chat, Message, Request, Role, ToolCall, text_content
+from dragoman.types import Chat, Json, Message, Request, Role, ToolCall, text_content
 
-encode_error = openai.encode_error
-encoder = encode.ChatEncoder
 ROLES = get_args(Role)
 T = TypeVar("T")
-
-
-class ChatFunctionCall(Struct):
-    name: openai.Name
-    arguments: str
 
 
 class ChatToolCallParam(Struct):
@@ -34,7 +32,7 @@ class ChatToolCallParam(Struct):
 
 
 class ChatMessage(Struct):
-    """One turn: content as a string, null, or parts, whatever the role."""
+    """One turn: content is a string, null, or parts, whatever the role."""
 
     role: str
     content: str | list[ContentPartFields] | None = None
@@ -45,11 +43,11 @@ class ChatMessage(Struct):
     tool_calls: Annotated[list[ChatToolCallParam], Meta(max_length=1024)] | None = None
     tool_call_id: str | None = None
     function_call: ChatFunctionCall | None = None
-    audio: Any = None
+    audio: Json = None
 
 
 class ChatReasoningOptions(Struct):
-    """How to think: the same as the fields of these names beside it."""
+    """Reasoning options; the same as the fields of these names in the request."""
 
     effort: str | None = None
     max_tokens: openai.Count | None = None
@@ -58,194 +56,198 @@ class ChatReasoningOptions(Struct):
 
 
 class ChatRequest(response_format.ConstraintFields, kw_only=True):
-    """A conversation to go on with."""
+    """A conversation to continue."""
 
     messages: Annotated[list[ChatMessage], Meta(max_length=100_000)]
     max_completion_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: Annotated[list[chat_tools.ChatTool], Meta(max_length=1024)] | None = None
-    tool_choice: str | chat_tools.ChatToolChoice | None = None
+    tools: Annotated[list[ChatTool], Meta(max_length=1024)] | None = None
+    tool_choice: str | ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Annotated[str, Meta(max_length=64)] | None = None
     include_reasoning: bool | None = None
     thinking_budget: openai.Count | None = None
     thinking_token_budget: openai.Count | None = None
     reasoning: ChatReasoningOptions | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: dict[str, Json] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     response_prefix: str | None = None
-    chat_template: Any = None
-    functions: Any = None
-    function_call: Any = None
+    chat_template: Json = None
+    functions: Json = None
+    function_call: Json = None
     modalities: list[str] | None = None
-    audio: Any = None
-    web_search_options: Any = None
+    audio: Json = None
+    web_search_options: Json = None
     metadata: openai.Metadata | None = None
     store: bool | None = None
     # Accepted and without effect here, as documented for clients that always send them.
     service_tier: str | None = None
-    prediction: Any = None
+    prediction: Json = None
     verbosity: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-    prompt_cache_options: Any = None
-    moderation: Any = None
+    prompt_cache_options: Json = None
+    moderation: Json = None
 
 
 def decode_request(body: bytes, strict: bool = False) -> Request:
-    said = decode_body(body, ChatRequest, strict)
-    _refuse(said)
-    longest = said.max_completion_tokens
-    chat = decode_chat(said)
-    shape, warnings = response_format.decode_constraint(said, requires_call=chat.tool_choice == "required")
+    fields = decode_body(body, ChatRequest, strict)
+    _reject_unsupported(fields)
+    max_tokens = fields.max_completion_tokens
+    chat = decode_chat(fields)
+    constraint, warnings = response_format.decode_constraint(
+        fields, requires_call=chat.tool_choice == "required"
+    )
     return openai.make_request(
-        said,
+        fields,
         strict,
-        said.max_tokens if longest is None else longest,
+        fields.max_tokens if max_tokens is None else max_tokens,
         prompts=(chat,),
-        constraint=shape,
-        warnings=(*warnings, *_unkept(said)),
-        logprobs=_logprobs(said),
-        include_reasoning=_told(said),
-        store=bool(said.store),
+        constraint=constraint,
+        warnings=(*warnings, *_warn_about_ignored(fields)),
+        logprobs=_decode_logprobs(fields),
+        include_reasoning=_includes_reasoning(fields),
+        store=bool(fields.store),
     )
 
 
-def _unkept(said: ChatRequest) -> list[str]:
-    """What is known and has no effect, though it would change the answer."""
-    found = []
-    if said.verbosity not in (None, "medium"):
-        found.append("`verbosity` has no effect: ask for it in words.")
-    if said.moderation:
-        found.append("`moderation` has no effect: nothing is moderated here.")
-    return found
+def _warn_about_ignored(fields: ChatRequest) -> list[str]:
+    """Return warnings about known fields that would change the answer but have no effect."""
+    warnings = []
+    if fields.verbosity not in (None, "medium"):
+        warnings.append(openai.warn_about_verbosity("verbosity"))
+    if fields.moderation:
+        warnings.append(openai.MODERATION_WARNING)
+    return warnings
 
 
-def decode_chat(said: ChatRequest) -> Chat:
-    """The part of a request that the model's template turns into a prompt."""
-    (effort, effort_name), (budget, budget_name) = _effort(said), _budget(said)
-    tools = chat_tools.decode_tools(said.tools)
-    chosen = chat_tools.decode_tool_choice(said.tool_choice, tools)
+def decode_chat(fields: ChatRequest) -> Chat:
+    """Decode the part of a request that the model's template renders."""
+    (effort, effort_name), (budget, budget_name) = _get_effort(fields), _get_budget(fields)
+    tools = decode_tools(fields.tools)
+    choice = decode_tool_choice(fields.tool_choice, tools)
+    parallel = fields.parallel_tool_calls is not False and not choice.forces_named_tool
     return Chat(
-        messages=_messages(said),
+        messages=_decode_messages(fields),
         tools=tools,
-        tool_choice=chosen.mode,
-        allowed_tools=chosen.allowed_tools,
-        parallel_tool_calls=said.parallel_tool_calls is not False and not chosen.forces_named_tool,
-        forces_named_tool=chosen.forces_named_tool,
-        response_format=response_format.to_template_format(said.response_format),
-        template_kwargs=dict(said.chat_template_kwargs or {}),
+        tool_choice=choice.mode,
+        allowed_tools=choice.allowed_tools,
+        parallel_tool_calls=parallel,
+        forces_named_tool=choice.forces_named_tool,
+        response_format=response_format.to_template_format(fields.response_format),
+        template_kwargs=dict(fields.chat_template_kwargs or {}),
         reasoning_effort=effort,
         thinking_budget=budget,
-        add_generation_prompt=_opens_turn(said),
-        continue_final_message=bool(said.continue_final_message or said.response_prefix),
+        add_generation_prompt=_adds_generation_prompt(fields),
+        continue_final_message=bool(fields.continue_final_message or fields.response_prefix),
         client_field_names={"reasoning_effort": effort_name, "thinking_budget": budget_name},
     )
 
 
-def _refuse(said: ChatRequest) -> None:
+def _reject_unsupported(fields: ChatRequest) -> None:
     openai.reject_unsupported(
-        {"chat_template": said.chat_template}, "a request cannot bring its own template"
+        {"chat_template": fields.chat_template}, "a request cannot bring its own template"
     )
     openai.reject_unsupported(
-        {"functions": said.functions, "function_call": said.function_call},
+        {"functions": fields.functions, "function_call": fields.function_call},
         "use `tools` and `tool_choice`",
     )
-    openai.reject_unsupported({"audio": said.audio}, "answers are text")
+    openai.reject_unsupported({"audio": fields.audio}, "answers are text")
     openai.reject_unsupported(
-        {"web_search_options": said.web_search_options}, "there is no web search here"
+        {"web_search_options": fields.web_search_options}, "this server has no web search"
     )
-    if said.modalities and said.modalities != ["text"]:
-        raise Unsupported("Answers are text: `modalities` can only be `text`.", param="modalities")
+    if fields.modalities and fields.modalities != ["text"]:
+        raise Unsupported("`modalities` can only be `text`.", param="modalities")
 
 
-def _logprobs(said: ChatRequest) -> int | None:
-    if said.top_logprobs is not None and not said.logprobs:
+def _decode_logprobs(fields: ChatRequest) -> int | None:
+    if fields.top_logprobs is not None and not fields.logprobs:
         raise BadRequest("`top_logprobs` needs `logprobs` to be true.", param="top_logprobs")
-    return (said.top_logprobs or 0) if said.logprobs else None
+    return (fields.top_logprobs or 0) if fields.logprobs else None
 
 
-def _effort(said: ChatRequest) -> tuple[str | None, str]:
-    options = said.reasoning or ChatReasoningOptions()
+def _get_effort(fields: ChatRequest) -> tuple[str | None, str]:
+    options = fields.reasoning or ChatReasoningOptions()
     enabled = {None: None, True: "medium", False: "none"}[options.enabled]
-    return _first(
+    return _get_first(
         {
-            "reasoning_effort": said.reasoning_effort,
+            "reasoning_effort": fields.reasoning_effort,
             "reasoning.effort": options.effort,
             "reasoning.enabled": enabled,
         }
     )
 
 
-def _budget(said: ChatRequest) -> tuple[int | None, str]:
-    options = said.reasoning or ChatReasoningOptions()
-    return _first(
+def _get_budget(fields: ChatRequest) -> tuple[int | None, str]:
+    options = fields.reasoning or ChatReasoningOptions()
+    return _get_first(
         {
-            "thinking_budget": said.thinking_budget,
-            "thinking_token_budget": said.thinking_token_budget,
+            "thinking_budget": fields.thinking_budget,
+            "thinking_token_budget": fields.thinking_token_budget,
             "reasoning.max_tokens": options.max_tokens,
         }
     )
 
 
-def _first(fields: dict[str, T | None]) -> tuple[T | None, str]:
-    """What is said by the first field that says something, and its name."""
-    said = ((value, name) for name, value in fields.items() if value is not None)
-    return next(said, (None, next(iter(fields))))
+def _get_first(values: dict[str, T | None]) -> tuple[T | None, str]:
+    """Return the first value that is set, and the name of its field."""
+    given = ((value, name) for name, value in values.items() if value is not None)
+    return next(given, (None, next(iter(values))))
 
 
-def _told(said: ChatRequest) -> bool:
-    """Whether the client wants to see thoughts."""
-    if said.include_reasoning is not None:
-        return said.include_reasoning
-    return not (said.reasoning and said.reasoning.exclude)
+def _includes_reasoning(fields: ChatRequest) -> bool:
+    if fields.include_reasoning is not None:
+        return fields.include_reasoning
+    return not (fields.reasoning and fields.reasoning.exclude)
 
 
-def _opens_turn(said: ChatRequest) -> bool:
-    going_on = said.continue_final_message or said.response_prefix
-    if going_on and said.add_generation_prompt:
+def _adds_generation_prompt(fields: ChatRequest) -> bool:
+    continues = fields.continue_final_message or fields.response_prefix
+    if continues and fields.add_generation_prompt:
         raise BadRequest(
-            "`continue_final_message` and `add_generation_prompt` exclude each other.",
+            "`continue_final_message` and `add_generation_prompt` cannot be combined.",
             param="add_generation_prompt",
         )
-    return not going_on if said.add_generation_prompt is None else said.add_generation_prompt
+    return not continues if fields.add_generation_prompt is None else fields.add_generation_prompt
 
 
-def _messages(said: ChatRequest) -> tuple[Message, ...]:
-    if not said.messages:
+def _decode_messages(fields: ChatRequest) -> tuple[Message, ...]:
+    if not fields.messages:
         raise BadRequest("`messages` must not be empty.", param="messages")
-    messages = tuple(_message(one, f"messages[{i}]") for i, one in enumerate(said.messages))
-    if said.response_prefix:
-        messages = (
-            *messages,
-            Message(role="assistant", content=text_content(said.response_prefix)),
-        )
+    messages = tuple(
+        _decode_message(message, f"messages[{i}]") for i, message in enumerate(fields.messages)
+    )
+    if fields.response_prefix:
+        prefix = text_content(fields.response_prefix)
+        messages = (*messages, Message(role="assistant", content=prefix))
     return messages
 
 
-def _message(said: ChatMessage, at: str) -> Message:
-    if said.role not in ROLES:
+def _decode_message(message: ChatMessage, at: str) -> Message:
+    if message.role not in ROLES:
         known = ", ".join(f"`{role}`" for role in ROLES)
         raise BadRequest(f"`{at}.role` must be one of {known}.", param=f"{at}.role")
-    content = decode_content(said.content, f"{at}.content")
-    if said.content is None:
-        content = text_content(said.refusal)
-    if said.content is None and said.refusal is None and said.role != "assistant":
+    content = decode_content(message.content, f"{at}.content")
+    if message.content is None:
+        content = text_content(message.refusal)
+    if message.content is None and message.refusal is None and message.role != "assistant":
         raise BadRequest(f"`{at}.content` is required.", param=f"{at}.content")
-    openai.reject_unsupported({f"{at}.audio": said.audio}, "this model reads text")
-    openai.reject_unsupported({f"{at}.function_call": said.function_call}, "use `tool_calls`")
-    reasoning = said.reasoning_content if said.reasoning_content is not None else said.reasoning
+    openai.reject_unsupported({f"{at}.audio": message.audio}, "this model reads text")
+    openai.reject_unsupported({f"{at}.function_call": message.function_call}, "use `tool_calls`")
+    reasoning = (
+        message.reasoning if message.reasoning_content is None else message.reasoning_content
+    )
     return Message(
-        role=said.role,  # type: ignore[arg-type]  # checked above
+        role=cast(Role, message.role),  # checked above
         content=content,
-        name=said.name,
+        name=message.name,
         reasoning=reasoning,
         tool_calls=tuple(
             ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
-            for call in said.tool_calls or ()
+            for call in message.tool_calls or ()
         ),
-        tool_call_id=said.tool_call_id,
+        tool_call_id=message.tool_call_id,
     )

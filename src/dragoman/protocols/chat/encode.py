@@ -1,34 +1,27 @@
-"""Chat completions: writing an answer, chunk by chunk or whole."""
+"""Encode a chat completion, chunk by chunk or whole."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from dragoman.events import Choice as Gained
-from dragoman.events import Completion, Delta, Finish
+from dragoman.events import Choice, Completion, Delta, Finish
+from dragoman.protocols.chat.tools import ChatFunctionCall
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.openai import ContentLogprobs, encode
-from dragoman.types import Chat, Request
-
-
-class ChatCalledFunction(Struct):
-    name: str
-    arguments: str
+from dragoman.types import Chat, Json, Request
 
 
 class ChatToolCall(Struct):
     """A tool call the model made."""
 
     id: str
-    function: ChatCalledFunction
+    function: ChatFunctionCall
     type: str = "function"
 
 
 class ChatResponseMessage(Struct):
-    """What the assistant said. Reasoning and calls are left out when there are none."""
+    """The assistant's answer. Reasoning and tool calls are absent when there are none."""
 
     role: str
     content: str | None
@@ -45,7 +38,7 @@ class ChatChoice(Struct):
 
 
 class ChatCompletion(Struct):
-    """A whole answer."""
+    """A whole chat completion."""
 
     id: str
     object: str
@@ -57,23 +50,26 @@ class ChatCompletion(Struct):
 
 class ChatChunkChoice(Struct):
     index: int
-    delta: dict[str, Any]
+    delta: dict[str, Json]
     logprobs: ContentLogprobs | None = None
     finish_reason: str | None = None
 
 
 class ChatEncoder(openai.ChunkEncoder):
-    """Writes one answer."""
+    """Encodes one chat completion."""
 
-    def __init__(self, request: Request, model: str, choices: int, prompt: int = 0) -> None:
+    def __init__(self, request: Request, model: str, choices: int) -> None:
         envelope = openai.make_envelope(request, "chatcmpl", "chat.completion.chunk", model)
-        every = range(choices)
-        super().__init__(request, envelope, [_around(envelope, i, b'"content":') for i in every])
+        indexes = range(choices)
+        frames = [_make_frame(envelope, i, b'"content":') for i in indexes]
+        super().__init__(request, envelope, frames)
         self._choices = choices
         chat = request.prompts[0]
-        self._named = isinstance(chat, Chat) and chat.forces_named_tool
-        self._thoughts = [_around(envelope, i, b'"reasoning_content":') for i in every]
-        self._calls: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+        self._forces_named_tool = isinstance(chat, Chat) and chat.forces_named_tool
+        self._reasoning_frames = [
+            _make_frame(envelope, i, b'"reasoning_content":') for i in indexes
+        ]
+        self._call_frames: dict[tuple[int, int], tuple[bytes, bytes]] = {}
 
     def start(self) -> list[bytes]:
         first = {"role": "assistant", "content": ""}
@@ -84,31 +80,31 @@ class ChatEncoder(openai.ChunkEncoder):
         if channel == "text":
             return super().encode_delta(delta)
         if channel == "tool_name":
-            return [self._call(delta)]
-        ends = self._thoughts[delta.choice]
+            return [self._encode_call(delta)]
+        frame = self._reasoning_frames[delta.choice]
         if channel == "tool_args":
-            ends = self._calls[delta.choice, delta.call]
-        return [self.envelope.encode_text(ends, delta.text)]
+            frame = self._call_frames[delta.choice, delta.call]
+        return [self.envelope.encode_text(frame, delta.text)]
 
-    def _call(self, delta: Delta) -> bytes:
-        """The first chunk of a call; those that follow have its arguments only."""
+    def _encode_call(self, delta: Delta) -> bytes:
+        """Encode the first chunk of a call; later ones carry its arguments only."""
         before = b'"tool_calls":[{"index":%d,"function":{"arguments":' % delta.call
-        ends = _around(self.envelope, delta.choice, before, b"}}]")
-        self._calls[delta.choice, delta.call] = ends
-        named = ChatToolCall(delta.id, ChatCalledFunction(delta.text, ""))
-        call = {"index": delta.call, **msgspec.structs.asdict(named)}
-        return self.envelope.encode_chunk(ChatChunkChoice(delta.choice, {"tool_calls": [call]}))
+        frame = _make_frame(self.envelope, delta.choice, before, b"}}]")
+        self._call_frames[delta.choice, delta.call] = frame
+        call = ChatToolCall(delta.id, ChatFunctionCall(delta.text, ""))
+        fields = {"index": delta.call, **msgspec.structs.asdict(call)}
+        return self.envelope.encode_chunk(ChatChunkChoice(delta.choice, {"tool_calls": [fields]}))
 
     def make_text_choice(self, delta: Delta) -> ChatChunkChoice:
         logprobs = openai.encode_logprobs(delta.tokens) if delta.tokens else None
         return ChatChunkChoice(delta.choice, {"content": delta.text}, logprobs)
 
     def make_final_choice(self, delta: Delta) -> ChatChunkChoice:
-        return ChatChunkChoice(delta.choice, {}, finish_reason=self._finish(delta.finish))
+        return ChatChunkChoice(delta.choice, {}, finish_reason=self._get_reason(delta.finish))
 
-    def _finish(self, finish: Finish | None) -> str | None:
-        """A call of the one tool that was named ends with `stop`, as OpenAI has it."""
-        return "stop" if self._named and finish == "tool_calls" else finish
+    def _get_reason(self, finish: Finish | None) -> str | None:
+        """Return the finish reason; a call of a tool that was forced ends with `stop` at OpenAI."""
+        return "stop" if self._forces_named_tool and finish == "tool_calls" else finish
 
     def encode_whole(self, completion: Completion) -> bytes:
         envelope = self.envelope
@@ -117,28 +113,29 @@ class ChatEncoder(openai.ChunkEncoder):
             "chat.completion",
             envelope.created,
             envelope.model,
-            [self._choice(choice) for choice in completion.choices()],
+            [self._make_choice(choice) for choice in completion.choices()],
             openai.encode_usage(completion.usage),
         )
         return encode(answer)
 
-    def _choice(self, gained: Gained) -> ChatChoice:
-        message = ChatResponseMessage("assistant", gained.text)
-        if gained.reasoning:
-            message.reasoning_content = gained.reasoning
-        if gained.calls:
-            message.content = gained.text or None
+    def _make_choice(self, choice: Choice) -> ChatChoice:
+        message = ChatResponseMessage("assistant", choice.text)
+        if choice.reasoning:
+            message.reasoning_content = choice.reasoning
+        if choice.calls:
+            message.content = choice.text or None
             message.tool_calls = [
-                ChatToolCall(call.id, ChatCalledFunction(call.name, call.arguments))
-                for call in gained.calls
+                ChatToolCall(call.id, ChatFunctionCall(call.name, call.arguments))
+                for call in choice.calls
             ]
-        logprobs = openai.encode_logprobs(gained.tokens) if gained.tokens else None
-        return ChatChoice(gained.index, message, logprobs, self._finish(gained.finish) or "stop")
+        logprobs = openai.encode_logprobs(choice.tokens) if choice.tokens else None
+        reason = self._get_reason(choice.finish) or "stop"
+        return ChatChoice(choice.index, message, logprobs, reason)
 
 
-def _around(
+def _make_frame(
     envelope: openai.ChunkEnvelope, index: int, before: bytes, after: bytes = b""
 ) -> tuple[bytes, bytes]:
-    """What stands around the text of an ordinary chunk."""
+    """Return the two halves of an ordinary chunk, around its text."""
     after += b'},"logprobs":null,"finish_reason":null}'
     return envelope.make_frame(b'{"index":%d,"delta":{' % index + before, after)

@@ -1,8 +1,8 @@
-"""Chat completions: the tools of a request, and which of them the answer may or must call."""
+"""The tools of a chat completion request, and which of them the answer may or must call."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -12,11 +12,17 @@ from dragoman.protocols.shared.tool_choice import (
     DecodedToolChoice,
     allow_tools,
     decode_mode,
+    duplicate_tool,
     force_tool,
     invalid_tool_choice,
     undeclared_tool,
 )
-from dragoman.types import Tool
+from dragoman.types import Json, Tool
+
+
+class ChatFunctionCall(Struct):
+    name: openai.Name
+    arguments: str
 
 
 class ChatFunction(Struct):
@@ -24,7 +30,7 @@ class ChatFunction(Struct):
 
     name: openai.Name
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: dict[str, Json] | None = None
     strict: bool | None = None
 
 
@@ -38,85 +44,86 @@ class ChatFunctionName(Struct):
 
 
 class ChatToolName(Struct):
-    """A declared tool; some clients have the name right in here."""
+    """A declared tool; some clients send the name at this level."""
 
     type: str
     function: ChatFunctionName | None = None
     name: str | None = None
 
 
-ToolNames: TypeAlias = Annotated[list[ChatToolName], Meta(max_length=1024)]
+ChatToolNames: TypeAlias = Annotated[list[ChatToolName], Meta(max_length=1024)]
 
 
 class ChatAllowedTools(Struct):
     mode: str
-    tools: ToolNames
+    tools: ChatToolNames
 
 
 class ChatToolChoice(Struct):
-    """`function`: this tool. `allowed_tools`: some of them, which some clients have in here."""
+    """`function`: one tool. `allowed_tools`: some tools; some clients list them at this level."""
 
     type: str
     function: ChatFunctionName | None = None
     name: str | None = None
     allowed_tools: ChatAllowedTools | None = None
     mode: str | None = None
-    tools: ToolNames | None = None
+    tools: ChatToolNames | None = None
 
 
-def decode_tools(said: list[ChatTool] | None) -> tuple[Tool, ...]:
-    found: dict[str, Tool] = {}
-    for i, tool in enumerate(said or ()):
+def decode_tools(tools: list[ChatTool] | None) -> tuple[Tool, ...]:
+    decoded: dict[str, Tool] = {}
+    for i, tool in enumerate(tools or ()):
         at = f"tools[{i}]"
-        one = tool.function
-        if tool.type != "function" or one is None:
+        function = tool.function
+        if tool.type != "function" or function is None:
             raise BadRequest(f"`{at}` must be of type `function`.", param=at)
-        if one.name in found:
-            raise BadRequest(f"Two tools are called `{one.name}`.", param=f"{at}.function.name")
-        found[one.name] = Tool(
-            name=one.name,
-            description=one.description,
-            parameters=one.parameters,
-            strict=one.strict,
+        if function.name in decoded:
+            raise duplicate_tool(function.name, f"{at}.function.name")
+        decoded[function.name] = Tool(
+            name=function.name,
+            description=function.description,
+            parameters=function.parameters,
+            strict=function.strict,
             param=f"{at}.function.parameters",
         )
-    return tuple(found.values())
+    return tuple(decoded.values())
 
 
 def decode_tool_choice(
-    said: str | ChatToolChoice | None, declared: tuple[Tool, ...]
+    choice: str | ChatToolChoice | None, declared: tuple[Tool, ...]
 ) -> DecodedToolChoice:
-    match said:
+    match choice:
         case None:
             return DecodedToolChoice("auto")
         case str():
-            return decode_mode(said, bool(declared))
+            return decode_mode(choice, bool(declared))
         case ChatToolChoice(type="function"):
-            return force_tool(_name(said, _names(declared), "tool_choice"))
+            return force_tool(_decode_name(choice, _get_names(declared), "tool_choice"))
         case ChatToolChoice(type="allowed_tools"):
-            return _allowed(said, declared)
+            return _decode_allowed_tools(choice, declared)
     raise invalid_tool_choice()
 
 
-def _allowed(said: ChatToolChoice, declared: tuple[Tool, ...]) -> DecodedToolChoice:
-    at, mode, listed = "tool_choice", said.mode, said.tools
-    if said.allowed_tools is not None:
-        at, mode, listed = f"{at}.allowed_tools", said.allowed_tools.mode, said.allowed_tools.tools
-    if not listed:
+def _decode_allowed_tools(choice: ChatToolChoice, declared: tuple[Tool, ...]) -> DecodedToolChoice:
+    at, mode, tools = "tool_choice", choice.mode, choice.tools
+    if choice.allowed_tools is not None:
+        at, mode = f"{at}.allowed_tools", choice.allowed_tools.mode
+        tools = choice.allowed_tools.tools
+    if not tools:
         raise BadRequest(f"`{at}.tools` must list a tool.", param=f"{at}.tools")
-    known = _names(declared)
-    names = {_name(tool, known, f"{at}.tools[{i}]") for i, tool in enumerate(listed)}
+    known = _get_names(declared)
+    names = {_decode_name(tool, known, f"{at}.tools[{i}]") for i, tool in enumerate(tools)}
     return allow_tools(mode, names, declared, at)
 
 
-def _names(tools: tuple[Tool, ...]) -> frozenset[str]:
+def _get_names(tools: tuple[Tool, ...]) -> frozenset[str]:
     return frozenset(tool.name for tool in tools)
 
 
-def _name(said: ChatToolName | ChatToolChoice, declared: frozenset[str], at: str) -> str:
-    if said.type != "function":
+def _decode_name(tool: ChatToolName | ChatToolChoice, declared: frozenset[str], at: str) -> str:
+    if tool.type != "function":
         raise BadRequest(f"`{at}` must be of type `function`.", param=at)
-    name = said.name if said.function is None else said.function.name
+    name = tool.name if tool.function is None else tool.function.name
     if name is None:
         raise BadRequest(f"`{at}` must name a tool.", param=at)
     if name not in declared:

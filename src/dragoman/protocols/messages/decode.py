@@ -1,15 +1,15 @@
-"""Reading a request.
+"""Decode a Messages request.
 
-Clients of this dialect are made for one vendor's models and ask every model for what those can do.
-So thinking and effort are wishes, and what only that vendor's servers do is left out, with a
-warning. What concerns the answer itself (its shape, its length, its calls) is kept to or refused.
-Without `thinking` there are no thoughts in an answer, as clients expect that take its first block
-for the text.
+Clients of this API are made for one vendor's models and ask every model for what those can do. So
+thinking and effort are optional fields, and fields that only the vendor's servers implement are
+ignored, with a warning. Fields that concern the answer itself (its format, its length, its tool
+calls) are honoured or rejected. Without `thinking` there is no reasoning in an answer, because many
+clients take its first block for the text.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -22,16 +22,16 @@ from dragoman.protocols.messages.tools import (
     decode_tools,
 )
 from dragoman.protocols.shared import openai, response_format
-from dragoman.protocols.shared.json_body import decode_body
+from dragoman.protocols.shared.json_body import decode_body, require
 from dragoman.protocols.shared.signer import ContentSigner
-from dragoman.types import Chat, Constraint, Request, Sampling
+from dragoman.types import Chat, Constraint, Json, Request, Sampling
 
-SINGLE = "tool_choice.disable_parallel_tool_use"
-WISHES = ("reasoning_effort", "thinking_budget")
+DISABLE_PARALLEL = "tool_choice.disable_parallel_tool_use"
+OPTIONAL_FIELDS = ("reasoning_effort", "thinking_budget")
 
 
 class MessagesThinking(Struct):
-    """Whether to think, for how long, and whether to tell."""
+    """Whether to reason, for how many tokens, and whether to show it."""
 
     type: str
     budget_tokens: openai.Count | None = None
@@ -39,10 +39,10 @@ class MessagesThinking(Struct):
 
 
 class MessagesOutputFormat(Struct):
-    """What the text of the answer must look like."""
+    """The JSON schema that the text of the answer must satisfy."""
 
     type: str
-    schema: dict[str, Any] | bool | None = None
+    schema: response_format.Schema | None = None
 
 
 class MessagesOutputConfig(Struct):
@@ -51,7 +51,7 @@ class MessagesOutputConfig(Struct):
 
 
 class CountTokensRequest(Struct, kw_only=True):
-    """A conversation, and what may be said of how to go on with it."""
+    """A conversation whose prompt tokens are counted."""
 
     model: Annotated[str, Meta(max_length=512)]
     messages: Annotated[list[MessageParam], Meta(max_length=100_000)]
@@ -67,170 +67,167 @@ class CountTokensRequest(Struct, kw_only=True):
     top_p: openai.Unit | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     stream: bool | None = None
-    container: Any = None
-    mcp_servers: Any = None
+    container: Json = None
+    mcp_servers: Json = None
     # Accepted and without effect here, as documented for clients that always send them.
-    betas: Any = None
-    cache_control: Any = None
-    context_management: Any = None
-    diagnostics: Any = None
-    inference_geo: Any = None
-    metadata: Any = None
-    service_tier: Any = None
-    speed: Any = None
-    user_profile_id: Any = None
-    workspace_id: Any = None
+    betas: Json = None
+    cache_control: Json = None
+    context_management: Json = None
+    diagnostics: Json = None
+    inference_geo: Json = None
+    metadata: Json = None
+    service_tier: Json = None
+    speed: Json = None
+    user_profile_id: Json = None
+    workspace_id: Json = None
 
 
 class MessagesRequest(CountTokensRequest, kw_only=True):
-    """A conversation to go on with."""
+    """A conversation to continue."""
 
-    max_tokens: openai.Count  # 0: the prompt is only read, for a later request
+    max_tokens: openai.Count  # 0: only process the prompt, for a later request
 
 
 class ReasoningSettings(Struct, frozen=True):
-    """How to think."""
+    """How the model reasons, and whether the client sees it."""
 
     effort: str | None
-    name: str  # what the client calls it
+    client_name: str  # the field that the client sets it with
     budget: int | None = None
-    told: bool = False
-    sealed: bool = False
+    included: bool = False
+    encrypted: bool = False
     warnings: tuple[str, ...] = ()
 
 
-def decode_request(body: bytes, strict: bool, signing: ContentSigner) -> Request:
-    return _request(decode_body(body, MessagesRequest, strict), signing)
+def decode_request(body: bytes, strict: bool, signer: ContentSigner) -> Request:
+    return _make_request(decode_body(body, MessagesRequest, strict), signer)
 
 
-def decode_count_request(body: bytes, strict: bool, signing: ContentSigner) -> Request:
-    """A request that only wants its tokens counted."""
-    return _request(decode_body(body, CountTokensRequest, strict), signing)
+def decode_count_request(body: bytes, strict: bool, signer: ContentSigner) -> Request:
+    """Decode a request whose prompt tokens are only counted."""
+    return _make_request(decode_body(body, CountTokensRequest, strict), signer)
 
 
-def _request(said: CountTokensRequest, signing: ContentSigner) -> Request:
-    thinking = _thinking(said)
-    shape = _shape(said)
-    chat, warnings = conversation(said, thinking, shape, signing)
+def _make_request(fields: CountTokensRequest, signer: ContentSigner) -> Request:
+    reasoning = _decode_reasoning(fields)
+    constraint = _decode_constraint(fields)
+    chat, warnings = _decode_chat(fields, reasoning, constraint, signer)
     return Request(
-        model=openai.check_model(said.model),
+        model=openai.check_model(fields.model),
         prompts=(chat,),
         sampling=Sampling(
-            temperature=said.temperature,
-            top_p=said.top_p,
-            top_k=0 if said.top_k == -1 else said.top_k,
-            max_tokens=said.max_tokens or None,
+            temperature=fields.temperature,
+            top_p=fields.top_p,
+            top_k=0 if fields.top_k == -1 else fields.top_k,
+            max_tokens=fields.max_tokens or None,
         ),
-        stop=tuple(stop for stop in said.stop_sequences or () if stop),
-        constraint=shape,
-        include_reasoning=thinking.told,
-        encrypt_reasoning=thinking.sealed,
-        stream=bool(said.stream),
-        prefill_only=said.max_tokens == 0,
-        warnings=(*warnings, *thinking.warnings, *_not_here(said)),
+        stop=tuple(stop for stop in fields.stop_sequences or () if stop),
+        constraint=constraint,
+        include_reasoning=reasoning.included,
+        encrypt_reasoning=reasoning.encrypted,
+        stream=bool(fields.stream),
+        prefill_only=fields.max_tokens == 0,
+        warnings=(*warnings, *reasoning.warnings, *_warn_about_ignored(fields)),
     )
 
 
-def conversation(
-    said: CountTokensRequest,
-    thinking: ReasoningSettings,
-    shape: Constraint | None,
-    signing: ContentSigner,
+def _decode_chat(
+    fields: CountTokensRequest,
+    reasoning: ReasoningSettings,
+    constraint: Constraint | None,
+    signer: ContentSigner,
 ) -> tuple[Chat, tuple[str, ...]]:
-    """What the model's template turns into a prompt, and what was left out of it."""
-    if not said.messages:
+    """Decode what the model's template renders, and warnings about what is not part of it."""
+    if not fields.messages:
         raise BadRequest("`messages` must not be empty.", param="messages")
-    decoder = ConversationDecoder(signing)
-    decoder.add_system(said.system)
-    for i, turn in enumerate(said.messages):
-        decoder.add(turn, f"messages[{i}]")
-    goes_on = decoder.continues_last_message()
-    offer = decode_tools(said.tools)
-    choice, unkept = decode_tool_choice(said.tool_choice, offer)
-    single = bool(said.tool_choice and said.tool_choice.disable_parallel_tool_use)
+    decoder = ConversationDecoder(signer)
+    decoder.add_system(fields.system)
+    for i, message in enumerate(fields.messages):
+        decoder.add(message, f"messages[{i}]")
+    continues = decoder.continues_last_message()
+    tools = decode_tools(fields.tools)
+    choice, choice_warnings = decode_tool_choice(fields.tool_choice, tools)
+    single_call = bool(fields.tool_choice and fields.tool_choice.disable_parallel_tool_use)
     chat = Chat(
         messages=tuple(decoder.messages),
-        tools=offer.tools,
+        tools=tools.tools,
         tool_choice=choice.mode,
         allowed_tools=choice.allowed_tools,
-        parallel_tool_calls=not single or goes_on,
+        parallel_tool_calls=not single_call or continues,
         forces_named_tool=choice.forces_named_tool,
-        response_format=_shown(shape),
-        reasoning_effort=thinking.effort,
-        thinking_budget=thinking.budget,
-        add_generation_prompt=not goes_on,
-        continue_final_message=goes_on,
+        response_format=_to_template_format(constraint),
+        reasoning_effort=reasoning.effort,
+        thinking_budget=reasoning.budget,
+        add_generation_prompt=not continues,
+        continue_final_message=continues,
         client_field_names={
-            "reasoning_effort": thinking.name,
+            "reasoning_effort": reasoning.client_name,
             "thinking_budget": "thinking.budget_tokens",
-            "parallel_tool_calls": SINGLE,
-            "continue_final_message": f"messages[{len(said.messages) - 1}]",
+            "parallel_tool_calls": DISABLE_PARALLEL,
+            "continue_final_message": f"messages[{len(fields.messages) - 1}]",
         },
-        optional_fields=WISHES,
+        optional_fields=OPTIONAL_FIELDS,
     )
-    if goes_on:
-        _check_going_on(chat, shape)
-    if goes_on and single:
-        unkept += (f"`{SINGLE}` has no effect on an answer that goes on with a message.",)
-    return chat, (*decoder.warnings, *offer.warnings, *unkept)
+    if continues:
+        _check_continuation(chat, constraint)
+    if continues and single_call:
+        choice_warnings += (
+            f"`{DISABLE_PARALLEL}` has no effect on an answer that continues a message.",
+        )
+    return chat, (*decoder.warnings, *tools.warnings, *choice_warnings)
 
 
-def _check_going_on(chat: Chat, shape: Constraint | None) -> None:
-    """An answer that begins in the middle cannot be held to a whole shape."""
-    firm = [shape.param] if shape is not None else []
+def _check_continuation(chat: Chat, constraint: Constraint | None) -> None:
+    """Reject constraints on an answer that starts in the middle: they concern a whole answer."""
+    constraints = [constraint.param] if constraint is not None else []
     if chat.tool_choice == "required":
-        firm.append("tool_choice")
-    firm += [tool.param for tool in chat.callable_tools if tool.strict]
-    if firm:
+        constraints.append("tool_choice")
+    constraints += [tool.param for tool in chat.callable_tools if tool.strict]
+    if constraints:
         last = chat.get_client_field_name("continue_final_message")
         raise BadRequest(
-            f"`{firm[0]}` cannot be had together with an answer that goes on with `{last}`: end "
-            "with a message of the user's.",
+            f"`{constraints[0]}` cannot be combined with an answer that continues `{last}`: end "
+            "with a user message.",
             param=last,
         )
 
 
-def _thinking(said: CountTokensRequest) -> ReasoningSettings:
-    asked = said.thinking
-    effort = said.output_config.effort if said.output_config is not None else None
+def _decode_reasoning(fields: CountTokensRequest) -> ReasoningSettings:
+    thinking = fields.thinking
+    effort = fields.output_config.effort if fields.output_config is not None else None
     name = "output_config.effort" if effort is not None else "thinking"
-    if asked is None:
+    if thinking is None:
         return ReasoningSettings(effort or "none", name if effort else "thinking: disabled")
-    if asked.type == "disabled":
+    if thinking.type == "disabled":
         return ReasoningSettings("none", "thinking: disabled")
     warnings: tuple[str, ...] = ()
-    if asked.type not in ("enabled", "adaptive", "between_tools"):
-        warnings = (f"`thinking.type` is not known here: `{asked.type[:64]}`.",)
-    if asked.type == "enabled" and effort is None:
+    if thinking.type not in ("enabled", "adaptive", "between_tools"):
+        warnings = (f"`thinking.type` is unknown: `{thinking.type[:64]}`.",)
+    if thinking.type == "enabled" and effort is None:
         effort = "medium"
-    sealed = asked.display == "omitted"
-    return ReasoningSettings(effort, name, asked.budget_tokens, True, sealed, warnings)
+    encrypted = thinking.display == "omitted"
+    return ReasoningSettings(effort, name, thinking.budget_tokens, True, encrypted, warnings)
 
 
-def _shape(said: CountTokensRequest) -> Constraint | None:
-    wanted, at = said.output_format, "output_format"
-    if said.output_config is not None and said.output_config.format is not None:
-        wanted, at = said.output_config.format, "output_config.format"
-    if wanted is None:
+def _decode_constraint(fields: CountTokensRequest) -> Constraint | None:
+    output_format, at = fields.output_format, "output_format"
+    if fields.output_config is not None and fields.output_config.format is not None:
+        output_format, at = fields.output_config.format, "output_config.format"
+    if output_format is None:
         return None
-    if wanted.type != "json_schema":
+    if output_format.type != "json_schema":
         raise BadRequest(f"`{at}.type` must be `json_schema`.", param=f"{at}.type")
-    if wanted.schema is None:
-        raise BadRequest(
-            f"`{at}.schema` is required.",
-            param=f"{at}.schema",
-            code="missing_required_parameter",
-        )
-    return response_format.make_json_constraint(wanted.schema, None, f"{at}.schema")
+    schema = require(output_format.schema, f"{at}.schema")
+    return response_format.make_json_constraint(schema, None, f"{at}.schema")
 
 
-def _shown(shape: Constraint | None) -> dict[str, Any] | None:
-    """The same as templates know it."""
-    if shape is None:
+def _to_template_format(constraint: Constraint | None) -> dict[str, Json] | None:
+    """Return the constraint as a `response_format`, which templates know."""
+    if constraint is None:
         return None
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": shape.value}}
+    return response_format.make_template_format("answer", constraint.value)
 
 
-def _not_here(said: CountTokensRequest) -> list[str]:
-    fields = {"container": said.container, "mcp_servers": said.mcp_servers}
-    return [f"`{name}` has no effect here." for name, value in fields.items() if value]
+def _warn_about_ignored(fields: CountTokensRequest) -> list[str]:
+    ignored = {"container": fields.container, "mcp_servers": fields.mcp_servers}
+    return [f"`{name}` has no effect here." for name, value in ignored.items() if value]

@@ -1,8 +1,8 @@
-"""Writing an answer: blocks that grow one after another, as events or as one message.
+"""Encode an answer as blocks that grow one after another: as events, or as one message.
 
-`Growth` decides where a block begins and ends; what is told of it is up to its two kinds. `Frames`
-writes events, `Content` makes the list of a whole message. Both are fed with the same texts in the
-same order, so they cannot disagree. White space between blocks begins none.
+`BlockBuilder` decides where a block begins and ends. It has two subclasses: `BlockEvents` encodes
+events, `BlockList` builds the content of a whole message. Both receive the same texts in the same
+order, so they cannot disagree. White space between blocks begins no block.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from dragoman.errors import DragomanError
-from dragoman.events import Channel, Completion, Delta, Finish
-from dragoman.events import Usage as Spent
+from dragoman.events import Channel, Completion, Delta, Finish, Usage
 from dragoman.protocols.messages import partial_json, reasoning
 from dragoman.protocols.shared.openai import encode
 from dragoman.protocols.shared.signer import ContentSigner
-from dragoman.types import Request
+from dragoman.types import Json, Request
 
-Kind: TypeAlias = Literal["text", "thinking", "tool_use"]
-REASONS: dict[Finish | None, str] = {"length": "max_tokens", "tool_calls": "tool_use"}
-EMPTY: dict[Kind, dict[str, Any]] = {
+BlockType: TypeAlias = Literal["text", "thinking", "tool_use"]
+Block: TypeAlias = dict[str, Json]
+STOP_REASONS: dict[Finish | None, str] = {"length": "max_tokens", "tool_calls": "tool_use"}
+EMPTY_BLOCKS: dict[BlockType, Block] = {
     "text": {"type": "text", "text": ""},
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
 }
-GROWS: dict[Kind, tuple[str, str]] = {
+# the type of a block's deltas and the field that carries their text
+DELTA_FIELDS: dict[BlockType, tuple[str, str]] = {
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
     "tool_use": ("input_json_delta", "partial_json"),
@@ -49,17 +50,17 @@ class MessagesDeltaUsage(Struct):
 
 
 class MessagesUsage(MessagesDeltaUsage):
-    """Tokens of the prompt, known from the cache or not, and of the answer."""
+    """Tokens of the prompt, cached or not, and of the answer."""
 
     service_tier: str = "standard"
 
 
 class MessageResponse(Struct):
-    """A whole answer."""
+    """A whole message."""
 
     id: str
     model: str
-    content: list[dict[str, Any]]
+    content: list[Block]
     stop_reason: str | None
     stop_sequence: str | None
     usage: MessagesUsage
@@ -70,7 +71,7 @@ class MessageResponse(Struct):
 
 
 class TokenCount(Struct):
-    """How long a prompt is."""
+    """How many tokens a prompt has."""
 
     input_tokens: int
 
@@ -87,42 +88,42 @@ class MessageEnd(Struct):
 def make_message_end(finish: Finish | None, stop: str | int | None) -> MessageEnd:
     if finish == "stop" and isinstance(stop, str):
         return MessageEnd("stop_sequence", stop)
-    return MessageEnd(REASONS.get(finish, "end_turn"))
+    return MessageEnd(STOP_REASONS.get(finish, "end_turn"))
 
 
-def refine_message_end(why: MessageEnd, spent: Spent, most: int | None) -> MessageEnd:
-    """The same, told apart by which end was reached: the client's own limit, or the model's."""
-    if why.stop_reason == "max_tokens" and spent.completion < (most or 0):
+def refine_message_end(end: MessageEnd, usage: Usage, max_tokens: int | None) -> MessageEnd:
+    """Distinguish which limit was reached: the client's `max_tokens` or the model's context."""
+    if end.stop_reason == "max_tokens" and usage.completion < (max_tokens or 0):
         return MessageEnd("model_context_window_exceeded")
-    return why
+    return end
 
 
-def encode_delta_usage(spent: Spent) -> MessagesDeltaUsage:
+def encode_delta_usage(usage: Usage) -> MessagesDeltaUsage:
     return MessagesDeltaUsage(
-        spent.prompt - spent.cached,
+        usage.prompt - usage.cached,
         0,
-        spent.cached,
-        spent.completion,
-        MessagesOutputDetails(spent.reasoning),
+        usage.cached,
+        usage.completion,
+        MessagesOutputDetails(usage.reasoning),
     )
 
 
-def encode_usage(spent: Spent) -> MessagesUsage:
-    now = encode_delta_usage(spent)
-    return MessagesUsage(*(getattr(now, name) for name in MessagesDeltaUsage.__struct_fields__))
+def encode_usage(usage: Usage) -> MessagesUsage:
+    delta = encode_delta_usage(usage)
+    return MessagesUsage(*(getattr(delta, name) for name in delta.__struct_fields__))
 
 
 class BlockBuilder:
-    """Blocks as they grow, one open at a time."""
+    """Builds blocks, one open at a time."""
 
-    def __init__(self, signed: Callable[[str], str], sealed: bool) -> None:
-        self.open: Kind | None = None
-        self._signed = signed
-        self._sealed = sealed
-        self._white = ""  # space that belongs to a text if one follows
-        self._thought: list[str] = []
+    def __init__(self, sign: Callable[[str], str], omits_reasoning: bool) -> None:
+        self.open_type: BlockType | None = None
+        self._sign = sign
+        self._omits_reasoning = omits_reasoning
+        self._white_space = ""  # belongs to a text if one follows
+        self._reasoning: list[str] = []
 
-    def begin_block(self, kind: Kind, block: dict[str, Any]) -> None:
+    def begin_block(self, kind: BlockType, block: Block) -> None:
         raise NotImplementedError
 
     def add_text(self, text: str) -> None:
@@ -134,65 +135,65 @@ class BlockBuilder:
     def end_block(self) -> None:
         raise NotImplementedError
 
-    def add_delta(self, channel: Channel, text: str, name: str = "") -> None:
-        """What was gained; `name` is the id of a call that begins."""
+    def add_delta(self, channel: Channel, text: str, call_id: str = "") -> None:
+        """Add text of a channel; `call_id` is the id of a call that begins."""
         match channel:
             case "text":
-                self._text(text)
+                self._add_answer_text(text)
             case "reasoning":
-                self._change("thinking")
-                self._thought.append(text)
-                if not self._sealed:
+                self._switch_to("thinking")
+                self._reasoning.append(text)
+                if not self._omits_reasoning:
                     self.add_text(text)
             case "tool_name":
                 self.close_block()
-                block = {"type": "tool_use", "id": name, "name": text, "input": {}}
-                self._begin("tool_use", block)
+                block = {"type": "tool_use", "id": call_id, "name": text, "input": {}}
+                self._open_block("tool_use", block)
             case "tool_args":
                 if text:
                     self.add_text(text)
 
     def close_block(self) -> None:
-        """End the block that is open, if one is."""
-        self._white = ""
-        if self.open == "thinking":
-            self.add_signature(self._signed("".join(self._thought)))
-            self._thought.clear()
-        if self.open is not None:
+        """End the open block, if there is one."""
+        self._white_space = ""
+        if self.open_type == "thinking":
+            self.add_signature(self._sign("".join(self._reasoning)))
+            self._reasoning.clear()
+        if self.open_type is not None:
             self.end_block()
-            self.open = None
+            self.open_type = None
 
-    def _text(self, text: str) -> None:
-        if self.open != "text":
-            text = self._white + text
+    def _add_answer_text(self, text: str) -> None:
+        if self.open_type != "text":
+            text = self._white_space + text
             if not text.strip():
-                self._white = text
+                self._white_space = text
                 return
-            self._change("text")
+            self._switch_to("text")
         self.add_text(text)
 
-    def _change(self, kind: Kind) -> None:
-        self._white = ""
-        if self.open != kind:
+    def _switch_to(self, kind: BlockType) -> None:
+        self._white_space = ""
+        if self.open_type != kind:
             self.close_block()
-            self._begin(kind, EMPTY[kind])
+            self._open_block(kind, EMPTY_BLOCKS[kind])
 
-    def _begin(self, kind: Kind, block: dict[str, Any]) -> None:
-        self.open = kind
+    def _open_block(self, kind: BlockType, block: Block) -> None:
+        self.open_type = kind
         self.begin_block(kind, block)
 
 
 class BlockList(BlockBuilder):
-    """The blocks of a whole message."""
+    """Builds the blocks of a whole message."""
 
-    def __init__(self, signed: Callable[[str], str], sealed: bool) -> None:
-        super().__init__(signed, sealed)
-        self.blocks: list[dict[str, Any]] = []
+    def __init__(self, sign: Callable[[str], str], omits_reasoning: bool) -> None:
+        super().__init__(sign, omits_reasoning)
+        self.blocks: list[Block] = []
         self._field = ""
         self._pieces: list[str] = []
 
-    def begin_block(self, kind: Kind, block: dict[str, Any]) -> None:
-        self._field = GROWS[kind][1]
+    def begin_block(self, kind: BlockType, block: Block) -> None:
+        self._field = DELTA_FIELDS[kind][1]
         self.blocks.append(dict(block))
 
     def add_text(self, text: str) -> None:
@@ -202,47 +203,47 @@ class BlockList(BlockBuilder):
         self.blocks[-1]["signature"] = signature
 
     def end_block(self) -> None:
-        said, block = "".join(self._pieces), self.blocks[-1]
-        if self.open != "tool_use":
-            block[self._field] = said
-        elif said:
-            block["input"] = partial_json.parse_partial_json(said)
+        text, block = "".join(self._pieces), self.blocks[-1]
+        if self.open_type != "tool_use":
+            block[self._field] = text
+        elif text:
+            block["input"] = partial_json.parse_partial_json(text)
         self._pieces.clear()
 
 
 class BlockEvents(BlockBuilder):
-    """The same as events. What stands around the text of an ordinary one is made once a block."""
+    """Encodes blocks as events. The frame around the text of a delta is built once per block."""
 
-    def __init__(self, signed: Callable[[str], str], sealed: bool) -> None:
-        super().__init__(signed, sealed)
+    def __init__(self, sign: Callable[[str], str], omits_reasoning: bool) -> None:
+        super().__init__(sign, omits_reasoning)
         self.index = -1
-        self.around = (b"", b"}}\n\n")
+        self.delta_frame = (b"", b"}}\n\n")
         self._frames: list[bytes] = []
 
-    def begin_block(self, kind: Kind, block: dict[str, Any]) -> None:
+    def begin_block(self, kind: BlockType, block: Block) -> None:
         self.index += 1
-        name, field = GROWS[kind]
+        name, field = DELTA_FIELDS[kind]
         before = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d'
         delta = f',"delta":{{"type":"{name}","{field}":'
-        self.around = (before % self.index + delta.encode(), self.around[1])
-        self._say("content_block_start", index=self.index, content_block=block)
+        self.delta_frame = (before % self.index + delta.encode(), self.delta_frame[1])
+        self._add_event("content_block_start", index=self.index, content_block=block)
 
     def add_text(self, text: str) -> None:
-        before, after = self.around
+        before, after = self.delta_frame
         self._frames.append(before + encode(text) + after)
 
     def add_signature(self, signature: str) -> None:
         delta = {"type": "signature_delta", "signature": signature}
-        self._say("content_block_delta", index=self.index, delta=delta)
+        self._add_event("content_block_delta", index=self.index, delta=delta)
 
     def end_block(self) -> None:
-        self._say("content_block_stop", index=self.index)
+        self._add_event("content_block_stop", index=self.index)
 
-    def _say(self, kind: str, **fields: Any) -> None:
+    def _add_event(self, kind: str, **fields: Any) -> None:
         self._frames.append(encode_event(kind, **fields))
 
     def take_frames(self) -> list[bytes]:
-        """All frames since the last time."""
+        """Return the frames since the last call."""
         frames, self._frames = self._frames, []
         return frames
 
@@ -253,71 +254,69 @@ def encode_event(kind: str, **fields: Any) -> bytes:
 
 
 class MessagesEncoder:
-    """Writes one answer."""
+    """Encodes one message."""
 
     def __init__(
         self,
         request: Request,
         model: str,
-        prompt: int,
-        signing: ContentSigner,
-        error: Callable[[DragomanError], bytes],
+        prompt_tokens: int,
+        signer: ContentSigner,
+        encode_error: Callable[[DragomanError], bytes],
     ) -> None:
         self._id = f"msg_{uuid.uuid4().hex[:24]}"
         self._model = model
-        self._prompt = prompt
-        self._error = error
-        self._sealed = sealed = request.encrypt_reasoning
-        self._signed = lambda said: reasoning.sign_reasoning(said, signing, omitted=sealed)
-        self._frames = BlockEvents(self._signed, sealed)
-        self._stopped = MessageEnd()
-        self._most = request.sampling.max_tokens
+        self._prompt_tokens = prompt_tokens
+        self._encode_error = encode_error
+        self._omits_reasoning = omits = request.encrypt_reasoning
+        self._sign = lambda text: reasoning.sign_reasoning(text, signer, omitted=omits)
+        self._events = BlockEvents(self._sign, omits)
+        self._end = MessageEnd()
+        self._max_tokens = request.sampling.max_tokens
 
     def start(self) -> list[bytes]:
-        """What is known of the prompt; clients want it to be something."""
-        spent = MessagesUsage(max(1, self._prompt), 0, 0, 0, None)
-        return [encode_event("message_start", message=self._message([], None, None, spent))]
+        usage = MessagesUsage(max(1, self._prompt_tokens), 0, 0, 0, None)  # clients expect tokens
+        message = self._make_message([], MessageEnd(), usage)
+        message.stop_reason = None
+        return [encode_event("message_start", message=message)]
 
     def encode_delta(self, delta: Delta) -> list[bytes]:
-        frames = self._frames
-        if delta.finish is None and delta.channel == "text" and frames.open == "text":
-            before, after = frames.around
+        events = self._events
+        if delta.finish is None and delta.channel == "text" and events.open_type == "text":
+            before, after = events.delta_frame
             return [before + encode(delta.text) + after]
         if delta.text or delta.channel == "tool_name":
-            frames.add_delta(delta.channel, delta.text, delta.id)
+            events.add_delta(delta.channel, delta.text, delta.id)
         if delta.finish is not None:
-            frames.close_block()
-            self._stopped = make_message_end(delta.finish, delta.stop)
-        return frames.take_frames()
+            events.close_block()
+            self._end = make_message_end(delta.finish, delta.stop)
+        return events.take_frames()
 
-    def end(self, spent: Spent) -> list[bytes]:
-        why = refine_message_end(self._stopped, spent, self._most)
+    def end(self, usage: Usage) -> list[bytes]:
+        end = refine_message_end(self._end, usage, self._max_tokens)
         return [
-            encode_event("message_delta", delta=why, usage=encode_delta_usage(spent)),
+            encode_event("message_delta", delta=end, usage=encode_delta_usage(usage)),
             encode_event("message_stop"),
         ]
 
-    def fail(self, failure: DragomanError) -> list[bytes]:
-        return [b"event: error\ndata: " + self._error(failure) + b"\n\n"]
+    def fail(self, error: DragomanError) -> list[bytes]:
+        return [b"event: error\ndata: " + self._encode_error(error) + b"\n\n"]
 
     def encode_whole(self, completion: Completion) -> bytes:
-        content = BlockList(self._signed, self._sealed)
+        content = BlockList(self._sign, self._omits_reasoning)
         [choice] = completion.choices()
         for part in choice.parts:
-            name = choice.calls[part.call].id if part.channel == "tool_name" else ""
-            content.add_delta(part.channel, part.text, name)
+            call_id = choice.calls[part.call].id if part.channel == "tool_name" else ""
+            content.add_delta(part.channel, part.text, call_id)
         content.close_block()
-        why = refine_message_end(
-            make_message_end(choice.finish, choice.stop), completion.usage, self._most
-        )
-        spent = encode_usage(completion.usage)
-        return encode(self._message(content.blocks, why.stop_reason, why.stop_sequence, spent))
+        end = make_message_end(choice.finish, choice.stop)
+        end = refine_message_end(end, completion.usage, self._max_tokens)
+        usage = encode_usage(completion.usage)
+        return encode(self._make_message(content.blocks, end, usage))
 
-    def _message(
-        self,
-        content: list[dict[str, Any]],
-        reason: str | None,
-        stop: str | None,
-        spent: MessagesUsage,
+    def _make_message(
+        self, content: list[Block], end: MessageEnd, usage: MessagesUsage
     ) -> MessageResponse:
-        return MessageResponse(self._id, self._model, content, reason, stop, spent)
+        return MessageResponse(
+            self._id, self._model, content, end.stop_reason, end.stop_sequence, usage
+        )

@@ -1,7 +1,7 @@
-"""Errors in the words of this dialect: a type for each status, and no field but the message.
+"""Encode errors of the Messages API: a type for each status, and no other field than the message.
 
-Because there is no other place for it, the field that is to blame is named in the message. Some
-sentences are known to clients by heart and are said as they expect them.
+Because there is no other place for it, the message names the field that caused the error. Clients
+recognize some sentences word by word; those are written as clients expect them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dragoman.errors import ContextOverflow, DragomanError, Unavailable
 from dragoman.protocols.shared.openai import encode
 
 OVERLOADED = 529
-TYPES = {
+ERROR_TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -26,7 +26,7 @@ TYPES = {
 
 
 class MessagesErrorBody(Struct):
-    """What went wrong, in words."""
+    """What went wrong."""
 
     type: str
     message: str
@@ -38,31 +38,30 @@ class MessagesErrorResponse(Struct):
     request_id: str | None
 
 
-def error_status(failure: DragomanError) -> int:
-    """What cannot be served now is called overload here."""
-    return OVERLOADED if isinstance(failure, Unavailable) else failure.status
+def error_status(error: DragomanError) -> int:
+    """Return the status of an error; this API has one of its own for an overloaded server."""
+    return OVERLOADED if isinstance(error, Unavailable) else error.status
 
 
-def encode_error(failure: DragomanError, request_id: str | None = None) -> bytes:
-    number = error_status(failure)
-    kind = TYPES.get(number, "invalid_request_error" if number < 500 else "api_error")
-    return encode(
-        MessagesErrorResponse("error", MessagesErrorBody(kind, _message(failure)), request_id)
-    )
+def encode_error(error: DragomanError, request_id: str | None = None) -> bytes:
+    status = error_status(error)
+    kind = ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    body = MessagesErrorBody(kind, _make_message(error))
+    return encode(MessagesErrorResponse("error", body, request_id))
 
 
-def _message(failure: DragomanError) -> str:
-    said, param = failure.message, failure.param
-    if isinstance(failure, ContextOverflow):
-        return _too_long(said)
-    if param is not None and failure.code == "missing_required_parameter":
+def _make_message(error: DragomanError) -> str:
+    message, param = error.message, error.param
+    if isinstance(error, ContextOverflow):
+        return _make_overflow_message(message)
+    if param is not None and error.code == "missing_required_parameter":
         return f"{param}: Field required"
-    return said if param is None or param in said else f"{param}: {said}"
+    return message if param is None or param in message else f"{param}: {message}"
 
 
-def _too_long(said: str) -> str:
-    """The sentence at which agents make their conversation shorter."""
-    numbers = sorted(int(number) for number in re.findall(r"\d+", said))
+def _make_overflow_message(message: str) -> str:
+    """Return the sentence by which agents know that they must shorten their conversation."""
+    numbers = sorted(int(number) for number in re.findall(r"\d+", message))
     if len(numbers) < 2:
-        return f"prompt is too long: {said}"
+        return f"prompt is too long: {message}"
     return f"prompt is too long: {numbers[-1]} tokens > {numbers[0]} maximum"

@@ -1,4 +1,4 @@
-"""The list of models as clients of this dialect know it: a page at a time, from either end."""
+"""The list of models as the Messages API has it: in pages, from either end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dragoman.errors import BadRequest
 from dragoman.protocols.models import ModelCard
 from dragoman.protocols.shared.openai import encode
 
-PAGE, MOST = 20, 1000
+DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 20, 1000
 
 
 class MessagesModel(Struct):
@@ -38,39 +38,39 @@ class MessagesModelList(Struct):
 
 
 def encode_model(card: ModelCard) -> bytes:
-    return encode(_model(card))
+    return encode(_make_model(card))
 
 
 def encode_model_page(cards: list[ModelCard], query: Mapping[str, str]) -> bytes:
-    """Those behind `after_id`, or the last of those before `before_id`."""
-    size = _size(query.get("limit"))
+    """Encode the models after `after_id`, or the last ones before `before_id`."""
+    size = _decode_page_size(query.get("limit"))
     before, after = query.get("before_id"), query.get("after_id")
     if before is not None:
-        cards = cards[: _place(cards, before, "before_id")]
+        cards = cards[: _find_index(cards, before, "before_id")]
     if after is not None:
-        cards = cards[_place(cards, after, "after_id") + 1 :]
+        cards = cards[_find_index(cards, after, "after_id") + 1 :]
     backwards = before is not None and after is None
-    shown = [_model(card) for card in (cards[-size:] if backwards else cards[:size])]
-    first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
-    return encode(MessagesModelList(shown, first, last, len(cards) > size))
+    page = [_make_model(card) for card in (cards[-size:] if backwards else cards[:size])]
+    first, last = (page[0].id, page[-1].id) if page else (None, None)
+    return encode(MessagesModelList(page, first, last, len(cards) > size))
 
 
-def _size(said: str | None) -> int:
-    if said is None:
-        return PAGE
-    if not (said.isascii() and said.isdigit() and 1 <= int(said[:5]) <= MOST):
-        raise BadRequest(f"`limit` must be a number from 1 to {MOST}.", param="limit")
-    return int(said)
+def _decode_page_size(limit: str | None) -> int:
+    if limit is None:
+        return DEFAULT_PAGE_SIZE
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:5]) <= MAX_PAGE_SIZE):
+        raise BadRequest(f"`limit` must be a number from 1 to {MAX_PAGE_SIZE}.", param="limit")
+    return int(limit)
 
 
-def _place(cards: list[ModelCard], name: str, param: str) -> int:
-    place = next((at for at, card in enumerate(cards) if card.id == name), None)
-    if place is None:
-        raise BadRequest(f"`{param}` is not the id of a model here.", param=param)
-    return place
+def _find_index(cards: list[ModelCard], name: str, param: str) -> int:
+    index = next((i for i, card in enumerate(cards) if card.id == name), None)
+    if index is None:
+        raise BadRequest(f"`{param}` is not the id of a model.", param=param)
+    return index
 
 
-def _model(card: ModelCard) -> MessagesModel:
-    made = datetime.fromtimestamp(card.created, UTC).isoformat().replace("+00:00", "Z")
+def _make_model(card: ModelCard) -> MessagesModel:
+    created = datetime.fromtimestamp(card.created, UTC).isoformat().replace("+00:00", "Z")
     context = None if isinstance(card.context_length, UnsetType) else card.context_length
-    return MessagesModel(card.id, made, card.id, context, context)
+    return MessagesModel(card.id, created, card.id, context, context)

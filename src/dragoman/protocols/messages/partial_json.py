@@ -1,31 +1,33 @@
-"""JSON that ends too early: as much of it as is certain.
+"""Parse JSON that ends too early: as much of it as is certain.
 
-An answer that is cut off inside a call has a call with half its arguments. A client that hears the
-stream reads what is whole of them, and an answer that is not streamed says the same: texts, keys
-and words that are cut off are left out, and what is open is closed.
+An answer that is cut off inside a tool call has a call with incomplete arguments. A client that
+reads the stream keeps what is complete of them, and a whole answer contains the same: strings, keys
+and literals that are cut off are dropped, and open lists and objects are closed.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
-# a token of JSON that is whole: a text, a number, a word or a sign, with the space before it
+from dragoman.types import Json
+
+# a complete token of JSON, with the white space before it
 _TOKEN = re.compile(
-    r"\s*(?:(?P<text>\"(?:[^\"\\]|\\.)*\")|(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
-    r"|(?P<word>true|false|null)|(?P<sign>[][{},:]))",
+    r"\s*(?:(?P<string>\"(?:[^\"\\]|\\.)*\")|(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
+    r"|(?P<literal>true|false|null)|(?P<sign>[][{},:]))",
     re.DOTALL,
 )
-Open: TypeAlias = "tuple[str, Open] | None"  # what is open, innermost first
+ClosingStack: TypeAlias = "tuple[str, ClosingStack] | None"  # closing brackets, innermost first
 _CLOSING = {"{": "}", "[": "]"}
-_UNFINISHED = re.compile(r"[.eE+-]")  # what shows that a number goes on
+_CONTINUES_NUMBER = re.compile(r"[.eE+-]")
 
 
-def parse_partial_json(text: str) -> Any:
-    """The value of a text; an empty object where nothing is certain."""
-    for attempt in (str, _completed):
+def parse_partial_json(text: str) -> Json:
+    """Return the value of a text; an empty object where nothing is certain."""
+    for attempt in (str, _complete):
         try:
             return msgspec.json.decode(attempt(text))
         except (msgspec.DecodeError, RecursionError):
@@ -33,26 +35,26 @@ def parse_partial_json(text: str) -> Any:
     return {}
 
 
-def _completed(text: str) -> str:
-    """The text up to its last whole value, with what is open closed."""
-    inside: Open = None
-    kept: tuple[int, Open] = (0, None)
-    at, before = 0, ""
-    while (token := _TOKEN.match(text, at)) is not None:
-        at, sign = token.end(), token["sign"] or ""
-        if token["number"] and _UNFINISHED.match(text, at):
+def _complete(text: str) -> str:
+    """Return the text up to its last complete value, with all open brackets closed."""
+    stack: ClosingStack = None
+    complete: tuple[int, ClosingStack] = (0, None)
+    position, before = 0, ""
+    while (token := _TOKEN.match(text, position)) is not None:
+        position, sign = token.end(), token["sign"] or ""
+        if token["number"] and _CONTINUES_NUMBER.match(text, position):
             break
         if sign in _CLOSING:
-            inside = (_CLOSING[sign], inside)
-        elif inside is not None and sign == inside[0]:
-            inside = inside[1]
-        key = token["text"] and inside is not None and inside[0] == "}" and before != ":"
-        if sign not in (",", ":") and not key:
-            kept = (at, inside)
+            stack = (_CLOSING[sign], stack)
+        elif stack is not None and sign == stack[0]:
+            stack = stack[1]
+        is_key = token["string"] and stack is not None and stack[0] == "}" and before != ":"
+        if sign not in (",", ":") and not is_key:
+            complete = (position, stack)
         before = sign
-    end, inside = kept
+    end, stack = complete
     closing = []
-    while inside is not None:
-        closing.append(inside[0])
-        inside = inside[1]
+    while stack is not None:
+        closing.append(stack[0])
+        stack = stack[1]
     return text[:end] + "".join(closing)

@@ -30,7 +30,9 @@ RawFields: TypeAlias = dict[str, msgspec.Raw]
 MAX_FIELD_SIZE = 1 << 19  # bytes
 MAX_CONTAINERS = 500_000  # lists and objects of a body, counted in strings, too
 MAX_DEPTH = 256  # of JSON that is stored as sent: it is encoded again from deeper call stacks
-TEXT_FIELDS = frozenset({"messages", "prompt", "input", "instructions", "items", "system", "tokens"})
+TEXT_FIELDS = frozenset(
+    {"messages", "prompt", "input", "instructions", "items", "system", "tokens"}
+)
 _EXPECTED = re.compile(r"^Expected `(?P<expected>[^`]+)`, got `(?P<got>[^`]+)`")
 _BOUND = re.compile(r"^Expected `(?P<kind>\w+)` (?P<rule>of length )?(?P<op>[<>=]+) (?P<limit>\S+)")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>[^`]+)`")

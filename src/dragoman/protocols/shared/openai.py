@@ -22,6 +22,7 @@ from dragoman.types import Adapter, Json, Request, Sampling
 
 encode = msgspec.json.Encoder().encode
 DONE = b"data: [DONE]\n\n"
+MODERATION_WARNING = "`moderation` has no effect: this server does not moderate."
 PADDING = 32  # bytes; padded frames are a multiple of it
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -177,6 +178,10 @@ def reject_unsupported(fields: Mapping[str, object], why: str) -> None:
     for name, value in fields.items():
         if value is not None and value is not False and value != []:
             raise Unsupported(f"`{name}` is not supported: {why}.", param=name)
+
+
+def warn_about_verbosity(name: str) -> str:
+    return f"`{name}` has no effect: ask for it in the prompt."
 
 
 # Responses

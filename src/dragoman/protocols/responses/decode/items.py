@@ -20,7 +20,13 @@ from dragoman.protocols.responses.secrets import remove_secrets
 from dragoman.protocols.responses.types import Item
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.content import ContentPartFields, decode_content
-from dragoman.protocols.shared.json_body import LARGEST, check_depth, convert_value, missing_field
+from dragoman.protocols.shared.json_body import (
+    MAX_FIELD_SIZE,
+    check_depth,
+    convert_value,
+    field_too_large,
+    missing_field,
+)
 from dragoman.protocols.shared.signer import ContentPacker
 
 Id: TypeAlias = Annotated[str, Meta(max_length=512)]
@@ -211,8 +217,8 @@ def _short(item: Item, name: str, longest: int, at: str) -> str | None:
 
 def _check_size(tools: RawTools, at: str) -> None:
     """Schemas are many small things wherever they stand."""
-    if len(msgspec.json.encode(tools)) > LARGEST:
-        raise BadRequest(f"`{at}` is larger than {LARGEST:,} bytes.", param=at)
+    if len(msgspec.json.encode(tools)) > MAX_FIELD_SIZE:
+        raise field_too_large(at)
 
 
 def _parts(role: str, content: str | list[Item] | None) -> list[Item]:

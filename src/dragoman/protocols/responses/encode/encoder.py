@@ -24,7 +24,6 @@ from dragoman.protocols.responses.encode.calls import (
     ToolListBuilder,
 )
 from dragoman.protocols.responses.encode.frames import EventEncoder
-from dragoman.protocols.shared.openai import encode
 from dragoman.protocols.responses.encode.parts import (
     ItemBuilder,
     MessageItemBuilder,
@@ -39,6 +38,7 @@ from dragoman.protocols.responses.encode.resource import (
     make_resource,
 )
 from dragoman.protocols.responses.types import Item, RemoteCall, ResponseInfo, ToolOrigin
+from dragoman.protocols.shared.openai import encode
 from dragoman.types import Request
 
 

@@ -10,9 +10,9 @@ import msgspec
 from dragoman.errors import DragomanError
 from dragoman.events import Usage
 from dragoman.protocols.responses.encode.frames import add_stream_id
-from dragoman.protocols.shared.openai import encode
 from dragoman.protocols.responses.encode.resource import ENDS, encode_usage
 from dragoman.protocols.responses.types import Item
+from dragoman.protocols.shared.openai import encode
 
 _LAST = tuple(f"event: {kind}\n".encode() for kind in set(ENDS.values()))
 _decode = msgspec.json.Decoder(dict[str, Any]).decode

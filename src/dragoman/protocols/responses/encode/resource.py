@@ -12,8 +12,8 @@ import msgspec
 
 from dragoman.errors import ContextOverflow, DragomanError
 from dragoman.events import Usage
-from dragoman.protocols.shared.openai import encode
 from dragoman.protocols.responses.types import Item, ResponseInfo
+from dragoman.protocols.shared.openai import encode
 
 Status: TypeAlias = Literal[
     "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
