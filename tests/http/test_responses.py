@@ -13,7 +13,7 @@ import pytest
 from openai import OpenAI
 from openai.types.responses import Response, ResponseCreatedEvent
 
-from dragoman.responses.compaction import CUT
+from dragoman.responses.compaction import CUT_OFF
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.event_order import check_responses as check_frames
 from tests.support.paths import TEMPLATES
@@ -425,7 +425,7 @@ def test_a_summary_that_is_all_thoughts_is_none() -> None:
 
 
 def test_a_summary_that_is_cut_says_so() -> None:
-    assert summed_up("word " * 400) == [CUT]
+    assert summed_up("word " * 400) == [CUT_OFF]
     assert summed_up("A few words.") == []
 
 

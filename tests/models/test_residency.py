@@ -1,4 +1,4 @@
-"""A model with users stays, and the others go in the right order and at the right time."""
+"""Models in use stay loaded; idle ones are evicted in the right order and at the right time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def root(tmp_path: Path) -> Path:
     return fill(tmp_path)
 
 
-def test_the_longest_unused_goes_first(root: Path) -> None:
+def test_least_recently_used_model_is_evicted_first(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: Loader) -> None:
         for name in ("a", "b", "a"):
             (await models.acquire(name)).release()
@@ -32,7 +32,7 @@ def test_the_longest_unused_goes_first(root: Path) -> None:
     play(root, scenario, memory=2 * size_of(root, "a"))
 
 
-def test_a_busy_model_is_never_evicted(root: Path) -> None:
+def test_busy_model_is_never_evicted(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: Loader) -> None:
         a, b = await models.acquire("a"), await models.acquire("b")
         with pytest.raises(Unavailable) as caught:
@@ -47,18 +47,18 @@ def test_a_busy_model_is_never_evicted(root: Path) -> None:
     play(root, scenario, memory=2 * size_of(root, "a"))
 
 
-def test_a_pinned_model_is_never_evicted(root: Path) -> None:
+def test_pinned_model_is_never_evicted(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: Loader) -> None:
-        (await models.acquire("kept")).release()
+        (await models.acquire("pinned")).release()
         with pytest.raises(Unavailable):
             await models.acquire("b")
-        assert state(models, "kept") == "ready"
+        assert state(models, "pinned") == "ready"
 
-    yaml = "kept: {path: a.gguf, pin: true, keep_alive: 0}"
+    yaml = "pinned: {path: a.gguf, pin: true, keep_alive: 0}"
     play(root, scenario, yaml=yaml, memory=size_of(root, "a"))
 
 
-def test_two_loads_do_not_count_on_the_same_room(root: Path) -> None:
+def test_two_loads_do_not_reserve_the_same_memory(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: Loader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         first = asyncio.create_task(models.acquire("a"))
@@ -73,22 +73,22 @@ def test_two_loads_do_not_count_on_the_same_room(root: Path) -> None:
     play(root, scenario, memory=size_of(root, "a"))
 
 
-def test_a_load_waits_until_the_evicted_one_is_closed(root: Path) -> None:
+def test_load_waits_until_the_evicted_model_is_closed(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: Loader) -> None:
         (await models.acquire("a")).release()
         loader.engines["a"].may_close.clear()
-        asking = [asyncio.create_task(models.acquire("b")) for _ in range(2)]
+        requests = [asyncio.create_task(models.acquire("b")) for _ in range(2)]
         await until(lambda: state(models, "a") == "unloaded")
         assert loader.loads == ["a"]
         loader.engines["a"].may_close.set()
-        for lease in await asyncio.gather(*asking):
+        for lease in await asyncio.gather(*requests):
             lease.release()
         assert loader.loads == ["a", "b"]
 
     play(root, scenario, memory=size_of(root, "a"))
 
 
-def test_a_model_larger_than_all_memory_says_so(root: Path) -> None:
+def test_model_larger_than_the_memory_limit_is_broken(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: Loader) -> None:
         with pytest.raises(ModelBroken, match="at most"):
             await models.acquire("big")
@@ -96,25 +96,25 @@ def test_a_model_larger_than_all_memory_says_so(root: Path) -> None:
     play(root, scenario, memory=size_of(root, "a"))
 
 
-def test_an_idle_model_is_unloaded_after_its_time(root: Path) -> None:
+def test_idle_model_is_unloaded_after_its_keep_alive(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: Loader) -> None:
         lease = await models.acquire("brief")
         await asyncio.sleep(0.01)
-        assert state(models, "brief") == "ready"  # the clock does not run while it is used
+        assert state(models, "brief") == "ready"  # the timer does not run while it is used
         lease.release()
         lease.release()
         await until(lambda: state(models, "brief") == "unloaded")
         await until(lambda: loader.engines["brief"].closed == 1)
         (await models.acquire("b")).release()
         await asyncio.sleep(0.01)
-        assert state(models, "b") == "ready"  # for ever, unless said otherwise
+        assert state(models, "b") == "ready"  # forever by default
         await models.load("brief")  # loaded but never used
         await until(lambda: state(models, "brief") == "unloaded")
 
     play(root, scenario, yaml="brief: {path: a.gguf, keep_alive: 0.002}")
 
 
-def test_use_stops_the_idle_clock(root: Path) -> None:
+def test_use_stops_the_idle_timer(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: Loader) -> None:
         first = await models.acquire("a")
         second = await models.acquire("a")
@@ -122,7 +122,7 @@ def test_use_stops_the_idle_clock(root: Path) -> None:
         await asyncio.sleep(0.005)
         assert state(models, "a") == "ready"
         second.release()
-        third = await models.acquire("a")  # before the clock has rung
+        third = await models.acquire("a")  # before the timer fires
         await asyncio.sleep(0.005)
         assert state(models, "a") == "ready"
         assert loader.loads == ["a"]
@@ -139,7 +139,7 @@ def test_unloading_waits_for_users(root: Path) -> None:
         entry = await models.unload("a")
         assert entry.state == "unloaded"
         assert engine.closed == 0
-        (await models.acquire("a")).release()  # a new one beside it
+        (await models.acquire("a")).release()  # a second instance
         assert loader.loads == ["a", "a"]
         lease.release()
         await until(lambda: engine.closed == 1)
@@ -153,18 +153,18 @@ def test_unloading_waits_for_users(root: Path) -> None:
 def test_unloading_stops_a_load(root: Path) -> None:
     async def scenario(models: ModelRegistry, loader: Loader) -> None:
         loader.gates["a"] = asyncio.Event()
-        asking = asyncio.create_task(models.acquire("a"))
+        requests = asyncio.create_task(models.acquire("a"))
         await until(lambda: bool(loader.loads))
         assert (await models.unload("a")).state == "unloaded"
         with pytest.raises(Unavailable):
-            await asking
+            await requests
         loader.gates["a"].set()
         (await models.acquire("a")).release()
 
     play(root, scenario)
 
 
-def test_an_engine_that_fails_to_close_is_forgotten(root: Path, caplog: Any) -> None:
+def test_engine_that_fails_to_close_is_dropped(root: Path, caplog: Any) -> None:
     async def scenario(models: ModelRegistry, loader: Loader) -> None:
         (await models.acquire("a")).release()
         engine = loader.engines["a"]
@@ -178,34 +178,34 @@ def test_an_engine_that_fails_to_close_is_forgotten(root: Path, caplog: Any) -> 
         assert list(models.list_loaded()) == []
 
     play(root, scenario)
-    assert "closing a failed" in caplog.text
+    assert "failed to close a" in caplog.text
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_any_order_of_events_keeps_the_rules(seed: int, root: Path) -> None:
-    """Many clients at random: memory is never exceeded, and no user loses a model."""
-    chance = random.Random(seed)
-    room = 2 * size_of(root, "a")
+def test_random_use_keeps_the_invariants(seed: int, root: Path) -> None:
+    """Random clients: memory is never exceeded, and no user loses a model."""
+    rng = random.Random(seed)
+    limit = 2 * size_of(root, "a")
 
     async def scenario(models: ModelRegistry, loader: Loader) -> None:
-        open_now: Counter[str] = Counter()  # one that still closes may be loaded beside itself
-        plain_load = loader.__call__
+        open_models: Counter[str] = Counter()  # a closing model may be loaded again
+        load_model = loader.__call__
 
         async def load(source: ModelSource) -> Model:
-            open_now[source.id] += 1
-            assert sum(size_of(root, name) for name in open_now.elements()) <= room
-            for _ in range(chance.randrange(4)):
+            open_models[source.id] += 1
+            assert sum(size_of(root, name) for name in open_models.elements()) <= limit
+            for _ in range(rng.randrange(4)):
                 await asyncio.sleep(0)
-            if chance.random() < 0.1:
-                open_now[source.id] -= 1
+            if rng.random() < 0.1:
+                open_models[source.id] -= 1
                 raise EngineDown("Not now.")
-            model = await plain_load(source)
+            model = await load_model(source)
             engine: Any = model.engine
             close = engine.aclose
 
             async def aclose() -> None:
                 await asyncio.sleep(0)
-                open_now[source.id] -= 1
+                open_models[source.id] -= 1
                 await close()
 
             engine.aclose = aclose
@@ -215,12 +215,12 @@ def test_any_order_of_events_keeps_the_rules(seed: int, root: Path) -> None:
 
         async def client() -> None:
             for _ in range(15):
-                name = chance.choice("abc")
+                name = rng.choice("abc")
                 try:
-                    lease = await models.acquire(name, wait=chance.choice((0, LONG)))
+                    lease = await models.acquire(name, wait=rng.choice((0, LONG)))
                 except Unavailable:
                     continue
-                for _ in range(chance.randrange(5)):
+                for _ in range(rng.randrange(5)):
                     await asyncio.sleep(0)
                     engine: Any = lease.model.engine
                     assert engine.closed == 0
@@ -229,17 +229,17 @@ def test_any_order_of_events_keeps_the_rules(seed: int, root: Path) -> None:
         async def operator() -> None:
             for _ in range(30):
                 await asyncio.sleep(0)
-                name = chance.choice("abc")
-                if models.get(name).state == "ready" and not busy(models, name):
+                name = rng.choice("abc")
+                if models.get(name).state == "ready" and not is_busy(models, name):
                     await models.unload(name)
 
         await asyncio.gather(*(client() for _ in range(10)), operator())
         assert loader.loads
 
-    play(root, scenario, memory=room, keep_alive=0)
+    play(root, scenario, memory=limit, keep_alive=0)
 
 
-def busy(models: ModelRegistry, name: str) -> bool:
-    """Is it in use? A busy one may be unloaded and loaded again beside itself."""
+def is_busy(models: ModelRegistry, name: str) -> bool:
+    """Whether a model is in use. A busy model may be unloaded and loaded again beside itself."""
     slot = models._find_slot(name)
     return slot is not None and slot.loaded is not None and bool(slot.loaded.users)

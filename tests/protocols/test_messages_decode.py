@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from dragoman.errors import BadRequest, Unsupported
 from dragoman.prompt.conversation import flatten_content
-from dragoman.protocols.messages import Messages, reasoning
+from dragoman.protocols.messages import reasoning
+from dragoman.protocols.messages.decode import decode_count_request, decode_request
 from dragoman.signing import Signer
 from dragoman.types import Chat, ImagePart, Message, Request, ToolCall, text_content
 from tests.support.text_model import check_media
@@ -33,7 +34,7 @@ FORMAT = {"format": {"type": "json_schema", "schema": SCHEMA}}
 def read(strict: bool = False, **fields: Any) -> Request:
     body = {"model": "m", "max_tokens": 10, "messages": [USER]} | fields
     body = {name: value for name, value in body.items() if value is not ...}
-    return Messages(MINE).decode(json.dumps(body).encode(), strict)
+    return decode_request(json.dumps(body).encode(), strict, MINE)
 
 
 def chat(**fields: Any) -> Chat:
@@ -249,7 +250,7 @@ def body_of(role: str, block: str) -> bytes:
 def test_a_call_is_kept_as_the_client_wrote_it() -> None:
     for given_, expected in (("null", "{}"), ('{ "b":1,\n"a":2.50 }', '{ "b":1,\n"a":2.50 }')):
         block = '{"type":"tool_use","id":"a","name":"b","input":' + given_ + "}"
-        [found] = Messages(MINE).decode(body_of("assistant", block), False).prompts
+        [found] = decode_request(body_of("assistant", block), False, MINE).prompts
         assert isinstance(found, Chat)
         assert found.messages[0].tool_calls[0].arguments == expected
 
@@ -543,7 +544,7 @@ def test_strict_servers_refuse_what_they_do_not_know() -> None:
 
 def test_a_count_needs_no_limit() -> None:
     body = {"model": "m", "messages": [USER], "system": "s", "tools": [TOOL]}
-    request = Messages(MINE).to_count(json.dumps(body).encode(), True)
+    request = decode_count_request(json.dumps(body).encode(), True, MINE)
     assert request.model == "m"
     assert request.prompts == (chat(system="s", tools=[TOOL]),)
 
@@ -619,7 +620,7 @@ BODIES = st.fixed_dictionaries(
 @given(BODIES | VALUES)
 def test_any_json_is_a_request_or_a_mistake_of_the_clients(body: Any) -> None:
     with suppress(BadRequest):
-        assert isinstance(Messages(MINE).decode(json.dumps(body).encode(), False), Request)
+        assert isinstance(decode_request(json.dumps(body).encode(), False, MINE), Request)
 
 
 @pytest.mark.parametrize("depth", [50, 400, 900, 5000])
@@ -633,10 +634,10 @@ def test_any_depth_is_a_request_or_a_mistake_of_the_clients(depth: int) -> None:
     ):
         for role in ("user", "assistant"):
             with suppress(BadRequest):
-                assert Messages(MINE).decode(body_of(role, block), False).prompts
+                assert decode_request(body_of(role, block), False, MINE).prompts
 
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_request_or_a_mistake_of_the_clients(body: bytes) -> None:
     with pytest.raises(BadRequest):
-        Messages(MINE).decode(body, False)
+        decode_request(body, False, MINE)

@@ -38,13 +38,14 @@ from dragoman.errors import (
 )
 from dragoman.events import Completion, Delta, Usage
 from dragoman.protocols import messages
-from dragoman.protocols.messages import Messages, partial_json, reasoning
+from dragoman.protocols.dialect import AnswerInfo, DialectContext, Encoder
+from dragoman.protocols.messages import DIALECT, partial_json, reasoning
 from dragoman.signing import Signer
 from dragoman.types import Chat, Request, text_content
 from dragoman.types import Message as Turn
 
 SIGNING = Signer(b"k" * 32).for_owner("me")
-DIALECT = Messages(SIGNING, "req_1")
+CONTEXT = DialectContext(request_id="req_1", signer=SIGNING)
 USAGE = Usage(prompt=100, completion=20, cached=60, reasoning=5)
 EVENT = re.compile(rb"event: (\w+)\ndata: ([^\n]*)\n\n")
 EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
@@ -53,6 +54,10 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 def request(**fields: Any) -> Request:
     chat = Chat(messages=(Turn(role="user", content=text_content("hi")),))
     return Request(model="m", prompts=(chat,), **fields)
+
+
+def encoder(prompt_tokens: int = 100, **fields: Any) -> Encoder:
+    return DIALECT.encoder(request(**fields), AnswerInfo("m", 1, prompt_tokens), CONTEXT)
 
 
 def say(text: str, channel: Any = "text", call: int = 0, **more: Any) -> Delta:
@@ -70,7 +75,7 @@ def call(at: int, name: str, *arguments: str) -> list[Delta]:
 
 def frames(deltas: list[Delta], **fields: Any) -> list[tuple[str, dict[str, Any]]]:
     """Events of a stream, each with its name."""
-    writer = DIALECT.encoder(request(**fields), "m", 1, 100)
+    writer = encoder(**fields)
     written = writer.start()
     for delta in deltas:
         written += writer.encode_delta(delta)
@@ -89,7 +94,7 @@ def whole(deltas: list[Delta], **fields: Any) -> dict[str, Any]:
     completion = Completion()
     for delta in deltas:
         completion.add(delta)
-    writer = DIALECT.encoder(request(**fields), "m", 1, 100)
+    writer = encoder(**fields)
     answer: dict[str, Any] = json.loads(writer.encode_whole(completion))
     Message.model_validate(answer)
     return answer
@@ -266,7 +271,7 @@ def test_what_an_answer_cost() -> None:
 
 
 def test_a_prompt_is_never_said_to_be_empty() -> None:
-    writer = DIALECT.encoder(request(), "m", 1, 0)
+    writer = encoder(0)
     [frame] = writer.start()
     assert b'"input_tokens":1,' in frame
 
@@ -360,8 +365,8 @@ def test_errors_have_a_type_for_each_status(failure: DragomanError, status: int,
     assert messages.error_status(failure) == status
     body = {"type": "error", "error": {"type": kind, "message": "x"}}
     assert json.loads(messages.encode_error(failure)) == body | {"request_id": None}
-    assert json.loads(DIALECT.encode_error(failure)) == body | {"request_id": "req_1"}
-    [frame] = DIALECT.encoder(request(), "m", 1, 1).fail(failure)
+    assert json.loads(DIALECT.encode_error(failure, "req_1")) == body | {"request_id": "req_1"}
+    [frame] = encoder(1).fail(failure)
     match = EVENT.fullmatch(frame)
     assert match is not None
     assert match[1] == b"error"

@@ -9,8 +9,8 @@ import pytest
 
 from dragoman.errors import BadRequest
 from dragoman.events import Completion, Delta, Finish
-from dragoman.protocols import completions
-from dragoman.protocols.chat import decode
+from dragoman.protocols import chat, completions
+from dragoman.protocols.chat import ChatEncoder
 from dragoman.types import Chat, Constraint, Request
 
 SCHEMA = {"type": "object", "properties": {"é": {"$ref": "#/$defs/a"}}, "$defs": {"a": True}}
@@ -24,7 +24,7 @@ TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g",
 
 def ask(**fields: Any) -> Request:
     messages = [{"role": "user", "content": "hi"}]
-    return decode.decode_request(json.dumps({"model": "m", "messages": messages} | fields).encode())
+    return chat.decode_request(json.dumps({"model": "m", "messages": messages} | fields).encode())
 
 
 def complete(**fields: Any) -> Request:
@@ -397,13 +397,13 @@ def test_fact21_a_call_that_was_named_ends_with_stop(said: Any, finish: Finish, 
         Delta(choice=0, channel="tool_args", text="{}", call=0),
         Delta(choice=0, finish=finish),
     ]
-    writer = decode.encoder(request, "m", 1)
+    writer = ChatEncoder(request, "m", 1)
     frames = [frame for delta in deltas for frame in writer.encode_delta(delta)]
     last = json.loads(frames[-1].removeprefix(b"data: "))
     assert last["choices"][0]["finish_reason"] == told
     whole = Completion()
     for delta in deltas:
         whole.add(delta)
-    (choice,) = json.loads(decode.encoder(request, "m", 1).encode_whole(whole))["choices"]
+    (choice,) = json.loads(ChatEncoder(request, "m", 1).encode_whole(whole))["choices"]
     assert choice["finish_reason"] == told
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "g", "arguments": "{}"}

@@ -15,8 +15,8 @@ from openai import OpenAI
 from dragoman.replay import ReplayService
 from dragoman.replay.cache import ReplayCache
 from dragoman.replay.digest import ReplayEntry
-from dragoman.store.rows import StoredTurn as Row
 from dragoman.store.completions import CompletionRepository
+from dragoman.store.rows import StoredTurn as Row
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
 from tests.support.serving import serving

@@ -1,7 +1,7 @@
-"""Turns in bad weather: cancelled while they end, left while they begin, a store that fails.
+"""Responses that are cancelled while they end, abandoned while they start, or cannot be stored.
 
-Each of these was seen to go wrong once. What must not happen is that a client is told one thing and
-the store keeps another, that somebody waits for ever, or that one request holds up all others.
+Each of these was a bug once. The client and the store must never disagree about a response, nobody
+may wait for ever, and no request may delay all others.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dragoman.store.store import Store
 from dragoman.testing import Reply, ScriptedEngine
 from dragoman.types import Chat, Request
 from tests.support.state_server import TEMPLATE
+from tests.support.stores import add_conversation, get_response, intercept
 
 SCRIPT = [
     Reply("One, two", when="hang", hang_at=2),
@@ -39,249 +40,255 @@ SCRIPT = [
 
 
 @asynccontextmanager
-async def desk(**options: Any) -> AsyncGenerator[App, None]:
+async def open_app(**options: Any) -> AsyncGenerator[App, None]:
     engine = ScriptedEngine(SCRIPT, tokens=True, context=options.pop("context", None))
-    said = {"name": "scripted", "chat_template": TEMPLATE, "store": "sqlite://"} | options
-    app = make_app(build_engine_runtime(engine, said), local=True)
+    settings = {"name": "scripted", "chat_template": TEMPLATE, "store": "sqlite://"} | options
+    app = make_app(build_engine_runtime(engine, settings), local=True)
     try:
         yield app
     finally:
         await app.aclose()
 
 
-def play(scene: Callable[[App], Awaitable[None]], **options: Any) -> None:
-    async def scenario() -> None:
-        async with asyncio.timeout(30), desk(**options) as app:
-            await scene(app)
+def run_with_app(scenario: Callable[[App], Awaitable[None]], **options: Any) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30), open_app(**options) as app:
+            await scenario(app)
 
-    asyncio.run(scenario())
-
-
-def asked(text: Any, **more: Any) -> responses.DecodedRequest:
-    said = {"model": "scripted", "input": text} | more
-    return responses.decode_request(json.dumps(said).encode())
+    asyncio.run(run())
 
 
-def ignored(_: Delta) -> None:
+def make_request(input_items: Any, **fields: Any) -> responses.DecodedRequest:
+    body = {"model": "scripted", "input": input_items} | fields
+    return responses.decode_request(json.dumps(body).encode())
+
+
+def ignore(_: Delta) -> None:
     """Nothing is measured here."""
 
 
-class Slow:
-    """Holds a method of the store until it is let go."""
+class Pause:
+    """Pauses a store method until the test resumes it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
         self.reached = asyncio.Event()
-        self.go = asyncio.Event()
-        real = getattr(Store, method)
+        self.resume = asyncio.Event()
 
-        async def slowed(*args: Any, **more: Any) -> Any:
+        async def wait(call: Callable[[], Awaitable[Any]]) -> Any:
             self.reached.set()
-            await self.go.wait()
-            return await real(*args, **more)
+            await self.resume.wait()
+            return await call()
 
-        monkeypatch.setattr(Store, method, slowed)
+        intercept(monkeypatch, method, wait)
 
 
-async def heard(app: App, name: str) -> list[str]:
-    """The kinds of all events of a response, told from its beginning."""
+async def follow(app: App, response: str) -> list[str]:
+    """The types of all events of a response, from its beginning."""
     frames: list[bytes] = []
-    work = await app.responses.resume("", name, -1)
-    await work.stream(Sink(ignored, frames.extend))
+    run = await app.responses.resume("", response, -1)
+    await run.stream(Sink(ignore, frames.extend))
     return [json.loads(responses.get_frame_json(frame))["type"] for frame in frames]
 
 
-async def launched(app: App, text: str) -> str:
-    work = await app.responses.prepare(asked(text, background=True), "")
-    return str(json.loads(work.whole())["id"])
+async def start_in_background(app: App, text: str) -> str:
+    run = await app.responses.prepare(make_request(text, background=True), "")
+    return str(json.loads(await run.collect(ignore))["id"])
 
 
-async def status(app: App, name: str) -> str:
-    row = await (await app.runtime.state.get_store()).get("", name)
+async def get_status(app: App, response: str) -> str:
+    row = await get_response(await app.runtime.state.get_store(), "", response)
     assert row is not None
     return row.status
 
 
-@pytest.mark.parametrize(("text", "end"), [("hello", "completed"), ("break", "failed")])
-def test_a_cancel_while_it_ends_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch, text: str, end: str
+@pytest.mark.parametrize(("text", "status"), [("hello", "completed"), ("break", "failed")])
+def test_cancelling_a_response_that_is_ending_has_no_effect(
+    monkeypatch: pytest.MonkeyPatch, text: str, status: str
 ) -> None:
-    async def scene(app: App) -> None:
+    async def scenario(app: App) -> None:
         await app.runtime.state.get_store()
-        slow = Slow(monkeypatch, "finish_turn")
-        name = await launched(app, text)
-        listening = asyncio.create_task(heard(app, name))
-        await slow.reached.wait()
+        pause = Pause(monkeypatch, "finish_response")
+        name = await start_in_background(app, text)
+        following = asyncio.create_task(follow(app, name))
+        await pause.reached.wait()
         cancelling = asyncio.create_task(app.responses.cancel("", name))
         await asyncio.sleep(0)
-        slow.go.set()
-        assert json.loads(await cancelling)["status"] == end
-        assert (await listening)[-1] == f"response.{end}"
-        assert await status(app, name) == end
+        pause.resume.set()
+        assert json.loads(await cancelling)["status"] == status
+        assert (await following)[-1] == f"response.{status}"
+        assert await get_status(app, name) == status
 
-    play(scene)
+    run_with_app(scenario)
 
 
-def test_leaving_while_it_is_launched_does_not_orphan_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(app: App) -> None:
+def test_a_response_runs_even_if_its_client_disconnects_at_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(app: App) -> None:
         store = await app.runtime.state.get_store()
-        slow = Slow(monkeypatch, "add")
-        leaving = asyncio.create_task(launched(app, "hello"))
-        await slow.reached.wait()
-        leaving.cancel()
-        slow.go.set()
+        pause = Pause(monkeypatch, "add_response")
+        starting = asyncio.create_task(start_in_background(app, "hello"))
+        await pause.reached.wait()
+        starting.cancel()
+        pause.resume.set()
         with pytest.raises(asyncio.CancelledError):
-            await leaving
+            await starting
         engine: Any = next(iter(app.runtime.services.models.list_loaded())).engine
-        await engine.until(lambda one: one.started == 1 and one.active == 0)
+        await engine.until(lambda counters: counters.started == 1 and counters.active == 0)
         await app.responder.runs.wait_idle()
         assert await store.sweep() is not None
 
-    play(scene)
+    run_with_app(scenario)
 
 
-def test_a_stop_while_it_is_kept_tells_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(app: App) -> None:
+def test_stopping_while_a_response_is_stored_sends_its_real_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(app: App) -> None:
         await app.runtime.state.get_store()
-        slow = Slow(monkeypatch, "add")
-        turn = await app.responses.prepare(asked("hello"), "")
-        running = asyncio.create_task(turn.collect(ignored))
-        await slow.reached.wait()
-        running.cancel()
+        pause = Pause(monkeypatch, "add_response")
+        run = await app.responses.prepare(make_request("hello"), "")
+        collecting = asyncio.create_task(run.collect(ignore))
+        await pause.reached.wait()
+        collecting.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await running
-        slow.go.set()
-        frames = await turn.fail(Unavailable("The server is stopping."))
-        turn.close()
+            await collecting
+        pause.resume.set()
+        frames = await run.fail(Unavailable("The server is stopping."))
+        run.close()
         last = json.loads(responses.get_frame_json(frames[-1]))
         assert last["type"] == "response.completed"
-        assert await status(app, last["response"]["id"]) == "completed"
+        assert await get_status(app, last["response"]["id"]) == "completed"
 
-    play(scene)
+    run_with_app(scenario)
 
 
 @pytest.mark.parametrize("error", [Unavailable("It is down."), TooLarge("It is too large.")])
-def test_a_store_that_fails_at_the_end_is_made_up_for(
+def test_a_response_that_could_not_be_stored_is_stored_later(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    async def scene(app: App) -> None:
+    async def scenario(app: App) -> None:
         await app.runtime.state.get_store()
-        real, tried, done = Store.finish_turn, asyncio.Event(), asyncio.Event()
+        tried, done = asyncio.Event(), asyncio.Event()
 
-        async def failing(*args: Any, **more: Any) -> Any:
+        async def fail_once(call: Callable[[], Awaitable[Any]]) -> Any:
             if not tried.is_set():
                 tried.set()
                 raise error
-            made = await real(*args, **more)
+            result = await call()
             done.set()
-            return made
+            return result
 
-        monkeypatch.setattr(Store, "finish_turn", failing)
-        name = await launched(app, "hello")
-        await heard(app, name)
+        intercept(monkeypatch, "finish_response", fail_once)
+        name = await start_in_background(app, "hello")
+        await follow(app, name)
         await done.wait()
         expected = "failed" if isinstance(error, TooLarge) else "completed"
-        assert await status(app, name) == expected
+        assert await get_status(app, name) == expected
 
-    play(scene)
+    run_with_app(scenario)
 
 
 @pytest.mark.parametrize("text", ["hello", "break"])
-def test_what_could_not_be_kept_says_so(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    async def failing(*_: Any, **__: Any) -> None:
+def test_a_response_that_is_not_stored_says_so(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    async def fail(_: Callable[[], Awaitable[Any]]) -> None:
         raise Unavailable("It is down.")
 
-    async def scene(app: App) -> None:
+    async def scenario(app: App) -> None:
         await app.runtime.state.get_store()
-        monkeypatch.setattr(Store, "add", failing)
-        turn: Any = await app.responses.prepare(asked(text), "")
-        frames = turn.start()
+        intercept(monkeypatch, "add_response", fail)
+        run: Any = await app.responses.prepare(make_request(text), "")
+        frames = run.start()
         try:
-            await turn.stream(Sink(ignored, frames.extend))
+            await run.stream(Sink(ignore, frames.extend))
         except EngineFailed as error:
-            frames += await turn.fail(error)
-        turn.close()
+            frames += await run.fail(error)
+        run.close()
         events = [json.loads(responses.get_frame_json(frame)) for frame in frames]
         assert [event["sequence_number"] for event in events] == list(range(len(events)))
         assert [responses.is_final_event(frame) for frame in frames].count(True) == 1
         assert responses.is_final_event(frames[-1])
         assert events[-1]["response"]["store"] is False
-        assert json.loads(turn.whole())["store"] is False
+        assert json.loads(run.encode_whole())["store"] is False
 
-    play(scene)
+    run_with_app(scenario)
 
 
-def test_naming_many_items_costs_little() -> None:
-    async def scene(app: App) -> None:
-        turn: Any = await app.responses.prepare(asked("hello"), "")
-        await turn.collect(ignored)
-        turn.close()
-        (item,) = turn.writer.items
-        named = [{"type": "item_reference", "id": item["id"]} for _ in range(900)]
-        again: Any = await app.responses.prepare(asked([*named, {"role": "user", "content": "and?"}]), "")
-        again.close()
-        many = asked([{"type": "item_reference", "id": f"msg_{at}"} for at in range(1001)])
+def test_referencing_one_item_many_times_is_cheap() -> None:
+    async def scenario(app: App) -> None:
+        run: Any = await app.responses.prepare(make_request("hello"), "")
+        await run.collect(ignore)
+        run.close()
+        (item,) = run.encoder.finished_items
+        references = [{"type": "item_reference", "id": item["id"]} for _ in range(900)]
+        message = {"role": "user", "content": "and?"}
+        continued = await app.responses.prepare(make_request([*references, message]), "")
+        continued.close()
+        many = make_request([{"type": "item_reference", "id": f"msg_{n}"} for n in range(1001)])
         with pytest.raises(BadRequest):
             await app.responses.prepare(many, "")
 
-    play(scene)
+    run_with_app(scenario)
 
 
-def test_a_long_conversation_is_shortened_in_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries: list[int] = []
-    real = pipeline.prepare
+def test_truncating_a_long_conversation_takes_few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[int] = []
+    original = pipeline.prepare
 
-    async def counted(request: Request, models: Any, again: bool = False) -> pipeline.Plan:
+    async def count_attempts(request: Request, services: Any, admitted: bool) -> pipeline.Plan:
         chat = request.prompts[0]
         assert isinstance(chat, Chat)
-        tries.append(len(chat.messages))
-        return await real(request, models, again)
+        attempts.append(len(chat.messages))
+        return await original(request, services, admitted)
 
-    monkeypatch.setattr(pipeline, "prepare", counted)
+    monkeypatch.setattr(pipeline, "prepare", count_attempts)
 
-    async def scene(app: App) -> None:
-        said = [{"role": "user", "content": f"Message {at}."} for at in range(5000)]
-        turn = await app.responses.prepare(asked(said, truncation="auto"), "")
-        turn.close()
-        assert "the beginning of the conversation was left out" in " ".join(turn.warnings)
+    async def scenario(app: App) -> None:
+        messages = [{"role": "user", "content": f"Message {n}."} for n in range(5000)]
+        run = await app.responses.prepare(make_request(messages, truncation="auto"), "")
+        run.close()
+        assert "the beginning of the conversation was left out" in " ".join(run.warnings)
 
-    play(scene, context=2000)
-    assert tries[0] == 5000
-    assert 0 < tries[-1] < 100
-    assert len(tries) < 20
+    run_with_app(scenario, context=2000)
+    assert attempts[0] == 5000
+    assert 0 < attempts[-1] < 100
+    assert len(attempts) < 20
 
 
 @pytest.mark.parametrize("kind", ["previous_response_id", "conversation"])
-def test_what_a_response_follows_has_a_bound(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr("dragoman.responses.history.MOST", 5)
-    monkeypatch.setattr("dragoman.responses.history.PAGE", 2)
+def test_a_history_has_a_limit(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr("dragoman.responses.history.MAX_ITEMS", 5)
+    monkeypatch.setattr("dragoman.responses.history.PAGE_SIZE", 2)
 
-    async def scene(app: App) -> None:
+    async def scenario(app: App) -> None:
         store = await app.runtime.state.get_store()
-        await store.add_conversation(StoredConversation(id="conv_1", owner="", created=1), [])
-        named = "conv_1"
+        await add_conversation(store, StoredConversation(id="conv_1", owner="", created=1))
+        previous = "conv_1"
         for number in range(3):
-            more = {kind: named} if number or kind == "conversation" else {}
-            turn = await app.responses.prepare(asked("and?", **more), "")
-            await turn.collect(ignored)
-            turn.close()
+            fields = {kind: previous} if number or kind == "conversation" else {}
+            run = await app.responses.prepare(make_request("and?", **fields), "")
+            body = await run.collect(ignore)
+            run.close()
             if kind == "previous_response_id":
-                named = json.loads(turn.whole())["id"]
-        with pytest.raises(BadRequest) as refused:
-            await app.responses.prepare(asked("and?", **{kind: named}), "")
-        assert refused.value.param == kind
-        assert "at most 5 items" in refused.value.message
+                previous = json.loads(body)["id"]
+        with pytest.raises(BadRequest) as caught:
+            await app.responses.prepare(make_request("and?", **{kind: previous}), "")
+        assert caught.value.param == kind
+        assert "at most 5 items" in caught.value.message
 
-    play(scene)
+    run_with_app(scenario)
 
 
-def test_names_that_collide_are_told_apart_at_once() -> None:
+def test_making_many_names_unique_is_fast() -> None:
     names = UniqueNames(["a"])
-    found = {names.make_unique("a") for _ in range(20_000)}  # minutes, if all were tried each time
-    assert len(found) == 20_000
+    unique = {
+        names.make_unique("a") for _ in range(20_000)
+    }  # takes minutes if every name is tried each time
+    assert len(unique) == 20_000
 
 
-@pytest.mark.parametrize("odd", [[], {}, 1, None])
-def test_an_odd_call_in_a_history_is_no_approval(odd: Any) -> None:
+@pytest.mark.parametrize("invalid", [[], {}, 1, None])
+def test_a_call_with_an_invalid_request_id_does_not_count_as_approved(invalid: Any) -> None:
     request = {
         "type": "mcp_approval_request",
         "id": "mcpr_1",
@@ -289,7 +296,7 @@ def test_an_odd_call_in_a_history_is_no_approval(odd: Any) -> None:
         "name": "n",
         "arguments": "{}",
     }
-    call = {"type": "mcp_call", "id": "mcp_1", "approval_request_id": odd}
+    call = {"type": "mcp_call", "id": "mcp_1", "approval_request_id": invalid}
     answer = {
         "type": "mcp_approval_response",
         "id": "a",
@@ -299,17 +306,17 @@ def test_an_odd_call_in_a_history_is_no_approval(odd: Any) -> None:
     assert find_approved_calls([answer], [request, call], {"s"}) == [request]
 
 
-def test_a_store_that_cannot_be_opened_is_not_tried_by_everyone(
+def test_opening_a_broken_store_is_not_retried_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tries = 0
+    attempts = 0
 
-    async def failing(*_: Any, **__: Any) -> Store:
-        nonlocal tries
-        tries += 1
+    async def fail(*_: Any, **__: Any) -> Store:
+        nonlocal attempts
+        attempts += 1
         raise Unavailable("It is down.")
 
-    monkeypatch.setattr(Store, "open", failing)
+    monkeypatch.setattr(Store, "open", fail)
 
     async def scenario() -> None:
         state = PersistentState("sqlite://", StoreLimits())
@@ -317,41 +324,49 @@ def test_a_store_that_cannot_be_opened_is_not_tried_by_everyone(
             with pytest.raises(Unavailable):
                 await state.get_store()
         first, second = await asyncio.gather(state.get_signer(), state.get_signer())
-        sealed = first.pack("", "x", b"data")
-        assert second.unpack("", "x", sealed) == b"data"
+        packed = first.pack("", "x", b"data")
+        assert second.unpack("", "x", packed) == b"data"
 
     asyncio.run(scenario())
-    assert tries == 1
+    assert attempts == 1
 
 
 @pytest.mark.parametrize(("after", "first"), [(-5, 0), (-1, 0), (2, 3), (10**9, None)])
-def test_where_a_finished_background_response_is_heard_from(after: int, first: int | None) -> None:
-    async def scene(app: App) -> None:
-        name = await launched(app, "hello")
-        await heard(app, name)
+def test_a_finished_background_response_is_replayed_from_an_event(
+    after: int, first: int | None
+) -> None:
+    async def scenario(app: App) -> None:
+        name = await start_in_background(app, "hello")
+        await follow(app, name)
         frames: list[bytes] = []
-        work = await app.responses.resume("", name, max(-1, after))
-        await work.stream(Sink(ignored, frames.extend))
-        numbers = [json.loads(responses.get_frame_json(frame))["sequence_number"] for frame in frames]
+        run = await app.responses.resume("", name, max(-1, after))
+        await run.stream(Sink(ignore, frames.extend))
+        numbers = [
+            json.loads(responses.get_frame_json(frame))["sequence_number"] for frame in frames
+        ]
         assert numbers[:1] == ([] if first is None else [first])
 
-    play(scene)
+    run_with_app(scenario)
 
 
-def test_a_call_that_was_cut_is_not_gone_on_from() -> None:
+def test_a_call_that_was_cut_off_is_not_in_the_history() -> None:
     call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris, the capital of France"}}'
 
     async def scenario() -> None:
         engine = ScriptedEngine(call, tokens=True)
-        said = {"name": "scripted", "store": "sqlite://"}
-        app = make_app(build_engine_runtime(engine, said), local=True)
+        settings = {"name": "scripted", "store": "sqlite://"}
+        app = make_app(build_engine_runtime(engine, settings), local=True)
         tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
-        turn: Any = await app.responses.prepare(asked("hi", tools=[tool], max_output_tokens=60), "")
-        await turn.collect(ignored)
-        turn.close()
-        again: Any = await app.responses.prepare(asked("and?", previous_response_id=turn.id), "")
-        again.close()
-        assert not any(item["type"] == "function_call" for item in again.items)
+        run: Any = await app.responses.prepare(
+            make_request("hi", tools=[tool], max_output_tokens=60), ""
+        )
+        await run.collect(ignore)
+        run.close()
+        continued: Any = await app.responses.prepare(
+            make_request("and?", previous_response_id=run.id), ""
+        )
+        continued.close()
+        assert not any(item["type"] == "function_call" for item in continued.items)
         await app.aclose()
 
     asyncio.run(scenario())

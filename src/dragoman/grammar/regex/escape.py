@@ -34,3 +34,32 @@ def prefixes_to_regex(text: str) -> str:
 def marker_to_regex(marker: str) -> str:
     """Return a regular expression for a marker, with optional white space at its gaps."""
     return r"[ \t\r\n]*".join(escape_regex(part) for part in marker.split(GAP))
+
+
+def escape_class_operators(pattern: str) -> str | None:
+    """Escape what llguidance, unlike JSON Schema, reads as an operator in a character class.
+
+    These are `[`, `&&` and `~~`. Returns None for `--`, and for a class that starts with `]`, which
+    llguidance reads as a literal: they have no equivalent.
+    """
+    parts, position, in_class = [], 0, False
+    while position < len(pattern):
+        char = pattern[position]
+        if char == "\\":
+            parts.append(pattern[position : position + 2])
+            position += 2
+            continue
+        if not in_class and char == "[":
+            in_class = True
+            start = "[^" if pattern.startswith("[^", position) else "["
+            parts.append(start)
+            position += len(start)
+            if pattern.startswith("]", position):
+                return None
+            continue
+        if in_class and pattern.startswith("--", position):
+            return None
+        parts.append("\\" + char if in_class and char in "[&~" else char)
+        in_class = in_class and char != "]"
+        position += 1
+    return "".join(parts)

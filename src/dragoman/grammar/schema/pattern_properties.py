@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 
+from dragoman.grammar.regex.escape import escape_class_operators
 from dragoman.grammar.regex.full_match import is_supported_pattern
-from dragoman.grammar.schema import keywords
 from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
 from dragoman.grammar.schema.nodes import KeyPattern, LlguidanceSchema, Node, Nothing, Object
 from dragoman.grammar.schema.simplify import ANYTHING
@@ -22,7 +22,7 @@ def build_pattern_object(
     node: Object, patterns: Sequence[tuple[str, Node]], judge: LlguidanceChecker, meet: Intersect
 ) -> LlguidanceSchema | None:
     """An object with members by patterns; None where we cannot write that."""
-    said = [(keywords.escape_for_llguidance(pattern), inner) for pattern, inner in patterns]
+    said = [(escape_class_operators(pattern), inner) for pattern, inner in patterns]
     known = [
         (pattern, inner) for pattern, inner in said if pattern and _is_supported(pattern, judge)
     ]

@@ -1,19 +1,19 @@
-"""Reads a client's JSON schema into nodes.
+"""Parses a client's JSON schema into nodes.
 
-Every schema is read as the parts it is made of: what it says about each kind of value, its `enum`,
-what it refers to, and each of `allOf`, `anyOf` and `oneOf`. The parts are merged. What comes of it
-never allows more than the schema, but for what `Checked.loose` says:
+A schema consists of parts: what it says about each type of value, its `enum`, its `$ref`, and each
+element of `allOf`, `anyOf` and `oneOf`. Each part is parsed, and the parts are intersected. Except
+for what `ParsedSchema.warnings` reports, the result never allows more than the schema:
 
-- Where nodes cannot say it, the grammar engine's own reader is asked to put the whole together, and
-  the answer is a `Foreign` node. Where that cannot either, a strict reading refuses the word, and
-  another leaves it out and says so.
-- A schema may allow less than it says: where it names no `type`, but has words that are about
-  objects, or lists, or texts, or numbers, it is read as one of these.
-- Bounds that no answer will ever reach are drawn nearer, and a bound that the engine would round is
+- Where nodes cannot express the intersection, llguidance's own schema compiler is asked to do it,
+  and the result is a `LlguidanceSchema` node. If that cannot either, a strict schema is rejected,
+  and otherwise the keyword is dropped with a warning.
+- The result may allow less: a schema without `type` whose keywords are about objects, arrays,
+  strings or numbers is restricted to these types.
+- Upper bounds that no answer reaches are lowered, and bounds that llguidance would round are
   rounded inwards.
 
-Definitions are read when something refers to them, one by one, so that neither their number nor
-their circles make anything go deep. A definition that is needed for a merge is read at once.
+Definitions are parsed when something refers to them, from a queue, so that neither their number nor
+their cycles cause deep recursion. A definition that an intersection needs is parsed at once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NoReturn
 
-from dragoman.errors import BadRequest
+from dragoman.grammar.regex.escape import escape_class_operators
 from dragoman.grammar.schema import bounds, keywords, limits, simplify
+from dragoman.grammar.schema.diagnostics import SchemaDiagnostics
 from dragoman.grammar.schema.intersect import NodeIntersector
 from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
 from dragoman.grammar.schema.llguidance_schema import SchemaExporter, allows_escaped_names
@@ -63,14 +63,14 @@ from dragoman.output.arguments.json_pointer import (
 from dragoman.output.arguments.parameter_types import SYNONYMS
 from dragoman.types import Json
 
-_ENDS = {
+_NUMBER_FIELDS = {
     "minimum": "minimum",
     "exclusiveMinimum": "exclusive_minimum",
     "maximum": "maximum",
     "exclusiveMaximum": "exclusive_maximum",
     "multipleOf": "multiple_of",
 }
-_TEXT = {
+_STRING_FIELDS = {
     "maxLength": "max_length",
     "minLength": "min_length",
     "format": "format",
@@ -79,354 +79,364 @@ _TEXT = {
 
 
 def parse_schema(schema: Json, *, param: str, strict: bool, for_tool: bool = False) -> ParsedSchema:
-    """A schema as nodes. `at` is what the client calls its place; errors name it.
+    """Parse a schema; errors and warnings name `param`, the request field it comes from.
 
-    The parameters of a `tool` are an object, whatever else they are declared to be, and may name
-    types in a few ways that are not those of JSON schema.
+    The parameters of a tool are an object, whatever type they declare, and may name types by a few
+    synonyms that JSON Schema does not have.
     """
     if for_tool and (schema is None or schema == {}):
         return ParsedSchema(Object((), frozenset(), NOTHING))
-    reader = _SchemaParser(schema, limits.SchemaBudget(param), strict, SYNONYMS if for_tool else {})
+    budget = limits.SchemaBudget(param)
+    diagnostics = SchemaDiagnostics(param, strict=strict)
+    parser = _SchemaParser(schema, budget, diagnostics, SYNONYMS if for_tool else {})
     try:
-        limits.check_size(schema, reader.budget)
-        return reader.checked(tool=for_tool)
+        limits.check_size(schema, budget)
+        return parser.parse(must_be_object=for_tool)
     except RecursionError:
-        reader.budget.reject("more levels than can be followed")
+        budget.reject("too many levels of nesting")
 
 
 class _SchemaParser:
+    """Parses one schema. Places in it are JSON pointers.
+
+    The methods that take `inexpressible` add the pointers of keywords that nodes cannot express.
+    """
+
     def __init__(
-        self, schema: Json, budget: limits.SchemaBudget, strict: bool, synonyms: dict[str, str]
+        self,
+        schema: Json,
+        budget: limits.SchemaBudget,
+        diagnostics: SchemaDiagnostics,
+        synonyms: dict[str, str],
     ) -> None:
-        self.budget = budget
-        self._root, self._strict, self._synonyms = schema, strict, synonyms
-        self._loose: dict[str, str] = {}  # by pointer
-        self._targets: dict[str, Json] = {"": schema}  # what is referred to, by pointer
-        self._known: dict[str, Node | None] = {}  # None while it is read
-        self._glimpses: dict[str, Node] = {}
-        self._waiting: list[str] = [""]
-        self._judge = LlguidanceChecker(budget)
-        self._merger = NodeIntersector(self._definition, self._outline, self._judge, budget)
-        self._depth = 0
-        self._wholes = self._whole_text = 0
-
-    def checked(self, *, tool: bool) -> ParsedSchema:
-        while self._waiting:
-            self._definition(self._waiting.pop())
-        known = {name: node for name, node in self._known.items() if node is not None}
-        root = known[""]
-        if tool:
-            root = self._merger.intersect(Object(), root) or root
-        try:
-            found, definitions = normalize_definitions(root, known)
-            if isinstance(found, Nothing) and tool and not isinstance(known[""], Nothing):
-                self._wrong("", "must allow an object")
-        except CircularReference as error:
-            self._wrong(error.name, "refers only to itself")
-        except TooManyReferences:
-            self.budget.reject("too many definitions that refer to each other")
-        if isinstance(found, Nothing):
-            self._wrong("", "allows no value")
-        sentences = list(self._loose.values())
-        if len(sentences) > limits.MAX_WARNINGS:
-            more = len(sentences) - limits.MAX_WARNINGS
-            sentences[limits.MAX_WARNINGS :] = [
-                f"`{self.budget.param}`: {more} more are not enforced."
-            ]
-        return ParsedSchema(found, definitions, tuple(sentences))
-
-    # errors
-
-    def _wrong(self, where: str, what: str) -> NoReturn:
-        raise BadRequest(
-            f"{self._place(where)} {what}.", param=self.budget.param, code="invalid_schema"
+        self._root = schema
+        self._budget = budget
+        self._diagnostics = diagnostics
+        self._synonyms = synonyms
+        self._targets: dict[str, Json] = {"": schema}  # of references, by pointer
+        self._definitions: dict[str, Node | None] = {}  # None while it is being parsed
+        self._overapproximations: dict[str, Node] = {}
+        self._queue: list[str] = [""]
+        self._checker = LlguidanceChecker(budget)
+        self._intersector = NodeIntersector(
+            self._find_definition, self._overapproximate, self._checker, budget
         )
+        self._depth = 0
+        self._export_count = self._export_text = 0
 
-    def _unenforced(self, where: str) -> None:
-        if self._strict:
-            raise BadRequest(
-                f"{self._place(where)} cannot be enforced here, as `strict` demands.",
-                param=self.budget.param,
-                code="unsupported_keyword",
-            )
-        self._loose.setdefault(where, f"{self._place(where)} is not enforced.")
-
-    def _place(self, where: str) -> str:
-        if not where:
-            return f"`{self.budget.param}`"
-        shown = where if len(where) <= 200 else f"{where[:100]}...{where[-100:]}"
-        plain = "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in shown)
-        return f"`{self.budget.param}`: `{plain}`"
+    def parse(self, *, must_be_object: bool) -> ParsedSchema:
+        while self._queue:
+            self._find_definition(self._queue.pop())
+        definitions = {name: node for name, node in self._definitions.items() if node is not None}
+        root = definitions[""]
+        if must_be_object:
+            root = self._intersector.intersect(Object(), root) or root
+        try:
+            normalized, needed = normalize_definitions(root, definitions)
+        except CircularReference as error:
+            self._diagnostics.fail(error.name, "refers only to itself")
+        except TooManyReferences:
+            self._budget.reject("too many definitions that refer to each other")
+        if isinstance(normalized, Nothing):
+            is_no_object = must_be_object and not isinstance(definitions[""], Nothing)
+            problem = "must allow an object" if is_no_object else "allows no value"
+            self._diagnostics.fail("", problem)
+        return ParsedSchema(normalized, needed, self._diagnostics.list_warnings())
 
     # definitions
 
-    def _definition(self, pointer: str) -> Node | None:
-        """What a pointer leads to; None while that is being read."""
-        if pointer not in self._known:
-            self._known[pointer] = None
-            self._known[pointer] = self._node(self._targets[pointer], pointer)
-        return self._known[pointer]
+    def _find_definition(self, pointer: str) -> Node | None:
+        """Return the node that a pointer refers to, or None while it is being parsed."""
+        if pointer not in self._definitions:
+            self._definitions[pointer] = None
+            self._definitions[pointer] = self._parse(self._targets[pointer], pointer)
+        return self._definitions[pointer]
 
-    def _outline(self, pointer: str) -> Node:
-        """No less than what a pointer leads to, at any time."""
-        found = self._definition(pointer)
-        if found is None and pointer not in self._glimpses:
-            self._glimpses[pointer] = overapproximate_schema(self._targets[pointer])
-        return self._glimpses[pointer] if found is None else found
+    def _overapproximate(self, pointer: str) -> Node:
+        """Return a node that allows at least what a pointer refers to, even while it is parsed."""
+        definition = self._find_definition(pointer)
+        if definition is not None:
+            return definition
+        if pointer not in self._overapproximations:
+            self._overapproximations[pointer] = overapproximate_schema(self._targets[pointer])
+        return self._overapproximations[pointer]
 
-    def _reference(self, reference: str, where: str) -> SchemaReference:
-        pointer, target = self._found(reference, where)
+    def _parse_reference(self, reference: str, place: str) -> SchemaReference:
+        pointer, target = self._resolve(reference, place)
         seen = {pointer}
         while isinstance(target, dict) and isinstance(target.get("$ref"), str):
-            then, target = self._found(target["$ref"], where)
-            if then in seen:
-                self._wrong(where, "refers only to itself")
+            next_pointer, target = self._resolve(target["$ref"], place)
+            if next_pointer in seen:
+                self._diagnostics.fail(place, "refers only to itself")
             if len(seen) >= limits.MAX_DEPTH:
-                self.budget.reject(f"references over more than {limits.MAX_DEPTH} others")
-            seen.add(then)
-        if pointer not in self._known:
-            self._waiting.append(pointer)
+                self._budget.reject(f"a chain of more than {limits.MAX_DEPTH} references")
+            seen.add(next_pointer)
+        if pointer not in self._definitions:
+            self._queue.append(pointer)
         return SchemaReference(pointer)
 
-    def _found(self, reference: str, where: str) -> tuple[str, Json]:
+    def _resolve(self, reference: str, place: str) -> tuple[str, Json]:
         try:
             pointer, target = resolve_reference(self._root, reference)
         except UnresolvedReference as error:
-            self._wrong(where, str(error))
+            self._diagnostics.fail(place, str(error))
         self._targets[pointer] = target
         return pointer, target
 
-    # schemas
+    def _resolve_and_parse(self, reference: str, place: str) -> tuple[str, Json]:
+        pointer, target = self._resolve(reference, place)
+        self._find_definition(pointer)
+        return pointer, target
 
-    def _node(self, schema: Json, where: str) -> Node:
-        self.budget.count_node()
+    # composition
+
+    def _parse(self, schema: Json, place: str) -> Node:
+        self._budget.count_node()
         if isinstance(schema, bool):
             return ANYTHING if schema else NOTHING
         if not isinstance(schema, dict):
-            self._wrong(where, "must be a schema: an object, `true` or `false`")
+            self._diagnostics.fail(place, "must be a schema: an object, `true` or `false`")
         if self._depth >= limits.MAX_DEPTH:
-            self.budget.reject(f"more than {limits.MAX_DEPTH} levels")
+            self._budget.reject(f"more than {limits.MAX_DEPTH} levels of nesting")
         self._depth += 1
         try:
-            return self._joined(schema, where)
+            return self._parse_keywords(schema, place)
         finally:
             self._depth -= 1
 
-    def _joined(self, schema: dict[str, Json], where: str) -> Node:
-        self._check(schema, where)
+    def _parse_keywords(self, schema: dict[str, Json], place: str) -> Node:
+        self._check(schema, place)
         schema = limits.clamp_upper_bounds(schema)
         if keywords.is_false_schema(schema):
             return NOTHING
-        wants: list[str] = []  # what only the engine's own reader may be able to do
+        inexpressible: list[str] = []
         node: Node = ANYTHING
-        for place, part in self._parts(schema, where, wants):
-            met = self._merger.intersect(node, part)
-            if met is None:
-                wants.append(place)
+        for part_place, part in self._parse_parts(schema, place, inexpressible):
+            intersection = self._intersector.intersect(node, part)
+            if intersection is None:
+                inexpressible.append(part_place)
             else:
-                node = met
+                node = intersection
         if simplify.count_nodes(node) > limits.MAX_NODES:
-            self.budget.reject(f"more choices than {limits.MAX_NODES:,} once it is put together")
-        whole = self._whole(schema, where, node) if wants else None
-        if whole is not None:
-            return whole
-        for place in wants:
-            self._unenforced(place)
+            self._budget.reject(f"more than {limits.MAX_NODES:,} options once it is merged")
+        exported = self._export(schema, place, node) if inexpressible else None
+        if exported is not None:
+            return exported
+        for pointer in inexpressible:
+            self._diagnostics.report_unenforced(pointer)
         return node
 
-    def _check(self, schema: dict[str, Json], where: str) -> None:
-        """Refuses what is no schema, and notes what cannot be enforced."""
-        found = keywords.find_invalid_keyword(schema, self._synonyms)
-        if found is not None:
-            self._wrong(f"{where}/{escape_token(found[0])}", found[1])
-        for word, most in limits.MAX_LOWER_BOUNDS.items():
-            if schema.get(word, 0) > most:
-                self.budget.reject(f"a `{word}` above {most:,}")
-        for word, most in limits.MAX_LENGTHS.items():
-            if len(schema.get(word, ())) > most:
-                self.budget.reject(f"`{word}` longer than {most:,}")
+    def _check(self, schema: dict[str, Json], place: str) -> None:
+        """Reject an invalid schema, and report keywords that are never enforced."""
+        invalid = keywords.find_invalid_keyword(schema, self._synonyms)
+        if invalid is not None:
+            self._diagnostics.fail(f"{place}/{escape_token(invalid[0])}", invalid[1])
+        for keyword, limit in limits.MAX_LOWER_BOUNDS.items():
+            if schema.get(keyword, 0) > limit:
+                self._budget.reject(f"a `{keyword}` above {limit:,}")
+        for keyword, limit in limits.MAX_LENGTHS.items():
+            if len(schema.get(keyword, ())) > limit:
+                self._budget.reject(f"`{keyword}` longer than {limit:,}")
         names = (*schema.get("properties", ()), *schema.get("required", ()))
         if any(len(name) > limits.MAX_NAME_LENGTH for name in names):
-            self.budget.reject(f"a name longer than {limits.MAX_NAME_LENGTH:,}")
-        for word in keywords.UNENFORCED_KEYWORDS:
-            if keywords.is_unenforced(word, schema, self._synonyms) and (word != "$id" or where):
-                self._unenforced(f"{where}/{word}")
+            self._budget.reject(f"a name longer than {limits.MAX_NAME_LENGTH:,} characters")
+        for keyword in keywords.UNENFORCED_KEYWORDS:
+            is_root_id = keyword == "$id" and not place
+            if keywords.is_unenforced(keyword, schema, self._synonyms) and not is_root_id:
+                self._diagnostics.report_unenforced(f"{place}/{keyword}")
 
-    def _parts(
-        self, schema: dict[str, Json], where: str, wants: list[str]
+    def _parse_parts(
+        self, schema: dict[str, Json], place: str, inexpressible: list[str]
     ) -> Iterator[tuple[str, Node]]:
-        """All that a schema demands, with the place where it does."""
-        yield where, self._kinds(schema, where, wants)
-        for word in ("enum", "const"):
-            if word in schema:
-                values = schema[word] if word == "enum" else [schema[word]]
+        """Yield the parts that a value must match, each with its place."""
+        yield place, self._parse_types(schema, place, inexpressible)
+        for keyword in ("enum", "const"):
+            if keyword in schema:
+                values = schema[keyword] if keyword == "enum" else [schema[keyword]]
                 texts = tuple(dict.fromkeys(map(json.dumps, values)))
-                self.budget.count_values(texts)
-                yield f"{where}/{word}", Literals(texts)
+                self._budget.count_values(texts)
+                yield f"{place}/{keyword}", Literals(texts)
         if "$ref" in schema:
-            yield f"{where}/$ref", self._reference(schema["$ref"], f"{where}/$ref")
-        for index, one in enumerate(schema.get("allOf", ())):
-            place = f"{where}/allOf/{index}"
-            yield place, self._node(one, place)
-        for word in ("anyOf", "oneOf"):
-            if word in schema:
-                place = f"{where}/{word}"
-                options = [
-                    self._node(one, f"{place}/{index}") for index, one in enumerate(schema[word])
-                ]
-                if word == "oneOf" and not self._merger.are_mutually_exclusive(options):
-                    choices = keywords.required_only_options(schema[word])
-                    made = None if choices is None else require_exactly_one(choices)
-                    wants += [] if made is not None else [place]
-                    options = options if made is None else made
-                yield place, union_nodes(options)
+            yield f"{place}/$ref", self._parse_reference(schema["$ref"], f"{place}/$ref")
+        for index, part in enumerate(schema.get("allOf", ())):
+            part_place = f"{place}/allOf/{index}"
+            yield part_place, self._parse(part, part_place)
+        if "anyOf" in schema:
+            yield f"{place}/anyOf", union_nodes(self._parse_list(schema["anyOf"], f"{place}/anyOf"))
+        if "oneOf" in schema:
+            yield f"{place}/oneOf", self._parse_one_of(schema["oneOf"], place, inexpressible)
 
-    def _whole(self, schema: dict[str, Json], where: str, node: Node) -> Node | None:
-        """A schema as the engine's own reader puts it together, if it can.
+    def _parse_list(self, schemas: list[Json], place: str) -> list[Node]:
+        return [self._parse(schema, f"{place}/{index}") for index, schema in enumerate(schemas)]
 
-        The node allows no less than the schema.
+    def _parse_one_of(self, schemas: list[Json], place: str, inexpressible: list[str]) -> Node:
+        options = self._parse_list(schemas, f"{place}/oneOf")
+        if self._intersector.are_mutually_exclusive(options):
+            return union_nodes(options)
+        groups = keywords.required_only_options(schemas)
+        exclusive = None if groups is None else require_exactly_one(groups)
+        if exclusive is None:
+            inexpressible.append(f"{place}/oneOf")
+        return union_nodes(options if exclusive is None else exclusive)
+
+    def _export(self, schema: dict[str, Json], place: str, node: Node) -> Node | None:
+        """Return a schema as a node for llguidance's schema compiler, if that supports it.
+
+        `node` allows at least what the schema allows.
         """
-        self._wholes += 1
-        if self._wholes > limits.MAX_EXPORTS:
+        self._export_count += 1
+        if self._export_count > limits.MAX_EXPORTS:
             return None
-        made = SchemaExporter(self._read_target, self._loose, self._synonyms, self.budget).export(
-            schema, where
+        exporter = SchemaExporter(
+            self._resolve_and_parse, self._diagnostics.unenforced, self._synonyms, self._budget
         )
-        if made is None or allows_escaped_names(made):
+        exported = exporter.export(schema, place)
+        if exported is None or allows_escaped_names(exported):
             return None
         merged = (keywords.APPLICATORS | {"enum", "const"}) & schema.keys()
-        meant = [] if merged or "type" in made else keywords.implied_types(schema)
-        kinds = meant or simplify.node_types(
-            self._outline(node.name) if isinstance(node, SchemaReference) else node
-        )
-        # the kinds help whoever writes it, but the engine's reader may not like them there
-        ways = [{"type": kinds} | made] if kinds else []
-        for way in ways if meant else [*ways, made]:
-            text = json.dumps(way)
-            self._whole_text += len(text)
-            if self._whole_text > limits.MAX_EXPORT_TEXT:
+        implied = [] if merged or "type" in exported else keywords.implied_types(schema)
+        outline = self._overapproximate(node.name) if isinstance(node, SchemaReference) else node
+        types = implied or simplify.node_types(outline)
+        # the writers profit from a `type`, but llguidance may not support it there
+        candidates = [{"type": types} | exported] if types else []
+        candidates += [] if implied else [exported]
+        for candidate in candidates:
+            text = json.dumps(candidate)
+            self._export_text += len(text)
+            if self._export_text > limits.MAX_EXPORT_TEXT:
                 return None
-            said = self._judge.check(way)
-            if said != "unsupported":
-                found = NOTHING if said == "empty" else LlguidanceSchema(text)
-                return simplify.imply_types([found], meant) if meant else found
+            verdict = self._checker.check(candidate)
+            if verdict != "unsupported":
+                result = NOTHING if verdict == "empty" else LlguidanceSchema(text)
+                return simplify.imply_types([result], implied) if implied else result
         return None
 
-    def _read_target(self, reference: str, where: str) -> tuple[str, Json]:
-        pointer, target = self._found(reference, where)
-        self._definition(pointer)
-        return pointer, target
+    # types
 
-    # kinds of values
+    def _parse_types(self, schema: dict[str, Json], place: str, inexpressible: list[str]) -> Node:
+        declared = keywords.declared_types(schema, self._synonyms)
+        types = keywords.implied_types(schema) if declared is None else declared
+        options = [self._parse_type(name, schema, place, inexpressible) for name in types]
+        return simplify.imply_types(options, types) if declared is None else union_nodes(options)
 
-    def _kinds(self, schema: dict[str, Json], where: str, wants: list[str]) -> Node:
-        said = keywords.declared_types(schema, self._synonyms)
-        if said is not None:
-            return union_nodes([self._kind(kind, schema, where, wants) for kind in said])
-        meant = keywords.implied_types(schema)
-        return simplify.imply_types(
-            [self._kind(kind, schema, where, wants) for kind in meant], meant
-        )
-
-    def _kind(self, kind: str, schema: dict[str, Json], where: str, wants: list[str]) -> Node:
-        match kind:
+    def _parse_type(
+        self, type_name: str, schema: dict[str, Json], place: str, inexpressible: list[str]
+    ) -> Node:
+        match type_name:
             case "string":
-                return self._text(schema, where)
+                return self._parse_string(schema, place)
             case "number" | "integer":
-                return self._number(schema, where, integer=kind == "integer")
+                return self._parse_number(schema, place, integer=type_name == "integer")
             case "array":
-                return self._array(schema, where)
+                return self._parse_array(schema, place)
             case "object":
-                return self._object(schema, where, wants)
-        return BOOLEAN if kind == "boolean" else NULL
+                return self._parse_object(schema, place, inexpressible)
+        return BOOLEAN if type_name == "boolean" else NULL
 
-    def _text(self, schema: dict[str, Json], where: str) -> Node:
-        said = {name: schema[word] for word, name in _TEXT.items() if word in schema}
-        said |= {name: int(said[name]) for name in ("min_length", "max_length") if name in said}
-        if said.get("format") not in keywords.FORMATS:
-            said.pop("format", None)
-        if "pattern" in said:
-            said["pattern"] = keywords.escape_for_llguidance(said["pattern"])
-            if said["pattern"] is None:
-                self._unenforced(f"{where}/pattern")
-        return self._enforced(String(**said), {name: word for word, name in _TEXT.items()}, where)
+    def _parse_string(self, schema: dict[str, Json], place: str) -> Node:
+        fields = {
+            field: schema[keyword] for keyword, field in _STRING_FIELDS.items() if keyword in schema
+        }
+        lengths = ("min_length", "max_length")
+        fields |= {field: int(fields[field]) for field in lengths if field in fields}
+        if fields.get("format") not in keywords.FORMATS:
+            fields.pop("format", None)
+        if "pattern" in fields:
+            fields["pattern"] = escape_class_operators(fields["pattern"])
+            if fields["pattern"] is None:
+                self._diagnostics.report_unenforced(f"{place}/pattern")
+        keyword_of_field = {field: keyword for keyword, field in _STRING_FIELDS.items()}
+        return self._drop_unsupported(String(**fields), keyword_of_field, place)
 
-    def _number(self, schema: dict[str, Json], where: str, *, integer: bool) -> Node:
-        said, words = {}, {}
-        for what, (word, value) in keywords.numeric_bounds(schema).items():
-            words[_ENDS[what]] = word
-            said[_ENDS[what]] = json.dumps(keywords.round_bound_inwards(what, value))
-        return self._enforced(Number(integer, **said), words, where)
+    def _parse_number(self, schema: dict[str, Json], place: str, *, integer: bool) -> Node:
+        fields, keyword_of_field = {}, {}
+        for bound, (keyword, value) in keywords.numeric_bounds(schema).items():
+            keyword_of_field[_NUMBER_FIELDS[bound]] = keyword
+            rounded = keywords.round_bound_inwards(bound, value)
+            fields[_NUMBER_FIELDS[bound]] = json.dumps(rounded)
+        return self._drop_unsupported(Number(integer, **fields), keyword_of_field, place)
 
-    def _enforced(self, node: String | Number, words: dict[str, str], where: str) -> Node:
-        """A node less what the engine cannot put together: first what it cannot by itself."""
+    def _drop_unsupported(
+        self, node: String | Number, keyword_of_field: dict[str, str], place: str
+    ) -> Node:
+        """Drop the constraints that llguidance does not support, first those by themselves."""
         if bounds.has_empty_range(node):
             return NOTHING
         plain: String | Number = String() if isinstance(node, String) else Number(node.integer)
-        for alone in (True, False):
-            for name, word in words.items():
-                value, usual = getattr(node, name), getattr(plain, name)
-                if value == usual or self._judge.check_node(node) != "unsupported":
+        for only_by_itself in (True, False):
+            for field, keyword in keyword_of_field.items():
+                value, default = getattr(node, field), getattr(plain, field)
+                if value == default or self._checker.check_node(node) != "unsupported":
                     continue
-                one: dict[str, Any] = {name: value}
-                if not alone or self._judge.check_node(replace(plain, **one)) == "unsupported":
-                    self._unenforced(f"{where}/{word}")
-                    one[name] = usual
-                    node = replace(node, **one)
-        return NOTHING if self._judge.check_node(node) == "empty" else node
+                change: dict[str, Json] = {field: value}
+                alone = replace(plain, **change)
+                if not only_by_itself or self._checker.check_node(alone) == "unsupported":
+                    self._diagnostics.report_unenforced(f"{place}/{keyword}")
+                    change[field] = default
+                    node = replace(node, **change)
+        return NOTHING if self._checker.check_node(node) == "empty" else node
 
-    def _array(self, schema: dict[str, Json], where: str) -> Node:
-        word, then = keywords.item_keywords(schema)
-        first = [
-            self._node(one, f"{where}/{word}/{index}")
-            for index, one in enumerate(schema.get(word, ()))
-        ]
-        rest = ANYTHING if then is None else self._node(schema[then], f"{where}/{then}")
-        least, most = int(schema.get("minItems", 0)), schema.get("maxItems")
-        found = Array(tuple(first), rest, least, None if most is None else int(most))
-        return simplify.simplify_array(found)
+    def _parse_array(self, schema: dict[str, Json], place: str) -> Node:
+        prefix, rest = keywords.item_keywords(schema)
+        prefix_items = self._parse_list(schema.get(prefix, []), f"{place}/{prefix}")
+        items = ANYTHING if rest is None else self._parse(schema[rest], f"{place}/{rest}")
+        min_items, max_items = int(schema.get("minItems", 0)), schema.get("maxItems")
+        max_items = None if max_items is None else int(max_items)
+        return simplify.simplify_array(Array(tuple(prefix_items), items, min_items, max_items))
 
-    def _object(self, schema: dict[str, Json], where: str, wants: list[str]) -> Node:
-        members = [
-            (name, self._node(inner, f"{where}/properties/{escape_token(name)}"))
-            for name, inner in schema.get("properties", {}).items()
-        ]
-        word = keywords.additional_keyword(schema)
-        others = ANYTHING if word is None else self._node(schema[word], f"{where}/{word}")
-        patterns = [
-            (name, self._node(inner, f"{where}/patternProperties/{escape_token(name)}"))
-            for name, inner in schema.get("patternProperties", {}).items()
-        ]
-        found = Object(tuple(members), frozenset(schema.get("required", ())), others)
-        nodes = [others, *(inner for _, inner in patterns)]
-        if patterns and any(one != ANYTHING for one in nodes):
-            own = build_pattern_object(found, patterns, self._judge, self._merger.intersect)
-            if own is not None and not keywords.PROPERTY_NAME_KEYWORDS & schema.keys():
-                return own
-            wants.append(f"{where}/patternProperties")
-            found = replace(found, additional=union_nodes(nodes))
+    def _parse_object(self, schema: dict[str, Json], place: str, inexpressible: list[str]) -> Node:
+        properties = self._parse_properties("properties", schema, place)
+        keyword = keywords.additional_keyword(schema)
+        additional = (
+            ANYTHING if keyword is None else self._parse(schema[keyword], f"{place}/{keyword}")
+        )
+        patterns = self._parse_properties("patternProperties", schema, place)
+        node = Object(tuple(properties), frozenset(schema.get("required", ())), additional)
+        values = [additional, *(value for _, value in patterns)]
+        if patterns and any(value != ANYTHING for value in values):
+            by_pattern = build_pattern_object(
+                node, patterns, self._checker, self._intersector.intersect
+            )
+            if by_pattern is not None and not keywords.PROPERTY_SET_KEYWORDS & schema.keys():
+                return by_pattern
+            inexpressible.append(f"{place}/patternProperties")
+            node = replace(node, additional=union_nodes(values))
         if "propertyNames" in schema:
-            found = self._named_members(found, schema["propertyNames"], f"{where}/propertyNames")
-        least, most = int(schema.get("minProperties", 0)), schema.get("maxProperties")
-        node, words = limit_property_count(found, least, most)
-        sure = len(found.required) + 1 if isinstance(found.additional, Nothing) else 1
-        if "minProperties" in words and least > sure:
-            # a name that comes twice, once with an escape, counts twice for the engine's reader
-            words.remove("minProperties")
-            self._unenforced(f"{where}/minProperties")
-        wants += [f"{where}/{word}" for word in words]
-        return node
+            node = self._restrict_names(node, schema["propertyNames"], f"{place}/propertyNames")
+        return self._limit_count(node, schema, place, inexpressible)
 
-    def _named_members(self, node: Object, schema: Json, where: str) -> Object:
-        """An object whose names are told by a schema."""
-        names: Node | None = self._node(schema, where)
+    def _parse_properties(
+        self, keyword: str, schema: dict[str, Json], place: str
+    ) -> list[tuple[str, Node]]:
+        return [
+            (name, self._parse(value, f"{place}/{keyword}/{escape_token(name)}"))
+            for name, value in schema.get(keyword, {}).items()
+        ]
+
+    def _restrict_names(self, node: Object, schema: Json, place: str) -> Object:
+        """Apply `propertyNames`; only lists of names are enforced."""
+        names: Node | None = self._parse(schema, place)
         for _ in range(limits.MAX_DEPTH):
             if isinstance(names, SchemaReference):
-                names = self._definition(names.name)
+                names = self._find_definition(names.name)
         if names in (ANYTHING, String()):
             return node
         if not isinstance(names, Literals):
-            self._unenforced(where)
+            self._diagnostics.report_unenforced(place)
             return node
-        listed = [name for text in names.values if isinstance(name := json.loads(text), str)]
-        return restrict_properties(node, listed)
+        values = [json.loads(text) for text in names.values]
+        return restrict_properties(node, [name for name in values if isinstance(name, str)])
+
+    def _limit_count(
+        self, node: Object, schema: dict[str, Json], place: str, inexpressible: list[str]
+    ) -> Node:
+        minimum, maximum = int(schema.get("minProperties", 0)), schema.get("maxProperties")
+        limited, remaining = limit_property_count(node, minimum, maximum)
+        is_closed = isinstance(node.additional, Nothing)
+        reliable_minimum = len(node.required) + 1 if is_closed else 1
+        if "minProperties" in remaining and minimum > reliable_minimum:
+            # llguidance counts a name twice if it occurs again with an escape
+            remaining.remove("minProperties")
+            self._diagnostics.report_unenforced(f"{place}/minProperties")
+        inexpressible += [f"{place}/{keyword}" for keyword in remaining]
+        return limited

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from dragoman.errors import Unsupported
 from dragoman.grammar.client.grammar_text import GrammarText
+from dragoman.grammar.regex.escape import escape_class_operators
 from dragoman.grammar.regex.full_match import is_supported_pattern
-from dragoman.grammar.schema import keywords
 from dragoman.grammar.schema.nodes import (
     Anything,
     Array,
@@ -319,7 +319,7 @@ def _find_pattern_pointer(root: Json, pattern: str) -> str:
             queue += [(f"{where}/{at}", one) for at, one in enumerate(node)]
         elif isinstance(node, dict):
             said = node.get("pattern")
-            if isinstance(said, str) and keywords.escape_for_llguidance(said) == pattern:
+            if isinstance(said, str) and escape_class_operators(said) == pattern:
                 return f"{where}/pattern"
             queue += [(f"{where}/{escape_token(name)}", one) for name, one in node.items()]
     return ""

@@ -23,6 +23,7 @@ import functools
 import operator
 import re
 import time
+import types
 from collections.abc import (
     Callable,
     Collection,
@@ -150,7 +151,7 @@ class RenderBudget:
         """Estimate how long a value is as text, in bounded time."""
         total, seen = 0, 0
         stack: list[object] = [value]
-        known, most = self.known_sizes, self.max_text
+        known_sizes, max_text = self.known_sizes, self.max_text
         while stack:
             item = stack.pop()
             seen += 1
@@ -158,13 +159,13 @@ class RenderBudget:
                 total += len(item) + 4
             elif type(item) in SCALARS or isinstance(item, (Undefined, range)):
                 total += 16
-            elif (size := known.get(id(item))) is not None:
+            elif (size := known_sizes.get(id(item))) is not None:
                 total += size
             else:
-                children = _children(item)
+                children = _get_children(item)
                 total += 2 * len(children)
                 stack.extend(children)
-            if total > most:
+            if total > max_text:
                 raise OverBudget("it makes a list that is too large")
             if not seen % 1024:
                 self.tick(1024)
@@ -176,14 +177,14 @@ class RenderBudget:
         texts = [part if type(part) is str else self.to_text(part) for part in parts]
         return cast("str", self.add_all(tuple(texts)))
 
-    def join(self, between: str, values: Value) -> str:
+    def join(self, separator: str, values: Value) -> str:
         values = self.to_list(values)
         if not all(type(value) is str for value in values):
             values = [self.to_text(value) for value in values]
-        length = sum(map(len, values)) + len(between) * len(values)
+        length = sum(map(len, values)) + len(separator) * len(values)
         self.check_length(length)
         self.spend(length)
-        return between.join(values)
+        return separator.join(values)
 
     def replace(self, text: str, old: str, new: str, count: int = -1) -> str:
         matches = text.count(old)
@@ -194,12 +195,12 @@ class RenderBudget:
 
     def format_percent(self, text: str, values: object) -> str:
         """Do what `%` does to a text, without wide padding and without widths from the values."""
-        slots = 0
-        for width in PERCENT.findall(text):
-            slots += 1
-            if "*" in width or any(part and int(part[:9]) > MAX_PADDING for part in width):
+        fields = 0
+        for widths in PERCENT.findall(text):
+            fields += 1
+            if "*" in widths or any(width and int(width[:9]) > MAX_PADDING for width in widths):
                 raise OverBudget("it asks for padding that is too wide")
-        length = len(text) + slots * (MAX_PADDING + 2 * self.measure(values))
+        length = len(text) + fields * (MAX_PADDING + 2 * self.measure(values))
         self.check_length(length)
         self.spend(length)
         return str(text % values)
@@ -298,33 +299,35 @@ class RenderBudget:
             raise OverBudget("it makes a number that is too large")
         self.tick(1)
 
-    def apply_operator(self, sign: str, left: Value, right: Value) -> Value:
-        return OPERATORS[sign](self, left, right)
+    def apply_operator(self, name: str, left: Value, right: Value) -> Value:
+        return OPERATORS[name](self, left, right)
 
     # Methods of texts, lists and dicts
 
-    def call_method(self, bound: Value, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+    def call_method(
+        self, method: types.BuiltinMethodType, args: tuple[Value, ...], kwargs: dict[str, Value]
+    ) -> Value:
         """Charge for what a method of a value creates, and call it."""
-        owner, name = bound.__self__, bound.__name__
+        owner: Value = method.__self__
+        name = method.__name__
         if isinstance(owner, str):
             return self._call_text_method(owner, name, args, kwargs)
         if name not in METHODS.get(type(owner), ()):
             raise SecurityError(f"the method {name} cannot be used in a template")
-        if name in CHANGING:
+        if name in MUTATING:
             if id(owner) in self.known_sizes:
                 raise SecurityError("a template cannot change the values of the request")
             if name == "extend":
                 args = tuple(map(self.to_list, args))
-            self.spend(
-                ITEM_BYTES + ITEM_BYTES * sum(len(arg) for arg in args if hasattr(arg, "__len__"))
-            )
+            items = sum(len(arg) for arg in args if hasattr(arg, "__len__"))
+            self.spend(ITEM_BYTES * (1 + items))
         elif name == "copy":
             self.spend(ITEM_BYTES * (1 + len(owner)))
         elif name in COMPARING:
             self.charge_scan(owner)
         for arg in args:
             self.charge_scan(arg)
-        return bound(*args, **kwargs)
+        return method(*args, **kwargs)
 
     def _call_text_method(
         self, text: str, name: str, args: tuple[Value, ...], kwargs: dict[str, Value]
@@ -344,17 +347,21 @@ class RenderBudget:
                 self.check_length(len(text) + text.count("\t") * size)
                 self.spend(len(text) + text.count("\t") * size)
             case (("split" | "rsplit" | "splitlines"), _):
-                by = args[0] if name != "splitlines" and args else kwargs.get("sep")
-                pieces = text.count(by) if isinstance(by, str) and by else len(text) // 2
-                self.spend(size_in_bytes(text) + ITEM_BYTES * (1 + pieces))
-            case _ if name in READING:
+                separator = args[0] if name != "splitlines" and args else kwargs.get("sep")
+                counted = isinstance(separator, str) and separator
+                splits = text.count(separator) if counted else len(text) // 2
+                self.spend(size_in_bytes(text) + ITEM_BYTES * (1 + splits))
+            case _ if name in SEARCHING:
                 self.tick(1 + (len(text) >> 8))
             case _:
                 self.spend(size_in_bytes(text))
         return getattr(text, name)(*args, **kwargs)
 
 
-def _children(value: object) -> Collection[object]:
+Operator: TypeAlias = Callable[[RenderBudget, Value, Value], Value]
+
+
+def _get_children(value: object) -> Collection[object]:
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple, set, KeysView, ValuesView, ItemsView)):
@@ -362,14 +369,14 @@ def _children(value: object) -> Collection[object]:
     raise TemplateRuntimeError("a value of this kind cannot be written or compared")
 
 
-def _charge_both(function: Callable[[Value, Value], Value]) -> Callable[[RenderBudget, Value, Value], Value]:
+def _charge_both(function: Callable[[Value, Value], Value]) -> Operator:
     def apply(budget: RenderBudget, left: Value, right: Value) -> Value:
         return function(budget.charge_scan(left), budget.charge_scan(right))
 
     return apply
 
 
-OPERATORS: dict[str, Callable[[RenderBudget, Value, Value], Value]] = {
+OPERATORS: dict[str, Operator] = {
     "+": RenderBudget.add,
     "*": RenderBudget.multiply,
     "**": RenderBudget.power,
@@ -379,18 +386,18 @@ OPERATORS: dict[str, Callable[[RenderBudget, Value, Value], Value]] = {
     "//": _charge_both(operator.floordiv),
 }
 
-_TEXT = (
+_TEXT_METHODS = (
     "capitalize casefold center count endswith expandtabs find format index isalnum isalpha "
     "isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper "
     "join ljust lower lstrip partition removeprefix removesuffix replace rfind rindex rjust "
     "rpartition rsplit rstrip split splitlines startswith strip swapcase title upper zfill"
 )
-READING = frozenset({"count", "endswith", "find", "index", "rfind", "rindex", "startswith"})
-CHANGING = frozenset({"append", "extend", "insert", "pop", "update", "setdefault"})
+SEARCHING = frozenset({"count", "endswith", "find", "index", "rfind", "rindex", "startswith"})
+MUTATING = frozenset({"append", "extend", "insert", "pop", "update", "setdefault"})
 COMPARING = frozenset({"index", "count"})
 METHODS: dict[type, frozenset[str]] = {
-    str: frozenset(_TEXT.split()),
-    Markup: frozenset(_TEXT.split()),
+    str: frozenset(_TEXT_METHODS.split()),
+    Markup: frozenset(_TEXT_METHODS.split()),
     list: frozenset({"append", "copy", "count", "extend", "index", "insert", "pop"}),
     tuple: frozenset({"count", "index"}),
     dict: frozenset({"copy", "get", "items", "keys", "pop", "setdefault", "update", "values"}),

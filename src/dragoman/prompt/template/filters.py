@@ -1,8 +1,8 @@
 """The filters, tests and functions that a chat template may use, all of them bounded.
 
-This is the whole list: what is not here is unknown to a template. It holds what chat templates in
-the field use and leaves out what only web pages need. Every filter takes the rendering's context
-first, which also keeps the compiler from running it while it compiles.
+This is the whole list: anything else does not exist for a template. It contains what chat templates
+in the field use and leaves out what only web pages need. Every filter takes the rendering's context
+first, which also keeps the compiler from running the filter at compile time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import datetime
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 from jinja2 import filters as stock
 from jinja2 import pass_context
@@ -21,16 +21,16 @@ from jinja2.tests import TESTS as STOCK_TESTS
 from jinja2.utils import Namespace
 from markupsafe import Markup, escape
 
-from dragoman.prompt.template.budget import ITEM_BYTES, OverBudget, RenderBudget
+from dragoman.prompt.template.budget import ITEM_BYTES, OverBudget, RenderBudget, Value
 
-FilterFunction: TypeAlias = Callable[..., Any]
+FilterFunction: TypeAlias = Callable[..., Value]
 
 MAX_RANGE = 100_000
 MAX_DATE_FORMAT = 200
 
 
 class RenderContext(Context):
-    """The context of one rendering, with what it may still cost."""
+    """The context of one rendering, with its budget."""
 
     budget: RenderBudget
 
@@ -40,7 +40,7 @@ class RenderContext(Context):
 
 def _text_filter(change: Callable[[str], str]) -> FilterFunction:
     @pass_context
-    def apply(context: RenderContext, value: Any) -> str:
+    def apply(context: RenderContext, value: Value) -> str:
         text = context.budget.to_text(value)
         context.budget.spend(3 * len(text))
         return change(text)
@@ -49,26 +49,26 @@ def _text_filter(change: Callable[[str], str]) -> FilterFunction:
 
 
 @pass_context
-def trim(context: RenderContext, value: Any, chars: str | None = None) -> str:
+def trim(context: RenderContext, value: Value, chars: str | None = None) -> str:
     text = value if type(value) is str else context.budget.to_text(value)
-    found = text.strip(chars)
-    if found is not text:
+    trimmed = text.strip(chars)
+    if trimmed is not text:
         context.budget.spend(len(text) if text.isascii() else 4 * len(text))
-    return found
+    return trimmed
 
 
 @pass_context
-def string(context: RenderContext, value: Any) -> str:
+def string(context: RenderContext, value: Value) -> str:
     return value if isinstance(value, Markup) else context.budget.to_text(value)
 
 
 @pass_context
-def safe(context: RenderContext, value: Any) -> Markup:
-    return Markup(context.budget.to_text(value))  # noqa: S704  (the prompt is no web page)
+def safe(context: RenderContext, value: Value) -> Markup:
+    return Markup(context.budget.to_text(value))  # noqa: S704  (the prompt is not a web page)
 
 
 @pass_context
-def escape_text(context: RenderContext, value: Any) -> Markup:
+def escape_text(context: RenderContext, value: Value) -> Markup:
     text = context.budget.to_text(value)
     context.budget.check_length(5 * len(text))
     context.budget.spend(5 * len(text))
@@ -77,7 +77,7 @@ def escape_text(context: RenderContext, value: Any) -> Markup:
 
 @pass_context
 def replace(
-    context: RenderContext, value: Any, old: Any, new: Any, count: int | None = None
+    context: RenderContext, value: Value, old: Value, new: Value, count: int | None = None
 ) -> str:
     text = context.budget.to_text
     times = -1 if count is None else count
@@ -86,7 +86,7 @@ def replace(
 
 @pass_context
 def join(
-    context: RenderContext, value: Any, d: Any = "", attribute: str | int | None = None
+    context: RenderContext, value: Value, d: Value = "", attribute: str | int | None = None
 ) -> str:
     budget = context.budget
     items = budget.to_list(value)
@@ -96,13 +96,13 @@ def join(
 
 
 @pass_context
-def format_text(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> str:
+def format_text(context: RenderContext, value: Value, *args: Value, **kwargs: Value) -> str:
     return context.budget.format_percent(context.budget.to_text(value), kwargs or args)
 
 
 @pass_context
 def indent(
-    context: RenderContext, s: Any, width: int | str = 4, first: bool = False, blank: bool = False
+    context: RenderContext, s: Value, width: int | str = 4, first: bool = False, blank: bool = False
 ) -> str:
     text = context.budget.to_text(s)
     wide = len(width) if isinstance(width, str) else max(width, 0)
@@ -118,13 +118,13 @@ def indent(
 @pass_context
 def tojson(
     context: RenderContext,
-    value: Any,
+    value: Value,
     ensure_ascii: bool = False,
     indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as models saw it in training: nothing is escaped for HTML."""
+    """Write JSON as models saw it in training: nothing is escaped for HTML."""
     budget = context.budget
     length = budget.measure(value)
     extra = sum(map(len, separators)) if separators else 0
@@ -144,7 +144,7 @@ def tojson(
 
 
 @pass_context
-def fromjson(context: RenderContext, value: Any) -> Any:
+def fromjson(context: RenderContext, value: Value) -> Value:
     text = context.budget.to_text(value)
     context.budget.spend(ITEM_BYTES * len(text))
     return json.loads(text)
@@ -154,10 +154,10 @@ def fromjson(context: RenderContext, value: Any) -> Any:
 
 
 def _eager_filter(original: FilterFunction, environment: bool = False) -> FilterFunction:
-    """A filter over a list that looks at all of it."""
+    """Make a filter that reads a whole list."""
 
     @pass_context
-    def apply(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(context: RenderContext, value: Value, *args: Value, **kwargs: Value) -> Value:
         budget = context.budget
         items = value if isinstance(value, dict) else budget.to_list(value)
         budget.charge_scan(items)
@@ -170,22 +170,26 @@ def _eager_filter(original: FilterFunction, environment: bool = False) -> Filter
 
 
 def _lazy_filter(original: FilterFunction) -> FilterFunction:
-    """A filter over a list that takes one item at a time."""
+    """Make a filter that takes one item of a list at a time."""
 
     @pass_context
-    def apply(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
+    def apply(
+        context: RenderContext, value: Value, *args: Value, **kwargs: Value
+    ) -> Iterator[Value]:
         if not value:
             return iter(())
-        found: Iterator[Any] = original(context, context.budget.iterate(value), *args, **kwargs)
-        return found
+        filtered: Iterator[Value] = original(
+            context, context.budget.iterate(value), *args, **kwargs
+        )
+        return filtered
 
     return apply
 
 
 @pass_context
 def sum_items(
-    context: RenderContext, value: Any, attribute: str | int | None = None, start: Any = 0
-) -> Any:
+    context: RenderContext, value: Value, attribute: str | int | None = None, start: Value = 0
+) -> Value:
     budget = context.budget
     items = budget.to_list(value)
     if attribute is not None:
@@ -196,22 +200,22 @@ def sum_items(
 
 
 @pass_context
-def reverse(context: RenderContext, value: Any) -> Any:
+def reverse(context: RenderContext, value: Value) -> Value:
     if isinstance(value, str):
         return context.budget.take_slice(value, slice(None, None, -1))
     return context.budget.to_list(value)[::-1]
 
 
 @pass_context
-def items(context: RenderContext, value: Any) -> Iterator[tuple[Any, Any]]:
+def items(context: RenderContext, value: Value) -> Iterator[tuple[Value, Value]]:
     return stock.do_items(value)
 
 
 @pass_context
-def to_list(context: RenderContext, value: Any) -> list[Any]:
-    found = context.budget.to_list(value)
-    context.budget.spend(8 * len(found))
-    return list(found)
+def to_list(context: RenderContext, value: Value) -> list[Value]:
+    values = context.budget.to_list(value)
+    context.budget.spend(8 * len(values))
+    return list(values)
 
 
 # Numbers and the rest
@@ -228,7 +232,7 @@ def round_number(
 
 def _simple_filter(original: FilterFunction) -> FilterFunction:
     @pass_context
-    def apply(context: RenderContext, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(context: RenderContext, value: Value, *args: Value, **kwargs: Value) -> Value:
         context.budget.tick()
         return original(value, *args, **kwargs)
 
@@ -236,13 +240,13 @@ def _simple_filter(original: FilterFunction) -> FilterFunction:
 
 
 @pass_context
-def last(context: RenderContext, value: Any) -> Any:
-    found = value if isinstance(value, (str, list, tuple)) else context.budget.to_list(value)
-    return found[-1] if found else context.environment.undefined("No last item, it was empty.")
+def last(context: RenderContext, value: Value) -> Value:
+    items = value if isinstance(value, (str, list, tuple)) else context.budget.to_list(value)
+    return items[-1] if items else context.environment.undefined("No last item, it was empty.")
 
 
 @pass_context
-def first(context: RenderContext, value: Any) -> Any:
+def first(context: RenderContext, value: Value) -> Value:
     context.budget.tick()
     for item in value:
         return item
@@ -294,12 +298,12 @@ FILTERS: dict[str, FilterFunction] = {
 }
 
 
-# Tests: those of jinja2, where the ones that compare or compute are bounded
+# Tests: those of jinja2; the ones that compare or compute are bounded
 
 
 def _comparing_test(original: FilterFunction) -> FilterFunction:
     @pass_context
-    def apply(context: RenderContext, value: Any, other: Any) -> Any:
+    def apply(context: RenderContext, value: Value, other: Value) -> Value:
         return original(context.budget.charge_scan(value), context.budget.charge_scan(other))
 
     return apply
@@ -307,7 +311,7 @@ def _comparing_test(original: FilterFunction) -> FilterFunction:
 
 def _number_test(original: FilterFunction) -> FilterFunction:
     @pass_context
-    def apply(context: RenderContext, value: Any, *args: Any) -> Any:
+    def apply(context: RenderContext, value: Value, *args: Value) -> Value:
         if not isinstance(value, (int, float)):
             raise TemplateRuntimeError("only a number can be odd, even or divisible")
         return original(value, *args)
@@ -317,7 +321,7 @@ def _number_test(original: FilterFunction) -> FilterFunction:
 
 def _case_test(original: Callable[[str], bool]) -> FilterFunction:
     @pass_context
-    def apply(context: RenderContext, value: Any) -> bool:
+    def apply(context: RenderContext, value: Value) -> bool:
         return original(context.budget.to_text(value))
 
     return apply
@@ -338,27 +342,27 @@ TESTS: dict[str, FilterFunction] = {
 
 
 class RejectedByTemplate(TemplateError):
-    """The template itself says that it cannot take this conversation."""
+    """The template itself rejects the conversation, with `raise_exception`."""
 
 
 def raise_exception(message: object = "") -> NoReturn:
     raise RejectedByTemplate(str(message)[:1000] if isinstance(message, str) else "")
 
 
-def strftime_now(form: str) -> str:
-    if len(form) > MAX_DATE_FORMAT or re.search(r"\d{3}", form):
+def strftime_now(pattern: str) -> str:
+    if len(pattern) > MAX_DATE_FORMAT or re.search(r"\d{3}", pattern):
         raise OverBudget("it asks for a date that is too long")
-    return datetime.datetime.now().strftime(form)
+    return datetime.datetime.now().strftime(pattern)
 
 
 def bounded_range(*args: int) -> range:
-    found = range(*args)
-    if len(found) > MAX_RANGE:
-        raise OverBudget("it counts too far")
-    return found
+    numbers = range(*args)
+    if len(numbers) > MAX_RANGE:
+        raise OverBudget("it asks for a range that is too long")
+    return numbers
 
 
-def plain_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+def plain_dict(*args: Value, **kwargs: Value) -> dict[Value, Value]:
     return dict(*args, **kwargs)
 
 

@@ -237,14 +237,12 @@ def _decode_message(message: ChatMessage, at: str) -> Message:
         raise BadRequest(f"`{at}.content` is required.", param=f"{at}.content")
     openai.reject_unsupported({f"{at}.audio": message.audio}, "this model reads text")
     openai.reject_unsupported({f"{at}.function_call": message.function_call}, "use `tool_calls`")
-    reasoning = (
-        message.reasoning if message.reasoning_content is None else message.reasoning_content
-    )
+    reasoning = message.reasoning_content
     return Message(
         role=cast(Role, message.role),  # checked above
         content=content,
         name=message.name,
-        reasoning=reasoning,
+        reasoning=message.reasoning if reasoning is None else reasoning,
         tool_calls=tuple(
             ToolCall(id=call.id, name=call.function.name, arguments=call.function.arguments)
             for call in message.tool_calls or ()

@@ -217,7 +217,7 @@ def _decode_constraint(fields: CountTokensRequest) -> Constraint | None:
         return None
     if output_format.type != "json_schema":
         raise BadRequest(f"`{at}.type` must be `json_schema`.", param=f"{at}.type")
-    schema = require(output_format.schema, f"{at}.schema")
+    schema: response_format.Schema = require(output_format.schema, f"{at}.schema")
     return response_format.make_json_constraint(schema, None, f"{at}.schema")
 
 

@@ -1,8 +1,8 @@
 """Sign reasoning that goes to a client, and verify it when the client sends it back.
 
 Reasoning is sent with a signature and comes back with it in later turns. Reasoning that this server
-did not send to this client is not shown to the model. A client may have reasoning omitted; then the
-signature contains the reasoning itself, encrypted, and an empty block with that signature comes back.
+did not send to this client is not shown to the model. A client may have reasoning omitted; then
+the signature contains the reasoning itself, encrypted, and comes back with an empty block.
 """
 
 from __future__ import annotations

@@ -1,36 +1,40 @@
-"""The tools of a request, and which of them the answer may or must call.
+"""The tools of a Messages request, and which of them the answer may or must call.
 
-A tool of the client's own brings its schema. Some are known by their type only: those that the
-client runs have the schemas that models of this dialect were taught; those that run at the vendor's
-are left out, with a warning, because an agent offers them to every model.
+A tool of the client's own brings its schema. Others are known by their type only: those that the
+client runs get the schemas that models of this API were trained with; those that the vendor's
+servers run are dropped, with a warning, because an agent sends them to every model.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from msgspec import Struct
 
 from dragoman.errors import BadRequest
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.tool_choice import DecodedToolChoice, force_tool, undeclared_tool
-from dragoman.types import Tool
+from dragoman.protocols.shared.json_body import require
+from dragoman.protocols.shared.tool_choice import (
+    DecodedToolChoice,
+    duplicate_tool,
+    force_tool,
+    undeclared_tool,
+)
+from dragoman.types import Json, Tool
 
-TEXT = {"type": "string"}
-LINE = {"type": "integer"}
-RANGE = {"type": "array", "items": LINE, "minItems": 2, "maxItems": 2}
+STRING = {"type": "string"}
+INTEGER = {"type": "integer"}
+LINE_RANGE = {"type": "array", "items": INTEGER, "minItems": 2, "maxItems": 2}
 
 
 class MessagesTool(Struct):
-    """A tool: with a schema, or of a type that is known."""
+    """A tool with a schema, or of a known type."""
 
     name: openai.Name | None = None
     type: str | None = None
     description: str | None = None
-    input_schema: dict[str, Any] | None = None
+    input_schema: dict[str, Json] | None = None
     strict: bool | None = None
     # Accepted and without effect here.
-    cache_control: Any = None
+    cache_control: Json = None
 
 
 class MessagesToolChoice(Struct):
@@ -42,154 +46,152 @@ class MessagesToolChoice(Struct):
 
 
 class DecodedTools(Struct):
-    """The tools that can be offered, and what is to be said of the others."""
+    """The tools that the model may call, and warnings about those that are dropped."""
 
     tools: tuple[Tool, ...]
     dropped_names: frozenset[str]
     warnings: tuple[str, ...]
 
 
-def decode_tools(said: list[MessagesTool] | None) -> DecodedTools:
-    found: dict[str, Tool] = {}
-    left_out: list[str] = []
+def decode_tools(tools: list[MessagesTool] | None) -> DecodedTools:
+    decoded: dict[str, Tool] = {}
+    dropped_names: list[str] = []
     warnings: list[str] = []
-    for i, param in enumerate(said or ()):
+    for i, fields in enumerate(tools or ()):
         at = f"tools[{i}]"
-        tool = _tool(param, at)
+        tool = _decode_tool(fields, at)
         if tool is None:
-            left_out.append(param.name or "")
-            warnings.append(f"`{at}` is left out: `{param.type}` cannot be run here.")
+            dropped_names.append(fields.name or "")
+            warnings.append(f"`{at}` is ignored: this server cannot run `{fields.type}`.")
             continue
-        if tool.name in found:
-            raise BadRequest(f"Two tools are called `{tool.name}`.", param=f"{at}.name")
-        found[tool.name] = tool
-    return DecodedTools(tuple(found.values()), frozenset(left_out), tuple(warnings))
+        if tool.name in decoded:
+            raise duplicate_tool(tool.name, f"{at}.name")
+        decoded[tool.name] = tool
+    return DecodedTools(tuple(decoded.values()), frozenset(dropped_names), tuple(warnings))
 
 
-def _tool(said: MessagesTool, at: str) -> Tool | None:
-    kind = said.type or "custom"
+def _decode_tool(tool: MessagesTool, at: str) -> Tool | None:
+    kind = tool.type or "custom"
     if kind == "custom":
-        return _custom(said, at)
-    own = next((make for prefix, make in KNOWN.items() if kind.startswith(prefix)), None)
-    if own is None:
+        return _decode_custom(tool, at)
+    make = next((make for prefix, make in CLIENT_TOOLS.items() if kind.startswith(prefix)), None)
+    if make is None:
         return None
-    name, description, parameters = own(kind)
+    name, description, parameters = make(kind)
     return Tool(
-        name=said.name or name,
+        name=tool.name or name,
         description=description,
         parameters=parameters,
-        strict=said.strict,
+        strict=tool.strict,
         param=at,
     )
 
 
-def _custom(said: MessagesTool, at: str) -> Tool:
-    for field in ("name", "input_schema"):
-        if getattr(said, field) is None:
-            raise BadRequest(
-                f"`{at}.{field}` is required.",
-                param=f"{at}.{field}",
-                code="missing_required_parameter",
-            )
+def _decode_custom(tool: MessagesTool, at: str) -> Tool:
     return Tool(
-        name=said.name or "",
-        description=said.description,
-        parameters=said.input_schema,
-        strict=said.strict,
+        name=require(tool.name, f"{at}.name"),
+        description=tool.description,
+        parameters=require(tool.input_schema, f"{at}.input_schema"),
+        strict=tool.strict,
         param=f"{at}.input_schema",
     )
 
 
-def _schema(required: list[str], **properties: Any) -> dict[str, Any]:
+def _make_schema(required: list[str], **properties: Json) -> dict[str, Json]:
     return {"type": "object", "properties": properties, "required": required}
 
 
-def _bash(kind: str) -> tuple[str, str, Any]:
-    words = "Runs a command in a bash shell that stays open. `restart` starts a new shell."
-    return "bash", words, _schema([], command=TEXT, restart={"type": "boolean"})
+def _make_bash_tool(kind: str) -> tuple[str, str, Json]:
+    description = "Runs a command in a bash shell that stays open. `restart` starts a new shell."
+    return "bash", description, _make_schema([], command=STRING, restart={"type": "boolean"})
 
 
-def _text_editor(kind: str) -> tuple[str, str, Any]:
+def _make_text_editor_tool(kind: str) -> tuple[str, str, Json]:
     old = kind in ("text_editor_20241022", "text_editor_20250124")
     commands = ["view", "create", "str_replace", "insert", *(["undo_edit"] if old else [])]
-    inserted = {} if old else {"insert_text": TEXT}
+    insert_text = {} if old else {"insert_text": STRING}
     name = "str_replace_editor" if old else "str_replace_based_edit_tool"
-    words = (
+    description = (
         "Views and edits files. `view` shows a file (`view_range`: first and last line) or a "
         "directory, `create` writes `file_text`, `str_replace` puts `new_str` in place of "
         f"`old_str`, `insert` puts `{'new_str' if old else 'insert_text'}` behind `insert_line`."
     )
-    parameters = _schema(
+    parameters = _make_schema(
         ["command", "path"],
         command={"type": "string", "enum": commands},
-        path=TEXT,
-        view_range=RANGE,
-        file_text=TEXT,
-        old_str=TEXT,
-        new_str=TEXT,
-        insert_line=LINE,
-        **inserted,
+        path=STRING,
+        view_range=LINE_RANGE,
+        file_text=STRING,
+        old_str=STRING,
+        new_str=STRING,
+        insert_line=INTEGER,
+        **insert_text,
     )
-    return name, words, parameters
+    return name, description, parameters
 
 
-def _memory(kind: str) -> tuple[str, str, Any]:
+def _make_memory_tool(kind: str) -> tuple[str, str, Json]:
     commands = ["view", "create", "str_replace", "insert", "delete", "rename"]
-    words = (
+    description = (
         "Keeps notes in files under /memories that outlast the conversation: `view`, `create`, "
         "`str_replace`, `insert` and `delete` take a `path`, `rename` an `old_path` and a "
         "`new_path`."
     )
-    parameters = _schema(
+    parameters = _make_schema(
         ["command"],
         command={"type": "string", "enum": commands},
-        path=TEXT,
-        view_range=RANGE,
-        file_text=TEXT,
-        old_str=TEXT,
-        new_str=TEXT,
-        insert_line=LINE,
-        insert_text=TEXT,
-        old_path=TEXT,
-        new_path=TEXT,
+        path=STRING,
+        view_range=LINE_RANGE,
+        file_text=STRING,
+        old_str=STRING,
+        new_str=STRING,
+        insert_line=INTEGER,
+        insert_text=STRING,
+        old_path=STRING,
+        new_path=STRING,
     )
-    return "memory", words, parameters
+    return "memory", description, parameters
 
 
-# by how their types begin; a date follows
-KNOWN = {"bash_2": _bash, "text_editor_2": _text_editor, "memory_2": _memory}
+# by the prefix of their types, which a date follows
+CLIENT_TOOLS = {
+    "bash_2": _make_bash_tool,
+    "text_editor_2": _make_text_editor_tool,
+    "memory_2": _make_memory_tool,
+}
 
 
 def decode_tool_choice(
-    said: MessagesToolChoice | None, offer: DecodedTools
+    choice: MessagesToolChoice | None, tools: DecodedTools
 ) -> tuple[DecodedToolChoice, tuple[str, ...]]:
-    """The choice, and what was chosen that cannot be had, a sentence each."""
-    match said.type if said is not None else "auto":
+    """Return the choice, and warnings about tools in it that are dropped."""
+    match choice.type if choice is not None else "auto":
         case "auto":
             return DecodedToolChoice("auto"), ()
         case "none":
             return DecodedToolChoice("none"), ()
-        case "any" if offer.tools:
+        case "any" if tools.tools:
             return DecodedToolChoice("required"), ()
-        case "any" if offer.dropped_names:
-            return DecodedToolChoice("auto"), (
-                "`tool_choice` has no effect: all tools are left out.",
-            )
+        case "any" if tools.dropped_names:
+            warning = "`tool_choice` has no effect: this server can run none of the tools."
+            return DecodedToolChoice("auto"), (warning,)
         case "any":
             raise BadRequest("`tool_choice: any` needs `tools`.", param="tool_choice")
         case "tool":
-            return _named(said.name if said is not None else None, offer)
+            return _decode_named_tool(choice.name if choice is not None else None, tools)
     raise BadRequest(
         "`tool_choice.type` must be `auto`, `any`, `tool` or `none`.", param="tool_choice.type"
     )
 
 
-def _named(name: str | None, offer: DecodedTools) -> tuple[DecodedToolChoice, tuple[str, ...]]:
+def _decode_named_tool(
+    name: str | None, tools: DecodedTools
+) -> tuple[DecodedToolChoice, tuple[str, ...]]:
     at = "tool_choice.name"
-    if name is None:
-        raise BadRequest(f"`{at}` is required.", param=at, code="missing_required_parameter")
-    if any(tool.name == name for tool in offer.tools):
+    name = require(name, at)
+    if any(tool.name == name for tool in tools.tools):
         return force_tool(name), ()
-    if name in offer.dropped_names:
-        return DecodedToolChoice("auto"), ("`tool_choice` has no effect: its tool is left out.",)
+    if name in tools.dropped_names:
+        warning = "`tool_choice` has no effect: this server cannot run its tool."
+        return DecodedToolChoice("auto"), (warning,)
     raise undeclared_tool(at)

@@ -1,0 +1,48 @@
+"""What is reported about a client's schema: errors, and warnings about unenforced keywords."""
+
+from __future__ import annotations
+
+import json
+from typing import NoReturn
+
+from dragoman.errors import BadRequest
+from dragoman.grammar.schema.limits import MAX_WARNINGS
+
+
+class SchemaDiagnostics:
+    """Places are JSON pointers into the schema; `param` is the request field of the schema.
+
+    A keyword that cannot be enforced is an error in a strict schema, and a warning in others.
+    """
+
+    def __init__(self, param: str, *, strict: bool) -> None:
+        self._param = param
+        self._strict = strict
+        self.unenforced: dict[str, str] = {}  # warnings by pointer
+
+    def fail(self, pointer: str, problem: str) -> NoReturn:
+        """Reject an invalid schema; `problem` is the predicate of the sentence about the place."""
+        message = f"{self._describe(pointer)} {problem}."
+        raise BadRequest(message, param=self._param, code="invalid_schema")
+
+    def report_unenforced(self, pointer: str) -> None:
+        if self._strict:
+            message = f"{self._describe(pointer)} is not supported in strict schemas."
+            raise BadRequest(message, param=self._param, code="unsupported_keyword")
+        self.unenforced.setdefault(pointer, f"{self._describe(pointer)} is not enforced.")
+
+    def list_warnings(self) -> tuple[str, ...]:
+        warnings = list(self.unenforced.values())
+        if len(warnings) > MAX_WARNINGS:
+            more = len(warnings) - MAX_WARNINGS
+            warnings[MAX_WARNINGS:] = [f"`{self._param}`: {more} more keywords are not enforced."]
+        return tuple(warnings)
+
+    def _describe(self, pointer: str) -> str:
+        if not pointer:
+            return f"`{self._param}`"
+        shown = pointer if len(pointer) <= 200 else f"{pointer[:100]}...{pointer[-100:]}"
+        printable = "".join(
+            char if char.isprintable() else json.dumps(char)[1:-1] for char in shown
+        )
+        return f"`{self._param}`: `{printable}`"
