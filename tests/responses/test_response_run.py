@@ -341,9 +341,8 @@ def test_a_finished_background_response_is_replayed_from_an_event(
         frames: list[bytes] = []
         run = await app.responses.resume("", name, max(-1, after))
         await run.stream(Sink(ignore, frames.extend))
-        numbers = [
-            json.loads(responses.get_frame_json(frame))["sequence_number"] for frame in frames
-        ]
+        events = [json.loads(responses.get_frame_json(frame)) for frame in frames]
+        numbers = [event["sequence_number"] for event in events]
         assert numbers[:1] == ([] if first is None else [first])
 
     run_with_app(scenario)
