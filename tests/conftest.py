@@ -14,17 +14,17 @@ from dragoman.models.pull import DEFAULT_ALIASES, ProgressBar, pull
 
 @pytest.fixture(scope="session")
 def default_model() -> Path:
-    """The default model's file, fetched if it is not in the user's cache yet."""
-    bar = ProgressBar(sys.stderr)
-    path = pull(DEFAULT_ALIASES[0], config.load({}).models_path, bar)
-    bar.close()
+    """Return the file of the default model, downloaded if it is not in the user's cache."""
+    progress = ProgressBar(sys.stderr)
+    path = pull(DEFAULT_ALIASES[0], config.load({}).models_path, progress)
+    progress.close()
     return path
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests see the defaults, whatever the developer's shell says."""
+def _isolate_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run tests with the default settings, whatever the developer's environment sets."""
     for name in list(os.environ):
         if name.startswith(config.PREFIX) and name != f"{config.PREFIX}MODELS_DIR":
             monkeypatch.delenv(name)
-    monkeypatch.setenv(f"{config.PREFIX}STORE", "sqlite://")  # nothing of a test is kept
+    monkeypatch.setenv(f"{config.PREFIX}STORE", "sqlite://")  # in memory

@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.cli.flags import FLAGS
 from dragoman.config import Settings
-from tests.support.serving import scripted_app
+from tests.support.serving import make_scripted_app
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,7 +38,7 @@ def test_generated_pages_are_up_to_date(name: str) -> None:
 
 def test_d78_the_readme_names_only_paths_that_exist() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    paths = {route.path for route in scripted_app().router.routes}
+    paths = {route.path for route in make_scripted_app().router.routes}
     named = set(re.findall(r"127\.0\.0\.1:8000(/v1/[a-z/]+)", readme))
     assert named
     assert named <= paths

@@ -1,8 +1,12 @@
-"""Things that a client keeps for us and gives back: sealed, so that they cannot be made up.
+"""Signatures for content that a client stores for this server and sends back.
 
-A seal is a MAC under a key that all processes of one server share. It says that these bytes were
-given out by this server, to this owner, for this purpose. What is sealed is packed, not hidden: it
-holds only what its owner was told anyway.
+A signature is a MAC under a key that all processes of one server share. It proves that this server
+issued these bytes to this owner for this purpose, so a client can neither invent nor alter them,
+nor use them with another API key or in another place.
+
+Packed content is signed and compressed, not encrypted: whoever has it can read it. It holds only
+what its owner has received anyway. Signatures do not expire, and the same content can be sent back
+any number of times.
 """
 
 from __future__ import annotations
@@ -12,12 +16,12 @@ import hashlib
 import hmac
 import zlib
 
-LARGEST = 16 << 20  # bytes that a sealed text may unpack to
-SIZE = 16
+MAX_UNPACKED = 16 << 20  # bytes
+MAC_SIZE = 16  # bytes
 
 
 class Signer:
-    """Seals for one server."""
+    """Signs content of one server, for any owner."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -26,7 +30,7 @@ class Signer:
         return OwnerSigner(self, owner)
 
     def sign(self, owner: str, purpose: str, data: bytes) -> str:
-        """A signature of something that travels beside it."""
+        """A signature that is sent beside the data."""
         return base64.b64encode(self._mac(owner, purpose, data)).decode()
 
     def verify(self, owner: str, purpose: str, data: bytes, signature: str) -> bool:
@@ -34,43 +38,43 @@ class Signer:
         return hmac.compare_digest(expected.encode(), signature.encode())
 
     def pack(self, owner: str, purpose: str, data: bytes) -> str:
-        """Something in a form that only `opened` reads."""
-        packed = zlib.compress(data)
-        return base64.b64encode(self._mac(owner, purpose, packed) + packed).decode()
+        """The data and its signature as one text, for `unpack`."""
+        compressed = zlib.compress(data)
+        return base64.b64encode(self._mac(owner, purpose, compressed) + compressed).decode()
 
     def unpack(self, owner: str, purpose: str, text: str) -> bytes | None:
-        """What was sealed; None if that was not done here, for this owner and this purpose."""
+        """The packed data; None if this server did not pack it for this owner and purpose."""
         try:
             raw = base64.b64decode(text, validate=True)
         except ValueError:
             return None
-        mac, packed = raw[:SIZE], raw[SIZE:]
-        if not hmac.compare_digest(mac, self._mac(owner, purpose, packed)):
+        mac, compressed = raw[:MAC_SIZE], raw[MAC_SIZE:]
+        if not hmac.compare_digest(mac, self._mac(owner, purpose, compressed)):
             return None
-        unpacking = zlib.decompressobj()
-        data = unpacking.decompress(packed, LARGEST)
-        return None if unpacking.unconsumed_tail else data
+        decompressor = zlib.decompressobj()
+        data = decompressor.decompress(compressed, MAX_UNPACKED)
+        return None if decompressor.unconsumed_tail else data
 
     def _mac(self, owner: str, purpose: str, data: bytes) -> bytes:
-        said = f"{purpose}\0{owner}\0".encode() + data
-        return hmac.new(self._key, said, hashlib.sha256).digest()[:SIZE]
+        message = f"{purpose}\0{owner}\0".encode() + data
+        return hmac.new(self._key, message, hashlib.sha256).digest()[:MAC_SIZE]
 
 
 class OwnerSigner:
-    """The seals of one owner."""
+    """Signs content for one owner."""
 
-    def __init__(self, seal: Signer, owner: str) -> None:
-        self._seal = seal
+    def __init__(self, signer: Signer, owner: str) -> None:
+        self._signer = signer
         self._owner = owner
 
     def sign(self, purpose: str, data: bytes) -> str:
-        return self._seal.sign(self._owner, purpose, data)
+        return self._signer.sign(self._owner, purpose, data)
 
     def verify(self, purpose: str, data: bytes, signature: str) -> bool:
-        return self._seal.verify(self._owner, purpose, data, signature)
+        return self._signer.verify(self._owner, purpose, data, signature)
 
     def pack(self, purpose: str, data: bytes) -> str:
-        return self._seal.pack(self._owner, purpose, data)
+        return self._signer.pack(self._owner, purpose, data)
 
     def unpack(self, purpose: str, text: str) -> bytes | None:
-        return self._seal.unpack(self._owner, purpose, text)
+        return self._signer.unpack(self._owner, purpose, text)

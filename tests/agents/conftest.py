@@ -10,7 +10,7 @@ import pytest
 
 from tests.agents.stage import Stage
 from tests.support.real_model import MODEL, serve
-from tests.support.serving import Running
+from tests.support.serving import RunningServer
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def stage(tmp_path: Path) -> Stage:
 
 
 @pytest.fixture(scope="session")
-def real(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def real(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """The default model behind a server, set to say the likeliest: so small, it rambles else."""
     names = tmp_path_factory.mktemp("models") / "models.yaml"
     chosen = {"path": str(default_model), "defaults": {"temperature": 0}}

@@ -10,7 +10,7 @@ import pytest
 from tests.agents.player import SPEECHES, Moves, Player
 from tests.agents.stage import GREETING, TASK, Done, Stage
 from tests.support.real_model import MODEL
-from tests.support.serving import Running, serving
+from tests.support.serving import RunningServer, serve_scripted
 
 MOVES = Moves(
     look=("Bash", {"command": 'ls "$PWD"/*', "description": "Lists files"}),
@@ -25,7 +25,7 @@ OFF = {
 PLAIN = ("--bare", "--system-prompt", "Answer in one short sentence.", "--tools", "")
 
 
-def claude(stage: Stage, server: Running, model: str, task: str, *options: str) -> Done:
+def claude(stage: Stage, server: RunningServer, model: str, task: str, *options: str) -> Done:
     ours = {
         "ANTHROPIC_BASE_URL": server.url,
         "ANTHROPIC_API_KEY": "none",
@@ -46,7 +46,7 @@ def lines(done: Done, kind: str) -> list[Any]:
 @pytest.mark.parametrize("speech", SPEECHES)
 def test_a_tool_loop(stage: Stage, speech: str) -> None:
     player = Player(MOVES, SPEECHES[speech])
-    with serving(player, name="qwen", chat_template=player.speech.template) as server:
+    with serve_scripted(player, name="qwen", chat_template=player.speech.template) as server:
         done = claude(stage, server, "qwen", TASK, "--allowedTools", "Bash", "Read")
     assert done.code == 0, done
     result = lines(done, "result")[0]
@@ -64,7 +64,7 @@ def test_a_tool_loop(stage: Stage, speech: str) -> None:
     assert not done.strayed
 
 
-def test_a_turn_with_the_real_model(stage: Stage, real: Running) -> None:
+def test_a_turn_with_the_real_model(stage: Stage, real: RunningServer) -> None:
     done = claude(stage, real, MODEL, GREETING, *PLAIN)
     assert done.code == 0, done
     assert lines(done, "result")[0]["result"].strip()

@@ -10,7 +10,7 @@ import pytest
 from tests.agents.player import SPEECHES, Moves, Player
 from tests.agents.stage import GREETING, TASK, Done, Stage
 from tests.support.real_model import MODEL
-from tests.support.serving import Running, serving
+from tests.support.serving import RunningServer, serve_scripted
 
 MOVES = Moves(
     look=("exec_command", {"cmd": "ls"}),
@@ -48,7 +48,9 @@ skills = { bundled = { enabled = false }, include_instructions = false }
 """
 
 
-def codex(stage: Stage, server: Running, model: str, task: str, *, plain: bool = False) -> Done:
+def codex(
+    stage: Stage, server: RunningServer, model: str, task: str, *, plain: bool = False
+) -> Done:
     off = (*REMOTE, *(TOOLS if plain else ()))
     features = "\n".join(f"{name} = false" for name in off)
     prompt = stage.write("prompt.md", "Answer in one short sentence.")
@@ -67,7 +69,7 @@ def items(done: Done, kind: str) -> list[Any]:
 @pytest.mark.parametrize("speech", SPEECHES)
 def test_a_tool_loop(stage: Stage, speech: str) -> None:
     player = Player(MOVES, SPEECHES[speech])
-    with serving(player, name="qwen", chat_template=player.speech.template) as server:
+    with serve_scripted(player, name="qwen", chat_template=player.speech.template) as server:
         done = codex(stage, server, "qwen", TASK)
     assert done.code == 0, done
     assert stage.marker in items(done, "agent_message")[-1]["text"]
@@ -76,7 +78,7 @@ def test_a_tool_loop(stage: Stage, speech: str) -> None:
     assert not done.strayed
 
 
-def test_a_turn_with_the_real_model(stage: Stage, real: Running) -> None:
+def test_a_turn_with_the_real_model(stage: Stage, real: RunningServer) -> None:
     done = codex(stage, real, MODEL, GREETING, plain=True)
     assert done.code == 0, done
     assert items(done, "agent_message")[-1]["text"].strip()

@@ -10,7 +10,7 @@ import pytest
 from tests.agents.player import SPEECHES, Moves, Player
 from tests.agents.stage import GREETING, TASK, Done, Stage
 from tests.support.real_model import MODEL
-from tests.support.serving import Running, serving
+from tests.support.serving import RunningServer, serve_scripted
 
 MOVES = Moves(
     look=("bash", {"command": "ls", "description": "Lists files"}),
@@ -31,7 +31,9 @@ SMALL, LARGE = {"context": 8192, "output": 256}, {"context": 100_000, "output": 
 ASKED_ANYWAY = {"CONNECT registry.npmjs.org:443 HTTP/1.1"}
 
 
-def opencode(stage: Stage, server: Running, model: str, task: str, *, plain: bool = False) -> Done:
+def opencode(
+    stage: Stage, server: RunningServer, model: str, task: str, *, plain: bool = False
+) -> Done:
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "Dragoman",
@@ -60,7 +62,7 @@ def parts(done: Done, kind: str) -> list[Any]:
 @pytest.mark.parametrize("speech", SPEECHES)
 def test_a_tool_loop(stage: Stage, speech: str) -> None:
     player = Player(MOVES, SPEECHES[speech])
-    with serving(player, name="qwen", chat_template=player.speech.template) as server:
+    with serve_scripted(player, name="qwen", chat_template=player.speech.template) as server:
         done = opencode(stage, server, "qwen", TASK)
     assert done.code == 0, done
     assert stage.marker in parts(done, "text")[-1]["text"]
@@ -70,7 +72,7 @@ def test_a_tool_loop(stage: Stage, speech: str) -> None:
     assert set(done.strayed) <= ASKED_ANYWAY
 
 
-def test_a_turn_with_the_real_model(stage: Stage, real: Running) -> None:
+def test_a_turn_with_the_real_model(stage: Stage, real: RunningServer) -> None:
     done = opencode(stage, real, MODEL, GREETING, plain=True)
     assert done.code == 0, done
     assert parts(done, "text")[-1]["text"].strip()

@@ -19,7 +19,13 @@ import dragoman
 from dragoman import config, runtime
 from dragoman.cli.main import build_parser
 from dragoman.testing import ScriptedEngine
-from tests.support.server_process import DRAGOMAN, child_pids, listening, served, until
+from tests.support.server_process import (
+    DRAGOMAN,
+    list_child_pids,
+    list_listening_addresses,
+    read_until,
+    run_server,
+)
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -113,15 +119,18 @@ def test_d75_an_unknown_name_is_refused_at_startup_with_the_choices(
 
 
 def test_serve_answers_and_ends_with_its_engine_on_sigterm(default_model: Path) -> None:
-    with served(str(default_model), "--served-name", "tiny", "--context", "512") as (process, url):
-        until(process, "Serving")
+    with run_server(str(default_model), "--served-name", "tiny", "--context", "512") as (
+        process,
+        url,
+    ):
+        read_until(process, "Serving")
         assert httpx.get(f"{url}/health/ready").status_code == 200
         body = {"model": "tiny", "prompt": "Hello", "max_tokens": 4}
         answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()
         assert answer["usage"]["completion_tokens"] <= 4
-        children = child_pids(process.pid)
+        children = list_child_pids(process.pid)
         assert children
-        assert len(listening(process.pid, *children)) == 1
+        assert len(list_listening_addresses(process.pid, *children)) == 1
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) in (0, -signal.SIGTERM)
         deadline = time.monotonic() + 10
@@ -132,10 +141,10 @@ def test_serve_answers_and_ends_with_its_engine_on_sigterm(default_model: Path) 
 
 def test_a_log_that_nobody_reads_holds_nothing_up(default_model: Path) -> None:
     with (
-        served(str(default_model), "--context", "512") as (process, url),
+        run_server(str(default_model), "--context", "512") as (process, url),
         httpx.Client(base_url=url) as client,
     ):
-        until(process, "Serving")
+        read_until(process, "Serving")
         for _ in range(1500):  # twice what a pipe holds
             assert client.get("/nowhere").status_code == 404
         process.send_signal(signal.SIGTERM)

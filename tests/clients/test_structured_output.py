@@ -23,7 +23,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from tests.clients.pet import Pet
 from tests.support.paths import ROOT
 from tests.support.real_model import MODEL, serve
-from tests.support.serving import Running
+from tests.support.serving import RunningServer
 
 ASK: Any = [{"role": "user", "content": "Invent a pet."}]
 SAID: dict[str, Any] = {"temperature": 1, "seed": 3, "max_tokens": 300}
@@ -44,13 +44,13 @@ class Walk(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def server(default_model: Path) -> Iterator[Running]:
+def server(default_model: Path) -> Iterator[RunningServer]:
     with serve(default_model, context=2048, slots=2) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[OpenAI]:
+def client(server: RunningServer) -> Iterator[OpenAI]:
     url = f"{server.url}/v1"
     with OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as made:
         yield made
@@ -118,7 +118,7 @@ def test_openai_hears_of_an_answer_that_was_cut(client: OpenAI) -> None:
 # pydantic-ai
 
 
-async def run(server: Running, output: Any) -> Any:
+async def run(server: RunningServer, output: Any) -> Any:
     url = f"{server.url}/v1"
     async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as connection:
         model = OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=connection))
@@ -135,7 +135,7 @@ TWO: Any = NativeOutput([Feed, Walk])
     [Pet, ToolOutput(Pet, name="pet", strict=True), NativeOutput(Pet), TWO],
     ids=["as usual", "a tool", "a schema", "two schemas"],
 )
-def test_pydantic_ai(server: Running, output: Any) -> None:
+def test_pydantic_ai(server: RunningServer, output: Any) -> None:
     assert isinstance(asyncio.run(run(server, output)), Feed | Walk if output is TWO else Pet)
 
 
@@ -149,7 +149,7 @@ OWN = Path(sys.prefix) / "instructor" / "bin" / "python"
 
 @pytest.mark.skipif(not OWN.exists(), reason="`make test` sets up instructor's environment")
 @pytest.mark.parametrize("mode", ["TOOLS", "JSON_SCHEMA"])
-def test_instructor(server: Running, mode: str) -> None:
+def test_instructor(server: RunningServer, mode: str) -> None:
     script = "tests.clients.instructor_pet"
     asked = [str(OWN), "-m", script, f"{server.url}/v1", MODEL, mode]
     done = subprocess.run(asked, capture_output=True, text=True, timeout=180, cwd=ROOT)

@@ -71,7 +71,7 @@ def statuses(found: DetectedFormats) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", SPEAKING)
-def test_a_format_is_found_by_what_the_template_writes(name: str) -> None:
+def test_the_format_of_rendered_turns_is_detected(name: str) -> None:
     case = dict(SPEAKING[name])
     reasoning = case.pop("reasoning", None)
     found = detect(case.get("whole") or template(**case))
@@ -82,7 +82,7 @@ def test_a_format_is_found_by_what_the_template_writes(name: str) -> None:
     assert statuses(found)["one call"] == "proved"
 
 
-def test_what_does_not_come_back_is_reported_with_both_sides() -> None:
+def test_a_failed_round_trip_reports_both_sides() -> None:
     lossy = '{{ \'<tool_call>{"name": "\' + n + \'", "arguments": {}}</tool_call>\' }}'
     lossy += "{{ '<!-- ' + a | tojson + ' -->' }}"
     found = detect(template(lossy))
@@ -94,14 +94,14 @@ def test_what_does_not_come_back_is_reported_with_both_sides() -> None:
     assert "<tool_call>" in failed.text
 
 
-def test_what_a_template_never_writes_is_neither_proved_nor_disproved() -> None:
+def test_a_turn_that_is_never_rendered_is_unwritten() -> None:
     found = detect(template(HERMES, answer="{{ m.content if not m.tool_calls else '' }}"))
     assert statuses(found)["text and a call"] == "unwritten"
     assert statuses(found)["reasoning"] == "unwritten"
     assert found.confidence == "proved"
 
 
-def test_text_that_the_template_writes_as_thoughts_is_told() -> None:
+def test_text_rendered_as_reasoning_is_reported() -> None:
     aloud = "{{ '<think>' + m.content + '</think>' if m.tool_calls and m.content else m.content }}"
     found = detect(template(HERMES, thoughts=THINK, answer=aloud))
     assert statuses(found)["text and a call"] == "otherwise"
@@ -122,20 +122,20 @@ def test_text_that_the_template_writes_as_thoughts_is_told() -> None:
         ("Answer [function(parameter=value)].", "pythonic"),
     ],
 )
-def test_a_template_that_writes_no_calls_is_believed(told: str, tools: str) -> None:
+def test_instructions_decide_if_no_call_is_rendered(told: str, tools: str) -> None:
     source = "{% if tools %}{{ tools | tojson }}\n" + told + "\n{% endif %}" + template()
     found = detect(source)
     assert (found.tools, found.generic, found.confidence) == (tools, False, "unverified"), found.reasons
 
 
-def test_instructions_beat_bare_objects_of_the_past() -> None:
+def test_instructions_win_over_unmarked_calls() -> None:
     told = "{% if tools %}First <|tool_call|>, then a JSON list.{% endif %}"
     found = detect(told + template("{{ j }}"))
     assert (found.tools, found.confidence) == ("granite3", "unverified")
     assert found.failed_checks
 
 
-def test_the_vocabulary_has_the_last_word() -> None:
+def test_the_vocabulary_decides_last() -> None:
     plain = template()
     assert detect(plain).generic
     found = detect(plain, {"<|tool_calls_section_begin|>", "<|tool_call_begin|>"})
@@ -145,7 +145,7 @@ def test_the_vocabulary_has_the_last_word() -> None:
     assert detect(plain, {"<unused>"}).generic
 
 
-def test_a_template_without_a_place_for_tools_gets_the_generic_format() -> None:
+def test_a_template_without_tools_gets_the_generic_format() -> None:
     found = detect((TEMPLATES / "chatml.jinja").read_text(encoding="utf-8"))
     assert (found.tools, found.reasoning, found.confidence) == ("hermes_json", None, "generic")
     assert found.generic
@@ -189,7 +189,7 @@ def test_a_template_without_a_place_for_tools_gets_the_generic_format() -> None:
         ),
     ],
 )
-def test_switches_of_thinking_and_where_an_answer_begins(
+def test_reasoning_switches_and_answer_positions(
     opening: str, switch: ReasoningSwitch | None, begins: tuple[str, ...]
 ) -> None:
     found = detect(template(HERMES, thoughts=THINK, opening=opening))
@@ -201,7 +201,7 @@ def test_switches_of_thinking_and_where_an_answer_begins(
         assert named == switch
 
 
-def test_an_effort_and_a_budget_are_found() -> None:
+def test_effort_and_budget_variables_are_detected() -> None:
     said = "{{ 'Effort: ' + (reasoning_effort or 'high') + ', at most ' }}{{ thinking_budget }}"
     thinking = detect(said + template(thoughts=THINK)).reasoning_controls
     assert (thinking.effort, thinking.efforts) == ("reasoning_effort", ("low", "medium", "high"))
@@ -233,7 +233,7 @@ def test_words_in_a_system_message_can_be_a_switch() -> None:
         (template(), None),
     ],
 )
-def test_thoughts_that_are_never_written_are_found_by_marks(
+def test_reasoning_that_is_never_rendered_is_detected_by_markers(
     source: str, reasoning: str | None
 ) -> None:
     assert detect(source).reasoning == reasoning
@@ -242,13 +242,13 @@ def test_thoughts_that_are_never_written_are_found_by_marks(
 # Cost
 
 
-def test_what_was_found_is_remembered() -> None:
+def test_detection_is_cached() -> None:
     source = template(HERMES)
     assert detect(source) is detect(source)
 
 
 @pytest.mark.parametrize("name", ["nested_loops", "doubling_macro", "macro_for_ever"])
-def test_a_hostile_template_is_given_up_in_time(name: str) -> None:
+def test_a_hostile_template_times_out(name: str) -> None:
     started = time.thread_time()
     assert detect(BOMBS[name]).generic
     assert time.thread_time() - started < 10
@@ -264,7 +264,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_detection_ends_in_time_whatever_the_template(
+def test_detection_respects_its_time_limit(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(render_probe, "MAX_SECONDS", 0.5)
@@ -334,7 +334,7 @@ def test_a_response_template_becomes_a_format(
     assert (found.tools, found.reasoning, found.generic) == (tools, reasoning, False)
 
 
-def test_a_format_of_ones_own_reads_answers() -> None:
+def test_a_custom_format_parses_answers() -> None:
     given = read_checkpoint_formats({"response_template": {"fields": BROUGHT[-1][0]}})
     assert given is not None
     parser = OutputParser(given.tools, given.reasoning)
@@ -346,7 +346,7 @@ def test_a_format_of_ones_own_reads_answers() -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+$", "x.*y", r"\w+", "[ab]c", "a{9}", "(?P<name", "(("])
-def test_patterns_that_no_format_can_say_are_named_and_never_run(pattern: str) -> None:
+def test_unsupported_patterns_are_listed_and_never_run(pattern: str) -> None:
     fields = {"tool_calls": {"open_pattern": pattern, "close": "z", "content": "json"}}
     given = read_checkpoint_formats({"response_template": {"fields": fields}})
     assert given is not None
@@ -354,7 +354,7 @@ def test_patterns_that_no_format_can_say_are_named_and_never_run(pattern: str) -
     assert given.missing
 
 
-def test_an_older_schema_is_read_for_its_marks() -> None:
+def test_markers_are_read_from_an_older_schema() -> None:
     schema = {
         "x-regex": r"(?:<think>\n?(?P<thinking>.+?)\n?</think>)?\s*(?P<content>.*)",
         "properties": {
@@ -377,7 +377,7 @@ def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_explain_tells_what_was_found_and_why(
+def test_explain_prints_the_formats_and_the_evidence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opening = "{% if enable_thinking is defined and not enable_thinking %}" + OFF + "{% endif %}"
@@ -420,7 +420,7 @@ def test_explain_reads_a_model_without_starting_it(
     assert "generic" in by_name
 
 
-def test_explain_names_what_it_cannot_read(tmp_path: Path) -> None:
+def test_explain_names_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
     for name in (str(tmp_path / "tokenizer_config.json"), "no-such-model"):
         with pytest.raises(SystemExit, match="dragoman: "):
@@ -428,7 +428,7 @@ def test_explain_names_what_it_cannot_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["{{ raise_exception('No.') }}", BOMBS["nested_loops"]])
-def test_explain_says_that_a_template_renders_nothing(
+def test_explain_reports_a_template_that_renders_nothing(
     source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "t.jinja").write_text(source, encoding="utf-8")
@@ -447,13 +447,13 @@ def test_explain_says_that_a_template_renders_nothing(
         ("{folder}/tokenizer_config.json", r"tokenizer_config\.json holds no chat template"),
     ],
 )
-def test_explain_says_what_is_missing(name: str, says: str, tmp_path: Path) -> None:
+def test_explain_reports_what_is_missing(name: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(SystemExit, match=f"dragoman: {says}"):
         main(["explain", name.format(folder=tmp_path), "--models-dir", str(tmp_path / "m")])
 
 
-def test_explain_takes_the_template_that_it_is_given(
+def test_explain_uses_the_given_template(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = ("own.jinja", "tokenizer_config.json", "bare.json", "folder/chat_template.jinja")
@@ -471,7 +471,7 @@ def test_explain_takes_the_template_that_it_is_given(
         assert data["template"]["from"] == str(other)
 
 
-def test_a_byte_order_mark_is_no_part_of_a_template(
+def test_a_byte_order_mark_is_ignored(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = template(HERMES)
@@ -482,13 +482,13 @@ def test_a_byte_order_mark_is_no_part_of_a_template(
         assert data["template"]["source"] == source
 
 
-def test_formats_shows_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_formats_lists_every_format(capsys: pytest.CaptureFixture[str]) -> None:
     main(["formats"])
     shown = capsys.readouterr().out
     assert "hermes_json (also hermes" in shown
     assert "REASONING FORMATS" in shown
 
 
-def test_a_few_letters_are_no_sign_of_a_format() -> None:
+def test_short_markers_are_not_evidence() -> None:
     found = detect("{% for m in messages %}{{ '>>> ' + m.role + ': ' + m.content }}{% endfor %}")
     assert (found.generic, found.reasoning) == (True, None)

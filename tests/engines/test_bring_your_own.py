@@ -24,7 +24,7 @@ from dragoman import runtime
 from dragoman.errors import ModelBroken
 from dragoman.testing import ScriptedEngine
 from dragoman.types import Job, Step
-from tests.support.serving import chat, scripted_app, serving
+from tests.support.serving import make_chat, make_scripted_app, serve_scripted
 
 
 class Echo:
@@ -67,12 +67,12 @@ def ask(client: OpenAI, streamed: bool = False) -> str:
 def test_an_engine_of_ten_lines_answers_the_client(
     engine: Any, answer: str, streamed: bool
 ) -> None:
-    with serving(engine, name=None) as server, client_of(server.url) as client:
+    with serve_scripted(engine, name=None) as server, client_of(server.url) as client:
         assert ask(client, streamed) == answer
 
 
 def test_an_engine_that_knows_no_choices_gives_them_all_the_same() -> None:
-    with serving(Echo(), name=None) as server:
+    with serve_scripted(Echo(), name=None) as server:
         body = {"model": "default", "prompt": ["a b", "c"], "n": 2, "max_tokens": 9}
         answer = httpx.post(f"{server.url}/v1/completions", json=body).json()
         assert [one["text"] for one in answer["choices"]] == ["a b ", "a b ", "c ", "c "]
@@ -82,7 +82,7 @@ def test_an_engine_that_knows_no_choices_gives_them_all_the_same() -> None:
 
 
 def test_an_engine_that_does_not_count_is_held_to_the_limit() -> None:
-    with serving(Echo(), name=None) as server:
+    with serve_scripted(Echo(), name=None) as server:
         body = {"model": "default", "prompt": "a b c d", "max_tokens": 2}
         answer = httpx.post(f"{server.url}/v1/completions", json=body).json()
         assert answer["choices"][0]["text"] == "a b "
@@ -91,7 +91,7 @@ def test_an_engine_that_does_not_count_is_held_to_the_limit() -> None:
 
 
 def test_d19_text_that_does_not_extend_what_was_sent_is_an_error() -> None:
-    with serving(Stutter(), name=None) as server, client_of(server.url) as client:
+    with serve_scripted(Stutter(), name=None) as server, client_of(server.url) as client:
         with pytest.raises(openai.InternalServerError):
             ask(client)
         with pytest.raises(openai.APIError):
@@ -183,23 +183,23 @@ def test_a_template_is_used_and_what_it_raises_is_a_400() -> None:
         "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('Not that.') }}"
         "{% endif %}[{{ m.role }}] {{ m.content }} {% endfor %}"
     )
-    with serving(Echo(), chat_template=template) as server:
+    with serve_scripted(Echo(), chat_template=template) as server:
         url = f"{server.url}/v1/chat/completions"
-        answer = httpx.post(url, json=chat("yes")).json()
+        answer = httpx.post(url, json=make_chat("yes")).json()
         assert answer["choices"][0]["message"]["content"] == "[user] yes "
         for streamed in (False, True):
-            refused = httpx.post(url, json=chat("no", stream=streamed))
+            refused = httpx.post(url, json=make_chat("no", stream=streamed))
             assert refused.status_code == 400
             assert "Not that." in refused.json()["error"]["message"]
 
 
 def test_d38_the_template_is_the_loaded_models_whatever_the_request_calls_it() -> None:
-    with serving(
+    with serve_scripted(
         Echo(), chat_template="[loaded] {{ messages[0].content }}", any_model=True
     ) as server:
         for name in ("scripted", "llama-3", "qwen2.5", "mistral"):
             answer = httpx.post(
-                f"{server.url}/v1/chat/completions", json=chat("hi", model=name)
+                f"{server.url}/v1/chat/completions", json=make_chat("hi", model=name)
             ).json()
             assert answer["choices"][0]["message"]["content"] == "[loaded] hi "
 
@@ -212,16 +212,16 @@ def test_d79_an_object_that_is_no_engine_is_refused_at_startup() -> None:
 def test_d86_listening_beyond_this_machine_without_a_key_is_refused() -> None:
     for host in ("0.0.0.0", "192.168.1.5", "::"):
         with pytest.raises(runtime.StartupError, match="API key"):
-            scripted_app(host=host)
+            make_scripted_app(host=host)
         with pytest.raises(runtime.StartupError, match="API key"):
-            scripted_app(host=host, admin_key=("boss",))
-        scripted_app(host=host, api_key=("secret",))
-        scripted_app(host=host, allow_open=True)
+            make_scripted_app(host=host, admin_key=("boss",))
+        make_scripted_app(host=host, api_key=("secret",))
+        make_scripted_app(host=host, allow_open=True)
 
 
 def test_a_key_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(runtime.StartupError, match="key file"):
-        scripted_app(api_key_file=str(tmp_path / "missing"))
+        make_scripted_app(api_key_file=str(tmp_path / "missing"))
 
 
 def test_serve_async_ends_when_its_task_is_cancelled() -> None:

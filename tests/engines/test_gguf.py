@@ -139,7 +139,7 @@ def test_agrees_with_the_reference_writer(place: Path) -> None:
     made.close()
     header = gguf.read_header(place)
     assert header.architecture == "qwen2"
-    assert header.text("general.name") == "A Name"
+    assert header.get_text("general.name") == "A Name"
     assert header.metadata["tokenizer.ggml.tokens"] == ["x" * 50] * 30_000
     assert header.tensors == gguf.TensorSummary(1, 2048, 4096, {"F16": 2048})
     assert header.quantisation == "F16"

@@ -19,7 +19,7 @@ from dragoman.engines.subprocess.engine import SubprocessEngine, Timing
 from dragoman.errors import BadRequest, EngineDown, ModelBroken
 from dragoman.types import DEFAULT_SAMPLING, Job, Sampling
 from tests.support.llama_engine import job_of
-from tests.support.server_process import listening
+from tests.support.server_process import list_listening_addresses
 
 FACTORY = "dragoman.engines.llamacpp:create"
 QUICK = Timing(first_restart_delay=0.01)
@@ -44,7 +44,7 @@ def test_its_life(default_model: Path) -> None:
         assert engine.capabilities.context == 256
         prompt = await engine.tokenize("One, two, three,", False)
         assert engine.pid is not None
-        assert listening(engine.pid) == []
+        assert list_listening_addresses(engine.pid) == []
         assert await all_die_and_one_goes_on(engine, prompt) == 16
         pid = engine.pid
         await engine.aclose()

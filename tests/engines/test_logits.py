@@ -18,7 +18,12 @@ import numpy as np
 import pytest
 
 from dragoman.engines.logits import LogitsEngine
-from dragoman.engines.logits.sampling import SORTED_FIRST, SAMPLING_FIELDS, log_softmax, select_top_p
+from dragoman.engines.logits.sampling import (
+    SAMPLING_FIELDS,
+    SORTED_FIRST,
+    log_softmax,
+    select_top_p,
+)
 from dragoman.engines.token_mask import GrammarState, TokenMasker
 from dragoman.errors import (
     BadRequest,
@@ -458,7 +463,7 @@ class Late(GrammarState):
         self.inner, self.model = inner, model
         self.coming: Future[bytes] | None = None
 
-    def ahead(self) -> Future[bytes]:
+    def start_mask(self) -> Future[bytes]:
         if self.coming is None:
             self.coming = self.model.threads.submit(self.late)
         return self.coming
@@ -470,16 +475,16 @@ class Late(GrammarState):
         self.model.masked.set()
         return mask
 
-    def apply(self, logits: Floats) -> None:
-        self.ahead().result()
+    def apply_mask(self, logits: Floats) -> None:
+        self.start_mask().result()
         self.inner.apply_mask(logits)
 
-    def take(self, *tokens: int) -> None:
+    def advance(self, *tokens: int) -> None:
         self.coming = None
         self.inner.advance(*tokens)
 
     @property
-    def over(self) -> bool:
+    def must_end(self) -> bool:
         return self.inner.must_end
 
 

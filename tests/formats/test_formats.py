@@ -57,7 +57,7 @@ def said(case: dict[str, Any], pieces: list[str]) -> ParsedOutput:
 
 
 @pytest.mark.parametrize("case", ALL)
-def test_it_says_what_it_means(case: dict[str, Any]) -> None:
+def test_cases_parse_as_expected(case: dict[str, Any]) -> None:
     """D47, D50: whole, in pieces, cut short."""
     found = check_format(
         lambda: parser(case), case["text"], randoms=3, verbatim=not case.get("unsaid")
@@ -70,7 +70,7 @@ def test_it_says_what_it_means(case: dict[str, Any]) -> None:
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_no_cuts_change_it(file: Path, data: st.DataObject) -> None:
+def test_cuts_never_change_the_result(file: Path, data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(cases(file)))
     text = case["text"]
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(text) - 1)), max_size=8)))
@@ -82,7 +82,7 @@ JUNK = ["\n", " and so on.", "</tool_call>", "<tool_call>", "{", '"]}', "<", "<|
 
 
 @pytest.mark.parametrize("case", ALL)
-def test_junk_after_it_takes_nothing_back(case: dict[str, Any]) -> None:
+def test_text_after_a_case_does_not_change_its_calls(case: dict[str, Any]) -> None:
     if not case["says"].get("calls") or case.get("inside") or "draft" in case["name"]:
         return
     whole = said(case, [case["text"]])
@@ -102,7 +102,7 @@ def test_every_format_has_cases() -> None:
 
 
 @pytest.mark.parametrize("name", [*tool_formats(), *reasoning_formats()])
-def test_noise_never_raises(name: str) -> None:
+def test_random_text_never_raises(name: str) -> None:
     """Marks of the format in any order, whole and in pieces, with and without thoughts."""
     tools, thoughts = tool_formats().get(name), reasoning_formats().get(name)
     texts = [one.example for one in (tools, thoughts) if one is not None]

@@ -30,7 +30,9 @@ def shape(grammar: str) -> Constraint:
     return Constraint(kind="grammar", value=grammar, param="tools[0].format", language="lark")
 
 
-def rewritten(grammar: str, spelling: QuotedSyntax | DelimitedSyntax, before: str, after: str) -> str:
+def rewritten(
+    grammar: str, spelling: QuotedSyntax | DelimitedSyntax, before: str, after: str
+) -> str:
     [(_, node)] = build_arguments(shape(grammar)).properties
     assert isinstance(node, GrammarText)
     lark = LarkBuilder()

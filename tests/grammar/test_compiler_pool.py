@@ -29,7 +29,7 @@ from dragoman.grammar.compiler.compiler_pool import CompilerPool
 from dragoman.grammar.compiler.grammar_cache import GrammarCache
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.types import Constraint, Tool
-from tests.support.fake_models import until
+from tests.support.fake_models import wait_until
 
 TARGET = "tests.support.compiler_targets:compiled"
 LONG = 60.0  # seconds that no test takes
@@ -123,7 +123,7 @@ async def held(
 
 async def joined(shop: CompilerPool, count: int) -> None:
     """Until so many orders wait for a worker, or for a compile of the same order."""
-    await until(lambda: shop.stats.waiting + shop.stats.hits >= count)
+    await wait_until(lambda: shop.stats.waiting + shop.stats.hits >= count)
 
 
 # --- making and remembering
@@ -486,7 +486,7 @@ def test_idle_workers_that_died_are_replaced_when_needed() -> None:
         await shop.warm_up()
         for pid in shop.pids:
             os.kill(pid, signal.SIGKILL)
-        await until(lambda: not shop.pids)
+        await wait_until(lambda: not shop.pids)
         assert shop.stats.restarts == 2
         assert (await shop.compile(order("name", 1))).grammar == "start: 1"
 

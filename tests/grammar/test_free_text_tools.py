@@ -31,7 +31,7 @@ from tests.pipeline.test_constrain import THINKER
 from tests.support.client_grammars import CASES, NO_PATCHES, PATCH, PATCHES, QUERY
 from tests.support.grammars import Pair, Walk
 from tests.support.hostile_grammars import GRAMMARS, PATTERNS
-from tests.support.serving import serving
+from tests.support.serving import serve_scripted
 
 NAMES = list(tool_formats())
 TRIMMED = {
@@ -160,7 +160,7 @@ def said(text: str, **fields: Any) -> httpx.Response:
     call = {"name": "f", "arguments": {"input": text}}
     script = ScriptedEngine(f"<tool_call>\n{json.dumps(call)}\n</tool_call>", checked=True)
     body = {"model": "scripted", "input": "Go.", "tools": [APPLY]} | fields
-    with serving(script, chat_template=THINKER) as server:
+    with serve_scripted(script, chat_template=THINKER) as server:
         return httpx.post(f"{server.url}/v1/responses", json=body, timeout=60)
 
 
@@ -174,7 +174,7 @@ def test_a_client_gets_a_text_that_fits(choice: str) -> None:
 
 def test_a_grammar_is_a_demand_whatever_the_choice() -> None:
     body = {"model": "scripted", "input": "Go.", "tools": [APPLY]}
-    with serving(ScriptedEngine("Hello."), chat_template=THINKER) as server:
+    with serve_scripted(ScriptedEngine("Hello."), chat_template=THINKER) as server:
         refused = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60)
         none = httpx.post(f"{server.url}/v1/responses", json=body | {"tool_choice": "none"})
     error = refused.json()["error"]

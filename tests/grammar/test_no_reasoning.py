@@ -15,7 +15,7 @@ from dragoman.testing import ScriptedEngine
 from dragoman.testing.grammars import match_grammar
 from tests.pipeline.test_constrain import CALL, ROME, SCHEMA, THINKER, TOOLS, post
 from tests.support.grammars import Pair, grammar, thoughts_of
-from tests.support.serving import serving
+from tests.support.serving import serve_scripted
 
 FREE = {"f": {"type": "object", "properties": {"a": {"type": "string"}}}}
 CONTENT = {"kind": "json", "value": {"type": "object"}, "param": "it"}
@@ -74,7 +74,13 @@ def test_a_thought_cannot_be_opened(reasoning: str, order: str) -> None:
 
 
 def test_a_mark_that_is_a_token_cannot_be_said() -> None:
-    source = grammar(FREE, tool_format="hermes_json", reasoning_format="think", without_reasoning=True, special_tokens=TOKENS)
+    source = grammar(
+        FREE,
+        tool_format="hermes_json",
+        reasoning_format="think",
+        without_reasoning=True,
+        special_tokens=TOKENS,
+    )
     assert match_grammar(source, "Well.", tuple(TOKENS)) == (True, 5)
     assert match_grammar(source, "Well.<think>", tuple(TOKENS)) == (False, 5)
 
@@ -114,7 +120,7 @@ def test_a_model_that_wants_to_think_again_cannot(
     thoughts = ("" if enabled else "<think>") + "I go on and on and on and on and on"
     engine = ScriptedEngine([thoughts, said] if budget else said, grammars=True)
     kwargs = {"enable_thinking": enabled}
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         response = post(server, thinking_budget=budget, chat_template_kwargs=kwargs, **fields)
     assert response.status_code == 200
     last = engine.jobs[-1].grammar or ""

@@ -38,7 +38,7 @@ from tests.support.real_model import (
     wrong,
 )
 from tests.support.schemas import closed, corpus, listed, one_of, whole
-from tests.support.serving import Running
+from tests.support.serving import RunningServer
 
 SCHEMAS = {case.name: case for case in corpus()}
 SAMPLE = (
@@ -57,19 +57,21 @@ NAMES: dict[str, Any] = closed({"name": CITY, "age": whole(0, 120)})
 
 
 @pytest.fixture(scope="module")
-def server(default_model: Path) -> Iterator[Running]:
+def server(default_model: Path) -> Iterator[RunningServer]:
     # one place: in another, the last bits of a long prompt's numbers differ, and so may a choice
     with serve(default_model, context=2048, slots=1) as made:
         yield made
 
 
 @pytest.fixture(scope="module", params=THINKERS)
-def thinking(default_model: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, Running]]:
+def thinking(
+    default_model: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[str, RunningServer]]:
     with thinker(default_model, request.param) as made:
         yield request.param, made
 
 
-def both(server: Running, body: dict[str, Any]) -> Answer:
+def both(server: RunningServer, body: dict[str, Any]) -> Answer:
     """An answer that is the same in a stream and whole."""
     found = answer(server, body)
     assert answer(server, body, streamed=True) == found
@@ -85,7 +87,7 @@ def text_of(found: Answer) -> str:
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_what_ends_by_itself_fits(server: Running, name: str) -> None:
+def test_what_ends_by_itself_fits(server: RunningServer, name: str) -> None:
     """As content, as a call that is required and as one that is named, in turns."""
     case, way = SCHEMAS[name], WAYS[SAMPLE.index(name) % len(WAYS)]
     schema = case.schema if way == "response_format" else case.parameters
@@ -94,7 +96,7 @@ def test_what_ends_by_itself_fits(server: Running, name: str) -> None:
     assert wrong(found, schema, way) is None
 
 
-def test_most_answers_end_by_themselves(server: Running) -> None:
+def test_most_answers_end_by_themselves(server: RunningServer) -> None:
     schema = closed({"it": listed(NAMES, 1, 1)})
     asked = [asking("Make something up.", seed, **shape(schema)) for seed in range(3)]
     found = [answer(server, body) for body in asked]
@@ -102,7 +104,7 @@ def test_most_answers_end_by_themselves(server: Running) -> None:
 
 
 @pytest.mark.parametrize("way", ["response_format", "named"])
-def test_seeds_can_be_repeated(server: Running, way: str) -> None:
+def test_seeds_can_be_repeated(server: RunningServer, way: str) -> None:
     fields = shape(NAMES) if way == "response_format" else forced(NAMES, way)
 
     def said(seed: int) -> str:
@@ -113,7 +115,7 @@ def test_seeds_can_be_repeated(server: Running, way: str) -> None:
     assert first != said(6)
 
 
-def test_every_token_that_ends_an_answer_ends_a_constrained_one(server: Running) -> None:
+def test_every_token_that_ends_an_answer_ends_a_constrained_one(server: RunningServer) -> None:
     """Of those, the native server would pick one by its looks, and the wrong one."""
     ends = engine_ends(server)
     assert len(ends) > 1
@@ -124,13 +126,13 @@ def test_every_token_that_ends_an_answer_ends_a_constrained_one(server: Running)
         assert len(found.content.split()) <= 1
 
 
-def engine_ends(server: Running) -> list[int]:
+def engine_ends(server: RunningServer) -> list[int]:
     model = next(iter(server.app.runtime.services.models.list_loaded()))
     assert model.tokenizer is not None
     return sorted(model.tokenizer.eos_ids)
 
 
-def test_free_text_beside_strict_tools_comes_to_its_end(server: Running) -> None:
+def test_free_text_beside_strict_tools_comes_to_its_end(server: RunningServer) -> None:
     body = asking("Say hello.", 1, temperature=0, tools=[tool(OFFERED["weather"], "weather")])
     assert answer(server, body).ended
 
@@ -142,7 +144,7 @@ SPOKEN = closed({"say": {"const": "Stop here, please."}})
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_stop_string_inside_json_does_not_cut_it(server: Running, way: str) -> None:
+def test_a_stop_string_inside_json_does_not_cut_it(server: RunningServer, way: str) -> None:
     fields = shape(SPOKEN) if way == "response_format" else forced(SPOKEN, way)
     body = asking("Speak.", 1, stop=["here", "ease."], **fields)
     if way == "required":
@@ -154,7 +156,7 @@ def test_a_stop_string_inside_json_does_not_cut_it(server: Running, way: str) ->
 
 @pytest.mark.parametrize("limit", [1, 17])
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_cut_says_so(server: Running, way: str, limit: int) -> None:
+def test_what_is_cut_says_so(server: RunningServer, way: str, limit: int) -> None:
     long = closed({"text": {"type": "string", "minLength": 200}})
     fields = shape(long) if way == "response_format" else forced(long, way)
     body = asking("Speak.", 1, max_tokens=limit, **fields)
@@ -167,7 +169,7 @@ def test_what_is_cut_says_so(server: Running, way: str, limit: int) -> None:
 # Which tools
 
 
-def test_one_call_where_only_one_may_be_made(server: Running) -> None:
+def test_one_call_where_only_one_may_be_made(server: RunningServer) -> None:
     fields = forced(OFFERED["weather"], "required") | {"parallel_tool_calls": False}
     for seed in range(2):
         found = answer(server, asking("How is the weather?", seed, **fields))
@@ -181,7 +183,7 @@ def allowed(mode: str, *names: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
-def test_only_allowed_tools_are_called(server: Running, mode: str) -> None:
+def test_only_allowed_tools_are_called(server: RunningServer, mode: str) -> None:
     tools = [tool(parameters, name) for name, parameters in OFFERED.items()]
     for seed in range(2):
         body = asking("Weather?", seed, max_tokens=48, tools=tools, parallel_tool_calls=False)
@@ -190,7 +192,7 @@ def test_only_allowed_tools_are_called(server: Running, mode: str) -> None:
         assert found.calls or mode == "auto"
 
 
-def test_no_tool_is_called_where_none_may_be(server: Running) -> None:
+def test_no_tool_is_called_where_none_may_be(server: RunningServer) -> None:
     tools = [tool(OFFERED["weather"], "weather")]
     body = asking("How is the weather?", 1, max_tokens=24, tools=tools, tool_choice="none")
     found = both(server, body)
@@ -204,7 +206,9 @@ SPEECH = 'start: line line?\nline: "say \\"" /[^"\\n]{1,12}/ "\\"" LF\n%import c
 
 
 @pytest.mark.parametrize("grammar", [SPEECH, PATCH])
-def test_the_text_of_a_custom_tool_keeps_to_its_grammar(server: Running, grammar: str) -> None:
+def test_the_text_of_a_custom_tool_keeps_to_its_grammar(
+    server: RunningServer, grammar: str
+) -> None:
     form = {"type": "grammar", "syntax": "lark", "definition": grammar}
     body = {
         "model": MODEL,
@@ -224,7 +228,7 @@ def test_the_text_of_a_custom_tool_keeps_to_its_grammar(server: Running, grammar
 # What else a request may ask for
 
 
-def test_logprobs_of_a_constrained_answer(server: Running) -> None:
+def test_logprobs_of_a_constrained_answer(server: RunningServer) -> None:
     fields = shape(NAMES) | {"logprobs": True, "top_logprobs": 2}
     found = both(server, asking("Who are you?", 1, **fields))
     assert "".join(entry["token"] for entry in found.tokens) == found.content
@@ -233,7 +237,7 @@ def test_logprobs_of_a_constrained_answer(server: Running) -> None:
     assert found.usage["completion_tokens"] - len(found.tokens) in (0, 1)  # the end has no text
 
 
-def test_two_choices_of_one_schema(server: Running) -> None:
+def test_two_choices_of_one_schema(server: RunningServer) -> None:
     body = asking("Who are you?", 1, n=2, **shape(NAMES))
     found = answers(server, body)
     assert answers(server, body, streamed=True) == found
@@ -241,7 +245,7 @@ def test_two_choices_of_one_schema(server: Running) -> None:
     assert found[0].content != found[1].content
 
 
-def test_usage_counts_what_was_written(server: Running) -> None:
+def test_usage_counts_what_was_written(server: RunningServer) -> None:
     plain = answer(server, asking("Who are you?", 1, max_tokens=1)).usage
     body = asking("Who are you?", 1, **shape({"const": "I am nobody."}))
     usage = answer(server, body).usage
@@ -251,7 +255,7 @@ def test_usage_counts_what_was_written(server: Running) -> None:
     assert answer(server, body | {"max_tokens": usage["completion_tokens"] - 2}).finish == "length"
 
 
-def test_choices_and_patterns(server: Running) -> None:
+def test_choices_and_patterns(server: RunningServer) -> None:
     found = both(server, asking("Who are you?", 1, choice=["a stone", "a river"]))
     assert found.content in ("a stone", "a river")
     found = both(server, asking("Who are you?", 1, regex="[a-f]{4}-[0-9]{2}"))
@@ -263,7 +267,7 @@ def test_choices_and_patterns(server: Running) -> None:
 # Thinking
 
 
-def test_thoughts_then_a_call_or_json(thinking: tuple[str, Running]) -> None:
+def test_thoughts_then_a_call_or_json(thinking: tuple[str, RunningServer]) -> None:
     manner, server = thinking
     found = answer(server, everything(3, parallel_tool_calls=False), streamed=True)
     assert found.ended

@@ -127,7 +127,9 @@ def test_thoughts_then_content_or_a_call(voice: Voice, begins: str) -> None:
 
 @pytest.mark.parametrize("voice", VOICES, ids=lambda voice: voice.format)
 def test_content_of_a_shape_without_tools(voice: Voice) -> None:
-    source = grammar(constraint=shape(CONTENT), reasoning_format=voice.reasoning, starts_in_reasoning=False)
+    source = grammar(
+        constraint=shape(CONTENT), reasoning_format=voice.reasoning, starts_in_reasoning=False
+    )
     content = voice.content.format
     thoughts = f"{voice.opens}So.{voice.closes}"
     right = [content('{"n": 1}'), thoughts + content('{"n": 1, "s": "x"}')]
@@ -312,7 +314,9 @@ def filled(value: Any, mark: str) -> Any:
 @pytest.mark.parametrize("mark", ["<think>", "</think>", "<tool_call>"])
 @pytest.mark.parametrize(("schema", "frame"), HOLDING, ids=lambda one: repr(one)[:40])
 def test_a_mark_in_content_is_an_escape(schema: Any, frame: str, mark: str) -> None:
-    source = Pair("hermes_json", TOOLS, "think").grammar(constraint=shape(filled(schema, mark), True))
+    source = Pair("hermes_json", TOOLS, "think").grammar(
+        constraint=shape(filled(schema, mark), True)
+    )
     escape = rf"\u{ord(mark[0]):04x}{mark[1:]}"
     texts = [frame.format(*[one] * frame.count("{}")) for one in (escape, mark)]
     means(source, texts[:1], texts[1:])

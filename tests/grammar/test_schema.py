@@ -103,7 +103,10 @@ NODES: dict[str, tuple[Any, Node]] = {
     "a number is meant": ({"minimum": 3}, Number(minimum="3")),
     "a list is meant": ({"items": A}, Array((), String())),
     "an object is meant": ({"required": ["a"]}, Object((("a", Anything()),), frozenset("a"))),
-    "two kinds are meant": ({"minLength": 1, "minItems": 1}, AnyOf((String(1), Array(min_items=1)))),
+    "two kinds are meant": (
+        {"minLength": 1, "minItems": 1},
+        AnyOf((String(1), Array(min_items=1))),
+    ),
     "what is meant gives way to what is said": (
         {"type": ["object", "null"], "anyOf": [{"required": ["a"]}]},
         AnyOf((Object((("a", Anything()),), frozenset("a")), NULL)),
@@ -114,7 +117,10 @@ NODES: dict[str, tuple[Any, Node]] = {
     ),
     # texts
     "lengths": ({"type": "string", "minLength": 2, "maxLength": 5.0}, String(2, 5)),
-    "a length without end": ({"type": "string", "maxLength": 10**9}, String(0, limits.MAX_STRING_LENGTH)),
+    "a length without end": (
+        {"type": "string", "maxLength": 10**9},
+        String(0, limits.MAX_STRING_LENGTH),
+    ),
     "a pattern": ({"type": "string", "pattern": "^a+$"}, String(pattern="^a+$")),
     "a class as ECMAScript has it": (
         {"type": "string", "pattern": r"^[[a&&b~]\[[^\]&]$"},
@@ -147,7 +153,10 @@ NODES: dict[str, tuple[Any, Node]] = {
         Number(True, str(2**53 + 2), str(2**53 + 6)),
     ),
     # lists
-    "items": ({"type": "array", "items": A, "minItems": 1, "maxItems": 3}, Array((), String(), 1, 3)),
+    "items": (
+        {"type": "array", "items": A, "minItems": 1, "maxItems": 3},
+        Array((), String(), 1, 3),
+    ),
     "first items": (
         {"type": "array", "prefixItems": [A, {"type": "null"}], "items": {"type": "integer"}},
         Array((String(), NULL), INTEGER),
@@ -685,7 +694,9 @@ def test_bounds_are_drawn_inwards_for_the_engine_too() -> None:
 PATTERNED: dict[str, tuple[Any, Object]] = {
     "no others": (
         an_object(patternProperties={"^x": A}, additionalProperties=False),
-        Object(additional=NO, patterns=("^x",), pattern_properties=((KeyPattern(("^x",)), String()),)),
+        Object(
+            additional=NO, patterns=("^x",), pattern_properties=((KeyPattern(("^x",)), String()),)
+        ),
     ),
     "no type": (
         {"patternProperties": {"^x": A}},
@@ -699,7 +710,10 @@ PATTERNED: dict[str, tuple[Any, Object]] = {
         an_object(patternProperties={"^x": A, "^y": {"type": "null"}}),
         Object(
             patterns=("^x", "^y"),
-            pattern_properties=((KeyPattern(("^x",), ("^y",)), String()), (KeyPattern(("^y",), ("^x",)), NULL)),
+            pattern_properties=(
+                (KeyPattern(("^x",), ("^y",)), String()),
+                (KeyPattern(("^y",), ("^x",)), NULL),
+            ),
         ),
     ),
     "patterns that do not": (
@@ -1214,7 +1228,9 @@ class Builder:
                 items = [*node.prefix_items, *[node.items] * 9]
                 return (
                     isinstance(value, list)
-                    and node.min_items <= len(value) <= (9 if node.max_items is None else node.max_items)
+                    and node.min_items
+                    <= len(value)
+                    <= (9 if node.max_items is None else node.max_items)
                     and all(map(self.allows, items, value))
                 )
             case Object():
@@ -1238,10 +1254,16 @@ def fits(value: Any, node: String | Number) -> bool:
     if isinstance(node, String):
         return (
             isinstance(value, str)
-            and node.min_length <= len(value) <= (99 if node.max_length is None else node.max_length)
+            and node.min_length
+            <= len(value)
+            <= (99 if node.max_length is None else node.max_length)
             and (node.pattern is None or re.search(node.pattern, value) is not None)
         )
-    words = {"minimum": node.minimum, "maximum": node.maximum, "exclusiveMinimum": node.exclusive_minimum}
+    words = {
+        "minimum": node.minimum,
+        "maximum": node.maximum,
+        "exclusiveMinimum": node.exclusive_minimum,
+    }
     words |= {"exclusiveMaximum": node.exclusive_maximum, "multipleOf": node.multiple_of}
     schema = {word: json.loads(text) for word, text in words.items() if text is not None}
     schema["type"] = "integer" if node.integer else "number"
@@ -1257,7 +1279,9 @@ def holds_foreign(node: Node) -> bool:
         case Array():
             return any(map(holds_foreign, (*node.prefix_items, node.items)))
         case Object():
-            return any(holds_foreign(one) for _, one in node.properties) or holds_foreign(node.additional)
+            return any(holds_foreign(one) for _, one in node.properties) or holds_foreign(
+                node.additional
+            )
     return False
 
 

@@ -76,7 +76,9 @@ def call(name: str, **said: str) -> str:
 
 
 def heard(name: str, schema: Any, text: str) -> Any:
-    said = fold_spans(parse_pieces(OutputParser(name, None, tools=(a_tool(schema),), inside=False), [text]))
+    said = fold_spans(
+        parse_pieces(OutputParser(name, None, tools=(a_tool(schema),), inside=False), [text])
+    )
     [(_, arguments)] = said.raw_calls
     return json.loads(arguments)
 

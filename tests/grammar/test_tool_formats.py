@@ -114,7 +114,9 @@ UNMARKED = {
 def a_call(name: str, tools: Schemas, chance: random.Random) -> str:
     """A call that these tools allow."""
     pair = Pair(name, tools, "none")
-    return next(pair.walks(pair.grammar(tool_choice="required", parallel_calls=False), chance, [""] * 9))
+    return next(
+        pair.walks(pair.grammar(tool_choice="required", parallel_calls=False), chance, [""] * 9)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

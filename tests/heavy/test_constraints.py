@@ -26,7 +26,7 @@ from tests.support.real_model import (
     wrong,
 )
 from tests.support.schemas import Case, corpus
-from tests.support.serving import Running
+from tests.support.serving import RunningServer
 
 CASES = list(enumerate(corpus()))
 
@@ -56,7 +56,7 @@ def tally() -> Iterator[Tally]:
 
 
 @pytest.fixture(scope="module")
-def server(default_model: Path) -> Iterator[Running]:
+def server(default_model: Path) -> Iterator[RunningServer]:
     with serve(default_model, context=2048, slots=1) as made:
         yield made
 
@@ -64,7 +64,7 @@ def server(default_model: Path) -> Iterator[Running]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("index", "case"), CASES, ids=[case.name for _, case in CASES])
 def test_an_answer_that_ends_by_itself_fits(
-    server: Running, tally: Tally, index: int, case: Case, way: str
+    server: RunningServer, tally: Tally, index: int, case: Case, way: str
 ) -> None:
     """Every other required call may be followed by more of them."""
     if way == "response_format":
@@ -81,14 +81,14 @@ def test_an_answer_that_ends_by_itself_fits(
 
 
 @pytest.fixture(scope="module", params=THINKERS)
-def thinking(default_model: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, Running]]:
+def thinking(default_model: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, RunningServer]]:
     with thinker(default_model, request.param) as made:
         yield request.param, made
 
 
 @pytest.mark.parametrize("seed", range(34))
 def test_thoughts_are_followed_by_a_call_or_json(
-    thinking: tuple[str, Running], tally: Tally, seed: int
+    thinking: tuple[str, RunningServer], tally: Tally, seed: int
 ) -> None:
     """Thoughts that the prompt opened or not, with a budget or without, and one call or several."""
     manner, server = thinking

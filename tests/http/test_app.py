@@ -23,9 +23,15 @@ from dragoman.models.loaders.gguf import load
 from dragoman.models.registry import ModelRegistry
 from dragoman.protocols.shared import openai
 from dragoman.testing import ScriptedEngine
-from tests.support.serving import Running, chat, running, scripted_app, serving
+from tests.support.serving import (
+    RunningServer,
+    make_chat,
+    make_scripted_app,
+    run_app,
+    serve_scripted,
+)
 
-TABLE = scripted_app().router.routes
+TABLE = make_scripted_app().router.routes
 ROUTES = [route for route in TABLE if route.method != WEBSOCKET]
 OPEN = {"/", "/docs", "/health", "/health/live", "/health/ready"}
 LEAKS = re.compile(r"0x[0-9a-f]{6,}|Traceback|site-packages|/root/|/work/|/tmp/|Struct|msgspec")
@@ -73,8 +79,8 @@ def test_d69_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
 def test_d68_a_server_without_models_answers_404() -> None:
     models = ModelRegistry(ModelCatalog(), load)
     app = make_app(runtime.build_runtime(models, config.load({"port": 0})), local=True)
-    with running(app) as server:
-        response = httpx.post(f"{server.url}/v1/chat/completions", json=chat())
+    with run_app(app) as server:
+        response = httpx.post(f"{server.url}/v1/chat/completions", json=make_chat())
         assert response.status_code == 404
         assert is_error(response)["code"] == "model_not_found"
         assert httpx.get(f"{server.url}/v1/models").json() == {"object": "list", "data": []}
@@ -82,27 +88,27 @@ def test_d68_a_server_without_models_answers_404() -> None:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with serving(ScriptedEngine("Hello there!")) as made:
+def server() -> Iterator[RunningServer]:
+    with serve_scripted(ScriptedEngine("Hello there!")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     file = tmp_path_factory.mktemp("keys") / "keys"
     file.write_text("# a comment\nfrom-file\n")
     keys = {"api_key": ("secret", "sk-é"), "admin_key": ("boss",), "api_key_file": str(file)}
-    with serving(ScriptedEngine("Hello there!"), **keys) as made:
+    with serve_scripted(ScriptedEngine("Hello there!"), **keys) as made:
         yield made
 
 
-def ask(server: Running, route: Route, **more: Any) -> httpx.Response:
+def ask(server: RunningServer, route: Route, **more: Any) -> httpx.Response:
     with httpx.Client(base_url=server.url) as client:
         return client.request(route.method, address(route), **more)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=name)
-def test_every_route_but_the_open_ones_needs_a_key(guarded: Running, route: Route) -> None:
+def test_every_route_but_the_open_ones_needs_a_key(guarded: RunningServer, route: Route) -> None:
     response = ask(guarded, route)
     if route.path in OPEN:
         assert response.status_code == 200
@@ -111,7 +117,7 @@ def test_every_route_but_the_open_ones_needs_a_key(guarded: Running, route: Rout
         assert is_error(response, route)["code"] in ("invalid_api_key", None)
 
 
-def test_a_path_that_does_not_exist_is_guarded_too(guarded: Running) -> None:
+def test_a_path_that_does_not_exist_is_guarded_too(guarded: RunningServer) -> None:
     assert httpx.get(f"{guarded.url}/v1/secret").status_code == 401
 
 
@@ -135,26 +141,28 @@ CARRIERS: list[tuple[dict[str, str], int]] = [
 
 
 @pytest.mark.parametrize(("headers", "status"), CARRIERS)
-def test_a_key_is_shown_in_two_ways(guarded: Running, headers: dict[str, str], status: int) -> None:
+def test_a_key_is_shown_in_two_ways(
+    guarded: RunningServer, headers: dict[str, str], status: int
+) -> None:
     response = httpx.get(f"{guarded.url}/v1/models", headers=headers)
     assert response.status_code == status
 
 
-def test_a_key_may_be_any_bytes(guarded: Running) -> None:
+def test_a_key_may_be_any_bytes(guarded: RunningServer) -> None:
     with httpx.Client(base_url=guarded.url) as client:
         right = client.get("/v1/models", headers={b"x-api-key": "sk-é".encode()})
         wrong = client.get("/v1/models", headers={b"x-api-key": b"sk-\xff\x80"})
     assert (right.status_code, wrong.status_code) == (200, 401)
 
 
-def test_a_key_in_the_address_opens_nothing(guarded: Running) -> None:
+def test_a_key_in_the_address_opens_nothing(guarded: RunningServer) -> None:
     assert httpx.get(f"{guarded.url}/v1/models?api_key=secret&key=secret").status_code == 401
 
 
 def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("one\n")
-    with serving(ScriptedEngine("x"), api_key_file=str(file)) as server:
+    with serve_scripted(ScriptedEngine("x"), api_key_file=str(file)) as server:
 
         def allowed(key: str) -> bool:
             headers = {"x-api-key": key}
@@ -173,7 +181,7 @@ ADMIN = [route for route in ROUTES if route.access == "admin"]
 
 
 @pytest.mark.parametrize("route", ADMIN, ids=name)
-def test_admin_routes_want_an_admin_key(guarded: Running, route: Route) -> None:
+def test_admin_routes_want_an_admin_key(guarded: RunningServer, route: Route) -> None:
     assert ask(guarded, route).status_code == 401
     plain = ask(guarded, route, headers={"x-api-key": "secret"}, json={"model": "scripted"})
     assert plain.status_code == 403
@@ -183,7 +191,7 @@ def test_admin_routes_want_an_admin_key(guarded: Running, route: Route) -> None:
 
 
 def test_admin_routes_are_shut_when_there_are_keys_but_no_admin_key() -> None:
-    with serving(ScriptedEngine("x"), api_key=("secret",)) as server:
+    with serve_scripted(ScriptedEngine("x"), api_key=("secret",)) as server:
         for route in ADMIN:
             response = ask(server, route, headers={"x-api-key": "secret"}, json={"model": "x"})
             assert response.status_code == 403
@@ -208,7 +216,7 @@ TWO_HOSTS = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r
 
 @pytest.mark.parametrize(("host", "status"), HOSTS)
 def test_a_local_server_answers_only_to_its_own_names(
-    server: Running, host: str, status: int
+    server: RunningServer, host: str, status: int
 ) -> None:
     response = httpx.get(f"{server.url}/v1/models", headers={"host": host})
     assert response.status_code == status
@@ -216,7 +224,7 @@ def test_a_local_server_answers_only_to_its_own_names(
         is_error(response)
 
 
-def test_two_names_are_none(server: Running) -> None:
+def test_two_names_are_none(server: RunningServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as made:
         made.sendall(TWO_HOSTS)
         assert made.recv(65536).startswith(b"HTTP/1.1 400 ")
@@ -235,7 +243,7 @@ def test_two_names_are_none(server: Running) -> None:
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
 def test_a_web_page_from_elsewhere_is_refused(
-    server: Running, origin: str, status: int, method: str
+    server: RunningServer, origin: str, status: int, method: str
 ) -> None:
     response = httpx.request(method, f"{server.url}/v1/models", headers={"origin": origin})
     assert (response.status_code == 403) == (status == 403)
@@ -244,13 +252,15 @@ def test_a_web_page_from_elsewhere_is_refused(
 
 @pytest.mark.parametrize("host", ["a/?x=", "x/health/live?", "[::1]/docs"])
 @pytest.mark.parametrize("route", ROUTES, ids=name)
-def test_no_host_header_gets_past_the_key(guarded: Running, route: Route, host: str) -> None:
+def test_no_host_header_gets_past_the_key(guarded: RunningServer, route: Route, host: str) -> None:
     response = ask(guarded, route, headers={"host": host})
     assert response.status_code == 400
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=name)
-def test_d80_a_wrong_method_is_a_405_with_the_error_object(server: Running, route: Route) -> None:
+def test_d80_a_wrong_method_is_a_405_with_the_error_object(
+    server: RunningServer, route: Route
+) -> None:
     response = httpx.request("PATCH", f"{server.url}{address(route)}")
     assert response.status_code == 405
     assert is_error(response, route)["code"] in ("method_not_allowed", None)
@@ -261,7 +271,9 @@ def test_d80_a_wrong_method_is_a_405_with_the_error_object(server: Running, rout
 @pytest.mark.parametrize(
     "path", ["/nothing", "/v1", "/v1/", "/v2/models", "/v1/chat", "//", "/%00"]
 )
-def test_d80_an_unknown_path_is_a_404_with_the_error_object(server: Running, path: str) -> None:
+def test_d80_an_unknown_path_is_a_404_with_the_error_object(
+    server: RunningServer, path: str
+) -> None:
     response = httpx.get(f"{server.url}{path}")
     assert response.status_code == 404
     assert is_error(response)["code"] == "not_found"
@@ -272,7 +284,7 @@ POSTS = [route for route in ROUTES if route.request_type is not None]
 
 @pytest.mark.parametrize("route", POSTS, ids=name)
 @pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "text/html"])
-def test_d80_a_wrong_content_type_is_a_415(server: Running, route: Route, kind: str) -> None:
+def test_d80_a_wrong_content_type_is_a_415(server: RunningServer, route: Route, kind: str) -> None:
     response = ask(server, route, content=b"{}", headers={"content-type": kind})
     assert response.status_code == 415
     is_error(response, route)
@@ -282,7 +294,9 @@ def test_d80_a_wrong_content_type_is_a_415(server: Running, route: Route, kind: 
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"null", b"\xff", b'{"model": NaN}', b'{"model": "\\ud800"}', b"1"]
 )
-def test_d80_a_body_that_is_not_valid_is_a_400(server: Running, route: Route, body: bytes) -> None:
+def test_d80_a_body_that_is_not_valid_is_a_400(
+    server: RunningServer, route: Route, body: bytes
+) -> None:
     response = ask(server, route, content=body)
     assert response.status_code == 400
     is_error(response, route)
@@ -295,7 +309,7 @@ def test_fact10_every_path_works_without_v1() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models"])
-def test_fact9_models_with_and_without_v1(server: Running, path: str) -> None:
+def test_fact9_models_with_and_without_v1(server: RunningServer, path: str) -> None:
     listed = httpx.get(f"{server.url}{path}").json()
     assert listed["object"] == "list"
     assert listed["data"][0]["id"] == "scripted"
@@ -304,7 +318,7 @@ def test_fact9_models_with_and_without_v1(server: Running, path: str) -> None:
     assert listed == httpx.get(f"{server.url}{path}").json()  # D82: created is stable
 
 
-def test_fact9_the_messages_dialect_lists_models_its_own_way(server: Running) -> None:
+def test_fact9_the_messages_dialect_lists_models_its_own_way(server: RunningServer) -> None:
     headers = {"anthropic-version": "2023-06-01"}
     listed = httpx.get(f"{server.url}/v1/models", headers=headers).json()
     assert listed["data"][0]["type"] == "model"
@@ -313,7 +327,7 @@ def test_fact9_the_messages_dialect_lists_models_its_own_way(server: Running) ->
 
 
 def test_one_model_by_id_with_slashes_and_colons() -> None:
-    with serving(ScriptedEngine("x"), name="owner/model:7b") as server:
+    with serve_scripted(ScriptedEngine("x"), name="owner/model:7b") as server:
         card = httpx.get(f"{server.url}/v1/models/owner/model:7b").json()
         assert card["id"] == "owner/model:7b"
         encoded = httpx.get(f"{server.url}/v1/models/owner%2Fmodel%3A7b").json()
@@ -325,16 +339,16 @@ def test_one_model_by_id_with_slashes_and_colons() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("path", ["/", "/metrics", "/health/live", "/?beta=true"])
-def test_fact7_probes_are_answered(server: Running, method: str, path: str) -> None:
+def test_fact7_probes_are_answered(server: RunningServer, method: str, path: str) -> None:
     response = httpx.request(method, f"{server.url}{path}")
     assert response.status_code == 200
     if method == "HEAD":
         assert response.content == b""
 
 
-def test_fact7_a_query_that_means_nothing_is_ignored(server: Running) -> None:
+def test_fact7_a_query_that_means_nothing_is_ignored(server: RunningServer) -> None:
     for query in ("?beta=true", "?", "?&&=%zz"):
-        response = httpx.post(f"{server.url}/v1/chat/completions{query}", json=chat())
+        response = httpx.post(f"{server.url}/v1/chat/completions{query}", json=make_chat())
         assert response.status_code == 200
 
 
@@ -349,7 +363,7 @@ IDS = [
 
 
 @pytest.mark.parametrize(("sent", "kept"), IDS)
-def test_fact4_a_sane_request_id_comes_back(server: Running, sent: str, kept: bool) -> None:
+def test_fact4_a_sane_request_id_comes_back(server: RunningServer, sent: str, kept: bool) -> None:
     response = httpx.get(f"{server.url}/health/live", headers={"x-request-id": sent})
     assert (response.headers["x-request-id"] == sent) == kept
 
@@ -358,17 +372,17 @@ def test_fact4_a_sane_request_id_comes_back(server: Running, sent: str, kept: bo
 def test_an_empty_key_is_refused_at_startup(key: str) -> None:
     for option in ("api_key", "admin_key"):
         with pytest.raises(runtime.StartupError, match="empty"):
-            scripted_app(**{option: (key,)})
+            make_scripted_app(**{option: (key,)})
 
 
 def test_a_misspelt_option_is_refused_at_startup() -> None:
     with pytest.raises(config.SettingsError, match="api_keys"):
-        scripted_app(api_keys=("secret",))
+        make_scripted_app(api_keys=("secret",))
     with pytest.raises(config.SettingsError, match="port"):
-        scripted_app(port=99_999)
+        make_scripted_app(port=99_999)
 
 
-def test_a_packed_body_is_a_415(server: Running) -> None:
+def test_a_packed_body_is_a_415(server: RunningServer) -> None:
     response = httpx.post(
         f"{server.url}/v1/chat/completions",
         content=b"\x1f\x8b",
@@ -378,7 +392,7 @@ def test_a_packed_body_is_a_415(server: Running) -> None:
 
 
 def test_further_hosts_may_be_allowed() -> None:
-    with serving(ScriptedEngine("x"), allowed_host=("Example.com:80", "other")) as server:
+    with serve_scripted(ScriptedEngine("x"), allowed_host=("Example.com:80", "other")) as server:
         for host, status in (("example.com", 200), ("OTHER:9", 200), ("third", 403)):
             response = httpx.get(f"{server.url}/v1/models", headers={"host": host})
             assert response.status_code == status
@@ -388,7 +402,7 @@ def operations(path: dict[str, Any]) -> list[dict[str, Any]]:
     return [one for method, one in path.items() if not method.startswith("x-")]
 
 
-def test_d78_the_document_lists_exactly_the_routes(server: Running) -> None:
+def test_d78_the_document_lists_exactly_the_routes(server: RunningServer) -> None:
     document = httpx.get(f"{server.url}/openapi.json").json()
     listed = {
         (method.removeprefix("x-").upper(), path)
@@ -407,7 +421,7 @@ def test_d78_the_document_lists_exactly_the_routes(server: Running) -> None:
     assert {"messages", "temperature", "top_k", "lora", "grammar", "tool_choice"} <= set(fields)
 
 
-def test_the_docs_page_needs_nothing_from_elsewhere(server: Running) -> None:
+def test_the_docs_page_needs_nothing_from_elsewhere(server: RunningServer) -> None:
     page = httpx.get(f"{server.url}/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert not re.search(r"(src|href)=|https?://|@import", page.text)
@@ -432,7 +446,7 @@ def test_a_warning_is_a_header_of_plain_letters(said: list[str], told: list[str]
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        ("chat/completions", chat()),
+        ("chat/completions", make_chat()),
         ("completions", {"model": "scripted", "prompt": "hi"}),
     ],
 )
@@ -440,7 +454,7 @@ def test_what_is_not_kept_to_is_said_in_a_header(
     path: str, fields: dict[str, Any], streamed: bool
 ) -> None:
     fields = fields | {"choice": ["yes", "no"], "stream": streamed}
-    with serving(ScriptedEngine("yes", grammars=True)) as server:
+    with serve_scripted(ScriptedEngine("yes", grammars=True)) as server:
         for said, count in (({}, 0), ({"response_format": {"type": "json_object"}}, 1)):
             response = httpx.post(f"{server.url}/v1/{path}", json=fields | said)
             assert response.status_code == 200

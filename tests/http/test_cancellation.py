@@ -19,23 +19,32 @@ from dragoman.http.cancellation import RunRegistry
 from dragoman.http.closing import StallTimer
 from dragoman.testing import Reply, ScriptedEngine
 from dragoman.types import Job, Step
-from tests.support.serving import Running, chat, events, poll, scripted_app, serving
+from tests.support.serving import (
+    RunningServer,
+    make_chat,
+    make_scripted_app,
+    parse_events,
+    poll_until,
+    serve_scripted,
+)
 
 LONG = " ".join(f"word{i}" for i in range(2000))
 
 
-def until(server: Running, engine: ScriptedEngine, fact: Callable[[ScriptedEngine], bool]) -> None:
-    server.on_loop(asyncio.wait_for(engine.until(fact), 50))
+def until(
+    server: RunningServer, engine: ScriptedEngine, fact: Callable[[ScriptedEngine], bool]
+) -> None:
+    server.run_coroutine(asyncio.wait_for(engine.until(fact), 50))
 
 
 def request(path: str = "/v1/chat/completions", **fields: Any) -> bytes:
-    body = json.dumps(chat(**fields)).encode()
+    body = json.dumps(make_chat(**fields)).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
 @contextmanager
-def connection(server: Running, sent: bytes) -> Any:
+def connection(server: RunningServer, sent: bytes) -> Any:
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as made:
         made.sendall(sent)
         yield made
@@ -44,7 +53,7 @@ def connection(server: Running, sent: bytes) -> Any:
 @pytest.mark.parametrize("streamed", [True, False])
 def test_d1_leaving_stops_the_engine(streamed: bool) -> None:
     engine = ScriptedEngine(Reply(LONG), pace=0.005)
-    with serving(engine) as server:
+    with serve_scripted(engine) as server:
         with connection(server, request(stream=streamed)) as made:
             until(server, engine, lambda e: e.steps > 3)
             made.close()
@@ -53,7 +62,7 @@ def test_d1_leaving_stops_the_engine(streamed: bool) -> None:
         assert time.monotonic() - left < 1
         assert engine.closed_early == 1
         steps = engine.steps
-        server.on_loop(asyncio.sleep(0.05))
+        server.run_coroutine(asyncio.sleep(0.05))
         assert engine.steps == steps
         assert httpx.get(f"{server.url}/health/ready").status_code == 200
         assert server.app.metrics.errors["client_disconnected"] == 1
@@ -63,7 +72,7 @@ def test_d1_leaving_stops_the_engine(streamed: bool) -> None:
 def test_d1_a_request_sent_ahead_does_not_hide_the_leaving(streamed: bool) -> None:
     engine = ScriptedEngine(Reply("one two", hang_at=1))
     ahead = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
-    with serving(engine) as server:
+    with serve_scripted(engine) as server:
         for extra in ([ahead], [ahead[:20], ahead[20:]], [b"garbage\r\n\r\n"]):
             with connection(server, request(stream=streamed) + extra[0]) as made:
                 until(server, engine, lambda e: e.active == 1)
@@ -71,12 +80,12 @@ def test_d1_a_request_sent_ahead_does_not_hide_the_leaving(streamed: bool) -> No
                     made.sendall(more)
                 made.close()
             until(server, engine, lambda e: e.active == 0)
-        poll(lambda: len(server.app.responder.runs) == 0)
+        poll_until(lambda: len(server.app.responder.runs) == 0)
 
 
 def test_what_is_sent_ahead_does_not_reach_into_the_answer() -> None:
     engine = ScriptedEngine(Reply("one two three"), pace=None)
-    with serving(engine, receive_timeout=0.2) as server:
+    with serve_scripted(engine, receive_timeout=0.2) as server:
         with connection(server, request(stream=True) + b"GET / HT") as made:
             until(server, engine, lambda e: e.active == 1)
             for _ in range(5):
@@ -97,17 +106,17 @@ def test_an_engine_that_cancels_itself_is_an_error_like_any_other() -> None:
                 yield Step(text="a", tokens=1)
             raise asyncio.CancelledError
 
-    with serving(Cancelling()) as server:
+    with serve_scripted(Cancelling()) as server:
         url = f"{server.url}/v1/chat/completions"
         for text in ("early", "late"):
-            whole = httpx.post(url, json=chat(text))
+            whole = httpx.post(url, json=make_chat(text))
             assert whole.status_code == 500
             assert whole.json()["error"]["code"] == "engine_error"
-        assert events(httpx.post(url, json=chat("late", stream=True)))[-1]["error"]
+        assert parse_events(httpx.post(url, json=make_chat("late", stream=True)))[-1]["error"]
 
 
 def test_many_prompts_with_many_choices_do_not_freeze_the_server() -> None:
-    with serving(ScriptedEngine("x")) as server:
+    with serve_scripted(ScriptedEngine("x")) as server:
         body = {"model": "scripted", "prompt": ["hi"] * 16, "n": 128, "max_tokens": 1}
         began = time.monotonic()
         answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()
@@ -118,10 +127,10 @@ def test_many_prompts_with_many_choices_do_not_freeze_the_server() -> None:
 def test_usage_does_not_depend_on_how_fast_a_client_reads() -> None:
     script = Reply("word " * 3000 + "STOP " + "more " * 3000, chunks=5)
     said = {"stop": "STOP", "stream": True, "stream_options": {"include_usage": True}}
-    with serving(ScriptedEngine(script)) as server:
+    with serve_scripted(ScriptedEngine(script)) as server:
         body = json.dumps({"model": "scripted", "prompt": ["a", "b"], "max_tokens": 9999, **said})
         quick = httpx.post(f"{server.url}/v1/completions", content=body, timeout=60)
-        usage = events(quick)[-1]["usage"]
+        usage = parse_events(quick)[-1]["usage"]
         head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}"
         with socket.socket() as made:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -139,7 +148,7 @@ def test_usage_does_not_depend_on_how_fast_a_client_reads() -> None:
 
 def test_d1_leaving_stops_every_choice_and_every_prompt() -> None:
     engine = ScriptedEngine(Reply(LONG), pace=0.005)
-    with serving(engine) as server:
+    with serve_scripted(engine) as server:
         body = json.dumps({"model": "scripted", "prompt": ["a", "b"], "n": 3, "stream": True})
         head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         sent = head.replace("host: x", "host: localhost").encode() + body.encode()
@@ -151,7 +160,7 @@ def test_d1_leaving_stops_every_choice_and_every_prompt() -> None:
 
 def test_d21_leaving_before_the_first_token_is_no_error() -> None:
     engine = ScriptedEngine(Reply("never said", hang_at=0))
-    with serving(engine) as server:
+    with serve_scripted(engine) as server:
         with connection(server, request(stream=True)) as made:
             until(server, engine, lambda e: e.active == 1)
             made.close()
@@ -161,27 +170,27 @@ def test_d21_leaving_before_the_first_token_is_no_error() -> None:
 
 def test_leaving_the_queue_touches_nobody_else() -> None:
     engine = ScriptedEngine([Reply("first " * 20, when="one"), Reply("other")], pace=None, slots=1)
-    with serving(engine) as server:
+    with serve_scripted(engine) as server:
         gate = server.get_gate()
         with connection(server, request(text="one", stream=True)):
             until(server, engine, lambda e: e.active == 1)
             with connection(server, request(text="two", stream=True)) as waiting:
-                poll(lambda: gate.waiting == 1)
+                poll_until(lambda: gate.waiting == 1)
                 waiting.close()
-                poll(lambda: gate.waiting == 0)
+                poll_until(lambda: gate.waiting == 0)
             assert engine.started == 1
             assert engine.active == 1
 
 
 def test_d14_d85_a_full_queue_is_a_429_with_a_time() -> None:
     engine = ScriptedEngine(Reply("x", hang_at=0), slots=1)
-    with serving(engine, queue=1) as server:
+    with serve_scripted(engine, queue=1) as server:
         gate = server.get_gate()
         with connection(server, request(stream=True)), connection(server, request(stream=True)):
-            poll(lambda: gate.waiting == 1)
+            poll_until(lambda: gate.waiting == 1)
             for streamed in (True, False):
                 response = httpx.post(
-                    f"{server.url}/v1/chat/completions", json=chat(stream=streamed)
+                    f"{server.url}/v1/chat/completions", json=make_chat(stream=streamed)
                 )
                 assert response.status_code == 429
                 assert int(response.headers["retry-after"]) >= 1
@@ -193,8 +202,10 @@ def test_d14_d85_a_full_queue_is_a_429_with_a_time() -> None:
 def test_d22_fact14_a_silent_stream_is_kept_alive() -> None:
     engine = ScriptedEngine(Reply("done"), pace=None)
     with (
-        serving(engine, patience=0.02, ping=0.05) as server,
-        httpx.stream("POST", f"{server.url}/v1/chat/completions", json=chat(stream=True)) as answer,
+        serve_scripted(engine, patience=0.02, ping=0.05) as server,
+        httpx.stream(
+            "POST", f"{server.url}/v1/chat/completions", json=make_chat(stream=True)
+        ) as answer,
     ):
         assert answer.status_code == 200
         lines = answer.iter_lines()
@@ -206,8 +217,10 @@ def test_d22_fact14_a_silent_stream_is_kept_alive() -> None:
 def test_d18_chunks_are_sent_as_they_are_made() -> None:
     engine = ScriptedEngine(Reply("a b c"), pace=None)
     with (
-        serving(engine) as server,
-        httpx.stream("POST", f"{server.url}/v1/chat/completions", json=chat(stream=True)) as answer,
+        serve_scripted(engine) as server,
+        httpx.stream(
+            "POST", f"{server.url}/v1/chat/completions", json=make_chat(stream=True)
+        ) as answer,
     ):
         lines = (line for line in answer.iter_lines() if line.startswith("data: "))
         assert '"role"' in next(lines)
@@ -219,14 +232,14 @@ def test_d18_chunks_are_sent_as_they_are_made() -> None:
 def test_d2_a_slow_reader_stalls_nobody_and_gets_everything() -> None:
     text = "x" * 200
     engine = ScriptedEngine([Reply(LONG * 20, when="slow", chunks=64), Reply(text)])
-    with serving(engine) as server:
+    with serve_scripted(engine) as server:
         with socket.socket() as made:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             made.connect(("127.0.0.1", server.port))
             made.sendall(request(text="slow", stream=True))
             until(server, engine, lambda e: e.steps > 50)
             for _ in range(20):
-                other = httpx.post(f"{server.url}/v1/chat/completions", json=chat("quick"))
+                other = httpx.post(f"{server.url}/v1/chat/completions", json=make_chat("quick"))
                 assert other.json()["choices"][0]["message"]["content"] == text
             received = b""
             made.settimeout(20)
@@ -252,14 +265,14 @@ def unchunk(data: bytes) -> list[bytes]:
 
 def test_a_reader_that_takes_nothing_is_cut_off() -> None:
     engine = ScriptedEngine(Reply(LONG * 400, chunks=512))
-    with serving(engine, stall=0.2) as server, socket.socket() as made:
+    with serve_scripted(engine, stall=0.2) as server, socket.socket() as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         made.connect(("127.0.0.1", server.port))
         made.sendall(request(stream=True))
         until(server, engine, lambda e: e.started == 1)
         until(server, engine, lambda e: e.active == 0)
         assert engine.closed_early == 1
-        poll(lambda: not server._server.server_state.connections)
+        poll_until(lambda: not server._server.server_state.connections)
 
 
 class Buffer:
@@ -353,15 +366,15 @@ def test_who_leaves_as_the_work_ends_interrupts_nothing_else() -> None:
 @pytest.mark.parametrize(
     ("body", "heard"),
     [
-        *((chat(stream=True), heard) for heard in (0, 1, 3)),
-        *((chat(), heard) for heard in (0, 1)),
+        *((make_chat(stream=True), heard) for heard in (0, 1, 3)),
+        *((make_chat(), heard) for heard in (0, 1)),
         *(({}, heard) for heard in (0, 1)),  # which is refused
     ],
 )
 def test_a_send_that_fails_is_a_client_that_left(
     body: Any, heard: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = scripted_app(ScriptedEngine("one two three four"))
+    app = make_scripted_app(ScriptedEngine("one two three four"))
     came = [{"type": "http.request", "body": json.dumps(body).encode()}]
     sent: list[Any] = []
 
@@ -385,26 +398,26 @@ def test_a_send_that_fails_is_a_client_that_left(
 
 def test_a_whole_answer_that_nobody_takes_is_dropped() -> None:
     engine = ScriptedEngine(Reply(LONG * 400, chunks=100_000))
-    with serving(engine, stall=0.2) as server, socket.socket() as made:
+    with serve_scripted(engine, stall=0.2) as server, socket.socket() as made:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         made.connect(("127.0.0.1", server.port))
         made.sendall(request())
         until(server, engine, lambda e: e.started == 1 and e.active == 0)
-        poll(lambda: not server._server.server_state.connections)
+        poll_until(lambda: not server._server.server_state.connections)
 
 
 def test_draining_lets_streams_finish_and_takes_no_new_work() -> None:
     engine = ScriptedEngine(Reply("a b c"), pace=None)
-    with serving(engine) as server:
+    with serve_scripted(engine) as server:
         with httpx.stream(
-            "POST", f"{server.url}/v1/chat/completions", json=chat(stream=True)
+            "POST", f"{server.url}/v1/chat/completions", json=make_chat(stream=True)
         ) as answer:
             lines = (line for line in answer.iter_lines() if line.startswith("data: "))
             next(lines)
             server._server.handle_exit(15, None)
-            poll(lambda: httpx.get(f"{server.url}/health/ready").status_code == 503)
+            poll_until(lambda: httpx.get(f"{server.url}/health/ready").status_code == 503)
             assert httpx.get(f"{server.url}/health/live").status_code == 200
-            refused = httpx.post(f"{server.url}/v1/chat/completions", json=chat())
+            refused = httpx.post(f"{server.url}/v1/chat/completions", json=make_chat())
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] == "draining"
             assert int(refused.headers["retry-after"]) >= 1
@@ -418,9 +431,9 @@ def test_draining_lets_streams_finish_and_takes_no_new_work() -> None:
 
 def test_a_stream_that_outlasts_the_drain_ends_with_an_error() -> None:
     engine = ScriptedEngine(Reply("never done", hang_at=1))
-    with serving(engine, drain=0.1) as server:
+    with serve_scripted(engine, drain=0.1) as server:
         with httpx.stream(
-            "POST", f"{server.url}/v1/chat/completions", json=chat(stream=True)
+            "POST", f"{server.url}/v1/chat/completions", json=make_chat(stream=True)
         ) as answer:
             lines = (line for line in answer.iter_lines() if line.startswith("data: "))
             next(lines)
@@ -434,7 +447,7 @@ def test_a_stream_that_outlasts_the_drain_ends_with_an_error() -> None:
 
 def test_two_thousand_streams_are_held_with_bounded_memory() -> None:
     engine = ScriptedEngine(Reply("a b c"), pace=None)
-    with serving(engine, queue=4000) as server:
+    with serve_scripted(engine, queue=4000) as server:
 
         async def hold() -> str:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -471,13 +484,13 @@ def events_of(text: str) -> str:
 
 def test_d81_d88_every_request_is_counted_once() -> None:
     engine = ScriptedEngine([Reply("breaks", when="bad", raise_at=1), Reply("Hello there!")])
-    with serving(engine) as server:
+    with serve_scripted(engine) as server:
         url = f"{server.url}/v1/chat/completions"
-        httpx.post(url, json=chat())
-        events(httpx.post(url, json=chat(stream=True)))
-        httpx.post(url, json=chat("bad"))
-        httpx.post(url, json=chat("bad", stream=True))
-        httpx.post(url, json=chat(n=0))
+        httpx.post(url, json=make_chat())
+        parse_events(httpx.post(url, json=make_chat(stream=True)))
+        httpx.post(url, json=make_chat("bad"))
+        httpx.post(url, json=make_chat("bad", stream=True))
+        httpx.post(url, json=make_chat(n=0))
         httpx.get(f"{server.url}/nowhere")
         page = httpx.get(f"{server.url}/metrics").text
     lines = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
@@ -496,10 +509,10 @@ def test_d81_d88_every_request_is_counted_once() -> None:
 
 
 def test_labels_are_bounded_whatever_clients_send() -> None:
-    with serving("x") as server:
+    with serve_scripted("x") as server:
         for i in range(50):
             httpx.get(f"{server.url}/made/up/{i}")
-            httpx.post(f"{server.url}/v1/chat/completions", json=chat(model=f"model-{i}"))
+            httpx.post(f"{server.url}/v1/chat/completions", json=make_chat(model=f"model-{i}"))
         page = httpx.get(f"{server.url}/metrics").text
     assert "made" not in page
     assert "model-4" not in page

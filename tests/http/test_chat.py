@@ -16,13 +16,13 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from dragoman.errors import Unavailable
 from dragoman.store.completions import CompletionRepository
 from dragoman.testing import Reply, ScriptedEngine
-from tests.support.serving import Running, chat, events, serving
+from tests.support.serving import RunningServer, make_chat, parse_events, serve_scripted
 
 TEXT = "The naïve 日本 café 😀 costs 5 €."
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+def server() -> Iterator[RunningServer]:
     script = [
         Reply(TEXT, when="unicode", chunks="bytes"),
         Reply("one two three four five six", when="count"),
@@ -40,23 +40,25 @@ def server() -> Iterator[Running]:
         Reply("Hello there!"),
     ]
     engine = ScriptedEngine(script, tokens=True, context=4096, lora=("poet",), cached=3)
-    with serving(engine, name="scripted") as running:
+    with serve_scripted(engine, name="scripted") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[OpenAI]:
+def client(server: RunningServer) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
         yield made
 
 
-def post(server: Running, **fields: Any) -> httpx.Response:
+def post(server: RunningServer, **fields: Any) -> httpx.Response:
     text = fields.pop("text", "hi")
-    return httpx.post(f"{server.url}/v1/chat/completions", json=chat(text, **fields), timeout=30)
+    return httpx.post(
+        f"{server.url}/v1/chat/completions", json=make_chat(text, **fields), timeout=30
+    )
 
 
-def stream(server: Running, text: str = "hi", **fields: Any) -> list[Any]:
-    return events(post(server, text=text, stream=True, **fields))
+def stream(server: RunningServer, text: str = "hi", **fields: Any) -> list[Any]:
+    return parse_events(post(server, text=text, stream=True, **fields))
 
 
 def test_a_whole_answer(client: OpenAI) -> None:
@@ -74,14 +76,14 @@ def test_a_whole_answer(client: OpenAI) -> None:
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + len("Hello there!")
 
 
-def test_d83_a_plain_answer_has_no_tool_fields(server: Running) -> None:
+def test_d83_a_plain_answer_has_no_tool_fields(server: RunningServer) -> None:
     choice = post(server).json()["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": "Hello there!", "refusal": None}
     assert choice["logprobs"] is None
     assert set(choice) == {"index", "message", "logprobs", "finish_reason"}
 
 
-def test_d8_d10_d11_the_chunks_of_a_stream(server: Running) -> None:
+def test_d8_d10_d11_the_chunks_of_a_stream(server: RunningServer) -> None:
     chunks = stream(server)
     for field in ("id", "created", "model", "object"):
         assert len({chunk[field] for chunk in chunks}) == 1
@@ -97,13 +99,13 @@ def test_d8_d10_d11_the_chunks_of_a_stream(server: Running) -> None:
     )
 
 
-def test_d9_no_chunk_is_empty(server: Running) -> None:
+def test_d9_no_chunk_is_empty(server: RunningServer) -> None:
     for chunk in stream(server, "unicode")[1:]:
         choice = chunk["choices"][0]
         assert choice["delta"].get("content") or choice["finish_reason"]
 
 
-def test_fact11_the_headers_of_a_stream(server: Running) -> None:
+def test_fact11_the_headers_of_a_stream(server: RunningServer) -> None:
     response = post(server, stream=True)
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers["cache-control"] == "no-cache"
@@ -113,7 +115,7 @@ def test_fact11_the_headers_of_a_stream(server: Running) -> None:
     assert response.text.endswith("data: [DONE]\n\n")
 
 
-def test_d3_fact17_every_character_arrives_whole(server: Running) -> None:
+def test_d3_fact17_every_character_arrives_whole(server: RunningServer) -> None:
     chunks = stream(server, "unicode")
     deltas = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
     assert "".join(deltas) == TEXT
@@ -122,7 +124,9 @@ def test_d3_fact17_every_character_arrives_whole(server: Running) -> None:
 
 
 @pytest.mark.parametrize("usage", [True, False])
-def test_d15_fact26_usage_comes_last_and_only_when_asked_for(server: Running, usage: bool) -> None:
+def test_d15_fact26_usage_comes_last_and_only_when_asked_for(
+    server: RunningServer, usage: bool
+) -> None:
     chunks = stream(server, "hello you", stream_options={"include_usage": usage})
     if not usage:
         assert all("usage" not in chunk for chunk in chunks)
@@ -179,7 +183,7 @@ def test_d6_a_stream_adds_up_to_the_whole_answer(client: OpenAI, fields: dict[st
         assert content == (theirs.logprobs and theirs.logprobs.content)
 
 
-def test_d28_fact25_several_choices(server: Running) -> None:
+def test_d28_fact25_several_choices(server: RunningServer) -> None:
     chunks = stream(server, "variants", n=3)
     assert [chunk["choices"][0]["index"] for chunk in chunks[:3]] == [0, 1, 2]
     whole = post(server, text="variants", n=3).json()
@@ -190,7 +194,7 @@ def test_d28_fact25_several_choices(server: Running) -> None:
     assert whole["usage"]["completion_tokens"] == len("alpha" + "beta" + "gamma")
 
 
-def test_d29_every_choice_has_the_same_limits(server: Running) -> None:
+def test_d29_every_choice_has_the_same_limits(server: RunningServer) -> None:
     whole = post(server, text="variants", n=3, max_tokens=3).json()
     assert [choice["message"]["content"] for choice in whole["choices"]] == ["alp", "bet", "gam"]
     assert {choice["finish_reason"] for choice in whole["choices"]} == {"length"}
@@ -201,14 +205,14 @@ def test_d29_every_choice_has_the_same_limits(server: Running) -> None:
 def test_d7_stops_are_cut_on_every_engine_and_in_both_dialects(
     streamed: bool, tokens: bool
 ) -> None:
-    with serving(ScriptedEngine("one two three", tokens=tokens)) as server:
+    with serve_scripted(ScriptedEngine("one two three", tokens=tokens)) as server:
         said = {"stop": ["two"], "stream": streamed, "max_tokens": 50}
         prompt = {"model": "scripted", "prompt": "x", **said}
         for response in (
             post(server, **said),
             httpx.post(f"{server.url}/v1/completions", json=prompt),
         ):
-            answers = events(response) if streamed else [response.json()]
+            answers = parse_events(response) if streamed else [response.json()]
             text = ""
             for answer in answers:
                 choice = answer["choices"][0]
@@ -217,13 +221,13 @@ def test_d7_stops_are_cut_on_every_engine_and_in_both_dialects(
             assert text == "one "
 
 
-def test_d5_stop_wins_over_length(server: Running) -> None:
+def test_d5_stop_wins_over_length(server: RunningServer) -> None:
     whole = post(server, text="count", stop="two", max_tokens=len("one two")).json()
     assert whole["choices"][0]["finish_reason"] == "stop"
     assert whole["choices"][0]["message"]["content"] == "one "
 
 
-def test_d4_no_delta_holds_a_stop_string(server: Running) -> None:
+def test_d4_no_delta_holds_a_stop_string(server: RunningServer) -> None:
     chunks = stream(server, "count", stop=["three"])
     text = ""
     for chunk in chunks:
@@ -234,13 +238,13 @@ def test_d4_no_delta_holds_a_stop_string(server: Running) -> None:
 
 def test_d32_the_end_of_the_context_is_length() -> None:
     engine = ScriptedEngine("x" * 500, tokens=True, context=100)
-    with serving(engine) as server:
+    with serve_scripted(engine) as server:
         answer = post(server).json()
         assert answer["choices"][0]["finish_reason"] == "length"
         assert answer["usage"]["total_tokens"] == 100
 
 
-def test_fact30_d33_d34_logprobs_of_a_model_without_tags(server: Running) -> None:
+def test_fact30_d33_d34_logprobs_of_a_model_without_tags(server: RunningServer) -> None:
     whole = post(server, text="unicode", logprobs=True, top_logprobs=3).json()
     entries = whole["choices"][0]["logprobs"]["content"]
     assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == TEXT
@@ -254,7 +258,7 @@ def test_fact30_d33_d34_logprobs_of_a_model_without_tags(server: Running) -> Non
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("case", ["early", "odd"])
 def test_d12_d73_an_engine_that_breaks_is_a_500(
-    server: Running, client: OpenAI, case: str, streamed: bool
+    server: RunningServer, client: OpenAI, case: str, streamed: bool
 ) -> None:
     if case == "early" or not streamed:
         response = post(server, text=case, stream=streamed)
@@ -272,7 +276,7 @@ def test_d12_d73_an_engine_that_breaks_is_a_500(
     assert "0xdead" not in str(failure.value)
 
 
-def test_d13_a_stream_that_breaks_ends_with_an_error(server: Running, client: OpenAI) -> None:
+def test_d13_a_stream_that_breaks_ends_with_an_error(server: RunningServer, client: OpenAI) -> None:
     before = server.app.metrics.succeeded
     chunks = stream(server, "break")
     assert set(chunks[-1]) == {"error"}
@@ -290,26 +294,30 @@ def test_d13_a_stream_that_breaks_ends_with_an_error(server: Running, client: Op
 
 
 @pytest.mark.parametrize("case", ["endless", "badtoken", "badchoice"])
-def test_d17_d20_an_engine_that_talks_nonsense_is_reported(server: Running, case: str) -> None:
+def test_d17_d20_an_engine_that_talks_nonsense_is_reported(
+    server: RunningServer, case: str
+) -> None:
     whole = post(server, text=case)
     assert whole.status_code == 500
     streamed = post(server, text=case, stream=True)
-    last = events(streamed)[-1] if streamed.status_code == 200 else streamed.json()
+    last = parse_events(streamed)[-1] if streamed.status_code == 200 else streamed.json()
     assert last["error"]["code"] == "engine_error"
 
 
-def test_d20_a_logprob_that_is_no_number_is_reported(server: Running) -> None:
+def test_d20_a_logprob_that_is_no_number_is_reported(server: RunningServer) -> None:
     assert post(server, text="nan", logprobs=True).status_code == 500
 
 
-def test_what_an_engine_says_after_the_end_is_not_heard(server: Running) -> None:
+def test_what_an_engine_says_after_the_end_is_not_heard(server: RunningServer) -> None:
     assert post(server, text="afterfinish").json()["choices"][0]["message"]["content"] == (
         "after the end"
     )
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_fact5_d12_a_prompt_that_does_not_fit_is_a_400(server: Running, streamed: bool) -> None:
+def test_fact5_d12_a_prompt_that_does_not_fit_is_a_400(
+    server: RunningServer, streamed: bool
+) -> None:
     response = post(server, text="x" * 5000, stream=streamed)
     assert response.status_code == 400
     error = response.json()["error"]
@@ -318,7 +326,7 @@ def test_fact5_d12_a_prompt_that_does_not_fit_is_a_400(server: Running, streamed
     assert "rate limit" not in error["message"].lower()
 
 
-def test_fact33_a_limit_beyond_the_context_is_clamped(server: Running) -> None:
+def test_fact33_a_limit_beyond_the_context_is_clamped(server: RunningServer) -> None:
     assert post(server, max_tokens=32_000).status_code == 200
 
 
@@ -331,20 +339,22 @@ def test_c5_an_unknown_model_is_a_404(client: OpenAI) -> None:
 
 
 def test_any_model_answers_every_name() -> None:
-    with serving("Hi.", any_model=True) as server:
-        answer = httpx.post(f"{server.url}/v1/chat/completions", json=chat(model="gpt-9")).json()
+    with serve_scripted("Hi.", any_model=True) as server:
+        answer = httpx.post(
+            f"{server.url}/v1/chat/completions", json=make_chat(model="gpt-9")
+        ).json()
         assert answer["model"] == "scripted"
 
 
 def test_served_names_are_aliases() -> None:
-    with serving("Hi.", served_name=("gpt-4o", "other")) as server:
+    with serve_scripted("Hi.", served_name=("gpt-4o", "other")) as server:
         for name in ("gpt-4o", " OTHER ", "other:latest", "scripted"):
             assert post(server, model=name).status_code == 200
         assert post(server, model="gpt-4o").json()["model"] == "gpt-4o"  # C28: echoed
         assert post(server, model="third").status_code == 404
 
 
-def test_d71_an_unknown_adapter_is_a_400(server: Running) -> None:
+def test_d71_an_unknown_adapter_is_a_400(server: RunningServer) -> None:
     assert post(server, lora="poet").status_code == 200
     response = post(server, lora="painter")
     assert response.status_code == 400
@@ -355,7 +365,7 @@ def test_d71_an_unknown_adapter_is_a_400(server: Running) -> None:
 def test_what_a_model_cannot_do_is_refused_by_the_name_it_was_asked_by(
     template: str | None,
 ) -> None:
-    with serving("x", chat_template=template) as server:
+    with serve_scripted("x", chat_template=template) as server:
         response = post(server, reasoning_effort="high")
         assert response.status_code == 400
         assert response.json()["error"]["param"] == "reasoning_effort"
@@ -363,11 +373,11 @@ def test_what_a_model_cannot_do_is_refused_by_the_name_it_was_asked_by(
 
 def test_d66_a_thousand_requests_have_distinct_ids_and_right_answers() -> None:
     script = [Reply(f"answer {i}.", when=f"question {i}.") for i in range(1000)]
-    with serving(ScriptedEngine(script), queue=2000) as server:
+    with serve_scripted(ScriptedEngine(script), queue=2000) as server:
 
         async def ask(i: int) -> tuple[str, str]:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            body = json.dumps(chat(f"question {i}.")).encode()
+            body = json.dumps(make_chat(f"question {i}.")).encode()
             writer.write(
                 b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
                 b"x-request-id: the-same\r\ncontent-length: %d\r\n\r\n" % len(body) + body
@@ -386,7 +396,7 @@ def test_d66_a_thousand_requests_have_distinct_ids_and_right_answers() -> None:
 
 def test_obfuscation_hides_the_length_of_a_token() -> None:
     engine = ScriptedEngine(Reply("a bc def ghij klmno pqrstu", chunks="words"))
-    with serving(engine) as server:
+    with serve_scripted(engine) as server:
         options = {"include_obfuscation": True}
         response = post(server, stream=True, stream_options=options)
         frames = [frame for frame in response.text.split("\n\n") if '"content":"' in frame][1:]
@@ -401,16 +411,19 @@ def test_a_completion_that_cannot_be_kept_says_so(monkeypatch: pytest.MonkeyPatc
     def fail(*_: Any) -> None:
         raise Unavailable("It is down.")
 
-    with serving("Hello there!") as server:
+    with serve_scripted("Hello there!") as server:
         monkeypatch.setattr(CompletionRepository, "add", fail)
         made = post(server, store=True)
         assert made.json()["choices"][0]["message"]["content"] == "Hello there!"
         assert "could not be kept" in made.headers["x-dragoman-warning"]
-        assert events(post(server, store=True, stream=True))
+        assert parse_events(post(server, store=True, stream=True))
 
 
 def test_a_completion_can_be_kept() -> None:
-    with serving("Hello there!") as server, OpenAI(base_url=f"{server.url}/v1", api_key="x") as ai:
+    with (
+        serve_scripted("Hello there!") as server,
+        OpenAI(base_url=f"{server.url}/v1", api_key="x") as ai,
+    ):
         said: Any = [
             {"role": "system", "content": "Be kind."},
             {"role": "user", "content": [{"type": "text", "text": "hi"}]},

@@ -15,28 +15,28 @@ import pytest
 from openai import OpenAI
 
 from dragoman.testing import Reply, ScriptedEngine
-from tests.support.serving import Running, events, serving
+from tests.support.serving import RunningServer, parse_events, serve_scripted
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+def server() -> Iterator[RunningServer]:
     script = [
         Reply("first answer", when="one"),
         Reply("second", when="two"),
         Reply("aaaa", variants=("bb", "cccccc", "d"), when="best"),
         Reply("naïve 😀 text"),
     ]
-    with serving(ScriptedEngine(script, tokens=True, context=2048)) as running:
+    with serve_scripted(ScriptedEngine(script, tokens=True, context=2048)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[OpenAI]:
+def client(server: RunningServer) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
         yield made
 
 
-def post(server: Running, path: str = "/v1/completions", **fields: Any) -> httpx.Response:
+def post(server: RunningServer, path: str = "/v1/completions", **fields: Any) -> httpx.Response:
     return httpx.post(f"{server.url}{path}", json={"model": "scripted", **fields}, timeout=30)
 
 
@@ -52,7 +52,7 @@ def test_a_completion(client: OpenAI) -> None:
 
 def test_c10_the_default_limit_is_16_tokens() -> None:
     long = ScriptedEngine("y" * 100, tokens=True)
-    with serving(long) as server:
+    with serve_scripted(long) as server:
         whole = post(server, prompt="x").json()
         assert whole["choices"][0]["text"] == "y" * 16
         assert whole["choices"][0]["finish_reason"] == "length"
@@ -75,14 +75,14 @@ def test_prompts_as_token_ids(client: OpenAI) -> None:
     assert single.choices[0].text == "first answer"
 
 
-def test_a_token_that_does_not_exist_is_a_400(server: Running) -> None:
+def test_a_token_that_does_not_exist_is_a_400(server: RunningServer) -> None:
     response = post(server, prompt=[[1, 999_999]])
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "prompt"
 
 
 @pytest.mark.parametrize("prompt", ["", [""], [[]], []])
-def test_an_empty_prompt_is_a_400(server: Running, prompt: Any) -> None:
+def test_an_empty_prompt_is_a_400(server: RunningServer, prompt: Any) -> None:
     response = post(server, prompt=prompt)
     assert response.status_code == 400
     assert response.json()["error"]["param"].startswith("prompt")
@@ -101,11 +101,13 @@ def test_an_empty_prompt_is_a_400(server: Running, prompt: Any) -> None:
         {"max_tokens": 4, "logprobs": 1},
     ],
 )
-def test_d6_a_stream_adds_up_to_the_whole_answer(server: Running, fields: dict[str, Any]) -> None:
+def test_d6_a_stream_adds_up_to_the_whole_answer(
+    server: RunningServer, fields: dict[str, Any]
+) -> None:
     said: dict[str, Any] = {"prompt": "one", "max_tokens": 40} | fields
     whole = post(server, **said).json()
     streamed = post(server, **said, stream=True, stream_options={"include_usage": True})
-    chunks = events(streamed)
+    chunks = parse_events(streamed)
     assert chunks[-1]["usage"] == whole["usage"]
     assert chunks[-1]["choices"] == []
     added: dict[int, dict[str, Any]] = {}
@@ -127,7 +129,7 @@ def test_d6_a_stream_adds_up_to_the_whole_answer(server: Running, fields: dict[s
         }
 
 
-def test_fact57_echo_with_logprobs(server: Running) -> None:
+def test_fact57_echo_with_logprobs(server: RunningServer) -> None:
     whole = post(server, prompt=[list(b"one")], echo=True, logprobs=1, max_tokens=1).json()
     choice = whole["choices"][0]
     lists = choice["logprobs"]
@@ -140,19 +142,19 @@ def test_fact57_echo_with_logprobs(server: Running) -> None:
 
 
 def test_offsets_count_characters_whatever_tokens_they_are_made_of() -> None:
-    with serving(ScriptedEngine("😀a日", tokens=True)) as server:
+    with serve_scripted(ScriptedEngine("😀a日", tokens=True)) as server:
         whole = post(server, prompt="x", logprobs=0).json()["choices"][0]
         assert whole["logprobs"]["text_offset"] == [0, 0, 0, 0, 1, 2, 2, 2]
 
 
-def test_echo_without_generating(server: Running) -> None:
+def test_echo_without_generating(server: RunningServer) -> None:
     whole = post(server, prompt="one", echo=True, max_tokens=0, logprobs=0).json()
     assert whole["choices"][0]["text"] == "one"
     assert whole["choices"][0]["finish_reason"] == "length"
     assert whole["usage"]["completion_tokens"] == 0
 
 
-def test_best_of_keeps_the_likeliest(server: Running) -> None:
+def test_best_of_keeps_the_likeliest(server: RunningServer) -> None:
     every = post(server, prompt="best", n=4, logprobs=0, max_tokens=9).json()["choices"]
 
     def mean(choice: Any) -> float:
@@ -172,7 +174,9 @@ def test_d16_best_of_cannot_be_streamed(client: OpenAI) -> None:
         client.completions.create(model="scripted", prompt="x", best_of=3, stream=True)
 
 
-def test_fact58_embeddings_as_the_client_asks_for_them(client: OpenAI, server: Running) -> None:
+def test_fact58_embeddings_as_the_client_asks_for_them(
+    client: OpenAI, server: RunningServer
+) -> None:
     answer = client.embeddings.create(model="scripted", input=["hello", "world", "hello"])
     assert [one.index for one in answer.data] == [0, 1, 2]
     assert answer.data[0].embedding == answer.data[2].embedding != answer.data[1].embedding
@@ -193,7 +197,7 @@ def test_embeddings_of_token_ids(client: OpenAI) -> None:
     assert ids.data[0].embedding == text.data[0].embedding
 
 
-def test_dimensions_shorten_and_normalise(server: Running) -> None:
+def test_dimensions_shorten_and_normalise(server: RunningServer) -> None:
     short = post(server, "/v1/embeddings", input="hello", dimensions=4).json()
     vector = short["data"][0]["embedding"]
     assert len(vector) == 4
@@ -203,27 +207,27 @@ def test_dimensions_shorten_and_normalise(server: Running) -> None:
     assert more.json()["error"]["param"] == "dimensions"
 
 
-def test_d16_embeddings_cannot_be_streamed(server: Running) -> None:
+def test_d16_embeddings_cannot_be_streamed(server: RunningServer) -> None:
     response = post(server, "/v1/embeddings", input="x", stream=True)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "stream"
 
 
 def test_an_engine_that_cannot_embed_says_so() -> None:
-    with serving(ScriptedEngine("x", embeddings=0)) as server:
+    with serve_scripted(ScriptedEngine("x", embeddings=0)) as server:
         response = post(server, "/v1/embeddings", input="hello")
         assert response.status_code == 400
         assert response.json()["error"]["param"] == "model"
 
 
-def test_an_input_that_does_not_fit_is_a_400(server: Running) -> None:
+def test_an_input_that_does_not_fit_is_a_400(server: RunningServer) -> None:
     response = post(server, "/v1/embeddings", input="x" * 3000)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "context_length_exceeded"
     assert response.json()["error"]["param"] == "input"
 
 
-def test_fact59_tokens_there_and_back(server: Running) -> None:
+def test_fact59_tokens_there_and_back(server: RunningServer) -> None:
     text = "naïve 😀"
     answer = post(server, "/tokenize", prompt=text, return_token_strs=True).json()
     assert answer["tokens"] == list(text.encode())
@@ -236,7 +240,7 @@ def test_fact59_tokens_there_and_back(server: Running) -> None:
     assert info["vocab_size"] >= 256
 
 
-def test_a_conversation_is_tokenised_as_it_would_be_sent(server: Running) -> None:
+def test_a_conversation_is_tokenised_as_it_would_be_sent(server: RunningServer) -> None:
     messages = [{"role": "user", "content": "one"}]
     answer = post(server, "/tokenize", messages=messages).json()
     whole = post(server, "/v1/chat/completions", messages=messages).json()
@@ -254,7 +258,7 @@ def test_a_conversation_is_tokenised_as_it_would_be_sent(server: Running) -> Non
     ],
 )
 def test_wrong_fields_of_the_small_services(
-    server: Running, path: str, fields: dict[str, Any], param: str
+    server: RunningServer, path: str, fields: dict[str, Any], param: str
 ) -> None:
     response = post(server, path, **fields)
     assert response.status_code == 400

@@ -13,7 +13,7 @@ import pytest
 from dragoman.http import closing
 from dragoman.testing import ScriptedEngine
 from tests.http.test_app import is_error as check_error_body
-from tests.support.serving import Running, chat, poll, serving
+from tests.support.serving import RunningServer, make_chat, poll_until, serve_scripted
 
 EXCESS = b"y" * 8_000_000  # far more than socket buffers hold
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
@@ -39,18 +39,18 @@ REJECTED = {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with serving(ScriptedEngine("Hello there!")) as running:
+def server() -> Iterator[RunningServer]:
+    with serve_scripted(ScriptedEngine("Hello there!")) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def strict_server() -> Iterator[Running]:
-    with serving(ScriptedEngine("x"), receive_timeout=0.3, body_limit=65_000) as running:
+def strict_server() -> Iterator[RunningServer]:
+    with serve_scripted(ScriptedEngine("x"), receive_timeout=0.3, body_limit=65_000) as running:
         yield running
 
 
-def connect(server: Running) -> socket.socket:
+def connect(server: RunningServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), timeout=20)
 
 
@@ -62,7 +62,7 @@ def read_all(connection: socket.socket) -> bytes:
     return response
 
 
-def exchange_raw(server: Running, *parts: bytes) -> bytes:
+def exchange_raw(server: RunningServer, *parts: bytes) -> bytes:
     with connect(server) as connection:
         for part in parts:
             connection.sendall(part)
@@ -77,7 +77,7 @@ def check_rejection(response: bytes, status: int) -> None:
 
 @pytest.mark.parametrize(("status", "request_bytes"), REJECTED.values(), ids=REJECTED)
 def test_rejection_reaches_a_client_that_sends_everything_at_once(
-    strict_server: Running, status: int, request_bytes: bytes
+    strict_server: RunningServer, status: int, request_bytes: bytes
 ) -> None:
     excess = b"" if status == 408 else EXCESS  # a late request is one of which nothing more comes
     check_rejection(exchange_raw(strict_server, request_bytes + excess), status)
@@ -85,7 +85,7 @@ def test_rejection_reaches_a_client_that_sends_everything_at_once(
 
 @pytest.mark.parametrize(("status", "request_bytes"), REJECTED.values(), ids=REJECTED)
 def test_rejection_reaches_a_client_that_goes_on_sending(
-    strict_server: Running, status: int, request_bytes: bytes
+    strict_server: RunningServer, status: int, request_bytes: bytes
 ) -> None:
     with connect(strict_server) as connection:
         connection.sendall(request_bytes)
@@ -95,41 +95,41 @@ def test_rejection_reaches_a_client_that_goes_on_sending(
         check_rejection(read_all(connection), status)
 
 
-def test_response_reaches_a_client_that_pipelines_too_much(server: Running) -> None:
+def test_response_reaches_a_client_that_pipelines_too_much(server: RunningServer) -> None:
     get = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
-    body = json.dumps(chat()).encode()
+    body = json.dumps(make_chat()).encode()
     post = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
     response = exchange_raw(server, POST + post + body + get * 50_000)
     assert response.startswith(b"HTTP/1.1 200 ")
 
 
-def has_connections(server: Running) -> bool:
+def has_connections(server: RunningServer) -> bool:
     return bool(server._server.server_state.connections)
 
 
 def test_lingering_ends_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closing, "LINGER_SECONDS", 0.05)
-    with serving(ScriptedEngine("x")) as server, connect(server) as connection:
+    with serve_scripted(ScriptedEngine("x")) as server, connect(server) as connection:
         connection.sendall(b"HELLO\r\n\r\n")
         check_rejection(read_all(connection), 400)
-        poll(lambda: not has_connections(server))
+        poll_until(lambda: not has_connections(server))
 
 
 def test_lingering_ends_after_some_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closing, "LINGER_BYTES", 100_000)
     monkeypatch.setattr(closing, "LINGER_SECONDS", 1000)
-    with serving(ScriptedEngine("x")) as server, connect(server) as connection:
+    with serve_scripted(ScriptedEngine("x")) as server, connect(server) as connection:
         connection.sendall(b"HELLO\r\n\r\n")
         check_rejection(read_all(connection), 400)
         assert has_connections(server)
         with pytest.raises(ConnectionError):
             connection.sendall(EXCESS * 5)
-        poll(lambda: not has_connections(server))
+        poll_until(lambda: not has_connections(server))
 
 
 def test_lingering_does_not_delay_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closing, "LINGER_SECONDS", 1000)
-    with serving(ScriptedEngine("x")) as server, connect(server) as connection:
+    with serve_scripted(ScriptedEngine("x")) as server, connect(server) as connection:
         connection.sendall(b"HELLO\r\n\r\n")
         check_rejection(read_all(connection), 400)
         assert has_connections(server)
@@ -138,16 +138,16 @@ def test_lingering_does_not_delay_shutdown(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_body_over_the_limit_gets_413() -> None:
-    with serving(ScriptedEngine("x"), body_limit=1000) as server:
-        small = httpx.post(f"{server.url}/v1/chat/completions", json=chat("x" * 500))
+    with serve_scripted(ScriptedEngine("x"), body_limit=1000) as server:
+        small = httpx.post(f"{server.url}/v1/chat/completions", json=make_chat("x" * 500))
         assert small.status_code == 200
-        for content in (json.dumps(chat("x" * 2000)), iter([b"x" * 600] * 5)):
+        for content in (json.dumps(make_chat("x" * 2000)), iter([b"x" * 600] * 5)):
             large = httpx.post(f"{server.url}/v1/chat/completions", content=content)
             assert large.status_code == 413
             assert check_error_body(large)["code"] == "request_too_large"
 
 
-def test_headers_over_the_limit_get_431(server: Running) -> None:
+def test_headers_over_the_limit_get_431(server: RunningServer) -> None:
     head = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n"
     long = exchange_raw(server, head + b"x: " + b"y" * 70_000 + b"\r\n\r\n")
     many = exchange_raw(server, head + b"".join(b"x%d: y\r\n" % i for i in range(200)) + b"\r\n")
@@ -157,7 +157,7 @@ def test_headers_over_the_limit_get_431(server: Running) -> None:
         assert b'"code":"headers_too_large"' in response
 
 
-def test_header_limit_applies_to_trailers(server: Running) -> None:
+def test_header_limit_applies_to_trailers(server: RunningServer) -> None:
     head = (
         b"POST /health/live HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
         b"0\r\nX-T: "
@@ -166,8 +166,8 @@ def test_header_limit_applies_to_trailers(server: Running) -> None:
     assert len(response) < 2000
 
 
-def test_upgrade_offer_is_declined_and_the_request_served(server: Running) -> None:
-    body = json.dumps(chat()).encode()
+def test_upgrade_offer_is_declined_and_the_request_served(server: RunningServer) -> None:
+    body = json.dumps(make_chat()).encode()
     head = (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade, "
         b"HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
@@ -183,21 +183,21 @@ def test_upgrade_offer_is_declined_and_the_request_served(server: Running) -> No
 
 
 def test_stray_line_does_not_keep_a_connection_open() -> None:
-    with serving(ScriptedEngine("x"), receive_timeout=0.2) as server:
+    with serve_scripted(ScriptedEngine("x"), receive_timeout=0.2) as server:
         server._server.config.timeout_keep_alive = 1
         get = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
         response = exchange_raw(server, get, b"\r\n")
         assert response.startswith(b"HTTP/1.1 200 ")
 
 
-def test_invalid_http_gets_an_error_object(server: Running) -> None:
+def test_invalid_http_gets_an_error_object(server: RunningServer) -> None:
     response = exchange_raw(server, b"HELLO\r\n\r\n")
     assert response.startswith(b"HTTP/1.1 400 ")
     assert json.loads(response.split(b"\r\n\r\n", 1)[1])["error"]["code"] == "bad_http"
 
 
 def test_slow_request_gets_408() -> None:
-    with serving(ScriptedEngine("x"), receive_timeout=0.3) as server:
+    with serve_scripted(ScriptedEngine("x"), receive_timeout=0.3) as server:
         assert exchange_raw(server) == b""  # nothing was sent: closed without a response
         headers = exchange_raw(server, b"GET / HTTP/1.1\r\nho")
         assert headers.startswith(b"HTTP/1.1 408 ")

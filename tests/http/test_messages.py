@@ -22,7 +22,7 @@ from dragoman.protocols.messages import model_list as listing
 from dragoman.protocols.models import ModelCard
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
-from tests.support.serving import Running, serving
+from tests.support.serving import RunningServer, serve_scripted
 
 THINKER = TEMPLATES / "thinker.jinja"
 CITY: dict[str, Any] = {
@@ -78,26 +78,26 @@ def _closed() -> Iterator[None]:
         OPEN.pop().close()
 
 
-def connected(server: Running, **more: Any) -> Anthropic:
+def connected(server: RunningServer, **more: Any) -> Anthropic:
     usual: dict[str, Any] = {"api_key": "none", "max_retries": 0}
     return Anthropic(base_url=server.url, _strict_response_validation=True, **usual | more)
 
 
-def speaking(server: Running, **more: Any) -> Anthropic:
+def speaking(server: RunningServer, **more: Any) -> Anthropic:
     """A client that is closed when its test is over."""
     OPEN.append(connected(server, **more))
     return OPEN[-1]
 
 
 @pytest.fixture(scope="module", params=WAYS)
-def server(request: pytest.FixtureRequest) -> Iterator[Running]:
+def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
     engine = ScriptedEngine(replies(**WAYS[request.param]), tokens=request.param == "bytes")
-    with serving(engine, chat_template=THINKER) as made:
+    with serve_scripted(engine, chat_template=THINKER) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[Anthropic]:
+def client(server: RunningServer) -> Iterator[Anthropic]:
     with connected(server) as made:
         yield made
 
@@ -211,7 +211,7 @@ def test_what_it_costs_is_what_is_counted() -> None:
         "system": "Be kind.",
         "tools": TOOLS,
     }
-    with serving(engine, chat_template=THINKER) as server, speaking(server) as client:
+    with serve_scripted(engine, chat_template=THINKER) as server, speaking(server) as client:
         counted = client.messages.count_tokens(**fields).input_tokens
         assert client.beta.messages.count_tokens(**fields).input_tokens == counted
         message = ask(client, "it", **fields)
@@ -230,7 +230,7 @@ def test_what_it_costs_is_what_is_counted() -> None:
 
 def test_a_prompt_can_be_read_ahead() -> None:
     engine = ScriptedEngine("Hello.", tokens=True)
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         message = ask(speaking(server), "it", max_tokens=0)
     assert (message.content, message.stop_reason) == ([], "max_tokens")
     assert message.usage.input_tokens == len(engine.jobs[0].prompt)
@@ -240,7 +240,7 @@ def test_a_prompt_can_be_read_ahead() -> None:
 
 def test_the_end_of_the_context_is_told_from_a_limit() -> None:
     engine = ScriptedEngine("word " * 100, tokens=True, context=200)
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         client = speaking(server)
         full, cut = ask(client, "it", max_tokens=20_000), ask(client, "it", max_tokens=5)
     assert full.stop_reason == "model_context_window_exceeded"
@@ -248,7 +248,9 @@ def test_the_end_of_the_context_is_told_from_a_limit() -> None:
 
 
 def test_thoughts_are_counted_told_or_not() -> None:
-    with serving(ScriptedEngine(SAYS["thought"], tokens=True), chat_template=THINKER) as server:
+    with serve_scripted(
+        ScriptedEngine(SAYS["thought"], tokens=True), chat_template=THINKER
+    ) as server:
         client = speaking(server)
         shown, hidden = ask(client, "it", thinking=ENABLED), ask(client, "it")
         for message in (shown, hidden):
@@ -258,7 +260,7 @@ def test_thoughts_are_counted_told_or_not() -> None:
 
 def test_more_than_the_context_is_less() -> None:
     engine = ScriptedEngine("Hello.", tokens=True, context=200)
-    with serving(engine, chat_template=THINKER) as server, speaking(server) as client:
+    with serve_scripted(engine, chat_template=THINKER) as server, speaking(server) as client:
         assert told(ask(client, "it", max_tokens=20_000))[0] == "Hello."
         with pytest.raises(anthropic.BadRequestError) as caught:
             ask(client, "it" * 200, max_tokens=20_000)
@@ -281,7 +283,7 @@ def prompts(engine: ScriptedEngine) -> list[str]:
 def test_a_loop_with_thoughts(display: str) -> None:
     engine = ScriptedEngine([Reply("Hm.</think>It rains.", when="Well?"), Reply(SAYS["both"])])
     thinking: Any = ENABLED | {"display": display}
-    with serving(engine, chat_template=THINKER) as server, speaking(server) as client:
+    with serve_scripted(engine, chat_template=THINKER) as server, speaking(server) as client:
         history: list[Any] = [{"role": "user", "content": "Weather?"}]
         first = ask(client, "x", messages=history, tools=TOOLS, thinking=thinking)
         assert bool(told(first)[1]) is (display == "summarized")
@@ -301,7 +303,7 @@ def test_a_loop_with_thoughts(display: str) -> None:
 
 def test_a_thought_of_somebody_elses_is_not_shown() -> None:
     engine = ScriptedEngine([Reply("Yes.", when="again"), Reply(SAYS["thought"])])
-    with serving(engine, chat_template=THINKER, api_key=("mine", "theirs")) as server:
+    with serve_scripted(engine, chat_template=THINKER, api_key=("mine", "theirs")) as server:
         first = ask(speaking(server, api_key="mine"), "x", thinking=ENABLED)
         history: list[Any] = [
             REQUEST["messages"][0],
@@ -316,9 +318,9 @@ def test_a_thought_of_somebody_elses_is_not_shown() -> None:
             assert ("signature" in answer.headers.get("x-dragoman-warning", "")) is not shown
 
 
-def test_the_billing_header_does_not_change_the_prompt(server: Running) -> None:
+def test_the_billing_header_does_not_change_the_prompt(server: RunningServer) -> None:
     engine = ScriptedEngine("Hello.")
-    with serving(engine, chat_template=THINKER) as other, speaking(other) as client:
+    with serve_scripted(engine, chat_template=THINKER) as other, speaking(other) as client:
         for version in ("1", "2"):
             system: Any = [
                 {"type": "text", "text": f"x-anthropic-billing-header: cc_version={version}"},
@@ -336,7 +338,7 @@ def test_an_answer_goes_on_with_the_last_message() -> None:
         {"role": "user", "content": "A or B?"},
         {"role": "assistant", "content": "The answer is ("},
     ]
-    with serving(engine, chat_template=THINKER) as server, speaking(server) as client:
+    with serve_scripted(engine, chat_template=THINKER) as server, speaking(server) as client:
         assert told(ask(client, "x", messages=messages))[0] == "B)"
         assert prompts(engine)[-1].endswith("The answer is (")
         answer = client.messages.with_raw_response.create(
@@ -348,7 +350,7 @@ def test_an_answer_goes_on_with_the_last_message() -> None:
 def test_system_messages_amid_the_conversation() -> None:
     engine = ScriptedEngine("Hello.")
     messages: Any = [*REQUEST["messages"], {"role": "system", "content": "Mind the time."}]
-    with serving(engine, chat_template=THINKER) as server, speaking(server) as client:
+    with serve_scripted(engine, chat_template=THINKER) as server, speaking(server) as client:
         ask(client, "x", messages=messages)
     assert "Mind the time." in prompts(engine)[0]
 
@@ -408,7 +410,7 @@ def test_what_agents_send_is_answered_by_any_model(template: Any, tmp_path: Path
         "anthropic-version": "2023-06-01",
         "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14",
     }
-    with serving(engine, **options) as server:
+    with serve_scripted(engine, **options) as server:
         url = f"{server.url}/v1/messages?beta=true"
         answer = httpx.post(url, json=AGENT, headers=headers)
         assert answer.status_code == 200, answer.text
@@ -436,7 +438,7 @@ class Trip(BaseModel):
 
 def test_typed_answers() -> None:
     script = '{"city": "Rom", "days": 2}'
-    with serving(ScriptedEngine(script, checked=True), chat_template=THINKER) as server:
+    with serve_scripted(ScriptedEngine(script, checked=True), chat_template=THINKER) as server:
         client = speaking(server)
         message = client.messages.parse(**REQUEST, output_format=Trip)
         assert message.parsed_output == Trip(city="Rom", days=2)
@@ -456,7 +458,7 @@ def test_typed_answers() -> None:
     ],
 )
 def test_calls_that_must_be_made(fields: Any) -> None:
-    with serving(ScriptedEngine(PARIS, checked=True), chat_template=THINKER) as server:
+    with serve_scripted(ScriptedEngine(PARIS, checked=True), chat_template=THINKER) as server:
         message = ask(speaking(server), "x", tools=TOOLS, **fields)
     assert told(message)[2] == [CALLED]
     assert message.stop_reason == "tool_use"
@@ -465,7 +467,7 @@ def test_calls_that_must_be_made(fields: Any) -> None:
 def test_a_single_call_that_cannot_be_had_is_refused_by_its_name() -> None:
     choice: Any = {"type": "auto", "disable_parallel_tool_use": True}
     with (
-        serving(ScriptedEngine(PARIS), chat_template=THINKER) as server,
+        serve_scripted(ScriptedEngine(PARIS), chat_template=THINKER) as server,
         pytest.raises(anthropic.BadRequestError) as caught,
     ):
         speaking(server).messages.create(**REQUEST, tools=TOOLS, tool_choice=choice)
@@ -475,7 +477,7 @@ def test_a_single_call_that_cannot_be_had_is_refused_by_its_name() -> None:
 def test_what_the_vendors_servers_do_is_left_out() -> None:
     search: Any = {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}
     with (
-        serving(ScriptedEngine("Hello."), chat_template=THINKER) as server,
+        serve_scripted(ScriptedEngine("Hello."), chat_template=THINKER) as server,
         speaking(server) as client,
     ):
         answer = client.messages.with_raw_response.create(**REQUEST, tools=[search, *TOOLS])
@@ -509,7 +511,7 @@ def test_mistakes_raise_their_classes(
     assert error.body["type"] == "error"
 
 
-def test_a_limit_is_required(server: Running) -> None:
+def test_a_limit_is_required(server: RunningServer) -> None:
     body = {name: value for name, value in REQUEST.items() if name != "max_tokens"}
     answer = httpx.post(f"{server.url}/v1/messages", json=body)
     assert answer.status_code == 400
@@ -518,7 +520,7 @@ def test_a_limit_is_required(server: Running) -> None:
 
 @pytest.mark.parametrize("header", ["x-api-key", "authorization"])
 def test_keys(header: str) -> None:
-    with serving("Hello.", api_key=("secret",), body_limit=500) as server:
+    with serve_scripted("Hello.", api_key=("secret",), body_limit=500) as server:
         with pytest.raises(anthropic.AuthenticationError) as caught:
             speaking(server, api_key="wrong").messages.create(**REQUEST)
         assert caught.value.type == "authentication_error"
@@ -535,7 +537,7 @@ def test_keys(header: str) -> None:
         assert large.value.body["error"]["type"] == "request_too_large"
 
 
-def test_what_is_not_there_in_this_dialects_words(server: Running) -> None:
+def test_what_is_not_there_in_this_dialects_words(server: RunningServer) -> None:
     for path, method, status in (("/v1/messages", "GET", 405), ("/v1/messages/x", "GET", 404)):
         answer = httpx.request(method, f"{server.url}{path}")
         assert answer.status_code == status
@@ -544,7 +546,7 @@ def test_what_is_not_there_in_this_dialects_words(server: Running) -> None:
 
 def test_an_engine_that_is_down_is_overload() -> None:
     engine = ScriptedEngine("Hello.")
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         engine.closed = True
         with pytest.raises(anthropic.OverloadedError) as caught:
             speaking(server).messages.create(**REQUEST)
@@ -554,7 +556,7 @@ def test_an_engine_that_is_down_is_overload() -> None:
 
 def test_a_stream_that_breaks_raises() -> None:
     engine = ScriptedEngine(Reply("Half an ans", raise_at=2))
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         stream = speaking(server).messages.create(**REQUEST, stream=True)
         with pytest.raises(anthropic.APIStatusError) as caught:
             list(stream)
@@ -571,7 +573,7 @@ def test_a_silent_stream_is_pinged() -> None:
     engine = ScriptedEngine(Reply("done"), pace=None)
     body = REQUEST | {"stream": True}
     with (
-        serving(engine, patience=0.02, ping=0.05) as server,
+        serve_scripted(engine, patience=0.02, ping=0.05) as server,
         httpx.stream("POST", f"{server.url}/v1/messages?beta=true", json=body) as answer,
     ):
         lines = answer.iter_lines()
@@ -583,7 +585,7 @@ def test_a_silent_stream_is_pinged() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/messages", "/v1/messages?beta=true"])
-def test_frames_as_they_are(server: Running, path: str) -> None:
+def test_frames_as_they_are(server: RunningServer, path: str) -> None:
     body = REQUEST | {"messages": [{"role": "user", "content": "say hello."}], "stream": True}
     answer = httpx.post(f"{server.url}{path}", json=body)
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -595,7 +597,7 @@ def test_frames_as_they_are(server: Running, path: str) -> None:
     assert "[DONE]" not in answer.text
 
 
-def test_the_probe_of_agents(server: Running) -> None:
+def test_the_probe_of_agents(server: RunningServer) -> None:
     assert httpx.head(server.url).status_code == 200
 
 

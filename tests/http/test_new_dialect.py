@@ -21,7 +21,7 @@ from dragoman.http.routes.generation import make_generation_handler
 from dragoman.protocols.dialect import AnswerInfo, Dialect, DialectContext
 from dragoman.testing import Reply, ScriptedEngine
 from dragoman.types import Prompt, Request
-from tests.support.serving import Running, running, scripted_app
+from tests.support.serving import RunningServer, make_scripted_app, run_app
 
 PATH = "/api/generate"
 KEEP_ALIVE = b"{}\n"
@@ -97,19 +97,19 @@ def make_routes(context: RouteContext) -> list[Route]:
 
 
 def make_app(engine: ScriptedEngine, **options: Any) -> App:
-    app = scripted_app(engine, **options)
+    app = make_scripted_app(engine, **options)
     for route in make_routes(app.context):
         app.router.add(route)
     return app
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
-    with running(make_app(ScriptedEngine("Hello there!"), strict_params=True)) as server:
+def server() -> Iterator[RunningServer]:
+    with run_app(make_app(ScriptedEngine("Hello there!"), strict_params=True)) as server:
         yield server
 
 
-def post(server: Running, **fields: Any) -> httpx.Response:
+def post(server: RunningServer, **fields: Any) -> httpx.Response:
     return httpx.post(server.url + PATH, json={"prompt": "hi", **fields}, timeout=60)
 
 
@@ -119,14 +119,14 @@ def read_lines(response: httpx.Response) -> list[Any]:
     return [json.loads(line) for line in response.text.splitlines()]
 
 
-def test_answer_is_sent_whole(server: Running) -> None:
+def test_answer_is_sent_whole(server: RunningServer) -> None:
     response = post(server)
     assert response.headers["content-type"] == "application/json"
     assert response.json()["text"] == "Hello there!"
     assert response.json()["tokens"] > 0
 
 
-def test_answer_is_streamed_as_lines(server: Running) -> None:
+def test_answer_is_streamed_as_lines(server: RunningServer) -> None:
     response = post(server, stream=True)
     first, *deltas, last = read_lines(response)
     assert first == {"model": "scripted", "id": response.headers["x-line-id"]}
@@ -135,7 +135,7 @@ def test_answer_is_streamed_as_lines(server: Running) -> None:
     assert "x-request-id" not in response.headers
 
 
-def test_error_has_the_form_and_status_of_the_dialect(server: Running) -> None:
+def test_error_has_the_form_and_status_of_the_dialect(server: RunningServer) -> None:
     response = post(server, unknown=1)
     assert response.status_code == 418
     assert response.json() == {
@@ -149,14 +149,14 @@ def test_error_has_the_form_and_status_of_the_dialect(server: Running) -> None:
 
 def test_error_in_a_stream_has_the_form_of_the_dialect() -> None:
     engine = ScriptedEngine(Reply("Hello there!", raise_at=1, error="ValueError"))
-    with running(make_app(engine)) as server:
+    with run_app(make_app(engine)) as server:
         lines = read_lines(post(server, stream=True))
         assert lines[-1] == {"failed": "The engine failed while processing this request."}
 
 
 def test_keep_alive_frame_is_sent_while_the_engine_is_silent() -> None:
     engine = ScriptedEngine(Reply("Hello there!", hang_at=1))
-    with running(make_app(engine, patience=0.02, ping=0.02)) as server:
+    with run_app(make_app(engine, patience=0.02, ping=0.02)) as server:
         body = {"prompt": "hi", "stream": True}
         with httpx.stream("POST", server.url + PATH, json=body, timeout=60) as response:
             assert response.headers["content-type"] == "application/x-ndjson"
@@ -167,7 +167,7 @@ def test_keep_alive_frame_is_sent_while_the_engine_is_silent() -> None:
         assert lines[-1] == json.loads(KEEP_ALIVE)
 
 
-def test_route_is_documented(server: Running) -> None:
+def test_route_is_documented(server: RunningServer) -> None:
     document = httpx.get(server.url + "/openapi.json").json()
     content = document["paths"][PATH]["post"]["responses"]["200"]["content"]
     assert "application/x-ndjson" in content

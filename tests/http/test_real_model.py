@@ -20,26 +20,28 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from tests.support.lora import make_adapter
 from tests.support.real_model import MODEL, serve
-from tests.support.serving import Running, events
+from tests.support.serving import RunningServer, parse_events
 
 ASK: Any = [{"role": "user", "content": "Tell me about the sea."}]
 
 
 @pytest.fixture(scope="module")
-def server(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def server(
+    default_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
     poet = make_adapter(tmp_path_factory.mktemp("lora") / "poet.gguf", seed=1)
     with serve(default_model, lora=(f"poet={poet}",), context=2048) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[OpenAI]:
+def client(server: RunningServer) -> Iterator[OpenAI]:
     url = f"{server.url}/v1"
     with OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120) as made:
         yield made
 
 
-def engine_of(server: Running) -> Any:
+def engine_of(server: RunningServer) -> Any:
     return next(iter(server.app.runtime.services.models.list_loaded())).engine
 
 
@@ -139,7 +141,9 @@ def test_a_stop_string_split_over_tokens(client: OpenAI) -> None:
     assert cut.choices[0].finish_reason == "stop"
 
 
-def test_completions_with_echo_logprobs_and_token_ids(server: Running, client: OpenAI) -> None:
+def test_completions_with_echo_logprobs_and_token_ids(
+    server: RunningServer, client: OpenAI
+) -> None:
     text = "The quick brown fox 日本 jumps"
     ids = httpx.post(f"{server.url}/tokenize", json={"prompt": text}).json()["tokens"]
     for prompt in (text, ids, [ids]):
@@ -190,7 +194,7 @@ def test_d72_an_adapter_changes_the_answer_and_leaves_no_trace(client: OpenAI) -
     assert ask() == plain
 
 
-def test_prompts_are_cached_unless_a_request_opts_out(server: Running) -> None:
+def test_prompts_are_cached_unless_a_request_opts_out(server: RunningServer) -> None:
     messages = [{"role": "user", "content": "A rather long question. " * 20}]
 
     def cached(**fields: Any) -> int:
@@ -205,7 +209,7 @@ def test_prompts_are_cached_unless_a_request_opts_out(server: Running) -> None:
     assert cached(cache_prompt=False) == 0
 
 
-def test_bad_grammar_is_a_400_and_the_server_goes_on(server: Running) -> None:
+def test_bad_grammar_is_a_400_and_the_server_goes_on(server: RunningServer) -> None:
     for grammar in ("root ::= (", "root ::= undefined-rule", "%llguidance {}\nstart: nonsense(("):
         for streamed in (False, True):
             body = {"model": MODEL, "messages": ASK, "grammar": grammar, "stream": streamed}
@@ -228,7 +232,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("grammar", "statuses"), HOSTILE, ids=lambda value: repr(value)[:30])
 def test_a_hostile_grammar_costs_its_sender_a_400_and_nobody_else_anything(
-    server: Running, grammar: str, statuses: tuple[int, ...]
+    server: RunningServer, grammar: str, statuses: tuple[int, ...]
 ) -> None:
     pid = engine_of(server).pid
     said = {"model": MODEL, "prompt": "a", "max_tokens": 6}
@@ -243,7 +247,7 @@ def test_a_hostile_grammar_costs_its_sender_a_400_and_nobody_else_anything(
     assert engine_of(server).pid == pid
 
 
-def test_a_huge_window_of_the_penalties_costs_no_memory(server: Running) -> None:
+def test_a_huge_window_of_the_penalties_costs_no_memory(server: RunningServer) -> None:
     said = {"model": MODEL, "prompt": "a", "max_tokens": 2, "repeat_last_n": 2**31 - 1}
     status = Path(f"/proc/{engine_of(server).pid}/statm")
     before = int(status.read_text().split()[1])
@@ -251,7 +255,7 @@ def test_a_huge_window_of_the_penalties_costs_no_memory(server: Running) -> None
     assert int(status.read_text().split()[1]) - before < 25_000  # pages of 4 kB
 
 
-def test_a_closed_stream_frees_its_slot_at_once(server: Running) -> None:
+def test_a_closed_stream_frees_its_slot_at_once(server: RunningServer) -> None:
     body = {"model": MODEL, "messages": ASK, "stream": True, "ignore_eos": True}
     gate = server.get_gate()
     with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=60) as answer:
@@ -313,7 +317,7 @@ def test_health_says_so_while_the_engine_is_down(default_model: Path) -> None:
 
 
 def test_tools_are_offered_to_a_model_that_has_no_place_for_them(
-    server: Running, client: OpenAI
+    server: RunningServer, client: OpenAI
 ) -> None:
     """The default model's template writes no tools: they are put as text, and it may answer."""
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -339,7 +343,7 @@ def test_tools_are_offered_to_a_model_that_has_no_place_for_them(
     assert "<tool_response>\nIt rains.\n</tool_response>" in prompt
 
 
-def test_usage_in_a_stream_of_the_real_model(server: Running) -> None:
+def test_usage_in_a_stream_of_the_real_model(server: RunningServer) -> None:
     body = {
         "model": MODEL,
         "messages": ASK,
@@ -347,7 +351,7 @@ def test_usage_in_a_stream_of_the_real_model(server: Running) -> None:
         "stream_options": {"include_usage": True},
         "max_tokens": 8,
     }
-    chunks = events(httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60))
+    chunks = parse_events(httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60))
     usage = chunks[-1]["usage"]
     assert usage["completion_tokens"] == 8
     assert usage["total_tokens"] == usage["prompt_tokens"] + 8

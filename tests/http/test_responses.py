@@ -17,7 +17,7 @@ from dragoman.responses.compaction import CUT_OFF
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.event_order import check_responses as check_frames
 from tests.support.paths import TEMPLATES
-from tests.support.serving import Running, serving
+from tests.support.serving import RunningServer, serve_scripted
 
 THINKER = TEMPLATES / "thinker.jinja"
 WEATHER: Any = {
@@ -38,25 +38,25 @@ SCRIPT = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+def server() -> Iterator[RunningServer]:
     engine = ScriptedEngine(SCRIPT, tokens=True)
-    with serving(engine, chat_template=THINKER, api_key=["anna", "bert"]) as made:
+    with serve_scripted(engine, chat_template=THINKER, api_key=["anna", "bert"]) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[OpenAI]:
+def client(server: RunningServer) -> Iterator[OpenAI]:
     with of(server, "anna") as made:
         yield made
 
 
 @pytest.fixture
-def other(server: Running) -> Iterator[OpenAI]:
+def other(server: RunningServer) -> Iterator[OpenAI]:
     with of(server, "bert") as made:
         yield made
 
 
-def of(server: Running, key: str) -> OpenAI:
+def of(server: RunningServer, key: str) -> OpenAI:
     return OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=30)
 
 
@@ -73,7 +73,7 @@ def ended(client: OpenAI, name: str) -> Response:
     return client.responses.retrieve(name)
 
 
-def frames(server: Running, body: dict[str, Any] | None, path: str = "") -> list[Any]:
+def frames(server: RunningServer, body: dict[str, Any] | None, path: str = "") -> list[Any]:
     """The events of a stream, as they are on the wire."""
     url, headers = f"{server.url}/v1/responses{path}", {"authorization": "Bearer anna"}
     with httpx.Client(timeout=30, headers=headers) as http:
@@ -102,7 +102,7 @@ def test_a_response_is_kept_as_it_was_told(client: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("text", ["hello", "sunny", "weather"])
-def test_a_stream_tells_what_is_kept(server: Running, client: OpenAI, text: str) -> None:
+def test_a_stream_tells_what_is_kept(server: RunningServer, client: OpenAI, text: str) -> None:
     events = frames(server, {"model": "scripted", "input": text, "tools": [WEATHER]})
     check(events)
     told = events[-1]["response"]
@@ -112,7 +112,7 @@ def test_a_stream_tells_what_is_kept(server: Running, client: OpenAI, text: str)
     assert again[-1]["response"] == told
 
 
-def test_d87_what_is_streamed_is_kept_with_its_text(server: Running, client: OpenAI) -> None:
+def test_d87_what_is_streamed_is_kept_with_its_text(server: RunningServer, client: OpenAI) -> None:
     told = frames(server, {"model": "scripted", "input": "hello"})[-1]["response"]
     assert client.responses.retrieve(told["id"]).output_text == "Hello there!"
 
@@ -161,7 +161,7 @@ def test_another_key_sees_nothing(client: OpenAI, other: OpenAI) -> None:
 # Going on
 
 
-def test_a_chain_of_responses(server: Running, client: OpenAI) -> None:
+def test_a_chain_of_responses(server: RunningServer, client: OpenAI) -> None:
     first = ask(client, "My name is Anna.")
     second = ask(client, "hello", previous_response_id=first.id, instructions="Be brief.")
     third = ask(client, "sunny", previous_response_id=second.id)
@@ -174,13 +174,13 @@ def test_a_chain_of_responses(server: Running, client: OpenAI) -> None:
     assert [item.type for item in items] == ["message"]
 
 
-def last_prompt(server: Running) -> str:
+def last_prompt(server: RunningServer) -> str:
     engine: Any = next(iter(server.app.runtime.services.models.list_loaded())).engine
     pieces = engine.tokenizer.pieces
     return b"".join(pieces[token] for token in engine.jobs[-1].prompt).decode()
 
 
-def test_a_tool_loop_over_previous_responses(server: Running, client: OpenAI) -> None:
+def test_a_tool_loop_over_previous_responses(server: RunningServer, client: OpenAI) -> None:
     first = ask(client, "weather?", tools=[WEATHER])
     (call,) = [item for item in first.output if item.type == "function_call"]
     result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
@@ -189,7 +189,7 @@ def test_a_tool_loop_over_previous_responses(server: Running, client: OpenAI) ->
     assert "Let me look." in last_prompt(server)  # what was thought stays
 
 
-def test_a_conversation_grows(server: Running, client: OpenAI) -> None:
+def test_a_conversation_grows(server: RunningServer, client: OpenAI) -> None:
     talk = client.conversations.create(
         items=[{"role": "user", "content": "I am Anna."}], metadata={"topic": "names"}
     )
@@ -229,7 +229,7 @@ def test_an_item_of_a_conversation_is_there_once(client: OpenAI) -> None:
     assert [item.id for item in client.conversations.items.list(talk.id)] == before
 
 
-def test_an_item_can_be_named_instead_of_said(server: Running, client: OpenAI) -> None:
+def test_an_item_can_be_named_instead_of_said(server: RunningServer, client: OpenAI) -> None:
     first = ask(client, "weather?", tools=[WEATHER])
     named: list[Any] = [{"type": "item_reference", "id": item.id} for item in first.output]
     (call,) = [item for item in first.output if item.type == "function_call"]
@@ -244,7 +244,7 @@ def test_an_item_can_be_named_instead_of_said(server: Running, client: OpenAI) -
 
 def test_too_long_a_conversation_loses_its_beginning_if_it_may() -> None:
     engine = ScriptedEngine("Hello there!", context=400, tokens=True)
-    with serving(engine, chat_template=THINKER) as server, of(server, "x") as client:
+    with serve_scripted(engine, chat_template=THINKER) as server, of(server, "x") as client:
         said: list[Any] = [{"role": "system", "content": "Be kind."}]
         for at in range(10):
             said.append({"role": "user", "content": f"Message {at}: " + "word " * 10})
@@ -263,7 +263,7 @@ def test_too_long_a_conversation_loses_its_beginning_if_it_may() -> None:
 
 def test_a_conversation_that_just_fits_leaves_room_for_an_answer() -> None:
     engine = ScriptedEngine("Hello there!", context=400, tokens=True)
-    with serving(engine) as server, of(server, "x") as client:
+    with serve_scripted(engine) as server, of(server, "x") as client:
         said: list[Any] = [
             {"role": "user", "content": "u" * 300},
             {"role": "assistant", "content": "a"},
@@ -292,7 +292,7 @@ def test_a_background_response_runs_on(client: OpenAI) -> None:
     assert ask(client, "hello", previous_response_id=made.id).status == "completed"
 
 
-def test_a_stream_that_was_cut_goes_on_where_it_was(server: Running, client: OpenAI) -> None:
+def test_a_stream_that_was_cut_goes_on_where_it_was(server: RunningServer, client: OpenAI) -> None:
     cut = client.responses.create(model="scripted", input="slow", background=True, stream=True)
     heard = [event for event, _ in zip(cut, range(6), strict=False)]
     cut.close()
@@ -325,7 +325,7 @@ def test_a_background_response_can_be_cancelled(client: OpenAI, streamed: bool) 
         client.responses.cancel(ask(client, "hello").id)
 
 
-def test_many_hear_one_response(server: Running, client: OpenAI) -> None:
+def test_many_hear_one_response(server: RunningServer, client: OpenAI) -> None:
     made = ask(client, "slow", background=True)
     heard: list[list[Any]] = [[] for _ in range(5)]
 
@@ -342,7 +342,7 @@ def test_many_hear_one_response(server: Running, client: OpenAI) -> None:
 
 
 def test_a_stop_is_told_to_who_hears_it() -> None:
-    with serving(ScriptedEngine(SCRIPT), drain=0.1) as server, of(server, "x") as client:
+    with serve_scripted(ScriptedEngine(SCRIPT), drain=0.1) as server, of(server, "x") as client:
         name = ask(client, "hang", background=True).id
         heard = iter(client.responses.retrieve(name, stream=True))
         events: list[Any] = [next(heard)]
@@ -361,7 +361,7 @@ def test_a_background_response_that_breaks_has_failed(client: OpenAI) -> None:
     assert done.error.code == "server_error"
 
 
-def test_failures_in_the_background_are_counted(server: Running, client: OpenAI) -> None:
+def test_failures_in_the_background_are_counted(server: RunningServer, client: OpenAI) -> None:
     errors = server.app.metrics.errors
     before = errors.copy()
     ended(client, ask(client, "break", background=True).id)
@@ -379,14 +379,14 @@ def test_deleting_what_runs_ends_it(client: OpenAI) -> None:
 # The rest
 
 
-def test_a_stream_that_breaks_is_kept_as_failed(server: Running, client: OpenAI) -> None:
+def test_a_stream_that_breaks_is_kept_as_failed(server: RunningServer, client: OpenAI) -> None:
     events = frames(server, {"model": "scripted", "input": "break"})
     check(events)
     assert events[-1]["type"] == "response.failed"
     assert client.responses.retrieve(events[-1]["response"]["id"]).status == "failed"
 
 
-def test_a_conversation_is_made_short(server: Running, client: OpenAI) -> None:
+def test_a_conversation_is_made_short(server: RunningServer, client: OpenAI) -> None:
     said: list[Any] = [
         {"role": "user", "content": "My name is Anna."},
         {"role": "assistant", "content": "Noted."},
@@ -402,7 +402,7 @@ def test_a_conversation_is_made_short(server: Running, client: OpenAI) -> None:
         client.responses.compact(model="", input="x")
 
 
-def test_a_summary_is_asked_for_without_thoughts(server: Running, client: OpenAI) -> None:
+def test_a_summary_is_asked_for_without_thoughts(server: RunningServer, client: OpenAI) -> None:
     before = server.app.metrics.usage
     client.responses.compact(model="scripted", input="x")
     assert last_prompt(server).endswith("<think>\n\n</think>\n\n")
@@ -414,7 +414,7 @@ def test_a_summary_is_asked_for_without_thoughts(server: Running, client: OpenAI
 def summed_up(said: str) -> list[str]:
     """The warnings with a summary by a model that says this."""
     engine = ScriptedEngine(said, tokens=True)
-    with serving(engine, chat_template=THINKER) as server, of(server, "x") as client:
+    with serve_scripted(engine, chat_template=THINKER) as server, of(server, "x") as client:
         made = client.responses.with_raw_response.compact(model="scripted", input="x")
         return list(made.headers.get_list("x-dragoman-warning"))
 
@@ -447,7 +447,7 @@ def test_input_is_counted(client: OpenAI) -> None:
         ({"model": "scripted", "input": "x", "tools": [{"type": "function"}]}, "tools[0].name"),
     ],
 )
-def test_what_is_wrong_is_named(server: Running, body: dict[str, Any], param: str) -> None:
+def test_what_is_wrong_is_named(server: RunningServer, body: dict[str, Any], param: str) -> None:
     got = httpx.post(
         f"{server.url}/v1/responses", json=body, headers={"authorization": "Bearer anna"}
     )
@@ -456,7 +456,7 @@ def test_what_is_wrong_is_named(server: Running, body: dict[str, Any], param: st
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "order=up", "after=nothing"])
-def test_pages_that_do_not_exist(server: Running, client: OpenAI, query: str) -> None:
+def test_pages_that_do_not_exist(server: RunningServer, client: OpenAI, query: str) -> None:
     name = ask(client, "hello").id
     got = httpx.get(
         f"{server.url}/v1/responses/{name}/input_items?{query}",

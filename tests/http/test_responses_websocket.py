@@ -12,7 +12,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.event_order import check_responses
-from tests.support.serving import Running, serving
+from tests.support.serving import RunningServer, serve_scripted
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -32,13 +32,13 @@ def engine() -> ScriptedEngine:
 
 
 @pytest.fixture(scope="module")
-def server(engine: ScriptedEngine) -> Iterator[Running]:
-    with serving(engine, chat_template=TEMPLATE, api_key=["anna"]) as made:
+def server(engine: ScriptedEngine) -> Iterator[RunningServer]:
+    with serve_scripted(engine, chat_template=TEMPLATE, api_key=["anna"]) as made:
         yield made
 
 
 @pytest.fixture
-def socket(server: Running) -> Iterator[ClientConnection]:
+def socket(server: RunningServer) -> Iterator[ClientConnection]:
     address = server.url.replace("http", "ws") + "/v1/responses"
     headers = {"Authorization": "Bearer anna"}
     with connect(address, additional_headers=headers) as made:
@@ -67,7 +67,7 @@ def checked(events: list[Any]) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
-def test_the_real_client(server: Running) -> None:
+def test_the_real_client(server: RunningServer) -> None:
     client = OpenAI(base_url=f"{server.url}/v1", api_key="anna")
     with client, client.responses.connect() as connection:
         for _ in range(2):
@@ -86,7 +86,7 @@ def test_one_after_another(socket: ClientConnection) -> None:
 
 
 def test_what_is_not_kept_can_be_followed_on_the_same_connection(
-    server: Running, socket: ClientConnection, engine: ScriptedEngine
+    server: RunningServer, socket: ClientConnection, engine: ScriptedEngine
 ) -> None:
     first = checked(ask(socket, "I am Anna.", store=False))
     second = checked(ask(socket, "and?", store=False, previous_response_id=first["id"]))
@@ -152,7 +152,7 @@ def test_what_is_not_kept_to_is_told_first(socket: ClientConnection) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager")
-def test_the_real_client_passes_over_what_it_does_not_know(server: Running) -> None:
+def test_the_real_client_passes_over_what_it_does_not_know(server: RunningServer) -> None:
     client = OpenAI(base_url=f"{server.url}/v1", api_key="anna")
     with client, client.responses.connect() as connection:
         said: list[str] = []
@@ -185,7 +185,7 @@ def test_an_error_goes_back_to_its_stream(socket: ClientConnection) -> None:
     assert "stream_id" not in event
 
 
-def test_failures_are_counted(server: Running, socket: ClientConnection) -> None:
+def test_failures_are_counted(server: RunningServer, socket: ClientConnection) -> None:
     errors = server.app.metrics.errors
     before = errors.copy()
     ask(socket, "break")
@@ -195,7 +195,7 @@ def test_failures_are_counted(server: Running, socket: ClientConnection) -> None
 
 
 def test_a_stop_is_told() -> None:
-    with serving(ScriptedEngine(SCRIPT), drain=0.1) as server:
+    with serve_scripted(ScriptedEngine(SCRIPT), drain=0.1) as server:
         with connect(server.url.replace("http", "ws") + "/v1/responses") as socket:
             said = {"type": "response.create", "model": "scripted", "input": "hang"}
             socket.send(json.dumps(said))
@@ -208,12 +208,12 @@ def test_a_stop_is_told() -> None:
 
 
 def test_leaving_ends_the_work(
-    server: Running, socket: ClientConnection, engine: ScriptedEngine
+    server: RunningServer, socket: ClientConnection, engine: ScriptedEngine
 ) -> None:
     said = {"type": "response.create", "model": "scripted", "input": "hang"}
     socket.send(json.dumps(said))
     while json.loads(socket.recv(timeout=20))["type"] != "response.output_text.delta":
         pass
     socket.close()
-    server.on_loop(engine.until(lambda one: one.active == 0))
+    server.run_coroutine(engine.until(lambda one: one.active == 0))
     assert engine.active == 0

@@ -15,7 +15,7 @@ from dragoman.http.asgi import DEFAULT_DIALECT, WEBSOCKET, RequestContext
 from dragoman.http.auth import ApiKeys
 from dragoman.http.router import Route, Router
 from dragoman.protocols.dialect import Dialect
-from tests.support.serving import scripted_app
+from tests.support.serving import make_scripted_app
 
 
 async def send_context(request: RequestContext) -> None:
@@ -108,7 +108,7 @@ def test_unknown_path_matches_no_route(path: str) -> None:
 
 def make_client(routes: list[Route], **options: Any) -> Any:
     """A client of an app that has these routes, too."""
-    app = scripted_app(**options)
+    app = make_scripted_app(**options)
     for route in routes:
         app.router.add(route)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)

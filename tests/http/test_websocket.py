@@ -29,7 +29,7 @@ from dragoman.http.websocket import WebSocketSession
 from dragoman.http.websocket_connection import WebSocketConnection
 from dragoman.runtime import build_engine_runtime
 from dragoman.testing import ScriptedEngine
-from tests.support.serving import Running, poll, running, scripted_app
+from tests.support.serving import RunningServer, make_scripted_app, poll_until, run_app
 
 PATH = "/v1/talk"
 Talk = Callable[[WebSocketSession], Awaitable[None]]
@@ -49,7 +49,7 @@ async def pour(socket: WebSocketSession) -> None:
 
 def talking(talk: Talk = echo, **options: Any) -> App:
     """An app with a WebSocket at a path, and a plain request beside it."""
-    app = scripted_app(**options)
+    app = make_scripted_app(**options)
 
     async def handler(exchange: RequestContext) -> None:
         async with app.websockets.open(exchange) as socket:
@@ -65,12 +65,12 @@ def talking(talk: Talk = echo, **options: Any) -> App:
 
 
 @contextmanager
-def talks(talk: Talk = echo, **options: Any) -> Iterator[Running]:
-    with running(talking(talk, **options)) as server:
+def talks(talk: Talk = echo, **options: Any) -> Iterator[RunningServer]:
+    with run_app(talking(talk, **options)) as server:
         yield server
 
 
-def client(server: Running, path: str = PATH, **more: Any) -> connect:
+def client(server: RunningServer, path: str = PATH, **more: Any) -> connect:
     more = {"compression": None, "max_size": None, "proxy": None} | more
     return connect(f"ws://127.0.0.1:{server.port}{path}", **more)
 
@@ -79,18 +79,18 @@ def counted(app: App, status: int) -> int:
     return app.metrics.requests[PATH, status]
 
 
-def nothing_open(server: Running) -> bool:
+def nothing_open(server: RunningServer) -> bool:
     state = server._server.server_state
     return not (state.connections or state.tasks or len(server.app.websockets))
 
 
-def upgraded(server: Running) -> list[WebSocketConnection]:
+def upgraded(server: RunningServer) -> list[WebSocketConnection]:
     every: list[object] = list(server._server.server_state.connections)
     return [one for one in every if isinstance(one, WebSocketConnection)]
 
 
 @pytest.fixture(scope="module", name="server")
-def _server() -> Iterator[Running]:
+def _server() -> Iterator[RunningServer]:
     with talks() as made:
         yield made
 
@@ -99,7 +99,7 @@ TEXTS = ["", "hi", "ü😀\0", "x" * 125, "x" * 126, "x" * 70_000, "x" * 3_000_0
 
 
 @pytest.mark.parametrize("path", [PATH, "/talk", f"{PATH}?beta=true"])
-def test_texts_come_and_go(server: Running, path: str) -> None:
+def test_texts_come_and_go(server: RunningServer, path: str) -> None:
     async def talk() -> None:
         async with client(server, path, additional_headers={"x-request-id": "me"}) as made:
             assert made.response is not None
@@ -114,10 +114,10 @@ def test_texts_come_and_go(server: Running, path: str) -> None:
 
     before = counted(server.app, 101)
     asyncio.run(talk())
-    poll(lambda: counted(server.app, 101) == before + 1)
+    poll_until(lambda: counted(server.app, 101) == before + 1)
 
 
-def test_many_texts_at_once_come_in_order(server: Running) -> None:
+def test_many_texts_at_once_come_in_order(server: RunningServer) -> None:
     async def talk() -> None:
         async with client(server) as made:
             said = [f"{i} " + "x" * (i % 700) for i in range(2000)]
@@ -128,7 +128,7 @@ def test_many_texts_at_once_come_in_order(server: Running) -> None:
     asyncio.run(talk())
 
 
-def test_nothing_is_packed_and_no_subprotocol_chosen(server: Running) -> None:
+def test_nothing_is_packed_and_no_subprotocol_chosen(server: RunningServer) -> None:
     async def talk() -> None:
         async with client(server, compression="deflate", subprotocols=["a", "b"]) as made:
             assert made.response is not None
@@ -167,7 +167,7 @@ def test_a_refusal_is_the_answer_any_request_gets(
     with talks(**options) as server:
         more: dict[str, Any] = {"additional_headers": headers}
         assert asyncio.run(refusal(client(server, **more))) == (status, code)
-        poll(lambda: nothing_open(server))
+        poll_until(lambda: nothing_open(server))
         assert server.app.metrics.errors[code] == 1
 
 
@@ -215,7 +215,7 @@ def test_a_server_for_others_gives_none_to_pages_from_elsewhere(
     assert sent[0].get("status") == status
 
 
-def test_an_upgrade_elsewhere_is_declined_and_answered(server: Running) -> None:
+def test_an_upgrade_elsewhere_is_declined_and_answered(server: RunningServer) -> None:
     async def refused(path: str) -> int:
         with pytest.raises(InvalidStatus) as caught:
             await client(server, path)
@@ -232,7 +232,7 @@ KEY = b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
 GOOD = ASKING + KEY + b"\r\n"
 
 
-def first_line(server: Running, sent: bytes) -> bytes:
+def first_line(server: RunningServer, sent: bytes) -> bytes:
     with tcp.create_connection(("127.0.0.1", server.port), timeout=20) as made:
         made.sendall(sent)
         return made.recv(65536).partition(b"\r\n")[0]
@@ -261,11 +261,11 @@ HANDSHAKES: list[tuple[bytes, int]] = [
 
 
 @pytest.mark.parametrize(("sent", "status"), HANDSHAKES)
-def test_only_a_proper_request_is_upgraded(server: Running, sent: bytes, status: int) -> None:
+def test_only_a_proper_request_is_upgraded(server: RunningServer, sent: bytes, status: int) -> None:
     assert first_line(server, sent).startswith(b"HTTP/1.1 %d " % status)
 
 
-def test_a_connection_may_be_used_before_it_is_upgraded(server: Running) -> None:
+def test_a_connection_may_be_used_before_it_is_upgraded(server: RunningServer) -> None:
     get = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
     with tcp.create_connection(("127.0.0.1", server.port), timeout=20) as made:
         made.sendall(get)
@@ -296,7 +296,7 @@ def until(made: tcp.socket, end: bytes | None) -> bytes:
 
 
 @contextmanager
-def opened(server: Running) -> Iterator[tcp.socket]:
+def opened(server: RunningServer) -> Iterator[tcp.socket]:
     with tcp.create_connection(("127.0.0.1", server.port), timeout=20) as made:
         made.sendall(GOOD)
         assert until(made, b"\r\n\r\n").startswith(b"HTTP/1.1 101 ")
@@ -329,7 +329,7 @@ ENDS: list[tuple[bytes, int]] = [
 
 
 @pytest.fixture(scope="module")
-def strict() -> Iterator[Running]:
+def strict() -> Iterator[RunningServer]:
     with talks(body_limit=LIMIT, receive_timeout=0.3) as made:
         yield made
 
@@ -337,7 +337,9 @@ def strict() -> Iterator[Running]:
 @pytest.mark.parametrize(
     ("sent", "code"), ENDS, ids=[f"{i}-{code}" for i, (_, code) in enumerate(ENDS)]
 )
-def test_what_must_not_be_said_ends_it_with_a_code(strict: Running, sent: bytes, code: int) -> None:
+def test_what_must_not_be_said_ends_it_with_a_code(
+    strict: RunningServer, sent: bytes, code: int
+) -> None:
     with opened(strict) as made:
         made.sendall(frame(b"x" * LIMIT))
         until(made, b"x" * LIMIT)
@@ -345,14 +347,14 @@ def test_what_must_not_be_said_ends_it_with_a_code(strict: Running, sent: bytes,
         said = until(made, code.to_bytes(2, "big"))
     assert said[:1] == b"\x88"
     assert int.from_bytes(said[2:4], "big") == code
-    poll(lambda: nothing_open(strict))
+    poll_until(lambda: nothing_open(strict))
 
 
-def test_a_message_that_drips_is_not_waited_for(strict: Running) -> None:
+def test_a_message_that_drips_is_not_waited_for(strict: RunningServer) -> None:
     with opened(strict) as made:
         made.sendall(b"\x81")
         assert b"\x88" in until(made, None)
-    poll(lambda: nothing_open(strict))
+    poll_until(lambda: nothing_open(strict))
 
 
 def test_a_client_that_leaves_without_a_word_is_noticed() -> None:
@@ -366,14 +368,14 @@ def test_a_client_that_leaves_without_a_word_is_noticed() -> None:
     with talks(work) as server:
         with opened(server) as made:
             made.sendall(frame(b"work"))
-            server.on_loop(asyncio.wait_for(began.wait(), 20))
-        poll(lambda: nothing_open(server))
+            server.run_coroutine(asyncio.wait_for(began.wait(), 20))
+        poll_until(lambda: nothing_open(server))
         assert server.app.metrics.errors == {}  # the handler took note and ended
     with talks() as server:
         with opened(server) as made:
             linger = (1).to_bytes(4, "little") + bytes(4)
             made.setsockopt(tcp.SOL_SOCKET, tcp.SO_LINGER, linger)
-        poll(lambda: nothing_open(server))
+        poll_until(lambda: nothing_open(server))
         assert server.app.metrics.errors == {"client_disconnected": 1}
         assert counted(server.app, 499) == 1
 
@@ -384,7 +386,7 @@ def test_a_client_that_says_goodbye_is_no_error() -> None:
             with opened(server) as made:
                 made.sendall(end)
                 assert until(made, None)[:1] == b"\x88"
-        poll(lambda: counted(server.app, 101) == 2)
+        poll_until(lambda: counted(server.app, 101) == 2)
         assert server.app.metrics.succeeded == 2
         assert not server.app.metrics.errors
 
@@ -403,7 +405,9 @@ def test_a_slow_reader_slows_the_sender_and_gets_everything() -> None:
         async with client(server, max_queue=1) as made:
             await made.send("go")
             assert (await made.recv())[:4] == "0000"
-            await asyncio.to_thread(poll, lambda: any(not one.ready for one in upgraded(server)))
+            await asyncio.to_thread(
+                poll_until, lambda: any(not one.ready for one in upgraded(server))
+            )
             assert sent < 2000
             for i in range(1, 2000):
                 assert (await made.recv())[:4] == f"{i:04}"
@@ -413,7 +417,7 @@ def test_a_slow_reader_slows_the_sender_and_gets_everything() -> None:
 
     with talks(much) as server:
         asyncio.run(talk())
-        poll(lambda: nothing_open(server))
+        poll_until(lambda: nothing_open(server))
 
 
 def test_a_reader_that_takes_nothing_is_cut_off() -> None:
@@ -421,8 +425,8 @@ def test_a_reader_that_takes_nothing_is_cut_off() -> None:
         made.setsockopt(tcp.SOL_SOCKET, tcp.SO_RCVBUF, 4096)
         made.connect(("127.0.0.1", server.port))
         made.sendall(GOOD + frame(b"go"))
-        poll(lambda: counted(server.app, 499) == 1)
-        poll(lambda: nothing_open(server))
+        poll_until(lambda: counted(server.app, 499) == 1)
+        poll_until(lambda: nothing_open(server))
 
 
 def test_pings_that_nobody_hears_answered_do_not_pile_up() -> None:
@@ -443,13 +447,13 @@ def test_pings_that_nobody_hears_answered_do_not_pile_up() -> None:
             for one in upgraded(server):
                 most = max(most, one.transport.get_write_buffer_size())
         assert most < 3 * 1024 * 1024
-        poll(lambda: nothing_open(server))
+        poll_until(lambda: nothing_open(server))
 
 
 def test_a_client_that_does_not_answer_pings_is_dropped() -> None:
     with talks(ping=0.05, stall=0.2) as server, opened(server) as made:
         assert until(made, None).startswith(frame_of_ping())
-        poll(lambda: nothing_open(server))
+        poll_until(lambda: nothing_open(server))
 
 
 def frame_of_ping() -> bytes:
@@ -500,7 +504,7 @@ def test_a_handler_that_fails_closes_it(failure: Exception, code: int, counted_a
         closed, reason = asyncio.run(talk())
         assert closed == code
         assert "inside" not in (reason or "")
-        poll(lambda: nothing_open(server))
+        poll_until(lambda: nothing_open(server))
         assert server.app.metrics.errors == {counted_as: 1}
 
 
@@ -531,11 +535,11 @@ def test_reading_and_writing_go_on_at_once() -> None:
         asyncio.run(talk())
 
 
-def tasks(server: Running) -> int:
+def tasks(server: RunningServer) -> int:
     async def count() -> int:
         return len(asyncio.all_tasks())
 
-    return int(server.on_loop(count()))
+    return int(server.run_coroutine(count()))
 
 
 def test_a_hundred_leave_nothing_behind() -> None:
@@ -558,8 +562,8 @@ def test_a_hundred_leave_nothing_behind() -> None:
     with talks() as server:
         before = tasks(server)
         asyncio.run(everyone())
-        poll(lambda: nothing_open(server))
-        poll(lambda: tasks(server) == before)
+        poll_until(lambda: nothing_open(server))
+        poll_until(lambda: tasks(server) == before)
         gc.collect()
         assert not [
             one
@@ -610,7 +614,7 @@ def test_stopping_does_not_interrupt_work_whose_handler_listens() -> None:
         async with client(server) as made:
             assert await made.recv() == "begun"
             server._server.handle_exit(15, None)
-            await asyncio.to_thread(poll, lambda: server.app.websockets.draining is not None)
+            await asyncio.to_thread(poll_until, lambda: server.app.websockets.draining is not None)
             await made.send("finish")
             assert await made.recv() == "done"
             await made.wait_closed()
@@ -623,7 +627,7 @@ def test_stopping_does_not_interrupt_work_whose_handler_listens() -> None:
 def test_a_reader_that_takes_nothing_does_not_keep_the_server_from_stopping() -> None:
     with talks(pour, drain=0.1) as server, opened(server) as made:
         made.sendall(frame(b"go"))
-        poll(lambda: any(not one.ready for one in upgraded(server)))
+        poll_until(lambda: any(not one.ready for one in upgraded(server)))
         server._server.handle_exit(15, None)
         server._thread.join(20)
         assert not server._thread.is_alive()
@@ -667,7 +671,7 @@ async def mounted(app: App) -> AsyncIterator[int]:
     config = uvicorn.Config(outer, port=0, ws="websockets-sansio", lifespan="off", log_config=None)
     made = uvicorn.Server(config)
     serving = asyncio.create_task(made.serve())
-    await asyncio.to_thread(poll, lambda: made.started)
+    await asyncio.to_thread(poll_until, lambda: made.started)
     try:
         yield made.servers[0].sockets[0].getsockname()[1]
     finally:

@@ -19,7 +19,14 @@ import pytest
 
 from dragoman.mcp.client import McpClient
 from dragoman.mcp.types import McpServer, ToolsUnavailable
-from dragoman.mcp.url_guard import Endpoint, UrlGuard, UrlRejected, parse_allowed_host, parse_endpoint, is_public
+from dragoman.mcp.url_guard import (
+    Endpoint,
+    UrlGuard,
+    UrlRejected,
+    is_public,
+    parse_allowed_host,
+    parse_endpoint,
+)
 from tests.support.mcp_servers import by_hand, hello, listening
 
 # names that mean something else to whoever looks them up

@@ -15,7 +15,7 @@ import pytest
 
 from dragoman.models.catalog import ModelCatalog, ModelSource, describe_gguf
 from dragoman.models.mapping import ModelOptions
-from tests.support.model_files import catalog, found, put
+from tests.support.model_files import find_file, make_catalog, write_model_file
 
 
 @pytest.fixture
@@ -26,12 +26,14 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_discovery_by_every_name(root: Path) -> None:
-    put(root / "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf", general_architecture="qwen2")
-    put(root / "team" / "writer" / "gemma-2b-it-q8_0.gguf", general_architecture="gemma")
-    put(root / "Titled.gguf", general_name="My Own Model", general_basename="Own")
-    put(root / "cut-00001-of-00002.gguf", general_architecture="mistral")
-    put(root / "cut-00002-of-00002.gguf", general_architecture="mistral")
-    made = catalog(root)
+    write_model_file(root / "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf", general_architecture="qwen2")
+    write_model_file(
+        root / "team" / "writer" / "gemma-2b-it-q8_0.gguf", general_architecture="gemma"
+    )
+    write_model_file(root / "Titled.gguf", general_name="My Own Model", general_basename="Own")
+    write_model_file(root / "cut-00001-of-00002.gguf", general_architecture="mistral")
+    write_model_file(root / "cut-00002-of-00002.gguf", general_architecture="mistral")
+    made = make_catalog(root)
     expected = {
         "Qwen2.5-0.5B-Instruct.Q4_K_M": "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf",
         "  qwen2.5-0.5b-INSTRUCT.q4_k_m ": "Qwen2.5-0.5B-Instruct.Q4_K_M.gguf",
@@ -57,34 +59,35 @@ def test_discovery_by_every_name(root: Path) -> None:
         "qwen2.5-0.5b": None,
         "x" * 10_000: None,
     }
-    assert {name: found(made, name) for name in expected} == expected
+    assert {name: find_file(made, name) for name in expected} == expected
 
 
 def test_d74_entries_keep_their_architecture(root: Path) -> None:
-    put(root / "a.gguf", general_architecture="qwen2")
-    put(root / "b.gguf", general_architecture="gemma")
+    write_model_file(root / "a.gguf", general_architecture="qwen2")
+    write_model_file(root / "b.gguf", general_architecture="gemma")
     seen = {
-        source.id: (source.architecture, source.kind) for source in catalog(root).list_sources()
+        source.id: (source.architecture, source.kind)
+        for source in make_catalog(root).list_sources()
     }
     assert seen == {"a": ("qwen2", "gguf"), "b": ("gemma", "gguf")}
 
 
 def test_a_weak_name_that_fits_several_fits_none(root: Path) -> None:
-    put(root / "m.Q4_0.gguf")
-    put(root / "m.Q8_0.gguf")
-    made = catalog(root)
-    assert found(made, "m") is None
-    assert found(made, "llama") is None
-    assert found(made, "m:q8_0") == "m.Q8_0.gguf"
-    put(root / "m.gguf")
+    write_model_file(root / "m.Q4_0.gguf")
+    write_model_file(root / "m.Q8_0.gguf")
+    made = make_catalog(root)
+    assert find_file(made, "m") is None
+    assert find_file(made, "llama") is None
+    assert find_file(made, "m:q8_0") == "m.Q8_0.gguf"
+    write_model_file(root / "m.gguf")
     made.refresh()
-    assert found(made, "m") == "m.gguf"  # an exact name beats them
+    assert find_file(made, "m") == "m.gguf"  # an exact name beats them
 
 
 def test_two_files_of_one_name_are_both_reachable(root: Path) -> None:
-    put(root / "a" / "same.gguf", size=2)
-    put(root / "b" / "same.gguf", size=3)
-    made = catalog(root)
+    write_model_file(root / "a" / "same.gguf", size=2)
+    write_model_file(root / "b" / "same.gguf", size=3)
+    made = make_catalog(root)
     assert [source.id for source in made.list_sources()] == ["same", "b/same"]
     first, second = made.find("same"), made.find("b/same")
     assert first is not None
@@ -94,27 +97,27 @@ def test_two_files_of_one_name_are_both_reachable(root: Path) -> None:
 
 
 def test_the_default_model_has_its_short_names(root: Path) -> None:
-    put(root / "smollm2-135m" / "SmolLM2-135M-Instruct.Q4_1.gguf")
-    made = catalog(root)
+    write_model_file(root / "smollm2-135m" / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    made = make_catalog(root)
     for name in ("smollm2-135m", "SmolLM2", "smollm2-135m-instruct", "smollm2:135m"):
         source = made.find(name)
         assert source is not None
         assert source.id == "smollm2-135m"
-    assert found(made, "SmolLM2-135M-Instruct.Q4_1") is not None
+    assert find_file(made, "SmolLM2-135M-Instruct.Q4_1") is not None
 
 
 def test_what_is_not_a_model_is_not_listed(root: Path) -> None:
-    put(root / "adapter.gguf", general_type="adapter")
-    put(root / ".hidden.gguf")
-    put(root / ".cache" / "x.gguf")
-    put(root / "notes.txt", b"GGUF")
-    put(root / "part-00002-of-00002.gguf")
-    assert catalog(root).list_sources() == []
+    write_model_file(root / "adapter.gguf", general_type="adapter")
+    write_model_file(root / ".hidden.gguf")
+    write_model_file(root / ".cache" / "x.gguf")
+    write_model_file(root / "notes.txt", b"GGUF")
+    write_model_file(root / "part-00002-of-00002.gguf")
+    assert make_catalog(root).list_sources() == []
 
 
 def test_d70_a_broken_file_is_found_with_its_cause(root: Path) -> None:
-    put(root / "bad.gguf", b"not a model")
-    source = catalog(root).find("bad")
+    write_model_file(root / "bad.gguf", b"not a model")
+    source = make_catalog(root).find("bad")
     assert source is not None
     assert source.broken == "The file is not a GGUF file."
 
@@ -128,7 +131,7 @@ def test_a_directory_of_safetensors_is_listed(root: Path) -> None:
     (folder / "model.safetensors").write_bytes(bytes(100))
     (root / "empty").mkdir()
     (root / "empty" / "config.json").write_text("{}")
-    (source,) = catalog(root).list_sources()
+    (source,) = make_catalog(root).list_sources()
     assert (source.id, source.kind, source.architecture) == (
         "llama-hf",
         "safetensors",
@@ -137,7 +140,7 @@ def test_a_directory_of_safetensors_is_listed(root: Path) -> None:
     assert (source.context, source.size) == (4096, 100)
     (folder / "config.json").write_text("{")
     os.utime(folder, (1, 1))
-    again = catalog(root).find("llama-hf")
+    again = make_catalog(root).find("llama-hf")
     assert again is not None
     assert again.broken is not None
 
@@ -152,11 +155,11 @@ def test_headers_are_read_once_for_each_state_of_a_file(
         return describe_gguf(path)
 
     monkeypatch.setattr("dragoman.models.catalog.describe_gguf", counted)
-    file = put(root / "m.gguf")
-    made = catalog(root)
+    file = write_model_file(root / "m.gguf")
+    made = make_catalog(root)
     made.refresh()
     assert len(reads) == 1
-    put(file, size=2, general_architecture="qwen2")
+    write_model_file(file, size=2, general_architecture="qwen2")
     made.refresh()
     assert len(reads) == 2
     source = made.find("m")
@@ -168,9 +171,9 @@ def test_headers_are_read_once_for_each_state_of_a_file(
 
 
 def test_d82_created_is_when_the_file_changed(root: Path) -> None:
-    file = put(root / "m.gguf")
+    file = write_model_file(root / "m.gguf")
     os.utime(file, (1_700_000_000.7, 1_700_000_000.7))
-    made = catalog(root)
+    made = make_catalog(root)
     for _ in range(3):
         made.refresh()
         assert made.list_sources()[0].created == 1_700_000_000
@@ -184,23 +187,28 @@ def test_no_directory_is_an_empty_catalogue(tmp_path: Path) -> None:
 
 
 def test_only_the_operator_may_name_a_path(root: Path, tmp_path: Path) -> None:
-    outside = put(tmp_path / "outside.gguf")
-    made = catalog(root)
+    outside = write_model_file(tmp_path / "outside.gguf")
+    made = make_catalog(root)
     assert made.find(str(outside)) is None
     assert made.resolve(str(outside)) is None
     source = made.resolve(str(outside), paths=True)
     assert source is not None
     made.add(source, ["gpt-4", "served"])
     made.refresh()
-    assert found(made, "GPT-4") == found(made, "served") == found(made, "outside") == "outside.gguf"
+    assert (
+        find_file(made, "GPT-4")
+        == find_file(made, "served")
+        == find_file(made, "outside")
+        == "outside.gguf"
+    )
     assert made.list_sources()[0].aliases == ("gpt-4", "served")
     assert made.resolve("not-there", paths=True) is None
     assert made.resolve("a\0b", paths=True) is None
 
 
 def test_a_served_model_takes_the_settings_of_the_command_line(root: Path, tmp_path: Path) -> None:
-    outside = put(tmp_path / "m.gguf")
-    made = catalog(root, base=ModelOptions(threads=3))
+    outside = write_model_file(tmp_path / "m.gguf")
+    made = make_catalog(root, base=ModelOptions(threads=3))
     source = made.open_path(outside, ModelOptions(context=99))
     assert source.options == ModelOptions(context=99, threads=3)
 
@@ -263,9 +271,9 @@ def watching_opens() -> Iterator[list[str]]:
 
 
 def test_no_name_opens_anything_outside_the_root(root: Path, tmp_path: Path) -> None:
-    put(tmp_path / "outside" / "secret.gguf")
-    put(tmp_path / "secret.gguf")
-    put(root / "m.gguf")
+    write_model_file(tmp_path / "outside" / "secret.gguf")
+    write_model_file(tmp_path / "secret.gguf")
+    write_model_file(root / "m.gguf")
     names = traversals(tmp_path)
     assert len(set(names)) >= 200
     made = ModelCatalog(root)

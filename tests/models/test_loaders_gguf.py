@@ -21,7 +21,7 @@ from dragoman.models.output_format import OutputFormat, detect_output_format
 from dragoman.models.registry import ModelRegistry
 from dragoman.tokenizers.tokenizer import PROBES, EngineTokenizer, Tokenizer, tokenizer_from_gguf
 from dragoman.types import Capabilities, Job, Sampling, Step
-from tests.support.model_files import put
+from tests.support.model_files import write_model_file
 from tests.support.paths import TEMPLATES
 from tests.support.tokenizer_oracle import byte_level_vocabulary, tiny_model
 
@@ -79,7 +79,9 @@ def install_engine(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> Engine:
     return engine
 
 
-def test_load_builds_every_part_of_a_model(file: Path, file_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_builds_every_part_of_a_model(
+    file: Path, file_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = install_engine(monkeypatch, Engine(file_tokenizer))
     model = asyncio.run(loader.load(open_source(file)))
     assert engine.started.is_set()
@@ -114,18 +116,14 @@ def test_tokenizer_that_differs_from_the_engine_is_not_used(
     assert asyncio.run(model.tokenizer.encode("ab")) == [97, 98]
 
 
-def test_engine_that_fails_to_start_is_closed(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engine_that_fails_to_start_is_closed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = install_engine(monkeypatch, Engine(error=EngineDown("It does not start.")))
     with pytest.raises(EngineDown):
         asyncio.run(loader.load(open_source(file)))
     assert engine.closed == 1
 
 
-def test_cancelled_load_closes_its_engine(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancelled_load_closes_its_engine(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         engine = install_engine(monkeypatch, Engine())
         engine.may_start.clear()
@@ -207,7 +205,10 @@ def test_generic_tool_prompt_implies_the_generic_format(
     ("file", "expected"), [("chatml.jinja", "hermes_json"), ("thinker.jinja", None)]
 )
 def test_failed_detection_falls_back_to_the_generic_format(
-    file: str, expected: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    file: str,
+    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError
@@ -238,7 +239,7 @@ def test_d75_unknown_format_breaks_the_model_and_lists_the_choices(
 ) -> None:
     for options in ({"format": "warp"}, {"reasoning_format": "warp"}):
         engine = install_engine(monkeypatch, Engine())
-        with pytest.raises(ModelBroken, match=r"'warp'; there are: .*harmony"):
+        with pytest.raises(ModelBroken, match=r"'warp'.*harmony"):
             asyncio.run(loader.load(open_source(file, **options)))
         assert not engine.started.is_set()  # nothing is loaded for it
 
@@ -280,7 +281,9 @@ def test_sampling_defaults_are_read_from_metadata() -> None:
         "general.sampling.top_k": 5,
         "general.sampling.min_p": "x",
     }
-    assert loader.parse_sampling(metadata, loader.METADATA_FIELDS) == Sampling(temperature=0.7, top_k=5)
+    assert loader.parse_sampling(metadata, loader.METADATA_FIELDS) == Sampling(
+        temperature=0.7, top_k=5
+    )
 
 
 def test_safetensors_name_the_extra_that_runs_them(tmp_path: Path) -> None:
@@ -293,11 +296,11 @@ def test_safetensors_name_the_extra_that_runs_them(tmp_path: Path) -> None:
 
 def test_files_without_a_usable_model_are_broken(tmp_path: Path) -> None:
     cases = {
-        "adapter": put(tmp_path / "adapter.gguf", general_type="adapter"),
-        "part": put(tmp_path / "m-00001-of-00002.gguf"),
-        "damaged part": put(tmp_path / "n-00001-of-00002.gguf"),
+        "adapter": write_model_file(tmp_path / "adapter.gguf", general_type="adapter"),
+        "part": write_model_file(tmp_path / "m-00001-of-00002.gguf"),
+        "damaged part": write_model_file(tmp_path / "n-00001-of-00002.gguf"),
     }
-    put(tmp_path / "n-00002-of-00002.gguf", b"GGUF")
+    write_model_file(tmp_path / "n-00002-of-00002.gguf", b"GGUF")
     for name, path in cases.items():
         with pytest.raises(ModelBroken):
             loader.read_model_header(path)

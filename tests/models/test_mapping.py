@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.models.mapping import ModelOptions, read_mapping
 from dragoman.types import Sampling
-from tests.support.model_files import catalog, find_file, put
+from tests.support.model_files import find_file, make_catalog, write_model_file
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
-    outside = put(tmp_path / "elsewhere" / "big.gguf")
-    put(root / "in.gguf")
+    outside = write_model_file(tmp_path / "elsewhere" / "big.gguf")
+    write_model_file(root / "in.gguf")
     yaml = f"""
     models:
       Fast: in.gguf
@@ -39,7 +39,7 @@ def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
         defaults: {{temperature: 0.3, top_k: 7}}
         pin: true
     """
-    models = catalog(root, yaml, ModelOptions(slots=2, context=4096))
+    models = make_catalog(root, yaml, ModelOptions(slots=2, context=4096))
     assert find_file(models, "fast") == "in.gguf"
     assert find_file(models, "FAR:latest") == "big.gguf"
     far, full, tuned = models.find("far"), models.find("full"), models.find("tuned")
@@ -65,9 +65,9 @@ def test_mapping_names_files(root: Path, tmp_path: Path) -> None:
 
 
 def test_mapping_wins_over_scanned_files(root: Path, tmp_path: Path) -> None:
-    put(root / "name.gguf")
-    put(tmp_path / "other.gguf")
-    assert find_file(catalog(root, "name: ../other.gguf"), "name") == "other.gguf"
+    write_model_file(root / "name.gguf")
+    write_model_file(tmp_path / "other.gguf")
+    assert find_file(make_catalog(root, "name: ../other.gguf"), "name") == "other.gguf"
 
 
 @pytest.mark.parametrize(
@@ -84,17 +84,17 @@ def test_mapping_wins_over_scanned_files(root: Path, tmp_path: Path) -> None:
         ("{path: m.gguf, context: many}", "context"),
         ("{path: m.gguf, defaults: {temperature: hot}}", "temperature"),
         ("{path: m.gguf, lora: {x: ''}}", "path is missing"),
-        ("{path: m.gguf, format: nonsense}", "'nonsense'; there are: "),
-        ("{path: m.gguf, reasoning_format: nonsense}", "'nonsense'; there are: "),
+        ("{path: m.gguf, format: nonsense}", "'nonsense'"),
+        ("{path: m.gguf, reasoning_format: nonsense}", "'nonsense'"),
         ('"a\\0b"', "path is missing"),
     ],
 )
 def test_invalid_mapping_entries_are_skipped(
     value: str, reason: str, root: Path, caplog: Any
 ) -> None:
-    put(root / "m.gguf")
+    write_model_file(root / "m.gguf")
     with caplog.at_level(logging.WARNING):
-        models = catalog(root, f"bad: {value}\ngood: m.gguf\n7: m.gguf\n")
+        models = make_catalog(root, f"bad: {value}\ngood: m.gguf\n7: m.gguf\n")
     assert models.find("bad") is None
     assert find_file(models, "good") == "m.gguf"
     assert reason in caplog.text
@@ -106,9 +106,9 @@ def test_invalid_mapping_entries_are_skipped(
     [b"\xff\xfe\x00", b"a: [", b"- list", b"text", b"!!python/object/apply:os.system [true]", b""],
 )
 def test_invalid_mapping_file_maps_nothing(content: bytes, root: Path) -> None:
-    put(root / "m.gguf")
+    write_model_file(root / "m.gguf")
     (root / "models.yaml").write_bytes(content)
-    models = catalog(root)
+    models = make_catalog(root)
     assert [source.id for source in models.list_sources()] == ["m"]
 
 
@@ -119,6 +119,6 @@ def test_unreadable_mapping_file_maps_nothing(root: Path, caplog: Any) -> None:
 
 
 def test_missing_mapped_file_is_broken(root: Path) -> None:
-    source = catalog(root, "gone: gone.gguf").find("gone")
+    source = make_catalog(root, "gone: gone.gguf").find("gone")
     assert source is not None
     assert source.broken == "The file cannot be opened."

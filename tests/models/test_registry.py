@@ -23,20 +23,28 @@ from dragoman.models.loaders.gguf import load
 from dragoman.models.mapping import ModelOptions
 from dragoman.models.registry import Lease, ModelEntry, ModelPolicy, ModelRegistry
 from dragoman.pipeline.admission import Admission
-from tests.support.fake_models import Engine, Loader, fill, play, size_of, state, until
-from tests.support.model_files import put
+from tests.support.fake_models import (
+    FakeEngine,
+    FakeLoader,
+    get_size,
+    get_state,
+    run_scenario,
+    wait_until,
+    write_models,
+)
+from tests.support.model_files import write_model_file
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return fill(tmp_path)
+    return write_models(tmp_path)
 
 
 def test_d67_concurrent_first_requests_load_once(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         asking = [asyncio.create_task(models.acquire(name)) for name in ["a", "A ", "a:x"] * 20]
-        await until(lambda: loader.loads == ["a"])
+        await wait_until(lambda: loader.loads == ["a"])
         entry = models.get("a")
         assert (entry.state, entry.progress) == ("loading", 0.5)
         gate.set()
@@ -46,23 +54,23 @@ def test_d67_concurrent_first_requests_load_once(root: Path) -> None:
         for lease in leases:
             lease.release()
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 def test_a_lease_knows_its_model(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         with await models.acquire("a") as model:
             assert model.id == "a"
             assert model.engine is loader.engines["a"]
             assert Admission().get_gate(model).slots == 3
             assert list(models.list_loaded()) == [model]
-        assert state(models, "a") == "ready"
+        assert get_state(models, "a") == "ready"
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 def test_two_names_of_one_file_share_one_model(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         one, two = await models.acquire("fast"), await models.acquire("quick")
         assert one.model is two.model
         assert (one.model.id, one.model.aliases) == ("fast", ("quick",))
@@ -70,11 +78,13 @@ def test_two_names_of_one_file_share_one_model(root: Path) -> None:
         assert other.model is not one.model
         assert loader.loads == ["fast", "tuned"]
 
-    play(root, scenario, yaml="fast: a.gguf\nquick: a.gguf\ntuned: {path: a.gguf, context: 9}")
+    run_scenario(
+        root, scenario, yaml="fast: a.gguf\nquick: a.gguf\ntuned: {path: a.gguf, context: 9}"
+    )
 
 
 def test_an_unknown_name_is_not_found_and_says_what_is(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         for ask in (models.acquire, models.load, models.unload):
             with pytest.raises(ModelNotFound) as caught:
                 await ask("nope\x1b[31m\n")
@@ -86,21 +96,21 @@ def test_an_unknown_name_is_not_found_and_says_what_is(root: Path) -> None:
             models.get("nope")
         assert loader.loads == []
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 def test_a_file_that_appears_is_found(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         with pytest.raises(ModelNotFound):
             await models.acquire("new")
-        put(root / "new.gguf")
+        write_model_file(root / "new.gguf")
         (await models.acquire("new")).release()
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 def test_who_waits_too_long_is_told_to_come_back(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         with pytest.raises(ModelLoading) as caught:
             await models.acquire("a", wait=0)
@@ -111,27 +121,27 @@ def test_who_waits_too_long_is_told_to_come_back(root: Path) -> None:
         (await models.acquire("a")).release()  # the load went on
         assert loader.loads == ["a"]
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 def test_who_leaves_while_waiting_does_not_stop_the_load(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         gone, stays = (asyncio.create_task(models.acquire("a")) for _ in range(2))
-        await until(lambda: bool(loader.loads))
+        await wait_until(lambda: bool(loader.loads))
         gone.cancel()
         gate.set()
         (await stays).release()
         assert gone.cancelled()
         assert loader.loads == ["a"]
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 def test_d70_a_broken_file_is_tried_once_until_it_changes(root: Path) -> None:
-    put(root / "bad.gguf", b"not a model at all")
+    write_model_file(root / "bad.gguf", b"not a model at all")
 
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         for _ in range(3):
             with pytest.raises(ModelBroken) as caught:
                 await models.acquire("bad")
@@ -142,16 +152,16 @@ def test_d70_a_broken_file_is_tried_once_until_it_changes(root: Path) -> None:
         entry = models.get("bad")
         assert entry.state == "failed"
         assert entry.error is not None
-        put(root / "bad.gguf")
+        write_model_file(root / "bad.gguf")
         (await models.acquire("bad")).release()
         assert loader.loads == ["bad"]
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 @pytest.mark.parametrize("error", [ModelBroken("It is odd."), RuntimeError("/secret/path")])
 def test_what_a_loader_cannot_load_is_not_tried_again(error: Exception, root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         loader.errors["a"] = error
         messages = set()
         for _ in range(3):
@@ -161,58 +171,58 @@ def test_what_a_loader_cannot_load_is_not_tried_again(error: Exception, root: Pa
         assert len(loader.loads) == 1
         assert "secret" not in messages.pop()
         assert not messages
-        assert state(models, "a") == "failed"
+        assert get_state(models, "a") == "failed"
         del loader.errors["a"]
         entry = await models.load("a")  # an operator may insist
         assert entry.state == "ready"
         (await models.acquire("a")).release()
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 def test_a_passing_failure_is_tried_again(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         loader.errors["a"] = EngineDown("No engine now.", retry_after=3)
         with pytest.raises(EngineDown) as caught:
             await models.acquire("a")
         assert caught.value.retry_after == 3
-        assert state(models, "a") == "unloaded"
+        assert get_state(models, "a") == "unloaded"
         del loader.errors["a"]
         (await models.acquire("a")).release()
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 def test_everyone_who_waits_gets_the_error(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         loader.errors["a"] = ModelBroken("It is odd.")
         asking = [asyncio.create_task(models.acquire("a")) for _ in range(5)]
-        await until(lambda: bool(loader.loads))
+        await wait_until(lambda: bool(loader.loads))
         gate.set()
         found = await asyncio.gather(*asking, return_exceptions=True)
         assert all(isinstance(error, ModelBroken) for error in found)
         assert len({id(error) for error in found}) == 5  # not one object with five tracebacks
         assert loader.loads == ["a"]
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 def test_any_name_may_mean_the_first_model(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         (await models.acquire("gpt-4o")).release()
         (await models.acquire("b")).release()
         (await models.acquire("")).release()
         assert loader.loads == ["a", "b"]
         assert models.default_name == "a"
 
-    play(root, scenario, any_model=True)
+    run_scenario(root, scenario, any_model=True)
 
 
 def test_the_operators_model_is_the_default(root: Path) -> None:
     async def scenario() -> None:
         catalog = ModelCatalog(root)
-        loader = Loader()
+        loader = FakeLoader()
         catalog.add(catalog.open_path(root / "c.gguf"), ["served", "gpt-4"])
         models = ModelRegistry(catalog, loader)
         assert models.default_name == "c"
@@ -226,19 +236,19 @@ def test_the_operators_model_is_the_default(root: Path) -> None:
 
 
 def test_no_models_at_all(tmp_path: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         assert models.default_name == ""
         assert models.list_models() == []
         with pytest.raises(ModelNotFound, match="No models are installed"):
             await models.acquire("")
 
-    play(tmp_path, scenario, any_model=True)
+    run_scenario(tmp_path, scenario, any_model=True)
 
 
 def test_the_list_tells_what_is_known(root: Path) -> None:
-    put(root / "odd.gguf", b"xxxx")
+    write_model_file(root / "odd.gguf", b"xxxx")
 
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         (await models.acquire("b")).release()
         entries: dict[str, ModelEntry] = {entry.id: entry for entry in models.list_models()}
         assert {name: entry.state for name, entry in entries.items()} == {
@@ -250,27 +260,27 @@ def test_the_list_tells_what_is_known(root: Path) -> None:
         }
         info = entries["named"].info
         assert (info.architecture, info.context, info.lora) == ("llama", 77, ("poet",))
-        assert info.size == size_of(root, "a")
+        assert info.size == get_size(root, "a")
         assert info.created == int((root / "a.gguf").stat().st_mtime)
-        put(root / "later.gguf")
+        write_model_file(root / "later.gguf")
         models.list_models()
-        await until(lambda: "later" in {entry.id for entry in models.list_models()})
+        await wait_until(lambda: "later" in {entry.id for entry in models.list_models()})
         (root / "b.gguf").unlink()
         (root / "later.gguf").unlink()
-        await until(lambda: "later" not in {entry.id for entry in models.list_models()})
+        await wait_until(lambda: "later" not in {entry.id for entry in models.list_models()})
         assert "b" in {entry.id for entry in models.list_models()}  # it is still in memory
 
-    play(root, scenario, yaml="named: {path: a.gguf, context: 77, lora: {poet: p.gguf}}")
+    run_scenario(root, scenario, yaml="named: {path: a.gguf, context: 77, lora: {poet: p.gguf}}")
 
 
 def test_listing_needs_no_event_loop(root: Path) -> None:
-    models = ModelRegistry(ModelCatalog(root), Loader())
-    put(root / "later.gguf")
+    models = ModelRegistry(ModelCatalog(root), FakeLoader())
+    write_model_file(root / "later.gguf")
     assert "later" in {entry.id for entry in models.list_models()}
 
 
 def test_d82_created_is_the_same_at_every_look(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         seen = set()
         for _ in range(3):
             seen.add(models.get("a").info.created)
@@ -278,7 +288,7 @@ def test_d82_created_is_the_same_at_every_look(root: Path) -> None:
                 await models.acquire("look again")
         assert len(seen) == 1
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 def test_progress_is_told_and_logged(root: Path, caplog: Any) -> None:
@@ -288,7 +298,7 @@ def test_progress_is_told_and_logged(root: Path, caplog: Any) -> None:
         def listen(name: str, what: str, done: float) -> None:
             heard.append((name, what, done))
 
-        models = ModelRegistry(ModelCatalog(root), Loader(), listener=listen)
+        models = ModelRegistry(ModelCatalog(root), FakeLoader(), listener=listen)
         (await models.acquire("a")).release()
         await models.aclose()
 
@@ -300,11 +310,11 @@ def test_progress_is_told_and_logged(root: Path, caplog: Any) -> None:
 
 
 def test_closing_closes_everything(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         lease = await models.acquire("a")
         loader.gates["b"] = asyncio.Event()
         asking = asyncio.create_task(models.acquire("b"))
-        await until(lambda: "b" in loader.loads)
+        await wait_until(lambda: "b" in loader.loads)
         await models.aclose()
         assert loader.engines["a"].closed == 1
         with pytest.raises(DragomanError):
@@ -312,12 +322,12 @@ def test_closing_closes_everything(root: Path) -> None:
         lease.release()  # late, and harmless
         assert loader.engines["a"].closed == 1
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 def test_an_engine_of_ones_own() -> None:
     async def scenario() -> None:
-        engine = Engine(context=5, lora=("x",), embeddings=3, logprobs=-1)
+        engine = FakeEngine(context=5, lora=("x",), embeddings=3, logprobs=-1)
         models = ModelRegistry.from_engine(
             engine, "mine", aliases=["gpt-4"], policy=ModelPolicy(keep_alive=0)
         )
@@ -347,7 +357,7 @@ def test_settings_of_layers_lie_over_each_other() -> None:
 
 
 def test_d82_created_is_when_the_file_was_made(tmp_path: Path) -> None:
-    file = put(tmp_path / "old.gguf")
+    file = write_model_file(tmp_path / "old.gguf")
     os.utime(file, (1_600_000_000, 1_600_000_000))
 
     async def check() -> None:

@@ -13,27 +13,35 @@ import pytest
 from dragoman.errors import EngineDown, ModelBroken, Unavailable
 from dragoman.models.catalog import ModelSource
 from dragoman.models.registry import Model, ModelRegistry
-from tests.support.fake_models import LONG, Loader, fill, play, size_of, state, until
+from tests.support.fake_models import (
+    TIMEOUT,
+    FakeLoader,
+    get_size,
+    get_state,
+    run_scenario,
+    wait_until,
+    write_models,
+)
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return fill(tmp_path)
+    return write_models(tmp_path)
 
 
 def test_least_recently_used_model_is_evicted_first(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         for name in ("a", "b", "a"):
             (await models.acquire(name)).release()
         (await models.acquire("c")).release()
-        assert [state(models, name) for name in "abc"] == ["ready", "unloaded", "ready"]
+        assert [get_state(models, name) for name in "abc"] == ["ready", "unloaded", "ready"]
         assert loader.engines["b"].closed == 1
 
-    play(root, scenario, memory=2 * size_of(root, "a"))
+    run_scenario(root, scenario, memory=2 * get_size(root, "a"))
 
 
 def test_busy_model_is_never_evicted(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         a, b = await models.acquire("a"), await models.acquire("b")
         with pytest.raises(Unavailable) as caught:
             await models.acquire("c")
@@ -41,28 +49,28 @@ def test_busy_model_is_never_evicted(root: Path) -> None:
         assert [engine.closed for engine in loader.engines.values()] == [0, 0]
         b.release()
         (await models.acquire("c")).release()
-        assert [state(models, name) for name in "abc"] == ["ready", "unloaded", "ready"]
+        assert [get_state(models, name) for name in "abc"] == ["ready", "unloaded", "ready"]
         a.release()
 
-    play(root, scenario, memory=2 * size_of(root, "a"))
+    run_scenario(root, scenario, memory=2 * get_size(root, "a"))
 
 
 def test_pinned_model_is_never_evicted(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         (await models.acquire("pinned")).release()
         with pytest.raises(Unavailable):
             await models.acquire("b")
-        assert state(models, "pinned") == "ready"
+        assert get_state(models, "pinned") == "ready"
 
     yaml = "pinned: {path: a.gguf, pin: true, keep_alive: 0}"
-    play(root, scenario, yaml=yaml, memory=size_of(root, "a"))
+    run_scenario(root, scenario, yaml=yaml, memory=get_size(root, "a"))
 
 
 def test_two_loads_do_not_reserve_the_same_memory(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         gate = loader.gates["a"] = asyncio.Event()
         first = asyncio.create_task(models.acquire("a"))
-        await until(lambda: bool(loader.loads))
+        await wait_until(lambda: bool(loader.loads))
         with pytest.raises(Unavailable):
             await models.acquire("b")
         gate.set()
@@ -70,70 +78,70 @@ def test_two_loads_do_not_reserve_the_same_memory(root: Path) -> None:
         (await models.acquire("b")).release()
         assert loader.loads == ["a", "b"]
 
-    play(root, scenario, memory=size_of(root, "a"))
+    run_scenario(root, scenario, memory=get_size(root, "a"))
 
 
 def test_load_waits_until_the_evicted_model_is_closed(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         (await models.acquire("a")).release()
         loader.engines["a"].may_close.clear()
         requests = [asyncio.create_task(models.acquire("b")) for _ in range(2)]
-        await until(lambda: state(models, "a") == "unloaded")
+        await wait_until(lambda: get_state(models, "a") == "unloaded")
         assert loader.loads == ["a"]
         loader.engines["a"].may_close.set()
         for lease in await asyncio.gather(*requests):
             lease.release()
         assert loader.loads == ["a", "b"]
 
-    play(root, scenario, memory=size_of(root, "a"))
+    run_scenario(root, scenario, memory=get_size(root, "a"))
 
 
 def test_model_larger_than_the_memory_limit_is_broken(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         with pytest.raises(ModelBroken, match="at most"):
             await models.acquire("big")
 
-    play(root, scenario, memory=size_of(root, "a"))
+    run_scenario(root, scenario, memory=get_size(root, "a"))
 
 
 def test_idle_model_is_unloaded_after_its_keep_alive(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         lease = await models.acquire("brief")
         await asyncio.sleep(0.01)
-        assert state(models, "brief") == "ready"  # the timer does not run while it is used
+        assert get_state(models, "brief") == "ready"  # the timer does not run while it is used
         lease.release()
         lease.release()
-        await until(lambda: state(models, "brief") == "unloaded")
-        await until(lambda: loader.engines["brief"].closed == 1)
+        await wait_until(lambda: get_state(models, "brief") == "unloaded")
+        await wait_until(lambda: loader.engines["brief"].closed == 1)
         (await models.acquire("b")).release()
         await asyncio.sleep(0.01)
-        assert state(models, "b") == "ready"  # forever by default
+        assert get_state(models, "b") == "ready"  # forever by default
         await models.load("brief")  # loaded but never used
-        await until(lambda: state(models, "brief") == "unloaded")
+        await wait_until(lambda: get_state(models, "brief") == "unloaded")
 
-    play(root, scenario, yaml="brief: {path: a.gguf, keep_alive: 0.002}")
+    run_scenario(root, scenario, yaml="brief: {path: a.gguf, keep_alive: 0.002}")
 
 
 def test_use_stops_the_idle_timer(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         first = await models.acquire("a")
         second = await models.acquire("a")
         first.release()
         await asyncio.sleep(0.005)
-        assert state(models, "a") == "ready"
+        assert get_state(models, "a") == "ready"
         second.release()
         third = await models.acquire("a")  # before the timer fires
         await asyncio.sleep(0.005)
-        assert state(models, "a") == "ready"
+        assert get_state(models, "a") == "ready"
         assert loader.loads == ["a"]
         third.release()
-        await until(lambda: state(models, "a") == "unloaded")
+        await wait_until(lambda: get_state(models, "a") == "unloaded")
 
-    play(root, scenario, keep_alive=0)
+    run_scenario(root, scenario, keep_alive=0)
 
 
 def test_unloading_waits_for_users(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         lease = await models.acquire("a")
         engine = loader.engines["a"]
         entry = await models.unload("a")
@@ -142,30 +150,30 @@ def test_unloading_waits_for_users(root: Path) -> None:
         (await models.acquire("a")).release()  # a second instance
         assert loader.loads == ["a", "a"]
         lease.release()
-        await until(lambda: engine.closed == 1)
+        await wait_until(lambda: engine.closed == 1)
         await models.unload("a")
         assert loader.engines["a"].closed == 1
         assert (await models.unload("a")).state == "unloaded"  # twice is fine
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 def test_unloading_stops_a_load(root: Path) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         loader.gates["a"] = asyncio.Event()
         requests = asyncio.create_task(models.acquire("a"))
-        await until(lambda: bool(loader.loads))
+        await wait_until(lambda: bool(loader.loads))
         assert (await models.unload("a")).state == "unloaded"
         with pytest.raises(Unavailable):
             await requests
         loader.gates["a"].set()
         (await models.acquire("a")).release()
 
-    play(root, scenario)
+    run_scenario(root, scenario)
 
 
 def test_engine_that_fails_to_close_is_dropped(root: Path, caplog: Any) -> None:
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         (await models.acquire("a")).release()
         engine = loader.engines["a"]
 
@@ -177,7 +185,7 @@ def test_engine_that_fails_to_close_is_dropped(root: Path, caplog: Any) -> None:
         await models.unload("a")
         assert list(models.list_loaded()) == []
 
-    play(root, scenario)
+    run_scenario(root, scenario)
     assert "failed to close a" in caplog.text
 
 
@@ -185,15 +193,15 @@ def test_engine_that_fails_to_close_is_dropped(root: Path, caplog: Any) -> None:
 def test_random_use_keeps_the_invariants(seed: int, root: Path) -> None:
     """Random clients: memory is never exceeded, and no user loses a model."""
     rng = random.Random(seed)
-    limit = 2 * size_of(root, "a")
+    limit = 2 * get_size(root, "a")
 
-    async def scenario(models: ModelRegistry, loader: Loader) -> None:
+    async def scenario(models: ModelRegistry, loader: FakeLoader) -> None:
         open_models: Counter[str] = Counter()  # a closing model may be loaded again
         load_model = loader.__call__
 
         async def load(source: ModelSource) -> Model:
             open_models[source.id] += 1
-            assert sum(size_of(root, name) for name in open_models.elements()) <= limit
+            assert sum(get_size(root, name) for name in open_models.elements()) <= limit
             for _ in range(rng.randrange(4)):
                 await asyncio.sleep(0)
             if rng.random() < 0.1:
@@ -217,7 +225,7 @@ def test_random_use_keeps_the_invariants(seed: int, root: Path) -> None:
             for _ in range(15):
                 name = rng.choice("abc")
                 try:
-                    lease = await models.acquire(name, wait=rng.choice((0, LONG)))
+                    lease = await models.acquire(name, wait=rng.choice((0, TIMEOUT)))
                 except Unavailable:
                     continue
                 for _ in range(rng.randrange(5)):
@@ -236,7 +244,7 @@ def test_random_use_keeps_the_invariants(seed: int, root: Path) -> None:
         await asyncio.gather(*(client() for _ in range(10)), operator())
         assert loader.loads
 
-    play(root, scenario, memory=limit, keep_alive=0)
+    run_scenario(root, scenario, memory=limit, keep_alive=0)
 
 
 def is_busy(models: ModelRegistry, name: str) -> bool:

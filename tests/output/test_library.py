@@ -43,7 +43,7 @@ def say(text: str, *names: str | None, **options: Any) -> dict[str, Any]:
     return {"text": whole.text, "reasoning": whole.reasoning, "calls": calls}
 
 
-def test_a_whole_text_with_calls() -> None:
+def test_parse_a_whole_text_with_calls() -> None:
     """S5.1."""
     said = parse_tool_call_complete(f"Look: {CALL}", "hermes_json")
     arguments = '{"city": "Paris"}'
@@ -51,7 +51,7 @@ def test_a_whole_text_with_calls() -> None:
     assert said["tool_calls"] == [{"name": "weather", "arguments": arguments}]
 
 
-def test_a_whole_text_with_thoughts() -> None:
+def test_parse_a_whole_text_with_reasoning() -> None:
     """S5.3."""
     said = parse_reasoning_complete("<think>hm</think>yes", "think")
     assert said == {"normal_text": "yes", "reasoning_text": "hm"}
@@ -65,7 +65,7 @@ def test_an_unknown_name_lists_the_choices(find: Any) -> None:
         find("nonsense")
 
 
-def test_everything_is_listed() -> None:
+def test_list_formats_lists_every_format() -> None:
     listed = list_formats()
     assert len(listed["tools"]) >= 50
     assert len(listed["reasoning"]) >= 20  # and `none`
@@ -87,7 +87,7 @@ def test_everything_is_listed() -> None:
         ("glm45_moe", "glm45"),
     ],
 )
-def test_names_of_other_servers_are_known(alias: str, name: str) -> None:
+def test_names_of_other_servers_are_aliases(alias: str, name: str) -> None:
     assert find_tools(alias).name == name
 
 
@@ -99,7 +99,7 @@ def test_an_alias_never_hides_a_name() -> None:
     assert all(find_reasoning(name).name == name for name in reasoning_formats())
 
 
-def test_where_an_answer_begins_is_read_from_the_prompt() -> None:
+def test_the_prompt_decides_whether_an_answer_starts_in_reasoning() -> None:
     """D46: marks are compared as they are, whatever letters they are made of."""
     assert opens_inside(find_reasoning("mistral_think"), "[INST]x[/INST][THINK]")
     assert not opens_inside(find_reasoning("mistral_think"), "THINK [T]")
@@ -112,7 +112,7 @@ def test_where_an_answer_begins_is_read_from_the_prompt() -> None:
     }
 
 
-def test_an_answer_may_begin_anywhere_whatever_the_format_says() -> None:
+def test_inside_overrides_the_default_of_the_format() -> None:
     assert say("yes", None, "deepseek_r1")["reasoning"] == "yes"
     assert say("yes", None, "deepseek_r1", inside=False)["text"] == "yes"
 
@@ -123,7 +123,7 @@ def test_a_channel_name_never_leaks() -> None:
     assert said == {"text": "Hi", "reasoning": "plan", "calls": []}
 
 
-def test_a_label_is_left_out_only_at_the_beginning() -> None:
+def test_a_label_is_removed_only_at_the_start() -> None:
     """D63."""
     said = say("<|channel>thought\nthought\nthought\n<channel|>Hi", None, "gemma4_channel")
     assert said["reasoning"] == "thought\nthought\n"
@@ -138,7 +138,7 @@ def test_a_label_is_left_out_only_at_the_beginning() -> None:
         ('<tool_call>{"name": "wea', {"text": '<tool_call>{"name": "wea'}),
     ],
 )
-def test_what_was_held_back_comes_out_at_the_end(text: str, expected: dict[str, str]) -> None:
+def test_close_returns_held_text(text: str, expected: dict[str, str]) -> None:
     """D50."""
     assert say(text, "hermes_json", "think") == {
         "text": "",
@@ -148,14 +148,14 @@ def test_what_was_held_back_comes_out_at_the_end(text: str, expected: dict[str, 
     }
 
 
-def test_a_call_that_the_limit_cut_has_what_there_was() -> None:
+def test_a_call_cut_by_the_token_limit_keeps_its_partial_arguments() -> None:
     """D50, D65: what was generated, and not a letter more."""
     text = '<tool_call>{"name": "weather", "arguments": {"city": "Par'
     assert say(text, "hermes_json", cut=True)["calls"] == [["weather", '{"city": "Par']]
     assert say(text, "hermes_json")["calls"] == [["weather", '{"city": "Par"}']]
 
 
-def test_text_that_is_no_call_is_text() -> None:
+def test_text_that_is_not_a_call_stays_text() -> None:
     """D51."""
     text = '<tool_call>{"name": 5}</tool_call> and <tool_call>{]</tool_call>'
     assert say(text, "hermes_json") == {"text": text, "reasoning": "", "calls": []}
@@ -169,7 +169,7 @@ def test_declared_strings_stay_strings() -> None:
     assert json.loads(arguments) == {"city": "02134", "days": 2}
 
 
-def test_an_undeclared_name_is_no_call() -> None:
+def test_a_call_of_an_undeclared_tool_is_text() -> None:
     """D56."""
     text = CALL.replace("weather", "nobody")
     assert say(text, "hermes_json", tools=[WEATHER])["text"] == text
@@ -177,7 +177,7 @@ def test_an_undeclared_name_is_no_call() -> None:
     assert say(text, "hermes_json", tools=[WEATHER], policy=accepting)["calls"]
 
 
-def test_prose_before_a_call_is_kept() -> None:
+def test_text_before_a_call_is_preserved() -> None:
     """D58."""
     assert say(f"Let me see. \n{CALL}", "hermes_json")["text"] == "Let me see. \n"
 
@@ -190,7 +190,7 @@ def test_several_blocks_are_several_calls() -> None:
 
 
 @pytest.mark.parametrize("rest", ["", "\n\n", f"\n\n{CALL}", " \n"])
-def test_white_space_after_thoughts_needs_text_to_be_told(rest: str) -> None:
+def test_white_space_after_reasoning_is_emitted_only_with_text(rest: str) -> None:
     """D64."""
     assert say(f"<think>hm</think>{rest}", "hermes_json", "think")["text"] == ""
     assert say(f"<think>hm</think>\n\nyes{rest}", "hermes_json", "think")["text"].startswith(
@@ -198,7 +198,7 @@ def test_white_space_after_thoughts_needs_text_to_be_told(rest: str) -> None:
     )
 
 
-def test_white_space_alone_is_an_answer() -> None:
+def test_an_answer_of_white_space_is_emitted() -> None:
     assert say(" \n", "hermes_json", "think")["text"] == " \n"
 
 
@@ -215,12 +215,12 @@ def test_white_space_alone_is_an_answer() -> None:
         ("accept", f"<think>hm {CALL}", "hm ", 1),
     ],
 )
-def test_calls_inside_thoughts(policy: Any, text: str, reasoning: str, calls: int) -> None:
+def test_calls_inside_reasoning_follow_the_policy(policy: Any, text: str, reasoning: str, calls: int) -> None:
     said = say(text, "hermes_json", "think", policy=ParserPolicy(in_reasoning=policy))
     assert (said["reasoning"], len(said["calls"])) == (reasoning, calls)
 
 
-def test_arguments_flow_out_as_they_come() -> None:
+def test_arguments_are_emitted_as_they_arrive() -> None:
     """A string argument is not held back, and every delta is ready to be sent."""
     parser = OutputParser("qwen3_coder", tools=[WEATHER])
     parser.feed("<tool_call>\n<function=weather>\n<parameter=city>\n")
@@ -231,19 +231,19 @@ def test_arguments_flow_out_as_they_come() -> None:
     assert pieces == ['New \\"', "York", "", "\\nCity", '"}']
 
 
-def test_ids_that_the_model_gave_are_told() -> None:
+def test_ids_from_the_model_are_returned() -> None:
     parser = OutputParser("kimi_k2")
     spans = parser.feed(find_tools("kimi_k2").example)
     assert [span.id for span in spans if span.channel == "tool_name"] == ["functions.f:0"]
 
 
-def test_marks_are_known() -> None:
+def test_collect_markers() -> None:
     marks = collect_markers(find_tools("gemma4"), find_reasoning("gemma4_channel"))
     assert {"<|tool_call>", "<tool_call|>", "<|channel>", "<channel|>"} <= marks
     assert collect_markers(None, None) == frozenset()
 
 
-def test_control_tokens_can_be_left_out() -> None:
+def test_hidden_tokens_are_removed() -> None:
     said = say(
         "<bos><think>a<eos></think>b", None, "think", policy=ParserPolicy(hidden=("<bos>", "<eos>"))
     )
@@ -259,13 +259,13 @@ def test_control_tokens_can_be_left_out() -> None:
         (f"Hello. {CALL}", False, ""),
     ],
 )
-def test_an_answer_of_thoughts_alone_can_be_told_as_text(text: str, cut: bool, again: str) -> None:
+def test_unclosed_reasoning_can_be_repeated_as_text(text: str, cut: bool, again: str) -> None:
     policy = ParserPolicy(unclosed_reasoning="repeat")
     found = say(text, "hermes_json", "think", inside=True, policy=policy, cut=cut)
     assert (found["text"], found["reasoning"].startswith("Hello.")) == (again, True)
 
 
-def test_a_closed_parser_says_nothing_more() -> None:
+def test_a_closed_parser_returns_nothing() -> None:
     parser = OutputParser("hermes_json")
     assert [span.text for span in parser.feed("a") + parser.close()] == ["a"]
     assert parser.feed("b") == parser.close() == []
@@ -282,7 +282,7 @@ def test_the_library_imports_no_engine() -> None:
 
 @pytest.mark.parametrize("depth", [10, 300, 20_000])
 @pytest.mark.parametrize("name", ["hermes_json", "pythonic", "gemma4", "qwen3_coder", "minimax_m3"])
-def test_deep_nesting_breaks_nothing(name: str, depth: int) -> None:
+def test_deep_nesting_does_not_raise(name: str, depth: int) -> None:
     start = find_tools(name).example.partition("1")[0]
     for brackets in ("[", "{", '{"a":', "(", "]<]minimax[>[<a>"):
         text = start + brackets * depth

@@ -47,14 +47,14 @@ def test_odd_white_space_for_a_value(space: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["hermes_json", "mistral", "qwen3_coder", "llama3_json"])
-def test_objects_for_names_nest_once(name: str) -> None:
+def test_a_name_may_be_nested_one_level(name: str) -> None:
     start = {"mistral": "[TOOL_CALLS]", "llama3_json": ""}.get(name, "<tool_call>")
     text = start + '{"name":' * 3000
     assert fold_spans(read_spans(OutputParser(name), [text])).text == text
 
 
 @pytest.mark.parametrize("size", [90, 120, 250, 257, 400, 3000])
-def test_long_names_mean_the_same_in_all_pieces(size: int) -> None:
+def test_long_names_parse_alike_however_they_are_cut(size: int) -> None:
     long = "k" * size
     for name, text in (
         ("minimax_m3", elements(f"<{long}>1")),
@@ -70,7 +70,7 @@ def test_long_names_mean_the_same_in_all_pieces(size: int) -> None:
         assert all(isinstance(arguments, dict) for _, arguments in whole.calls)
 
 
-def test_long_marks_of_ones_own_are_no_trouble() -> None:
+def test_long_custom_markers_work() -> None:
     mark = "<" + "x" * 500 + ">"
     parser = OutputParser(policy=ParserPolicy(hidden=(mark,)))
     assert fold_spans(read_spans(parser, f"a{mark}b")).text == "ab"
@@ -78,24 +78,24 @@ def test_long_marks_of_ones_own_are_no_trouble() -> None:
     OutputParser("lfm2", tools=tools).feed("<|tool_call_start|>[f(b=Rom)]")
 
 
-def test_brackets_in_words_without_quotes() -> None:
+def test_brackets_in_unquoted_words() -> None:
     text = "<|tool_call_start|>[weather(city=Rom (Lazio) centro, days=2)]<|tool_call_end|>"
     assert said(text, "lfm2", tools=TOOLS).calls == [
         ("weather", {"city": "Rom (Lazio) centro", "days": 2})
     ]
 
 
-def test_a_part_of_a_mark_is_no_mark() -> None:
+def test_a_partial_marker_is_text() -> None:
     text = '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>jsonx type="a"<|sep|>'
     assert said(text + '{"a":1}', "kimi_k3").calls == []
 
 
-def test_marks_that_begin_alike_in_two_formats() -> None:
+def test_markers_with_a_common_prefix() -> None:
     text = "<think>\nOne.\n</think>\n<answer>\n\nThree.\n</answer>"
     assert said(text, "minicpm5", "hunyuan_think_answer").text == "\nThree."
 
 
-def test_nothing_is_written_that_was_not_said() -> None:
+def test_no_argument_is_invented() -> None:
     text = "<|tool_call_start|>[weather(city=Rom)</think>hi"
     found = said(text, "lfm2", "think", inside=True, tools=TOOLS)
     assert (found.reasoning, found.text) == ("<|tool_call_start|>[weather(city=Rom)", "hi")
@@ -122,11 +122,11 @@ def test_arguments_that_only_look_like_json(arguments: str, expected: dict[str, 
 
 
 @pytest.mark.parametrize("arguments", ['{"city"}', '{"cityern", "days": 2}', "{1}", '{"a" "b"}'])
-def test_what_is_no_object_is_no_call(arguments: str) -> None:
+def test_arguments_that_are_not_an_object_are_not_a_call(arguments: str) -> None:
     assert said(HERMES % arguments, "hermes_json").text == HERMES % arguments
 
 
-def test_names_that_cannot_be_sent_are_none() -> None:
+def test_names_with_lone_surrogates_are_not_calls() -> None:
     assert not said(
         '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>', "hermes_json"
     ).calls
@@ -176,12 +176,12 @@ def test_names_that_cannot_be_sent_are_none() -> None:
         ),
     ],
 )
-def test_nothing_is_lost(name: str, text: str, lost: str) -> None:
+def test_no_text_is_lost(name: str, text: str, lost: str) -> None:
     found = said(text, name, tools=TOOLS)
     assert lost in found.text + "".join(arguments for _, arguments in found.raw_calls)
 
 
-def test_a_limit_leaves_arguments_as_they_are() -> None:
+def test_the_token_limit_leaves_arguments_incomplete() -> None:
     for name, text in (("pythonic", "[f(a=1, b"), ("hermes_json", HERMES[:44] % '{"a": 1, "b')):
         found = fold_spans(read_spans(OutputParser(name), text, cut=True))
         assert found.raw_calls == [("f", '{"a": 1')]
@@ -203,17 +203,17 @@ def test_a_limit_leaves_arguments_as_they_are() -> None:
         ("{bad json", {"object"}, '"{bad json"'),
     ],
 )
-def test_casting(text: str, types: set[str], expected: str) -> None:
+def test_values_are_cast_to_the_types_of_the_schema(text: str, types: set[str], expected: str) -> None:
     assert cast(text, frozenset(types)) == expected
 
 
-def test_reading_is_the_same_in_every_run() -> None:
+def test_parsing_is_deterministic() -> None:
     assert to_json("{'b', 'a', 'c'}") == '["b", "a", "c"]'
     assert to_json(r"{'a': '\d'}") == r'{"a": "\\d"}'
     assert to_json('f"{1}"') is None
 
 
-def test_schemas_that_refer_to_themselves_are_walked_once() -> None:
+def test_recursive_schemas_are_walked_once() -> None:
     choices = [{"$ref": "#/$defs/A"}] * 100
     root = {"$defs": {"A": {"anyOf": choices}}, "properties": {"a": {"anyOf": choices}}}
     assert read_parameter_schema(root).member("a").types == frozenset()
@@ -256,7 +256,7 @@ EITHER = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
     ],
     ids=repr,
 )
-def test_what_a_schema_says_of_a_parameter(schema: dict[str, Any], types: str) -> None:
+def test_types_of_a_parameter(schema: dict[str, Any], types: str) -> None:
     root: dict[str, Any] = {"type": "object", "properties": {"a": schema}, "$defs": DEFINED}
     root["oneOf"] = [{"items": {"type": "number"}}]
     assert read_parameter_schema(root).member("a").types == set(types.split())
@@ -285,11 +285,11 @@ def having(**members: Any) -> dict[str, Any]:
     ],
     ids=repr,
 )
-def test_what_a_schema_made_of_others_says_of_a_parameter(root: Any, types: str) -> None:
+def test_types_of_a_parameter_in_combined_schemas(root: Any, types: str) -> None:
     assert read_parameter_schema(root).member("a").types == set(types.split())
 
 
-def test_schemas_are_walked_only_so_far() -> None:
+def test_schema_walks_are_bounded() -> None:
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(5000):
         deep = {"allOf": [deep], "properties": {"a": {"type": "string"}}}
@@ -319,17 +319,17 @@ def test_nested_schemas_are_followed(schema: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "parameters", [None, True, [], "x", {"properties": [1]}, {"properties": {"a": 5}}]
 )
-def test_any_schema_will_do(parameters: Any) -> None:
+def test_no_schema_raises(parameters: Any) -> None:
     tools = [{"name": "f", "parameters": parameters}]
     assert said(HERMES % '{"a": 1}', "hermes_json", tools=tools).calls == [("f", {"a": 1})]
 
 
-def test_a_tool_that_is_none_is_refused() -> None:
+def test_an_invalid_tool_declaration_is_rejected() -> None:
     with pytest.raises(ValueError, match="name and parameters"):
         OutputParser("hermes_json", tools=[{"function": None}])
 
 
-def test_drafts_in_a_row_are_read_at_once() -> None:
+def test_consecutive_drafts_are_parsed_together() -> None:
     """Read whole and in pieces, the calls that thoughts quote are the same."""
     text = "<think>" + (HERMES % "{}" + " or ") * 20 + "</think>none"
     found = said(text, "hermes_json", "think")

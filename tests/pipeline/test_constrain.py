@@ -16,7 +16,7 @@ import pytest
 from dragoman.testing import Reply, ScriptedEngine
 from dragoman.testing.grammars import match_grammar
 from tests.support.paths import TEMPLATES
-from tests.support.serving import Running, events, serving
+from tests.support.serving import RunningServer, parse_events, serve_scripted
 
 THINKER = TEMPLATES / "thinker.jinja"
 CITY: dict[str, Any] = {
@@ -38,14 +38,14 @@ THOUGHT = "<think>\nHm, <tool_call> or {\n</think>\n\n"
 ROME = '{"city": "Rom"}'
 
 
-def post(server: Running, **fields: Any) -> httpx.Response:
+def post(server: RunningServer, **fields: Any) -> httpx.Response:
     said = {"model": "scripted", "messages": [{"role": "user", "content": "Go."}]} | fields
     return httpx.post(f"{server.url}/v1/chat/completions", json=said, timeout=60)
 
 
 def answer(text: str, template: Any = THINKER, **fields: Any) -> httpx.Response:
     """What becomes of a script under demands."""
-    with serving(ScriptedEngine(text, checked=True), chat_template=template) as server:
+    with serve_scripted(ScriptedEngine(text, checked=True), chat_template=template) as server:
         return post(server, **fields)
 
 
@@ -85,20 +85,20 @@ BREAKS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Running]:
+def server() -> Iterator[RunningServer]:
     """Says what it is asked to say."""
     texts = dict.fromkeys(text for text, _ in (*FITS, *BREAKS))
     replies = [Reply(text, when=f"<{hash(text)}>") for text in texts]
-    with serving(ScriptedEngine(replies, checked=True), chat_template=THINKER) as made:
+    with serve_scripted(ScriptedEngine(replies, checked=True), chat_template=THINKER) as made:
         yield made
 
 
-def say(server: Running, text: str, **fields: Any) -> httpx.Response:
+def say(server: RunningServer, text: str, **fields: Any) -> httpx.Response:
     return post(server, messages=[{"role": "user", "content": f"<{hash(text)}>"}], **fields)
 
 
 @pytest.mark.parametrize(("text", "fields"), FITS)
-def test_what_fits_is_answered(server: Running, text: str, fields: dict[str, Any]) -> None:
+def test_what_fits_is_answered(server: RunningServer, text: str, fields: dict[str, Any]) -> None:
     """D60, D62: thoughts are free and the demand begins after them."""
     response = say(server, text, **fields)
     assert response.status_code == 200, response.text
@@ -114,19 +114,19 @@ def test_what_fits_is_answered(server: Running, text: str, fields: dict[str, Any
 
 @pytest.mark.parametrize(("text", "fields"), BREAKS)
 def test_what_does_not_fit_leaves_the_grammar(
-    server: Running, text: str, fields: dict[str, Any]
+    server: RunningServer, text: str, fields: dict[str, Any]
 ) -> None:
     assert say(server, text, **fields).status_code == 500
 
 
-def test_a_shape_is_all_there_is_of_the_content(server: Running) -> None:
+def test_a_shape_is_all_there_is_of_the_content(server: RunningServer) -> None:
     """White space between thoughts and content is the format's, not the content's."""
     response = say(server, f"{THOUGHT}yes", choice=["yes", "no"])
     found = response.json()["choices"][0]["message"]
     assert (found["content"], found["reasoning_content"].strip()) == ("yes", "Hm, <tool_call> or {")
 
 
-def test_only_the_allowed_tools_can_be_called(server: Running) -> None:
+def test_only_the_allowed_tools_can_be_called(server: RunningServer) -> None:
     listed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
     assert say(server, CALL, tools=TOOLS, tool_choice=listed).status_code == 200
     assert say(server, OTHER, tools=TOOLS, tool_choice=listed).status_code == 500
@@ -149,7 +149,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
 def test_an_engine_that_cannot_is_not_asked(fields: dict[str, Any], param: str) -> None:
-    with serving(ScriptedEngine("x"), chat_template=THINKER) as server:
+    with serve_scripted(ScriptedEngine("x"), chat_template=THINKER) as server:
         response = post(server, **fields)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, param)
@@ -157,7 +157,7 @@ def test_an_engine_that_cannot_is_not_asked(fields: dict[str, Any], param: str) 
 
 
 def test_an_engine_that_cannot_still_answers_where_nothing_is_demanded() -> None:
-    with serving(ScriptedEngine(CALL), chat_template=THINKER) as server:
+    with serve_scripted(ScriptedEngine(CALL), chat_template=THINKER) as server:
         response = post(server, tools=TOOLS)
     assert response.status_code == 200
     assert "does not support grammars" in response.headers["x-dragoman-warning"]
@@ -174,7 +174,7 @@ def test_an_engine_that_cannot_still_answers_where_nothing_is_demanded() -> None
 )
 def test_what_does_not_go_with_a_grammar(fields: dict[str, Any], param: str) -> None:
     """A demand is refused by both names; where nothing is demanded, a warning is enough."""
-    with serving(ScriptedEngine(ROME * 3, grammars=True), chat_template=THINKER) as server:
+    with serve_scripted(ScriptedEngine(ROME * 3, grammars=True), chat_template=THINKER) as server:
         refused = post(server, response_format=SCHEMA, **fields)
         warned = post(server, tools=TOOLS, **fields)
     error = refused.json()["error"]
@@ -215,7 +215,7 @@ def test_a_schema_that_is_none_is_refused_even_where_nothing_is_demanded() -> No
 def test_a_cut_answer_says_length() -> None:
     """D65"""
     engine = ScriptedEngine(Reply(ROME, chunks=1), checked=True)
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         choice = post(server, response_format=SCHEMA, max_tokens=5).json()["choices"][0]
     assert (choice["finish_reason"], choice["message"]["content"]) == ("length", ROME[:5])
 
@@ -231,7 +231,7 @@ def test_a_cut_answer_says_length() -> None:
 )
 def test_a_stop_string_does_not_cut_json(text: str, fields: dict[str, Any], stream: bool) -> None:
     engine = ScriptedEngine(Reply(text, chunks=3), checked=True)
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         response = post(server, stop=["STOP"], stream=stream, **fields)
     said = response.json()["choices"][0] if not stream else _added(response)
     calls = said["message"].get("tool_calls")
@@ -241,7 +241,7 @@ def test_a_stop_string_does_not_cut_json(text: str, fields: dict[str, Any], stre
 
 def _added(response: httpx.Response) -> dict[str, Any]:
     text, arguments = "", ""
-    for event in events(response):
+    for event in parse_events(response):
         for choice in event["choices"]:
             text += choice["delta"].get("content") or ""
             for call in choice["delta"].get("tool_calls") or []:
@@ -252,7 +252,7 @@ def _added(response: httpx.Response) -> dict[str, Any]:
 
 def test_a_stop_string_still_cuts_text_before_a_call() -> None:
     engine = ScriptedEngine(Reply(f"Well STOP now. {CALL}", chunks=3), checked=True)
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         choice = post(server, stop=["STOP"], tools=TOOLS).json()["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("Well ", "stop")
 
@@ -261,7 +261,7 @@ def test_a_budget_and_a_demand_go_together() -> None:
     """D62: after thoughts that were cut short, the grammar is that of the answer."""
     engine = ScriptedEngine(["I go on and on and on and on and on", ROME], grammars=True)
     kwargs = {"chat_template_kwargs": {"enable_thinking": True}}
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         response = post(server, response_format=SCHEMA, thinking_budget=3, **kwargs)
     assert response.json()["choices"][0]["message"]["content"] == ROME
     first, second = (job.grammar or "" for job in engine.jobs)
@@ -276,7 +276,7 @@ def test_a_budget_and_a_demand_go_together() -> None:
 def test_a_template_with_a_place_for_the_schema_is_given_it() -> None:
     template = "{{ messages[0].content }}{% if response_format %} {{ response_format | tojson }}"
     engine = ScriptedEngine(ROME, checked=True)
-    with serving(engine, chat_template=template + "{% endif %}") as server:
+    with serve_scripted(engine, chat_template=template + "{% endif %}") as server:
         assert post(server, response_format=SCHEMA).status_code == 200
         assert post(server).status_code == 200
     told, plain = (str(job.prompt) for job in engine.jobs)
@@ -285,7 +285,7 @@ def test_a_template_with_a_place_for_the_schema_is_given_it() -> None:
 
 
 def test_metrics_tell_of_grammars() -> None:
-    with serving(ScriptedEngine(ROME, checked=True), chat_template=THINKER) as server:
+    with serve_scripted(ScriptedEngine(ROME, checked=True), chat_template=THINKER) as server:
         for _ in range(2):
             post(server, response_format=SCHEMA)
         page = httpx.get(f"{server.url}/metrics").text

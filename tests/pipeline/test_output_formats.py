@@ -22,7 +22,7 @@ from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import OutputParser
 from dragoman.testing import ByteTokenizer, Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
-from tests.support.serving import Running, chat, events, serving
+from tests.support.serving import RunningServer, make_chat, parse_events, serve_scripted
 
 THINKER = TEMPLATES / "thinker.jinja"
 TOOLS: list[dict[str, Any]] = [
@@ -76,14 +76,14 @@ def replies(**how: Any) -> list[Reply]:
 
 
 @pytest.fixture(scope="module", params=WAYS)
-def server(request: pytest.FixtureRequest) -> Iterator[Running]:
+def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
     engine = ScriptedEngine(replies(**WAYS[request.param]), tokens=request.param == "bytes")
-    with serving(engine, chat_template=THINKER) as made:
+    with serve_scripted(engine, chat_template=THINKER) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[OpenAI]:
+def client(server: RunningServer) -> Iterator[OpenAI]:
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
         yield made
 
@@ -94,9 +94,9 @@ def bytes_engine() -> ScriptedEngine:
 
 
 @pytest.fixture(scope="module")
-def by_bytes(bytes_engine: ScriptedEngine) -> Iterator[Running]:
+def by_bytes(bytes_engine: ScriptedEngine) -> Iterator[RunningServer]:
     """A model every token of which is a byte, so that counts are lengths."""
-    with serving(bytes_engine, chat_template=THINKER) as made:
+    with serve_scripted(bytes_engine, chat_template=THINKER) as made:
         yield made
 
 
@@ -142,8 +142,8 @@ def calls(choice: dict[str, Any]) -> list[tuple[str, Any]]:
     return [(name, json.loads(arguments)) for name, arguments in choice["calls"]]
 
 
-def post(server: Running, said: str, **fields: Any) -> httpx.Response:
-    body = chat(f"say {said}.", **{"tools": TOOLS} | fields)
+def post(server: RunningServer, said: str, **fields: Any) -> httpx.Response:
+    body = make_chat(f"say {said}.", **{"tools": TOOLS} | fields)
     return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=30)
 
 
@@ -191,7 +191,7 @@ def test_d53_a_stream_adds_up_to_the_whole_answer(
 
 
 def test_d47_how_the_engine_cuts_its_text_changes_nothing(
-    client: OpenAI, by_bytes: Running
+    client: OpenAI, by_bytes: RunningServer
 ) -> None:
     """Every way of cutting gives what single bytes give; only tokens are counted differently."""
     with OpenAI(base_url=f"{by_bytes.url}/v1", api_key="none", max_retries=0) as other:
@@ -214,7 +214,9 @@ def test_several_choices_are_read_apart(client: OpenAI) -> None:
         assert many == 3 * single
 
 
-def test_d52_d65_a_call_that_the_limit_cut_says_length(client: OpenAI, server: Running) -> None:
+def test_d52_d65_a_call_that_the_limit_cut_says_length(
+    client: OpenAI, server: RunningServer
+) -> None:
     """At every limit: what there is of the call, `length`, and never a call passed off as whole."""
     everything = ask(client, "both")
     [whole] = everything["choices"]
@@ -236,10 +238,10 @@ def test_d52_d65_a_call_that_the_limit_cut_says_length(client: OpenAI, server: R
 
 
 def deltas(response: httpx.Response) -> list[dict[str, Any]]:
-    return [chunk["choices"][0]["delta"] for chunk in events(response) if chunk["choices"]]
+    return [chunk["choices"][0]["delta"] for chunk in parse_events(response) if chunk["choices"]]
 
 
-def test_d57_s5_25_fact22_the_first_chunk_of_a_call_names_it(server: Running) -> None:
+def test_d57_s5_25_fact22_the_first_chunk_of_a_call_names_it(server: RunningServer) -> None:
     said = [one["tool_calls"] for one in deltas(post(server, "parallel", stream=True))[1:] if one
             and "tool_calls" in one]  # fmt: skip
     assert all(len(one) == 1 for one in said)
@@ -259,8 +261,8 @@ def test_d57_s5_25_fact22_the_first_chunk_of_a_call_names_it(server: Running) ->
             assert one[0]["function"]["arguments"]
 
 
-def test_s5_33_the_order_of_a_stream(server: Running) -> None:
-    chunks = events(post(server, "both", stream=True, stream_options={"include_usage": True}))
+def test_s5_33_the_order_of_a_stream(server: RunningServer) -> None:
+    chunks = parse_events(post(server, "both", stream=True, stream_options={"include_usage": True}))
     kinds: list[str] = []
     for chunk in chunks:
         choice = (chunk["choices"] or [{"delta": {"usage": 1}, "finish_reason": None}])[0]
@@ -276,7 +278,7 @@ def test_arguments_flow_as_they_are_generated() -> None:
     """A long argument does not wait for its end."""
     long = "x" * 2000
     text = f'<tool_call>\n{{"name": "weather", "arguments": {{"city": "{long}"}}}}\n</tool_call>'
-    with serving(ScriptedEngine(Reply(text, chunks=10)), chat_template=THINKER) as server:
+    with serve_scripted(ScriptedEngine(Reply(text, chunks=10)), chat_template=THINKER) as server:
         pieces = [
             one["tool_calls"][0]["function"]["arguments"]
             for one in deltas(post(server, "it", stream=True))
@@ -286,16 +288,16 @@ def test_arguments_flow_as_they_are_generated() -> None:
     assert json.loads("".join(pieces)) == {"city": long}
 
 
-def test_fact31_a_turn_of_calls_has_no_content(server: Running) -> None:
+def test_fact31_a_turn_of_calls_has_no_content(server: RunningServer) -> None:
     message = post(server, "call").json()["choices"][0]["message"]
     assert message["content"] is None
     assert message["refusal"] is None
     assert "reasoning_content" not in message
 
 
-def test_padded_streams_have_thoughts_and_calls_too(server: Running) -> None:
+def test_padded_streams_have_thoughts_and_calls_too(server: RunningServer) -> None:
     options = {"include_obfuscation": True}
-    chunks = events(post(server, "both", stream=True, stream_options=options))
+    chunks = parse_events(post(server, "both", stream=True, stream_options=options))
     assert all("obfuscation" in chunk for chunk in chunks)
     thoughts = [chunk["choices"][0]["delta"].get("reasoning_content", "") for chunk in chunks]
     assert "".join(thoughts).strip() == "Is it 雨 there?"
@@ -304,7 +306,7 @@ def test_padded_streams_have_thoughts_and_calls_too(server: Running) -> None:
 # Tokens
 
 
-def test_usage_and_logprobs_count_exactly(by_bytes: Running) -> None:
+def test_usage_and_logprobs_count_exactly(by_bytes: RunningServer) -> None:
     """Every token is a byte here, so whatever is counted can be measured."""
     with OpenAI(base_url=f"{by_bytes.url}/v1", api_key="none", max_retries=0) as client:
         for said, text in SAYS.items():
@@ -321,7 +323,7 @@ def test_usage_and_logprobs_count_exactly(by_bytes: Running) -> None:
             assert all(len(entry["top_logprobs"]) == 2 for entry in entries)
 
 
-def test_thoughts_that_are_not_told_are_counted(by_bytes: Running) -> None:
+def test_thoughts_that_are_not_told_are_counted(by_bytes: RunningServer) -> None:
     told, untold = (
         post(by_bytes, "thought", include_reasoning=include).json() for include in (True, False)
     )
@@ -331,11 +333,11 @@ def test_thoughts_that_are_not_told_are_counted(by_bytes: Running) -> None:
     assert not any("reasoning_content" in delta for delta in deltas(streamed))
 
 
-def test_a_slow_reader_gets_the_same(by_bytes: Running) -> None:
+def test_a_slow_reader_gets_the_same(by_bytes: RunningServer) -> None:
     """Steps that were merged on their way are read token by token."""
     text = SAYS["both"].encode()
     engine = ScriptedEngine(Reply(pieces=(text[:50], text[50:90], text[90:])), tokens=True)
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         merged = post(server, "both", logprobs=True).json()
     single = post(by_bytes, "both", logprobs=True).json()
     assert plain(merged) == plain(single)
@@ -345,11 +347,11 @@ def test_a_slow_reader_gets_the_same(by_bytes: Running) -> None:
 
 
 @pytest.fixture(scope="module", params=[False, True])
-def hesitant(request: pytest.FixtureRequest) -> Iterator[Running]:
+def hesitant(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
     """A model that ends a thought; the marks are letters to it, or tokens."""
     marks = ("<think>", "</think>") if request.param else ()
     engine = ScriptedEngine("hm</think>Yes.", tokens=request.param, markup=marks)
-    with serving(engine, chat_template=THINKER) as made:
+    with serve_scripted(engine, chat_template=THINKER) as made:
         yield made
 
 
@@ -366,7 +368,7 @@ def hesitant(request: pytest.FixtureRequest) -> Iterator[Running]:
     ],
 )
 def test_d45_the_prompt_decides_and_no_word_of_the_users(
-    hesitant: Running,
+    hesitant: RunningServer,
     fields: dict[str, Any],
     thoughts: str,
     content: str,
@@ -399,7 +401,7 @@ def test_d45_the_prompt_decides_and_no_word_of_the_users(
     ],
 )
 def test_a_message_that_is_continued_says_where_it_is(
-    hesitant: Running, own: str, thoughts: str, content: str
+    hesitant: RunningServer, own: str, thoughts: str, content: str
 ) -> None:
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": own}]
     body = {"model": "scripted", "messages": messages, "continue_final_message": True}
@@ -426,7 +428,7 @@ def test_a_message_that_is_continued_says_where_it_is(
     ],
 )
 def test_efforts_turn_the_templates_switch(
-    by_bytes: Running, bytes_engine: ScriptedEngine, fields: dict[str, Any], ending: str
+    by_bytes: RunningServer, bytes_engine: ScriptedEngine, fields: dict[str, Any], ending: str
 ) -> None:
     assert post(by_bytes, "plain", **fields).status_code == 200
     prompt = bytes_engine.jobs[-1].prompt
@@ -463,7 +465,7 @@ KNOWS_EFFORT = (
 def test_what_cannot_be_done_is_refused_by_name(
     template: Any, fields: dict[str, Any], param: str
 ) -> None:
-    with serving(ScriptedEngine("x", grammars=True), chat_template=template) as server:
+    with serve_scripted(ScriptedEngine("x", grammars=True), chat_template=template) as server:
         response = post(server, "it", **fields)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
@@ -471,20 +473,20 @@ def test_what_cannot_be_done_is_refused_by_name(
 
 @pytest.mark.parametrize("template", [None, "{{ messages[0].content }}"])
 def test_thinking_can_be_turned_off_where_there_is_none(template: str | None) -> None:
-    with serving("x", chat_template=template) as server:
+    with serve_scripted("x", chat_template=template) as server:
         assert post(server, "it", reasoning={"enabled": False}).status_code == 200
 
 
 def test_an_effort_goes_to_a_template_that_knows_it() -> None:
     engine = ScriptedEngine("x")
-    with serving(engine, chat_template=KNOWS_EFFORT) as server:
+    with serve_scripted(engine, chat_template=KNOWS_EFFORT) as server:
         assert post(server, "it", tools=None, reasoning_effort="medium").status_code == 200
     assert engine.jobs[-1].prompt == "say it. medium"
 
 
 def test_d61_no_grammar_is_made_for_tools_so_none_is_incomplete() -> None:
     engine = ScriptedEngine("x")
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         assert post(server, "it").status_code == 200
     assert engine.jobs[-1].grammar is None
 
@@ -496,7 +498,7 @@ STRENGTH = (
 
 def test_an_effort_goes_to_the_variable_that_the_template_has_for_it() -> None:
     engine = ScriptedEngine("x")
-    with serving(engine, chat_template=STRENGTH) as server:
+    with serve_scripted(engine, chat_template=STRENGTH) as server:
         assert post(server, "it", tools=None, reasoning_effort="high").status_code == 200
     assert engine.jobs[-1].prompt == "say it. high"
 
@@ -514,7 +516,7 @@ def test_a_budget_ends_thoughts_that_take_too_long(tokens: bool, field: str) -> 
     said = "<think>one two"
     budget = len(" one two".strip().encode()) if tokens else 2
     with (
-        serving(engine, chat_template=THINKER) as server,
+        serve_scripted(engine, chat_template=THINKER) as server,
         OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
     ):
         free = post(server, "it").json()
@@ -543,7 +545,7 @@ def test_a_budget_ends_thoughts_that_take_too_long(tokens: bool, field: str) -> 
 
 def test_a_budget_that_is_not_used_up_changes_nothing() -> None:
     engine = ScriptedEngine(BUDGET)
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         free = post(server, "it").json()
         kept = post(server, "it", thinking_budget=1000).json()
     assert plain(free) == plain(kept)
@@ -553,7 +555,7 @@ def test_a_budget_that_is_not_used_up_changes_nothing() -> None:
 def test_no_budget_at_all_ends_thoughts_before_they_begin() -> None:
     engine = ScriptedEngine("The answer.")
     thinking = {"chat_template_kwargs": {"enable_thinking": True}}
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         message = post(server, "it", thinking_budget=0, **thinking).json()["choices"][0]["message"]
     assert message == {"role": "assistant", "content": "The answer.", "refusal": None}
     [job] = engine.jobs
@@ -562,7 +564,7 @@ def test_no_budget_at_all_ends_thoughts_before_they_begin() -> None:
 
 def test_no_budget_at_all_ends_thoughts_that_the_model_begins() -> None:
     engine = ScriptedEngine([BUDGET[1].text, "The answer."])
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         answer = post(server, "it", thinking_budget=0).json()
     assert answer["choices"][0]["message"]["content"] == "The answer."
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 0
@@ -571,7 +573,7 @@ def test_no_budget_at_all_ends_thoughts_that_the_model_begins() -> None:
 
 def test_a_budget_leaves_the_limit_as_it_is() -> None:
     engine = ScriptedEngine(BUDGET)
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         whole = post(server, "it", thinking_budget=2, max_tokens=6).json()
     assert whole["usage"]["completion_tokens"] == 6
     assert whole["choices"][0]["finish_reason"] == "length"
@@ -583,7 +585,7 @@ def test_a_budget_goes_to_a_template_that_reads_one() -> None:
         "{% if thinking_budget is defined %} Think for {{ thinking_budget }}.{% endif %}"
     )
     engine = ScriptedEngine("x")
-    with serving(engine, chat_template=template) as server:
+    with serve_scripted(engine, chat_template=template) as server:
         assert post(server, "it", tools=None, thinking_budget=7).status_code == 200
     assert engine.jobs[-1].prompt == "say it. Think for 7."
 
@@ -602,10 +604,12 @@ def test_a_budget_goes_to_a_template_that_reads_one() -> None:
     ],
 )
 def test_d4_d5_stop_strings_are_met_in_what_the_model_writes(
-    server: Running, said: str, stop: str, finish: str, made: list[str], streamed: bool
+    server: RunningServer, said: str, stop: str, finish: str, made: list[str], streamed: bool
 ) -> None:
     response = post(server, said, stop=[stop], stream=streamed)
-    choices = [one["choices"][0] for one in (events(response) if streamed else [response.json()])]
+    choices = [
+        one["choices"][0] for one in (parse_events(response) if streamed else [response.json()])
+    ]
     assert choices[-1]["finish_reason"] == finish
     named = [
         call["function"]["name"]
@@ -641,7 +645,7 @@ def test_marks_that_are_control_tokens_are_read_and_never_shown(
     engine.tokenizer = ByteTokenizer(GEMMA)
     options = {"format": "gemma4", "reasoning_format": "gemma4_channel"}
     with (
-        serving(engine, chat_template=THINKER, **options) as server,
+        serve_scripted(engine, chat_template=THINKER, **options) as server,
         OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
     ):
         answer = ask(client, "it", logprobs=True)
@@ -665,7 +669,7 @@ def test_the_models_own_id_of_a_call_is_kept() -> None:
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.now:4"
         "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
     )
-    with serving(text, chat_template=THINKER, format="kimi_k2") as server:
+    with serve_scripted(text, chat_template=THINKER, format="kimi_k2") as server:
         [whole] = post(server, "it").json()["choices"][0]["message"]["tool_calls"]
         streamed = [one["tool_calls"][0] for one in deltas(post(server, "it", stream=True))
                     if "tool_calls" in one]  # fmt: skip
@@ -676,9 +680,9 @@ def test_the_models_own_id_of_a_call_is_kept() -> None:
 def test_every_choice_keeps_the_models_own_ids() -> None:
     one = "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
     text = f"<|tool_calls_section_begin|>{one}{one}<|tool_calls_section_end|>"
-    with serving(text, chat_template=THINKER, format="kimi_k2") as server:
+    with serve_scripted(text, chat_template=THINKER, format="kimi_k2") as server:
         choices = post(server, "it", n=3).json()["choices"]
-        streamed = [one["choices"][0] for one in events(post(server, "it", n=3, stream=True))]
+        streamed = [one["choices"][0] for one in parse_events(post(server, "it", n=3, stream=True))]
     whole = {(one["index"], at): call["id"] for one in choices
              for at, call in enumerate(one["message"]["tool_calls"])}  # fmt: skip
     said = {
@@ -699,7 +703,7 @@ def test_marks_that_are_part_of_the_answer_stay_in_it(tokens: bool) -> None:
         engine.tokenizer = ByteTokenizer(("<|endoftext|>", "<think>", "</think>", "<|im_end|>"))
     options = {"format": "none", "reasoning_format": "think_append"}
     with (
-        serving(engine, chat_template=THINKER, **options) as server,
+        serve_scripted(engine, chat_template=THINKER, **options) as server,
         OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
     ):
         opened = {"chat_template_kwargs": {"enable_thinking": True}}
@@ -737,7 +741,7 @@ def test_an_answer_may_begin_inside_a_header(
 ) -> None:
     template = MESSAGES + "{% if add_generation_prompt %}" + opening + "{% endif %}"
     options = {"format": name if tools else "none", "reasoning_format": name}
-    with serving(
+    with serve_scripted(
         ScriptedEngine(Reply(text, chunks=3)), chat_template=template, **options
     ) as server:
         message = post(server, "it").json()["choices"][0]["message"]
@@ -745,13 +749,13 @@ def test_an_answer_may_begin_inside_a_header(
 
 
 def test_a_header_that_the_user_opens_is_none() -> None:
-    with serving(
+    with serve_scripted(
         "analysis<|message|>hm",
         chat_template="{{ messages[0].content }}",
         format="harmony",
         reasoning_format="harmony",
     ) as server:
-        body = chat("<|start|>assistant<|channel|>")
+        body = make_chat("<|start|>assistant<|channel|>")
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=body).json()
     assert "reasoning_content" not in answer["choices"][0]["message"]
 
@@ -762,7 +766,7 @@ def test_a_header_that_the_user_opens_is_none() -> None:
 @pytest.mark.parametrize("template", [None, "{% for m in messages %}{{ m.content }}\n{% endfor %}"])
 def test_tools_work_without_a_place_in_the_template(template: str | None) -> None:
     engine = ScriptedEngine([Reply("Sunny.", when="21 degrees"), Reply(PARIS)])
-    with serving(engine, chat_template=template) as server:
+    with serve_scripted(engine, chat_template=template) as server:
         first = post(server, "it").json()["choices"][0]
         [call] = first["message"]["tool_calls"]
         messages = [
@@ -793,7 +797,7 @@ def test_past_thoughts_and_calls_reach_the_template() -> None:
         {"role": "assistant", "reasoning": "so", "content": "a"},
         {"role": "user", "content": "r"},
     ]
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         body = {"model": "scripted", "messages": messages}
         assert httpx.post(f"{server.url}/v1/chat/completions", json=body).status_code == 200
     prompt = engine.jobs[-1].prompt
@@ -803,7 +807,7 @@ def test_past_thoughts_and_calls_reach_the_template() -> None:
     assert "<think>\nso\n</think>\n\na" in prompt
 
 
-def test_completions_are_left_as_they_are(by_bytes: Running) -> None:
+def test_completions_are_left_as_they_are(by_bytes: RunningServer) -> None:
     prompt = {"model": "scripted", "prompt": "say both.", "max_tokens": 1000}
     answer = httpx.post(f"{by_bytes.url}/v1/completions", json=prompt).json()
     assert answer["choices"][0]["text"] == SAYS["both"]
@@ -817,15 +821,15 @@ def test_s5_4_formats_can_be_named_as_others_name_them() -> None:
     text = "[THINK]hm[/THINK]<function=now></function>"
     for names in (("format", "reasoning_format"), ("tool_parser", "reasoning_parser")):
         said = dict(zip(names, ("qwen3_coder", "mistral"), strict=True))
-        with serving(text, **said) as server:
+        with serve_scripted(text, **said) as server:
             message = post(server, "it").json()["choices"][0]["message"]
         assert message["reasoning_content"] == "hm"
         assert message["tool_calls"][0]["function"]["name"] == "now"
 
 
-def test_formats_can_be_turned_off(by_bytes: Running) -> None:
+def test_formats_can_be_turned_off(by_bytes: RunningServer) -> None:
     said = {"format": "none", "reasoning_format": "none"}
-    with serving(SAYS["both"], chat_template=THINKER, **said) as server:
+    with serve_scripted(SAYS["both"], chat_template=THINKER, **said) as server:
         assert post(server, "it").json()["choices"][0]["message"]["content"] == SAYS["both"]
 
 
@@ -864,7 +868,7 @@ def test_the_example_of_every_format_comes_through(tools: str, reasoning: str, t
     """Whole and streamed alike, and as the library reads it."""
     declared: Any = [{"type": "function", "function": {"name": name}} for name in ("f", "g")]
     with (
-        serving(
+        serve_scripted(
             ScriptedEngine(Reply(text, chunks=3)), format=tools, reasoning_format=reasoning
         ) as server,
         OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,

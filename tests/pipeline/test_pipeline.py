@@ -14,7 +14,7 @@ from dragoman.pipeline import pipeline
 from dragoman.testing import ScriptedEngine
 from dragoman.types import DEFAULT_SAMPLING, Chat, Job, Message, Request, Sampling, text_content
 from tests.protocols.test_decode import SAMPLING
-from tests.support.serving import Running, chat, serving
+from tests.support.serving import RunningServer, make_chat, serve_scripted
 
 
 @pytest.fixture(scope="module")
@@ -23,16 +23,16 @@ def engine() -> ScriptedEngine:
 
 
 @pytest.fixture(scope="module")
-def server(engine: ScriptedEngine) -> Iterator[Running]:
-    with serving(engine) as made:
+def server(engine: ScriptedEngine) -> Iterator[RunningServer]:
+    with serve_scripted(engine) as made:
         yield made
 
 
 def told(
-    server: Running, engine: ScriptedEngine, path: str = "chat/completions", **said: Any
+    server: RunningServer, engine: ScriptedEngine, path: str = "chat/completions", **said: Any
 ) -> Job:
     """The job the engine got for a request."""
-    body = chat("hi", **said) if path.startswith("chat") else {"prompt": "hi", **said}
+    body = make_chat("hi", **said) if path.startswith("chat") else {"prompt": "hi", **said}
     url = f"{server.url}/v1/{path}"
     response = httpx.post(url, json={"model": "scripted", **body})
     assert response.status_code == 200, response.text
@@ -43,7 +43,7 @@ def told(
 @pytest.mark.parametrize("path", ["chat/completions", "completions"])
 @pytest.mark.parametrize(("field", "value", "name", "arrives"), SAMPLING)
 def test_d23_d24_d26_every_sampling_field_reaches_the_engine(
-    server: Running,
+    server: RunningServer,
     engine: ScriptedEngine,
     path: str,
     streamed: bool,
@@ -61,7 +61,7 @@ def test_d23_d24_d26_every_sampling_field_reaches_the_engine(
 
 
 def test_d26_without_fields_the_engine_gets_exactly_the_defaults(
-    server: Running, engine: ScriptedEngine
+    server: RunningServer, engine: ScriptedEngine
 ) -> None:
     job = told(server, engine)
     assert isinstance(job.prompt, list)
@@ -72,13 +72,15 @@ def test_d26_without_fields_the_engine_gets_exactly_the_defaults(
     assert job.logprobs is None
 
 
-def test_d25_temperature_0_and_top_k_1_are_greedy(server: Running, engine: ScriptedEngine) -> None:
+def test_d25_temperature_0_and_top_k_1_are_greedy(
+    server: RunningServer, engine: ScriptedEngine
+) -> None:
     assert told(server, engine, temperature=0).sampling.greedy
     assert told(server, engine, temperature=1.9, top_k=1).sampling.greedy
     assert not told(server, engine).sampling.greedy
 
 
-def test_d87_what_is_kept_of_a_streamed_answer_is_all_of_it(server: Running) -> None:
+def test_d87_what_is_kept_of_a_streamed_answer_is_all_of_it(server: RunningServer) -> None:
     """The fold that keeps an answer sees the very deltas that the stream is written from."""
     services = server.app.runtime.services
     kept, written = Completion(), []
@@ -96,7 +98,7 @@ def test_d87_what_is_kept_of_a_streamed_answer_is_all_of_it(server: Running) -> 
         finally:
             plan.close()
 
-    server.on_loop(answer())
+    server.run_coroutine(answer())
     assert len(written) > 3
     assert kept.choices()[0].text == "".join(written) == "Hello there!"
     assert kept.choices()[0].finish == "stop"
@@ -110,7 +112,7 @@ def test_layers_of_sampling() -> None:
 
 
 def test_a_seeded_request_goes_without_the_cache_unless_it_asks_for_it(
-    server: Running, engine: ScriptedEngine
+    server: RunningServer, engine: ScriptedEngine
 ) -> None:
     assert told(server, engine).cache_prompt
     assert not told(server, engine, seed=1).cache_prompt

@@ -10,7 +10,7 @@ import pytest
 from dragoman.testing import ByteTokenizer, Reply, ScriptedEngine
 from dragoman.types import Capabilities, Job, Step
 from tests.pipeline.test_output_formats import THINKER, post
-from tests.support.serving import Running, events, serving
+from tests.support.serving import RunningServer, parse_events, serve_scripted
 
 ANSWER = Reply("The answer.")
 
@@ -20,14 +20,14 @@ def thinking(*pieces: Any) -> list[Reply]:
     return [Reply("".join(pieces), pieces=pieces, turns=1), ANSWER]
 
 
-def message(server: Running, **fields: Any) -> dict[str, Any]:
+def message(server: RunningServer, **fields: Any) -> dict[str, Any]:
     made: dict[str, Any] = post(server, "it", **fields).json()["choices"][0]["message"]
     return made
 
 
 def test_a_model_that_thinks_again_whenever_it_is_interrupted_is_left_to_it() -> None:
     engine = ScriptedEngine("<think>hm</think>Yes.")
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         said = message(server, thinking_budget=0)
     assert said["content"] == "Yes."
     assert len(engine.jobs) <= 4
@@ -46,7 +46,7 @@ def test_thoughts_that_end_with_their_budget_are_not_interrupted(
     pieces: tuple[str, ...], fields: dict[str, Any]
 ) -> None:
     engine = ScriptedEngine(thinking(*pieces))
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         said = message(server, thinking_budget=2, **fields)
     assert (said["reasoning_content"], said["content"]) == ("one two", "Yes.")
     assert len(engine.jobs) == 1
@@ -54,7 +54,7 @@ def test_thoughts_that_end_with_their_budget_are_not_interrupted(
 
 def test_what_only_looked_like_the_mark_is_a_thought() -> None:
     engine = ScriptedEngine(thinking("<think>one", " two</", "b>", " three", "</think>", "Yes."))
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         said = message(server, thinking_budget=2)
     assert (said["reasoning_content"], said["content"]) == ("one two</b>", "The answer.")
     assert str(engine.jobs[-1].prompt).endswith("<think>one two</b>\n</think>\n\n")
@@ -64,7 +64,7 @@ def test_a_character_is_not_cut() -> None:
     engine = ScriptedEngine(
         [Reply("<think>雨雨</think>Yes.", chunks="bytes", turns=1), ANSWER], tokens=True
     )
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         assert message(server, thinking_budget=1)["reasoning_content"] == "雨"
     prompt = engine.jobs[-1].prompt
     assert isinstance(prompt, list)
@@ -78,7 +78,7 @@ def test_fact30_every_character_of_the_answer_has_its_token(tokens: bool, budget
     script = [Reply("<think>one two three four five six</think>No.", turns=1), ANSWER]
     if tokens:
         script[0] = Reply(script[0].text, chunks="bytes", turns=1)
-    with serving(ScriptedEngine(script, tokens=tokens), chat_template=THINKER) as server:
+    with serve_scripted(ScriptedEngine(script, tokens=tokens), chat_template=THINKER) as server:
         answer = post(server, "it", thinking_budget=budget, logprobs=True).json()
     [choice] = answer["choices"]
     entries = choice["logprobs"]["content"]
@@ -94,11 +94,11 @@ def test_an_answer_that_no_longer_fits_ends_at_its_length(streamed: bool) -> Non
     """The engine counts the tokens of a text, so it is the one to say that it is full."""
     engine = ScriptedEngine([Reply("<think>" + " word" * 60), ANSWER], context=50)
     finishes = set()
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         for budget in range(15, 45, 3):
             response = post(server, "it", thinking_budget=budget, tools=None, stream=streamed)
             assert response.status_code == 200
-            last = events(response)[-1] if streamed else response.json()
+            last = parse_events(response)[-1] if streamed else response.json()
             finishes.add(last["choices"][0]["finish_reason"])
     assert finishes == {"length"}
 
@@ -106,7 +106,7 @@ def test_an_answer_that_no_longer_fits_ends_at_its_length(streamed: bool) -> Non
 def test_a_call_that_is_drafted_among_thoughts_counts() -> None:
     draft = '<think>a <tool_call>{"name": "weather", "arguments": {"city": "'
     engine = ScriptedEngine([Reply(draft + " word" * 300, turns=1), ANSWER])
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         answer = post(server, "it", thinking_budget=30, max_tokens=200).json()
     assert answer["choices"][0]["message"]["content"] == "The answer."
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] <= 31
@@ -127,7 +127,7 @@ ENDINGS = {
 def test_the_answer_follows_what_it_follows_in_its_format(name: str) -> None:
     begin, ending = ENDINGS[name]
     engine = ScriptedEngine(thinking(begin, "one", " two", " three"))
-    with serving(engine, chat_template=THINKER, reasoning_format=name) as server:
+    with serve_scripted(engine, chat_template=THINKER, reasoning_format=name) as server:
         said = message(server, thinking_budget=2)
     assert (said["reasoning_content"], said["content"]) == ("one two", "The answer.")
     assert str(engine.jobs[-1].prompt).endswith(f"{begin}one two{ending}")
@@ -135,7 +135,7 @@ def test_the_answer_follows_what_it_follows_in_its_format(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["harmony", "muse_glimmer", "think_append"])
 def test_thoughts_that_we_cannot_end_have_no_budget(name: str) -> None:
-    with serving("x", chat_template=THINKER, reasoning_format=name) as server:
+    with serve_scripted("x", chat_template=THINKER, reasoning_format=name) as server:
         response = post(server, "it", thinking_budget=2)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "thinking_budget"
@@ -162,7 +162,7 @@ class Talker:
 
 def test_marks_that_came_as_text_go_back_as_tokens() -> None:
     engine = Talker(("<think>", "one", " two"), ("The answer.",))
-    with serving(engine, chat_template=THINKER) as server:
+    with serve_scripted(engine, chat_template=THINKER) as server:
         assert message(server, thinking_budget=1)["content"] == "The answer."
     first, second = (job.prompt for job in engine.jobs)
     assert isinstance(second, list)

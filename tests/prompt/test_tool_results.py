@@ -19,7 +19,7 @@ from dragoman.prompt.template.capabilities import TemplateCapabilities
 from dragoman.prompt.tool_results import match_results
 from dragoman.prompt.turn import Turn
 from dragoman.types import Message, ReplayedTurn, Role, ToolCall, text_content
-from tests.support.work_counter import lines
+from tests.support.work_counter import count_lines
 
 EVERYTHING = TemplateCapabilities(
     tools_rendered=True, tool_calls_rendered=True, tool_results_rendered=True, developer=True
@@ -268,8 +268,8 @@ def without_ids(n: int) -> list[Turn]:
 @pytest.mark.parametrize("chat", [unknown, backwards, in_small_runs, of_one_id, without_ids])
 def test_twice_the_results_are_twice_the_work(chat: Callable[[int], list[Turn]]) -> None:
     once, twice = chat(64), chat(128)
-    small = lines(lambda: list(match_results(once)))
-    assert lines(lambda: list(match_results(twice))) < 2.2 * small
+    small = count_lines(lambda: list(match_results(once)))
+    assert count_lines(lambda: list(match_results(twice))) < 2.2 * small
 
 
 @pytest.mark.parametrize("chat", [unknown, backwards])
@@ -278,8 +278,8 @@ def test_twice_the_calls_one_by_one_are_twice_the_work(
 ) -> None:
     single = able(parallel_calls=False)
     once, twice = chat(64), chat(128)
-    small = lines(lambda: arrange(once, single))
-    assert lines(lambda: arrange(twice, single)) < 2.2 * small
+    small = count_lines(lambda: arrange(once, single))
+    assert count_lines(lambda: arrange(twice, single)) < 2.2 * small
 
 
 @pytest.mark.parametrize(

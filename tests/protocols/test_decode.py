@@ -198,7 +198,7 @@ BAD_CHAT = [
     ),
     (
         {"messages": [{"role": "user", "content": [{"type": "hologram"}]}]},
-        "messages[0].content[0]",
+        "messages[0].content[0].type",
     ),
     ({"model": ""}, "model"),
     ({"model": "  "}, "model"),

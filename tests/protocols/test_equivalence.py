@@ -16,7 +16,7 @@ from openai import OpenAI
 
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
-from tests.support.serving import serving
+from tests.support.serving import serve_scripted
 
 THINKER = TEMPLATES / "thinker.jinja"
 SCHEMA = {
@@ -63,7 +63,9 @@ class Told:
 @pytest.fixture(scope="module", params=CUTS, ids=str)
 def clients(request: pytest.FixtureRequest) -> Iterator[Clients]:
     script = [Reply(text, when=f"#{name}#", chunks=request.param) for name, text in SAYS.items()]
-    with serving(ScriptedEngine(script, tokens=True), chat_template=THINKER, recall=False) as made:
+    with serve_scripted(
+        ScriptedEngine(script, tokens=True), chat_template=THINKER, recall=False
+    ) as made:
         theirs = OpenAI(base_url=f"{made.url}/v1", api_key="x", max_retries=0)
         other = Anthropic(base_url=made.url, api_key="x", max_retries=0)
         with theirs, other:

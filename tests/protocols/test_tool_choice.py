@@ -10,7 +10,7 @@ from dragoman.protocols.chat import tools as chat_tools
 from dragoman.protocols.responses.decode import tools
 from dragoman.protocols.responses.types import ToolOrigin
 from dragoman.types import Tool
-from tests.support.work_counter import lines
+from tests.support.work_counter import count_lines
 
 Choice = Callable[[], object]
 
@@ -65,7 +65,7 @@ def of_a_server(n: int) -> Choice:
 
 @pytest.mark.parametrize("choice", [in_chat, of_a_namespace, of_many_servers, of_a_server])
 def test_twice_the_tools_are_twice_the_work(choice: Callable[[int], Choice]) -> None:
-    assert lines(choice(256)) < 2.2 * lines(choice(128))
+    assert count_lines(choice(256)) < 2.2 * count_lines(choice(128))
 
 
 def test_a_server_is_known_by_the_longest_label_that_fits() -> None:

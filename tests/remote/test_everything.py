@@ -17,7 +17,7 @@ from openai import OpenAI
 from dragoman.testing import Reply, ScriptedEngine
 from tests.remote.installed import EVERYTHING, NODE
 from tests.support.event_order import check_responses
-from tests.support.serving import Running, serving
+from tests.support.serving import RunningServer, serve_scripted
 
 TEMPLATE = Path(__file__).parent.parent / "templates" / "thinker.jinja"
 
@@ -79,13 +79,15 @@ def _wait(port: int) -> None:
 
 
 @pytest.fixture
-def server(url: str) -> Iterator[Running]:
+def server(url: str) -> Iterator[RunningServer]:
     engine = ScriptedEngine(SCRIPT, tokens=True)
-    with serving(engine, chat_template=TEMPLATE, mcp=[f"every={url}"], mcp_timeout=60.0) as made:
+    with serve_scripted(
+        engine, chat_template=TEMPLATE, mcp=[f"every={url}"], mcp_timeout=60.0
+    ) as made:
         yield made
 
 
-def test_a_loop_through_everything(server: Running) -> None:
+def test_a_loop_through_everything(server: RunningServer) -> None:
     client = OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=120)
     tool: Any = {"type": "mcp", "server_label": "every", "require_approval": "never"}
     made = client.responses.create(model="scripted", input="Begin", tools=[tool])

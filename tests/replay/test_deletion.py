@@ -19,7 +19,7 @@ from dragoman.store.completions import CompletionRepository
 from dragoman.store.rows import StoredTurn as Row
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
-from tests.support.serving import serving
+from tests.support.serving import serve_scripted
 from tests.support.stores import execute
 
 THINKER = TEMPLATES / "thinker.jinja"
@@ -61,7 +61,7 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
     url = f"sqlite:///{tmp_path}/store.db"
     engine = ScriptedEngine(Reply("<think>\nHm.\n</think>\n\nHello there!"), tokens=True)
     with (
-        serving(engine, chat_template=THINKER, store=url) as server,
+        serve_scripted(engine, chat_template=THINKER, store=url) as server,
         OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30) as client,
     ):
         assert server.app.runtime.services.replay is not None

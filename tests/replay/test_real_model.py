@@ -15,19 +15,19 @@ import httpx
 import pytest
 
 from tests.support.real_model import MODEL, OFFERED, TURNS, thinker, tool
-from tests.support.serving import Running
+from tests.support.serving import RunningServer
 
 MANNERS = ("think", "mistral_think")
 PLACES = ("Paris", "Lima", "Cairo", "Oslo", "Quito")
 
 
 @pytest.fixture(scope="module", params=MANNERS)
-def server(default_model: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
+def server(default_model: Path, request: pytest.FixtureRequest) -> Iterator[RunningServer]:
     with thinker(default_model, request.param) as made:
         yield made
 
 
-def ask(server: Running, messages: list[Any], **fields: Any) -> httpx.Response:
+def ask(server: RunningServer, messages: list[Any], **fields: Any) -> httpx.Response:
     tools = [tool(parameters, name) for name, parameters in OFFERED.items()]
     body: dict[str, Any] = {
         "model": MODEL,
@@ -53,7 +53,7 @@ def retold(message: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("opened", [False, True], ids=["", "opened"])
 def test_a_tool_conversation_without_its_thoughts_is_read_from_the_cache(
-    server: Running, opened: bool
+    server: RunningServer, opened: bool
 ) -> None:
     fields: dict[str, Any] = {"thinking_budget": 24}
     if opened:

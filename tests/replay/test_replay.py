@@ -48,8 +48,8 @@ from dragoman.types import (
     text_content,
 )
 from tests.support.paths import TESTS
-from tests.support.serving import chat as asking
-from tests.support.serving import serving
+from tests.support.serving import make_chat as asking
+from tests.support.serving import serve_scripted
 
 HERE = TESTS
 OWN = HERE / "templates"
@@ -887,7 +887,7 @@ def header(response: httpx.Response) -> dict[str, str]:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_header_and_metrics_tell_how_much_was_there_before(stream: bool) -> None:
     engine = scripted(TAGGED, TAGGED.said, "Yes.", "No.")
-    with serving(engine, chat_template=OWN / "thinker.jinja") as server:
+    with serve_scripted(engine, chat_template=OWN / "thinker.jinja") as server:
         body = asking("Is it sunny?", tools=tool_fields(), stream=False)
         first = post(server.url, body)
         assert header(first)["known"] == "0"
@@ -917,7 +917,7 @@ def test_a_header_and_metrics_tell_how_much_was_there_before(stream: bool) -> No
 
 def test_a_prompt_that_was_read_ahead_was_there_before() -> None:
     engine = scripted(TAGGED, "Yes.", "Yes.")
-    with serving(engine, chat_template=OWN / "thinker.jinja") as server:
+    with serve_scripted(engine, chat_template=OWN / "thinker.jinja") as server:
         url = f"{server.url}/v1/responses"
         body: dict[str, Any] = {"model": "scripted", "input": "Is it sunny?", "store": False}
         ahead = httpx.post(url, json=body | {"prompt_cache_options": {"prewarm": True}})
@@ -932,7 +932,7 @@ def test_a_prompt_that_was_read_ahead_was_there_before() -> None:
 
 def test_it_can_be_turned_off() -> None:
     engine = scripted(TAGGED, TAGGED.said)
-    with serving(engine, chat_template=OWN / "thinker.jinja", recall=False) as server:
+    with serve_scripted(engine, chat_template=OWN / "thinker.jinja", recall=False) as server:
         response = post(server.url, asking("Is it sunny?", tools=tool_fields()))
         assert response.status_code == 200
         assert "x-dragoman-prompt" not in response.headers
@@ -941,7 +941,7 @@ def test_it_can_be_turned_off() -> None:
 def test_nobody_is_told_what_another_key_was() -> None:
     engine = scripted(TAGGED, f"{THINKING}Yes.", "Yes.", "Yes.")
     options = {"chat_template": OWN / "thinker.jinja", "api_key": ("one", "two")}
-    with serving(engine, **options) as server:
+    with serve_scripted(engine, **options) as server:
         body = asking("Is it sunny?")
         assert header(post(server.url, body, "one"))["known"] == "0"
         body["messages"] += [

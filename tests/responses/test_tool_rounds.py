@@ -18,7 +18,7 @@ from dragoman.testing import Reply, ScriptedEngine
 from tests.support.event_order import check_responses
 from tests.support.mcp_servers import Listening, by_hand, hello, listening, real
 from tests.support.paths import TEMPLATES
-from tests.support.serving import Running, chat, poll, serving
+from tests.support.serving import RunningServer, make_chat, poll_until, serve_scripted
 
 THINKER = TEMPLATES / "thinker.jinja"
 WEATHER: Any = {
@@ -65,21 +65,21 @@ def tools() -> Iterator[Listening]:
 
 
 @pytest.fixture(scope="module")
-def server(tools: Listening) -> Iterator[Running]:
+def server(tools: Listening) -> Iterator[RunningServer]:
     options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp": [f"calc={tools.url}"]}
     options |= {"mcp_rounds": 3, "mcp_timeout": 20.0, "chat_template": THINKER}
-    with serving(ScriptedEngine(SCRIPT, tokens=True, grammars=True), **options) as made:
+    with serve_scripted(ScriptedEngine(SCRIPT, tokens=True, grammars=True), **options) as made:
         yield made
 
 
 @pytest.fixture
-def client(server: Running, tools: Listening) -> Iterator[OpenAI]:
+def client(server: RunningServer, tools: Listening) -> Iterator[OpenAI]:
     tools.seen.calls.clear()
     with speaking(server) as made:
         yield made
 
 
-def speaking(server: Running) -> OpenAI:
+def speaking(server: RunningServer) -> OpenAI:
     return OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30)
 
 
@@ -94,7 +94,7 @@ def ask(client: OpenAI, text: Any, *tools: Any, **more: Any) -> Response:
     return made
 
 
-def streamed(server: Running, text: Any, *tools: Any, **more: Any) -> Any:
+def streamed(server: RunningServer, text: Any, *tools: Any, **more: Any) -> Any:
     """The resource that a stream ends with, its order checked."""
     body = {"model": "scripted", "input": text, "tools": tools, "stream": True, **more}
     got = httpx.post(f"{server.url}/v1/responses", json=body, timeout=30)
@@ -107,13 +107,13 @@ def kinds(response: Response) -> list[str]:
     return [item.type for item in response.output]
 
 
-def last_prompt(server: Running) -> str:
+def last_prompt(server: RunningServer) -> str:
     engine: Any = next(iter(server.app.runtime.services.models.list_loaded())).engine
     pieces = engine.tokenizer.pieces
     return b"".join(pieces[token] for token in engine.jobs[-1].prompt).decode()
 
 
-def jobs(server: Running) -> int:
+def jobs(server: RunningServer) -> int:
     engine: Any = next(iter(server.app.runtime.services.models.list_loaded())).engine
     return len(engine.jobs)
 
@@ -130,7 +130,7 @@ def bare(value: Any) -> Any:
 
 
 def test_a_tool_is_listed_called_and_answered_from(
-    server: Running, client: OpenAI, tools: Listening
+    server: RunningServer, client: OpenAI, tools: Listening
 ) -> None:
     before = jobs(server) if list(server.app.runtime.services.models.list_loaded()) else 0
     made = ask(client, "Add two and three.", of(tools))
@@ -161,7 +161,7 @@ def test_what_all_rounds_cost_is_told(client: OpenAI, tools: Listening) -> None:
 
 @pytest.mark.parametrize("text", ["Add them.", "Fail!", "Look home.", "Both", "Two", "For ever"])
 def test_a_stream_tells_the_same(
-    server: Running, client: OpenAI, tools: Listening, text: str
+    server: RunningServer, client: OpenAI, tools: Listening, text: str
 ) -> None:
     said = of(tools), of(tools, "other", allowed_tools=["look"]), WEATHER
     told = streamed(server, text, *said)
@@ -169,7 +169,7 @@ def test_a_stream_tells_the_same(
     assert bare(told) == bare(json.loads(whole.to_json()))
 
 
-def test_in_the_background(server: Running, client: OpenAI, tools: Listening) -> None:
+def test_in_the_background(server: RunningServer, client: OpenAI, tools: Listening) -> None:
     made = ask(client, "Add them.", of(tools), background=True)
     for _ in client.responses.retrieve(made.id, stream=True):
         pass
@@ -191,7 +191,7 @@ def test_a_tool_that_fails_is_told_to_the_model(client: OpenAI, tools: Listening
     assert made.status == "completed"
 
 
-def test_several_servers(server: Running, client: OpenAI, tools: Listening) -> None:
+def test_several_servers(server: RunningServer, client: OpenAI, tools: Listening) -> None:
     with real() as other:
         said = of(other, "other", server_url=tools.url)
         made = ask(client, "Two", of(tools), said)
@@ -202,7 +202,7 @@ def test_several_servers(server: Running, client: OpenAI, tools: Listening) -> N
 
 @pytest.mark.parametrize("text", ["Both", "Crossed"])
 def test_calls_of_both_sides_in_one_round(
-    server: Running, client: OpenAI, tools: Listening, text: str
+    server: RunningServer, client: OpenAI, tools: Listening, text: str
 ) -> None:
     """The remote call is made; the response ends with the client's, and goes on from there."""
     first = ask(client, text, of(tools), WEATHER)
@@ -217,7 +217,7 @@ def test_calls_of_both_sides_in_one_round(
     assert tools.seen.calls == ["add 1 1"]
 
 
-def test_a_list_is_asked_for_once(server: Running, client: OpenAI, tools: Listening) -> None:
+def test_a_list_is_asked_for_once(server: RunningServer, client: OpenAI, tools: Listening) -> None:
     first = ask(client, "Hi", of(tools))
     assert kinds(first) == ["mcp_list_tools", "message"]
     before = len(tools.seen.requests)
@@ -248,7 +248,7 @@ def test_a_list_is_asked_for_once(server: Running, client: OpenAI, tools: Listen
     ],
 )
 def test_the_model_knows_of_tools_that_are_allowed(
-    server: Running, client: OpenAI, tools: Listening, allowed: Any, names: set[str]
+    server: RunningServer, client: OpenAI, tools: Listening, allowed: Any, names: set[str]
 ) -> None:
     ask(client, "Hi", of(tools, allowed_tools=allowed))
     prompt = last_prompt(server)
@@ -298,7 +298,7 @@ def approval(made: Response, yes: bool, **more: Any) -> Any:
 
 @pytest.mark.parametrize("by", ["previous", "conversation", "items"])
 def test_a_call_waits_for_approval(
-    server: Running, client: OpenAI, tools: Listening, by: str
+    server: RunningServer, client: OpenAI, tools: Listening, by: str
 ) -> None:
     said = of(tools, require_approval="always")
     question: Any = {"role": "user", "content": "Add them."}
@@ -338,7 +338,7 @@ def test_what_was_approved_is_done_once(client: OpenAI, tools: Listening) -> Non
 
 
 def test_what_is_not_approved_is_not_done(
-    server: Running, client: OpenAI, tools: Listening
+    server: RunningServer, client: OpenAI, tools: Listening
 ) -> None:
     said = of(tools, require_approval="always")
     first = ask(client, "Add them.", said)
@@ -349,7 +349,7 @@ def test_what_is_not_approved_is_not_done(
     assert tools.seen.calls == []
 
 
-def test_an_approval_in_a_stream(server: Running, client: OpenAI, tools: Listening) -> None:
+def test_an_approval_in_a_stream(server: RunningServer, client: OpenAI, tools: Listening) -> None:
     said = of(tools, require_approval="always")
     told = streamed(server, "Add them.", said)
     assert [item["type"] for item in told["output"]] == ["mcp_list_tools", "mcp_approval_request"]
@@ -398,7 +398,7 @@ def test_an_approval_of_nothing_is_refused(client: OpenAI, tools: Listening) -> 
 # What goes wrong
 
 
-def test_a_server_that_is_not_there_breaks_nothing(server: Running, client: OpenAI) -> None:
+def test_a_server_that_is_not_there_breaks_nothing(server: RunningServer, client: OpenAI) -> None:
     with real() as gone:
         host = gone.host
     places = server.app.settings.mcp_hosts
@@ -418,7 +418,9 @@ def test_a_server_that_is_not_there_breaks_nothing(server: Running, client: Open
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0x7f000001", "[::ffff:127.0.0.1]"])
-def test_a_request_may_not_name_this_machine(server: Running, client: OpenAI, host: str) -> None:
+def test_a_request_may_not_name_this_machine(
+    server: RunningServer, client: OpenAI, host: str
+) -> None:
     with real() as inside:
         url = inside.url.replace("127.0.0.1", host)
         said = {"type": "mcp", "server_label": "calc", "server_url": url}
@@ -478,7 +480,7 @@ def test_schemas_of_strangers_break_nothing(schema: Any, unusable: bool, choice:
     with listening(by_hand(answer)) as odd:
         engine = ScriptedEngine(SCRIPT, tokens=True, grammars=True)
         options: Any = {"chat_template": THINKER, "mcp_hosts": [odd.host]}
-        with serving(engine, **options) as server, speaking(server) as client:
+        with serve_scripted(engine, **options) as server, speaking(server) as client:
             raw = client.responses.with_raw_response.create(
                 model="scripted", input="Odd", tools=[of(odd)], tool_choice=choice
             )
@@ -487,7 +489,7 @@ def test_schemas_of_strangers_break_nothing(schema: Any, unusable: bool, choice:
     assert (warned in raw.headers.get("x-dragoman-warning", "")) == unusable
 
 
-def test_whoever_leaves_takes_the_call_along(server: Running, tools: Listening) -> None:
+def test_whoever_leaves_takes_the_call_along(server: RunningServer, tools: Listening) -> None:
     seen = tools.seen
     seen.begun.clear()
     seen.left.clear()
@@ -516,7 +518,7 @@ def test_an_output_leaves_room_in_the_context(tools: Listening) -> None:
     engine = ScriptedEngine(script, tokens=True, context=6000)
     options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_output": 1_000_000}
     options["chat_template"] = THINKER
-    with serving(engine, **options) as server, speaking(server) as client:
+    with serve_scripted(engine, **options) as server, speaking(server) as client:
         made = ask(client, "Say a lot.", of(tools, allowed_tools=["big"]), truncation="auto")
     called = made.output[1]
     assert called.type == "mcp_call"
@@ -527,7 +529,7 @@ def test_a_tool_that_takes_too_long_is_told(tools: Listening) -> None:
     options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_timeout": 0.5}
     options["chat_template"] = THINKER
     engine = ScriptedEngine(SCRIPT, tokens=True)
-    with serving(engine, **options) as server, speaking(server) as client:
+    with serve_scripted(engine, **options) as server, speaking(server) as client:
         assert ask(client, "Slowly", of(tools)).output_text == "Too slow."
 
 
@@ -537,16 +539,16 @@ def test_while_a_tool_is_called_the_engine_is_for_others() -> None:
     with real() as tools:
         options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_timeout": 1.0, "queue": 0}
         with (
-            serving(engine, chat_template=THINKER, **options) as server,
+            serve_scripted(engine, chat_template=THINKER, **options) as server,
             speaking(server) as client,
             ThreadPoolExecutor() as pool,
         ):
             asking = pool.submit(ask, client, "Slowly", of(tools))
             assert tools.seen.begun.wait(20)
             with httpx.stream(
-                "POST", f"{server.url}/v1/chat/completions", json=chat("Hang", stream=True)
+                "POST", f"{server.url}/v1/chat/completions", json=make_chat("Hang", stream=True)
             ) as other:
                 assert other.status_code == 200
                 gate = server.get_gate()
-                poll(lambda: gate.waiting == 1)  # no queue is too long for what has begun
+                poll_until(lambda: gate.waiting == 1)  # no queue is too long for what has begun
             assert asking.result(30).output_text == "Too slow."

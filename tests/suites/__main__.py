@@ -30,7 +30,7 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 from dragoman.testing import ScriptedEngine
 from tests.suites.seed import Seeds
-from tests.support.serving import QUIET, Running, serving
+from tests.support.serving import QUIET, RunningServer, serve_scripted
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent.parent / ".venv" / "suites"
@@ -101,7 +101,7 @@ def listening(seed: Callable[[], None]) -> Iterator[str]:
             thread.join()
 
 
-def run_suite(name: str, server: Running, more: list[str]) -> dict[str, tuple[str, str]]:
+def run_suite(name: str, server: RunningServer, more: list[str]) -> dict[str, tuple[str, str]]:
     """What became of each test, and how it failed if it did."""
     home = SUITES / name
     source = next(home.glob(f"source/{name}-*/tests/api_resources")).parent.parent
@@ -149,7 +149,7 @@ def main() -> None:
     said = parser.parse_args()
     excused = allowed(HERE / f"{said.suite}.allow")
     engine = ScriptedEngine(ANSWER, tokens=True, grammars=True, context=8192)
-    with serving(engine, any_model=True, **QUIET) as server:
+    with serve_scripted(engine, any_model=True, **QUIET) as server:
         results = run_suite(said.suite, server, ["-k", said.k] if said.k else [])
     if said.k:
         used = {excuse(test, excused) for test in results}

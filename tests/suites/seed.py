@@ -22,7 +22,7 @@ from dragoman.store.rows import (
     StoredResponse,
 )
 from dragoman.store.store import Store
-from tests.support.serving import Running
+from tests.support.serving import RunningServer
 from tests.support.stores import (
     add_completion,
     add_response,
@@ -82,7 +82,7 @@ ITEM = {
 class Seeds:
     """Puts everything there before a test; what is there already is made anew."""
 
-    def __init__(self, server: Running) -> None:
+    def __init__(self, server: RunningServer) -> None:
         self._server = server
         self._model: StoredResponse | None = None
         self._chat: StoredCompletion | None = None
@@ -92,8 +92,8 @@ class Seeds:
         if self._model is None:
             chat = httpx.post(f"{self._server.url}/v1/chat/completions", json=CHAT)
             made = self._make(), str(chat.raise_for_status().json()["id"])
-            self._server.on_loop(self._take(*made))
-        self._server.on_loop(self._plant())
+            self._server.run_coroutine(self._take(*made))
+        self._server.run_coroutine(self._plant())
 
     def _make(self) -> str:
         """A response that has ended."""

@@ -1,4 +1,4 @@
-"""A registry of fake models, and a stage to play scenarios on."""
+"""A registry of fake models, and a runner for scenarios with it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dragoman.models.catalog import ModelCatalog, ModelSource
 from dragoman.models.registry import Model, ModelPolicy, ModelRegistry, report_progress
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.types import Capabilities, Job, Step
-from tests.support.model_files import put
+from tests.support.model_files import write_model_file
 
-LONG = 30.0  # a patience that no test should need
+TIMEOUT = 30.0  # seconds, more than any test should need
 
 
-class Engine:
-    """An engine that only notes whether it was closed, and closes when it is let."""
+class FakeEngine:
+    """An engine that counts how often it is closed, and closes when a test allows it."""
 
-    def __init__(self, **can: Any) -> None:
-        self.capabilities = Capabilities(**can)
+    def __init__(self, **capabilities: Any) -> None:
+        self.capabilities = Capabilities(**capabilities)
         self.closed = 0
         self.may_close = asyncio.Event()
         self.may_close.set()
@@ -35,12 +35,12 @@ class Engine:
         self.closed += 1
 
 
-class Loader:
-    """Loads fakes, each when its gate is open, and counts."""
+class FakeLoader:
+    """Loads fake models, each when its gate is open, and counts the loads."""
 
     def __init__(self) -> None:
         self.loads: list[str] = []
-        self.engines: dict[str, Engine] = {}
+        self.engines: dict[str, FakeEngine] = {}
         self.gates: dict[str, asyncio.Event] = {}
         self.errors: dict[str, Exception] = {}
 
@@ -51,7 +51,7 @@ class Loader:
             await self.gates[source.id].wait()
         if source.id in self.errors:
             raise self.errors[source.id]
-        engine = self.engines[source.id] = Engine(context=64, slots=3)
+        engine = self.engines[source.id] = FakeEngine(context=64, slots=3)
         return Model(
             id="anything",
             engine=engine,
@@ -60,31 +60,31 @@ class Loader:
         )
 
 
-def fill(root: Path) -> Path:
-    """Three small models and a big one."""
+def write_models(root: Path) -> Path:
+    """Write three small models and a big one."""
     for name, size in (("a", 10), ("b", 10), ("c", 10), ("big", 1000)):
-        put(root / f"{name}.gguf", size=size)
+        write_model_file(root / f"{name}.gguf", size=size)
     return root
 
 
-def size_of(root: Path, name: str) -> int:
+def get_size(root: Path, name: str) -> int:
     return (root / f"{name}.gguf").stat().st_size
 
 
-Scenario = Callable[[ModelRegistry, Loader], Awaitable[None]]
+Scenario = Callable[[ModelRegistry, FakeLoader], Awaitable[None]]
 
 
-def play(root: Path, scenario: Scenario, *, yaml: str = "", **policy: Any) -> None:
-    """Run a scenario against a fresh registry, and close it."""
+def run_scenario(root: Path, scenario: Scenario, *, yaml: str = "", **policy: Any) -> None:
+    """Run a scenario with a new registry, and close it."""
     (root / "models.yaml").write_text(yaml)
 
     async def run() -> None:
-        loader = Loader()
+        loader = FakeLoader()
         models = ModelRegistry(
             ModelCatalog(root, root / "models.yaml"), loader, ModelPolicy(**policy)
         )
         try:
-            async with asyncio.timeout(LONG):
+            async with asyncio.timeout(TIMEOUT):
                 await scenario(models, loader)
         finally:
             await models.aclose()
@@ -93,11 +93,11 @@ def play(root: Path, scenario: Scenario, *, yaml: str = "", **policy: Any) -> No
     asyncio.run(run())
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until something is so."""
-    while not condition():  # noqa: ASYNC110 - what is waited for has no event
+async def wait_until(condition: Callable[[], bool]) -> None:
+    """Run the event loop until a condition holds."""
+    while not condition():  # noqa: ASYNC110 - there is no event to wait for
         await asyncio.sleep(0)
 
 
-def state(models: ModelRegistry, name: str) -> str:
+def get_state(models: ModelRegistry, name: str) -> str:
     return models.get(name).state

@@ -21,8 +21,8 @@ import httpx
 from tests.support.hostile import MODEL, TEXT, Case
 from tests.support.paths import ROOT
 from tests.support.real_model import answer, asking, fault, shape
-from tests.support.server_process import child_pids, served, until
-from tests.support.serving import events
+from tests.support.server_process import list_child_pids, read_until, run_server
+from tests.support.serving import parse_events
 
 # what a message may not hold, unless its reader sent it
 INTERNALS = re.compile(
@@ -80,8 +80,8 @@ class Siege(NamedTuple):
 @contextmanager
 def besieged(model: Path) -> Iterator[Siege]:
     flags = ("--context", "512", "--slots", "2", "--models-dir", str(model.parent.parent))
-    with served(MODEL, *flags) as (process, url):
-        until(process, "Serving")
+    with run_server(MODEL, *flags) as (process, url):
+        read_until(process, "Serving")
         # nobody else reads what it says, and it must not wait for that
         reader = threading.Thread(target=lambda: list(process.stdout or ()))
         reader.start()
@@ -98,7 +98,7 @@ def besieged(model: Path) -> Iterator[Siege]:
 def engine_pid(server: int) -> int:
     [found] = [
         pid
-        for pid in child_pids(server)
+        for pid in list_child_pids(server)
         if b"engines.isolated" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     return found
@@ -112,7 +112,7 @@ def attack(siege: Siege, case: Case, *, streamed: bool) -> None:
     if response.status_code == 400:
         _check_error(response.json(), sent)
     elif streamed:
-        for event in events(response):
+        for event in parse_events(response):
             if "error" in event:
                 _check_error(event, sent)
     if case.kind == "schema" and case.name in REFUSED and case.field != "tools auto":

@@ -1,4 +1,4 @@
-"""Makes small LoRA adapters, so that tests need none from elsewhere."""
+"""Makes small LoRA adapters for tests."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ RANK = 2
 
 
 def make_adapter(path: Path, *, seed: int, width: int = 576, strength: float = 10.0) -> Path:
-    """An adapter that shifts what a llama-type model of this width says, its own way per seed."""
-    numbers = np.random.default_rng(seed)
+    """Make an adapter that changes the output of a llama-type model; each seed does it differently."""
+    rng = np.random.default_rng(seed)
     writer = GGUFWriter(str(path), "llama")
     writer.add_string("general.type", "adapter")
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", float(RANK))
     for block in (0, 7, 15):
         name = f"blk.{block}.attn_output.weight"
-        down = numbers.standard_normal((RANK, width)).astype(np.float32)
-        up = numbers.standard_normal((width, RANK)).astype(np.float32)
+        down = rng.standard_normal((RANK, width)).astype(np.float32)
+        up = rng.standard_normal((width, RANK)).astype(np.float32)
         writer.add_tensor(f"{name}.lora_a", down / width**0.5 * strength)
         writer.add_tensor(f"{name}.lora_b", up / RANK**0.5)
     writer.write_header_to_file()

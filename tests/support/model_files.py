@@ -9,37 +9,41 @@ from dragoman.models.catalog import ModelCatalog
 from dragoman.models.mapping import ModelOptions
 
 
-def text(value: str) -> bytes:
+def encode_string(value: str) -> bytes:
     return struct.pack("<Q", len(value.encode())) + value.encode()
 
 
-def gguf_bytes(size: int, said: dict[str, str]) -> bytes:
-    """A small valid file; underscores in names stand for dots."""
-    pairs = {"general_architecture": "llama"} | said
+def make_gguf(size: int, metadata: dict[str, str]) -> bytes:
+    """Make a small valid file. The first underscore of a metadata key stands for a dot."""
+    pairs = {"general_architecture": "llama"} | metadata
     head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(pairs))
     for key, value in pairs.items():
-        head += text(key.replace("_", ".", 1)) + struct.pack("<I", 8) + text(value)
-    head += text("t") + struct.pack("<IQIQ", 1, 8 * size, 0, 0)
+        head += (
+            encode_string(key.replace("_", ".", 1)) + struct.pack("<I", 8) + encode_string(value)
+        )
+    head += encode_string("t") + struct.pack("<IQIQ", 1, 8 * size, 0, 0)
     return head + bytes(-len(head) % 32) + bytes(32 * size)
 
 
-def put(path: Path, data: bytes | None = None, size: int = 1, **said: str) -> Path:
-    """Write bytes, or a valid file of so many blocks that says so much of itself."""
+def write_model_file(path: Path, data: bytes | None = None, size: int = 1, **metadata: str) -> Path:
+    """Write these bytes, or a valid file with `size` blocks and this metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gguf_bytes(size, said) if data is None else data)
+    path.write_bytes(make_gguf(size, metadata) if data is None else data)
     return path
 
 
-def catalog(root: Path, yaml: str | None = None, base: ModelOptions | None = None) -> ModelCatalog:
-    """The index of a models directory, with a mapping file if one is given."""
+def make_catalog(
+    root: Path, yaml: str | None = None, base: ModelOptions | None = None
+) -> ModelCatalog:
+    """Make the catalogue of a models directory, with a mapping file if one is given."""
     mapping = root / "models.yaml"
     if yaml is not None:
         mapping.write_text(yaml)
-    made = ModelCatalog(root, mapping, base)
-    made.refresh()
-    return made
+    models = ModelCatalog(root, mapping, base)
+    models.refresh()
+    return models
 
 
-def found(made: ModelCatalog, name: str) -> str | None:
-    source = made.find(name)
+def find_file(models: ModelCatalog, name: str) -> str | None:
+    source = models.find(name)
     return source.path.name if source is not None else None

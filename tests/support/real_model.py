@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 from dragoman import config, runtime
 from dragoman.http.server import make_app
 from tests.support.paths import TEMPLATES
-from tests.support.serving import Running, events, running
+from tests.support.serving import RunningServer, parse_events, run_app
 
 MODEL = "smollm2-135m"
 WAYS = ("response_format", "required", "named")
@@ -26,12 +26,12 @@ ENDED = ("stop", "tool_calls")
 
 
 @contextmanager
-def serve(default_model: Path, **said: Any) -> Iterator[Running]:
+def serve(default_model: Path, **said: Any) -> Iterator[RunningServer]:
     kept = {"port": 0, "store": "sqlite://", "models_dir": str(default_model.parent.parent)}
     settings = config.load(kept | said)
     models = runtime.build_models(settings, MODEL)
-    with running(make_app(runtime.build_runtime(models, settings), local=True)) as made:
-        made.on_loop(models.load(MODEL))
+    with run_app(make_app(runtime.build_runtime(models, settings), local=True)) as made:
+        made.run_coroutine(models.load(MODEL))
         yield made
 
 
@@ -107,7 +107,7 @@ def answers(server: Reachable, body: dict[str, Any], *, streamed: bool = False) 
         body = body | {"stream": True, "stream_options": {"include_usage": True}}
         response = httpx.post(url, json=body, timeout=300)
         assert response.status_code == 200, response.text
-        parts, key = events(response), "delta"
+        parts, key = parse_events(response), "delta"
     found = [Answer() for _ in range(body.get("n", 1))]
     for part in parts:
         for choice in part["choices"]:

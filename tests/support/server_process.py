@@ -1,4 +1,4 @@
-"""`dragoman serve` as an operator runs it, in a process of its own."""
+"""Runs `dragoman serve` as an operator does, in a child process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import NamedTuple
 DRAGOMAN = [sys.executable, "-m", "dragoman"]
 
 
-class Served(NamedTuple):
-    """A server that listens; what it says comes from its process."""
+class ServerProcess(NamedTuple):
+    """A listening server and its process, whose output tests read."""
 
     process: subprocess.Popen[str]
     url: str
 
 
 @contextmanager
-def served(*arguments: str) -> Iterator[Served]:
+def run_server(*arguments: str) -> Iterator[ServerProcess]:
     with subprocess.Popen(
         [*DRAGOMAN, "serve", "--port", "0", *arguments],
         stdout=subprocess.PIPE,
@@ -30,39 +30,39 @@ def served(*arguments: str) -> Iterator[Served]:
         text=True,
     ) as process:
         try:
-            yield Served(process, until(process, r"Listening on (\S+)"))
+            yield ServerProcess(process, read_until(process, r"Listening on (\S+)"))
         finally:
             if process.poll() is None:
                 process.kill()
 
 
-def until(process: subprocess.Popen[str], pattern: str) -> str:
-    """Read what a process says up to a line that matches."""
+def read_until(process: subprocess.Popen[str], pattern: str) -> str:
+    """Read the output of a process up to a line that matches."""
     assert process.stdout is not None
-    said = []
+    output = []
     for line in process.stdout:
-        said.append(line)
-        if found := re.search(pattern, line):
-            return found[1] if found.groups() else found[0]
-    raise AssertionError("".join(said))
+        output.append(line)
+        if match := re.search(pattern, line):
+            return match[1] if match.groups() else match[0]
+    raise AssertionError("".join(output))
 
 
-def child_pids(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def list_child_pids(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def listening(*pids: int) -> list[str]:
-    """Addresses of the TCP sockets that these processes listen on."""
-    own = set()
+def list_listening_addresses(*pids: int) -> list[str]:
+    """List the addresses of the TCP sockets that these processes listen on."""
+    inodes = set()
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # closed in between
-                if found := re.match(r"socket:\[(\d+)\]", os.readlink(link)):
-                    own.add(found[1])
-    assert own
+                if match := re.match(r"socket:\[(\d+)\]", os.readlink(link)):
+                    inodes.add(match[1])
+    assert inodes
     rows = [
         row.split()
         for table in ("tcp", "tcp6")
         for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
     ]
-    return [row[1] for row in rows if row[3] == "0A" and row[9] in own]
+    return [row[1] for row in rows if row[3] == "0A" and row[9] in inodes]

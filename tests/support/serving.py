@@ -1,4 +1,4 @@
-"""A real server on a real port, for tests: started, used, stopped."""
+"""Runs a real server on a real port for a test."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from dragoman.testing import ScriptedEngine
 QUIET = {"log_level": "warning"}
 
 
-class Running:
-    """A server that runs in a thread of its own."""
+class RunningServer:
+    """A server that runs in a thread."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -55,8 +55,8 @@ class Running:
         self._thread.join(60)
         assert not self._thread.is_alive()
 
-    def on_loop(self, work: Any) -> Any:
-        """Run a coroutine on the server's loop and wait for what it gives."""
+    def run_coroutine(self, work: Any) -> Any:
+        """Run a coroutine on the server's event loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
     def get_gate(self) -> Gate:
@@ -70,8 +70,8 @@ class Running:
 
 
 @contextmanager
-def running(app: App) -> Iterator[Running]:
-    server = Running(app)
+def run_app(app: App) -> Iterator[RunningServer]:
+    server = RunningServer(app)
     server.start()
     try:
         yield server
@@ -79,8 +79,8 @@ def running(app: App) -> Iterator[Running]:
         server.stop()
 
 
-def scripted_app(engine: Any = "Hello there!", **options: Any) -> App:
-    """An app over a scripted engine, on a port that is free."""
+def make_scripted_app(engine: Any = "Hello there!", **options: Any) -> App:
+    """Make an app for a scripted engine on a free port."""
     if isinstance(engine, str):
         engine = ScriptedEngine(engine)
     options = {"name": "scripted", "port": 0} | options
@@ -88,13 +88,13 @@ def scripted_app(engine: Any = "Hello there!", **options: Any) -> App:
 
 
 @contextmanager
-def serving(engine: Any = "Hello there!", **options: Any) -> Iterator[Running]:
-    with running(scripted_app(engine, **options)) as server:
+def serve_scripted(engine: Any = "Hello there!", **options: Any) -> Iterator[RunningServer]:
+    with run_app(make_scripted_app(engine, **options)) as server:
         yield server
 
 
-def events(response: httpx.Response) -> list[Any]:
-    """The events of a stream; the last one must be [DONE]."""
+def parse_events(response: httpx.Response) -> list[Any]:
+    """Parse the events of a stream; the last one must be [DONE]."""
     frames = response.text.split("\n\n")
     assert frames.pop() == ""
     data = [frame for frame in frames if not frame.startswith(":")]
@@ -103,13 +103,13 @@ def events(response: httpx.Response) -> list[Any]:
     return [json.loads(frame.removeprefix("data: ")) for frame in data[:-1]]
 
 
-def chat(text: str = "hi", **fields: Any) -> dict[str, Any]:
+def make_chat(text: str = "hi", **fields: Any) -> dict[str, Any]:
     return {"model": "scripted", "messages": [{"role": "user", "content": text}], **fields}
 
 
-def poll(fact: Callable[[], bool]) -> None:
-    """For facts that only the server's own state tells."""
+def poll_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition on the server's internal state holds."""
     deadline = time.monotonic() + 20
-    while not fact():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)

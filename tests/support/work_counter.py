@@ -1,4 +1,4 @@
-"""How much work something is, counted and not timed."""
+"""Measures work by counting executed lines, which is stable where timing is not."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from types import FrameType
 from typing import Any
 
 
-def lines(work: Callable[[], object]) -> int:
-    """How many lines of Python run, a turn of a loop in one line included."""
+def count_lines(work: Callable[[], object]) -> int:
+    """Return how many lines of Python run; an iteration of a one-line loop counts as a line."""
     count, before = 0, sys.gettrace()
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
@@ -17,7 +17,7 @@ def lines(work: Callable[[], object]) -> int:
         count += event == "line"
         return trace
 
-    work()  # what is only done the first time does not count
+    work()  # do one-time work before counting
     sys.settrace(trace)
     try:
         work()

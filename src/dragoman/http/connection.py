@@ -1,12 +1,14 @@
-"""One TCP connection, guarded: what must be bounded before there is a request to speak of.
+"""One TCP connection with limits: what must be bounded before there is a request.
 
-The HTTP parser takes headers of any size and waits for ever; this bounds both. Headers past the
-limit end with 431, a request that does not arrive in time with 408, what is not HTTP with 400, each
-as the JSON error object, and the connection is closed. Requests are answered one at a time: bytes
-that come while one is answered are not read ahead, the connection is closed after that answer, and
-the client's leaving is noticed meanwhile. A request for a WebSocket, at a path that has one, hands
-the connection over to `upgraded`; any other offer to upgrade is declined and the request answered
-as it is. A client that takes nothing of what was written for too long is dropped.
+The HTTP parser takes headers of any size and waits forever; this bounds both. Headers over the
+limit get 431, a request that does not arrive in time 408, invalid HTTP 400, each with the JSON
+error object, and the connection is closed so that the client can read it, see `closing`.
+
+Requests are served one at a time: bytes that arrive during a response are not parsed, the
+connection is closed after that response, and a disconnect is noticed meanwhile. A WebSocket
+handshake at a path that has a WebSocket hands the connection over to `websocket_connection`; any
+other upgrade offer is declined and the request served as it is. A client that does not read what
+was written for too long is dropped.
 """
 
 from __future__ import annotations
@@ -27,15 +29,15 @@ from dragoman.http.router import Router
 from dragoman.http.websocket_connection import WebSocketConnection, parse_handshake
 from dragoman.protocols.shared import openai
 
-MOST_FIELDS = 100
-HOP = (b"upgrade", b"connection", b"http2-settings")
+MAX_HEADERS = 100
+UPGRADE_HEADERS = (b"upgrade", b"connection", b"http2-settings")
 
 
 class DirectWriter:
-    """Writes chunks of a started, chunked answer straight to the transport.
+    """Writes chunks of a started, chunked response straight to the transport.
 
-    What it saves of the way through `send` is most of what a token costs. It never waits: while
-    `ready` is False the way through `send`, which does, must be taken.
+    This saves most of what a token costs on its way through `send`. It never waits: while `ready`
+    is False, use `send`, which does.
     """
 
     __slots__ = ("_cycle", "_flow", "_write")
@@ -55,7 +57,7 @@ class DirectWriter:
 
 
 class CycleTransport(asyncio.Transport):
-    """What uvicorn's response cycle sees of the transport: its `close` is the connection's own."""
+    """The transport as uvicorn's response cycle sees it: `close` is that of our connection."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
@@ -75,33 +77,33 @@ class Connection(HttpToolsProtocol):
     """A connection with limits."""
 
     settings: ClassVar[Settings] = Settings()
-    routes: ClassVar[Router] = Router([])
+    router: ClassVar[Router] = Router([])
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._phase: Literal["idle", "headers", "body"] = "headers"
-        self._ahead = False  # a further request came before its turn
-        self._declined = False  # an offer to upgrade
-        self._size = 0  # bytes that came without any of a body among them
-        self._fields = 0  # bytes of header fields that are whole
-        self._taken = 0  # bytes of a body in what just came
-        self._refusal: DragomanError | None = None
+        self._pipelined = False  # a further request began before the response was complete
+        self._ignored_data = False  # bytes arrived during a response
+        self._upgrade_declined = False
+        self._upgraded = False
+        self._header_bytes = 0  # received since the last byte of a body
+        self._field_bytes = 0  # of complete header fields
+        self._body_bytes = 0  # in the data received last
+        self._rejection: DragomanError | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._handed_over = False
-        self._ignored_data = False  # bytes came while a response was under way
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._stall = StallTimer(transport, self.settings.stall)
         self._lingering = LingeringClose(transport)
-        self._arm()
+        self._start_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._disarm()
+        self._stop_deadline()
         self._stall.stop()
         self._lingering.stop()
         super().connection_lost(exc)
-        if self.cycle is not None:  # it and we would keep each other alive
+        if self.cycle is not None:  # break the reference cycle
             self.cycle.transport = self.transport
 
     def data_received(self, data: bytes) -> None:
@@ -109,47 +111,48 @@ class Connection(HttpToolsProtocol):
             self._lingering.discard(data)
             return
         self._unset_keepalive_if_required()
-        if self._answering:
+        if self._is_responding:
             self._ignored_data = True
             self.cycle.keep_alive = False
             return
-        self._taken = 0
+        self._body_bytes = 0
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            self._refuse(self._refusal or BadRequest("This is not valid HTTP.", code="bad_http"))
+            self._reject(self._rejection or BadRequest("Invalid HTTP request.", code="bad_http"))
             return
-        if not self._handed_over:
-            self._bound(len(data))
+        if not self._upgraded:
+            self._check_size(len(data))
 
     def _feed(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
             method = self.parser.get_method()
-            if self._declined or method == b"CONNECT":
+            if self._upgrade_declined or method == b"CONNECT":
                 raise httptools.HttpParserError from None
-            if self._hand_over(method, data[offer.args[0] :]):
+            rest = data[offer.args[0] :]
+            if self._upgrade(method, rest):
                 return
-            self._declined = True
+            self._upgrade_declined = True
             head = [method, b" ", self.url, b" HTTP/1.1\r\n"]
             for name, value in self.headers:
-                if name not in HOP:
+                if name not in UPGRADE_HEADERS:
                     head += [name, b": ", value, b"\r\n"]
             self.parser = httptools.HttpRequestParser(self)
-            self._feed(b"".join([*head, b"\r\n", data[offer.args[0] :]]))
+            self._feed(b"".join([*head, b"\r\n", rest]))
 
-    def _hand_over(self, method: bytes, rest: bytes) -> bool:
-        """Let the connection become a WebSocket, if that is what the client asks for here."""
-        names = dict(self.headers)
-        body = names.get(b"transfer-encoding") or names.get(b"content-length", b"0") != b"0"
-        proper = method == b"GET" and self.parser.get_http_version() == "1.1" and not body
-        if self._ahead or self._answering or not proper:
+    def _upgrade(self, method: bytes, rest: bytes) -> bool:
+        """Turn the connection into a WebSocket if the client asks for one and the path has one."""
+        headers = dict(self.headers)
+        has_body = headers.get(b"transfer-encoding") or headers.get(b"content-length", b"0") != b"0"
+        is_plain_get = method == b"GET" and self.parser.get_http_version() == "1.1" and not has_body
+        if self._pipelined or self._is_responding or not is_plain_get:
             return False
         url = httptools.parse_url(self.url)
         path = unquote((url.path or b"").decode("latin-1"))
-        asked = parse_handshake(self.headers, self.settings.body_limit)
-        if asked is None or not self.routes.has_websocket(path):
+        handshake = parse_handshake(self.headers, self.settings.body_limit)
+        if handshake is None or not self.router.has_websocket(path):
             return False
         scope: Scope = {
             **self.scope,
@@ -162,74 +165,74 @@ class Connection(HttpToolsProtocol):
             "subprotocols": [],
             "extensions": {"websocket.http.response": {}},
         }
-        self._handed_over = True
-        self._disarm()
+        self._upgraded = True
+        self._stop_deadline()
         self._stall.stop()
         self.connections.discard(self)
-        self.parser = None  # type: ignore[assignment]  # it and we would keep each other alive
-        WebSocketConnection(self, *asked, scope).begin(rest)
+        self.parser = None  # type: ignore[assignment]  # break the reference cycle
+        WebSocketConnection(self, *handshake, scope).begin(rest)
         return True
 
-    def _bound(self, size: int) -> None:
-        """Count what came: only a body may be large, and its reader bounds it."""
-        self._size = 0 if self._taken else self._size + size
+    def _check_size(self, size: int) -> None:
+        """Count received bytes. Only a body may be large, and its reader bounds it."""
+        self._header_bytes = 0 if self._body_bytes else self._header_bytes + size
         if self._phase == "idle":
-            self._size = 0
-            if not self._answering and self._deadline is None:
+            self._header_bytes = 0
+            if not self._is_responding and self._deadline is None:
                 self.timeout_keep_alive_task = self.loop.call_later(
                     self.timeout_keep_alive, self.timeout_keep_alive_handler
                 )
-        elif self._size > self.settings.header_limit:
-            self._refuse(HeadersTooLarge("The request's headers are too large."))
+        elif self._header_bytes > self.settings.header_limit:
+            self._reject(_make_headers_error())
 
     @property
-    def _answering(self) -> bool:
-        """Whether a request has arrived whole and its answer has not gone out whole."""
+    def _is_responding(self) -> bool:
+        """Whether a request is received completely and its response is not sent completely."""
         cycle = self.cycle
         return self._phase == "idle" and cycle is not None and not cycle.response_complete
 
     def on_message_begin(self) -> None:
-        if self._answering:
-            self._ahead = True
+        if self._is_responding:
+            self._pipelined = True
             self.cycle.keep_alive = False
             return
         self._phase = "headers"
-        self._size = self._fields = 0
-        self._arm()
+        self._header_bytes = self._field_bytes = 0
+        self._start_deadline()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        if not self._ahead:
+        if not self._pipelined:
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._ahead:
+        if self._pipelined:
             return
         super().on_header(name, value)
-        self._fields += len(name) + len(value) + 4
-        if len(self.headers) > MOST_FIELDS or self._fields > self.settings.header_limit:
-            self._refusal = HeadersTooLarge("The request's headers are too large.")
-            raise self._refusal
+        self._field_bytes += len(name) + len(value) + 4
+        if len(self.headers) > MAX_HEADERS or self._field_bytes > self.settings.header_limit:
+            self._rejection = _make_headers_error()
+            raise self._rejection
 
     def on_headers_complete(self) -> None:
-        if self._ahead or self.parser.should_upgrade():
+        if self._pipelined or self.parser.should_upgrade():
             return
         self._phase = "body"
-        self._declined = False
+        self._upgrade_declined = False
         super().on_headers_complete()
         self.scope[DIRECT_WRITER] = DirectWriter(self.cycle)  # type: ignore[literal-required]
         self.cycle.transport = CycleTransport(self)
 
     def on_body(self, body: bytes) -> None:
-        if not self._ahead:
-            self._taken += len(body)
+        if not self._pipelined:
+            self._body_bytes += len(body)
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self._ahead or self._phase != "body":
+        if self._pipelined or self._phase != "body":
             return
         self._phase = "idle"
-        self._disarm()
+        self._stop_deadline()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
@@ -243,18 +246,18 @@ class Connection(HttpToolsProtocol):
         self._stall.restart()
 
     def resume_writing(self) -> None:
-        self._stall.on_buffer_drained(more_follows=self._answering)
+        self._stall.on_buffer_drained(more_follows=self._is_responding)
         super().resume_writing()
 
     def close(self) -> None:
-        """Close the connection; the client can read the last response first.
+        """Close the connection, in a way that lets the client read the last response.
 
-        Where the request was read whole there is nothing to wait for.
+        Where the request was read completely, nothing needs to be waited for.
         """
-        if self._phase == "idle" and not (self._ahead or self._ignored_data):
+        if self._phase == "idle" and not (self._pipelined or self._ignored_data):
             self.transport.close()
         else:
-            self._disarm()
+            self._stop_deadline()
             self._lingering.start()
 
     @property
@@ -267,9 +270,9 @@ class Connection(HttpToolsProtocol):
         else:
             super().shutdown()
 
-    def _refuse(self, error: DragomanError) -> None:
-        """Answer with an error, unless an answer is under way, and close."""
-        self._disarm()
+    def _reject(self, error: DragomanError) -> None:
+        """Send an error, unless a response was started, and close."""
+        self._stop_deadline()
         if self.is_closing:
             return
         cycle = self.cycle
@@ -281,31 +284,35 @@ class Connection(HttpToolsProtocol):
                 "connection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
-        if cycle is not None and not cycle.response_complete:  # the app must write no more
+        if cycle is not None and not cycle.response_complete:  # the app must not write any more
             cycle.disconnected = True
             cycle.message_event.set()
         self._lingering.start()
         self._stall.restart()
 
-    def _arm(self) -> None:
-        self._disarm()
-        self._deadline = self.loop.call_later(self.settings.receive_timeout, self._late)
+    def _start_deadline(self) -> None:
+        self._stop_deadline()
+        self._deadline = self.loop.call_later(self.settings.receive_timeout, self._on_deadline)
 
-    def _disarm(self) -> None:
+    def _stop_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _late(self) -> None:
+    def _on_deadline(self) -> None:
         self._deadline = None
-        if self._phase == "headers" and self._size:
-            self._refuse(RequestTimeout("The request did not arrive in time."))
+        if self._phase == "headers" and self._header_bytes:
+            self._reject(RequestTimeout("The request did not arrive in time."))
         elif self._phase == "headers" or self.cycle.response_complete:
             self.close()
-        else:  # the app reads the body under a deadline of its own; look again after it
-            self._arm()
+        else:  # the app reads the body with a deadline of its own; check again after it
+            self._start_deadline()
 
 
-def make_connection_class(settings: Settings, routes: Router) -> type[Connection]:
-    """The protocol class for a server with these limits and routes."""
-    return type("GuardedConnection", (Connection,), {"settings": settings, "routes": routes})
+def _make_headers_error() -> HeadersTooLarge:
+    return HeadersTooLarge("The request headers are too large.")
+
+
+def make_connection_class(settings: Settings, router: Router) -> type[Connection]:
+    """The protocol class of a server with these limits and routes."""
+    return type("ServerConnection", (Connection,), {"settings": settings, "router": router})

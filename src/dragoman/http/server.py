@@ -1,8 +1,9 @@
-"""Running an app: sockets, signals, and an end that loses nothing.
+"""Serving an app: listening, signals, and a shutdown that loses no answer.
 
-On the first SIGTERM or SIGINT the server takes no new work and says so, while streams go on and
-health stays reachable. When nothing runs any more, or the deadline has passed, what is left is told
-that it is over, each stream in its own dialect. A second signal skips the wait.
+On the first SIGTERM or SIGINT the server rejects new requests with an error that says so, while
+streams continue and health checks are still served. When all runs have ended, or the deadline has
+passed, the remaining streams end with an error in their own wire API. A second signal skips the
+wait.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import asyncio
 import gc
 import logging
 import resource
+import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 import uvicorn
 
@@ -27,26 +29,26 @@ from dragoman.http.connection import make_connection_class
 from dragoman.runtime import Runtime, StartupError
 
 log = logging.getLogger("dragoman.server")
-Ready = Callable[[str], None]
-FAREWELL = 2.0  # seconds for the last words of what was interrupted
-LAST_TEXTS = 1.0  # of them, for those over sockets
+OnListening = Callable[[str], None]  # called with the server's URL
+INTERRUPT_TIMEOUT = 2.0  # seconds for interrupted requests to end
+WEBSOCKET_TIMEOUT = 1.0  # of these, for those over WebSockets
 
 
 class Server(uvicorn.Server):
     """A server that drains before it stops."""
 
-    def __init__(self, config: uvicorn.Config, app: App, ready: Ready | None) -> None:
+    def __init__(self, config: uvicorn.Config, app: App, on_listening: OnListening | None) -> None:
         super().__init__(config)
         self._app = app
-        self._ready = ready
+        self._on_listening = on_listening
         self._deadline: float | None = None
 
-    async def startup(self, sockets: Any = None) -> None:
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self._ready is not None:
-            self._ready(f"http://{format_host(self.config.host)}:{self.port}")
+        if self._on_listening is not None:
+            self._on_listening(f"http://{format_host(self.config.host)}:{self.port}")
 
-    def handle_exit(self, sig: int, frame: Any) -> None:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._captured_signals.append(sig)
         if self.should_exit:
             self.force_exit = True
@@ -55,41 +57,40 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if not await super().on_tick(counter):
             return False
-        watches = self._app.responder.runs
+        runs = self._app.responder.runs
         if self._deadline is None:
             seconds = self._app.settings.drain
             self._deadline = time.monotonic() + seconds
             self._app.drain(seconds)
-            if len(watches):
-                log.info("stopping: %d requests may go on for %.0f s", len(watches), seconds)
-        busy = len(watches) or len(self._app.websockets)
+            if len(runs):
+                noun = "request" if len(runs) == 1 else "requests"
+                log.info("stopping: waiting up to %.0f s for %d %s", seconds, len(runs), noun)
+        busy = len(runs) or len(self._app.websockets)
         if busy and not self.force_exit and time.monotonic() < self._deadline:
             return False
         await self._interrupt()
         return True
 
     async def _interrupt(self) -> None:
-        watches = self._app.responder.runs
-        watches.interrupt_all(
-            lambda: Draining("The server stopped before the answer was finished.")
-        )
+        runs = self._app.responder.runs
+        runs.interrupt_all(lambda: Draining("The server stopped before the answer was finished."))
         try:
-            async with asyncio.timeout(FAREWELL):
-                await watches.wait_idle()
-                await self._app.websockets.close_all(LAST_TEXTS)
+            async with asyncio.timeout(INTERRUPT_TIMEOUT):
+                await runs.wait_idle()
+                await self._app.websockets.close_all(WEBSOCKET_TIMEOUT)
         except TimeoutError:
-            log.warning("%d requests did not end in time", len(watches))
+            log.warning("%d requests did not end in time", len(runs))
 
-    async def shutdown(self, sockets: Any = None) -> None:
-        self.force_exit = False  # what runs was interrupted; connections close at once
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.force_exit = False  # all runs were interrupted; connections close at once
         await super().shutdown(sockets)
-        for connection in list(self.server_state.connections):  # stuck: nobody reads
+        for connection in list(self.server_state.connections):  # their clients do not read
             connection.transport.abort()
         await self._app.aclose()
 
     @property
     def port(self) -> int:
-        """The port that is listened on, also when 0 was asked for."""
+        """The port that the server listens on, also if it is configured as 0."""
         return int(self.servers[0].sockets[0].getsockname()[1])
 
 
@@ -97,14 +98,14 @@ def format_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def make_server(app: App, settings: Settings, ready: Ready | None = None) -> Server:
-    """A server for the app; `ready` is told its address once it listens."""
+def make_server(app: App, settings: Settings, on_listening: OnListening | None = None) -> Server:
+    """Make a server for the app; `on_listening` is called with its URL once it listens."""
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
         http=make_connection_class(settings, app.router),
-        ws="none",  # our own connections take care of them
+        ws="none",  # our own connections serve WebSockets
         lifespan="off",
         loop="auto",
         log_config=None,
@@ -115,11 +116,11 @@ def make_server(app: App, settings: Settings, ready: Ready | None = None) -> Ser
         timeout_graceful_shutdown=3,
         backlog=4096,
     )
-    return Server(config, app, ready)
+    return Server(config, app, on_listening)
 
 
 def tune_process() -> None:
-    """Once everything is loaded: room for many connections, and no time spent on old garbage."""
+    """Allow many connections, and exclude what is loaded by now from garbage collection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -244,12 +244,12 @@ def describe_gguf(path: Path) -> ModelSource:
 
 def _collect_titles(header: gguf.GgufHeader) -> tuple[str, ...]:
     base, size, tune = (
-        header.text(f"general.{key}") for key in ("basename", "size_label", "finetune")
+        header.get_text(f"general.{key}") for key in ("basename", "size_label", "finetune")
     )
     joined = [
         "-".join(filter(None, parts)) for parts in ((base, size, tune), (base, size), (base,))
     ]
-    title = header.text("general.name")
+    title = header.get_text("general.name")
     return tuple(dict.fromkeys(filter(None, (title, *joined))))
 
 

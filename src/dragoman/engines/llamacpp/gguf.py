@@ -1,12 +1,13 @@
-"""Reads the header of a GGUF file, and refuses a file that is not what it says it is.
+"""Reads the header of a GGUF file, and rejects a file that contradicts itself.
 
-A model file is hostile until shown otherwise: native loaders have been broken by counts and sizes
-that lie. So every count, length, type and offset is checked here against the length of the file
-before an engine sees it. The file is read in pieces through a plain file descriptor, never mapped
-into memory (a mapped file that shrinks kills the process), and never further than the header.
-What is kept is bounded: numbers stay packed, and a header that would need more than a sane amount
-of memory is refused. The only error that leaves this module is `ModelBroken`, and its message
-holds the cause, never the path.
+A model file is untrusted: wrong counts and sizes have crashed native loaders. So every count,
+length, type and offset is checked here against the length of the file before an engine sees it. The
+file is read in pieces through a plain file descriptor, never mapped into memory (a mapped file that
+shrinks kills the process), and never further than the header. Memory is bounded: numbers stay
+packed, and a header that would need more than a sane amount is rejected. The only error that leaves
+this module is `ModelBroken`, whose message holds the cause and never the path.
+
+This module needs no engine: the catalog of models and `explain` read headers with it, too.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ FIRST_READ = 1 << 20
 
 STRING, ARRAY, BOOL = 8, 9, 7
 U32, U64 = Layout("<I"), Layout("<Q")
-# value type -> how one value is laid out, and the code of a packed array of them
+# value type -> layout of one value, and the type code of a packed array of them
 SCALARS = {
     0: (Layout("<B"), "B"),
     1: (Layout("<b"), "b"),
@@ -101,63 +102,65 @@ SPLIT = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})$")
 
 
 class TensorSummary(Struct, frozen=True):
-    """What the tensors of a file add up to."""
+    """The totals of a file's tensors."""
 
     count: int = 0
     parameters: int = 0
     bytes: int = 0
-    types: dict[str, int] = {}  # name of the type -> parameters stored in it
+    types: dict[str, int] = {}  # name of the type -> number of parameters
 
 
 class GgufHeader(Struct, frozen=True):
-    """What a GGUF file says of itself. Metadata values of a wrong type count as not said."""
+    """The header of a GGUF file. Metadata values of a wrong type count as missing."""
 
     version: int
     metadata: dict[str, Any]
     tensors: TensorSummary
     size: int  # bytes of the file
 
-    def text(self, key: str) -> str | None:
+    def get_text(self, key: str) -> str | None:
         value = self.metadata.get(key)
         return value if isinstance(value, str) and value else None
 
-    def number(self, key: str) -> int | None:
+    def get_number(self, key: str) -> int | None:
         value = self.metadata.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     @property
     def architecture(self) -> str:
-        return self.text("general.architecture") or "unknown"
+        return self.get_text("general.architecture") or "unknown"
 
     @property
     def kind(self) -> str:
         """`model`, `adapter`, `mmproj`, …"""
-        return self.text("general.type") or "model"
+        return self.get_text("general.type") or "model"
 
     @property
     def context_length(self) -> int | None:
-        return self.number(f"{self.architecture}.context_length")
+        return self.get_number(f"{self.architecture}.context_length")
 
     @property
     def embedding_length(self) -> int | None:
-        return self.number(f"{self.architecture}.embedding_length")
+        return self.get_number(f"{self.architecture}.embedding_length")
 
     @property
     def quantisation(self) -> str:
-        said = self.number("general.file_type")
-        if said is not None and said in FILE_TYPES:
-            return FILE_TYPES[said]
+        file_type = self.get_number("general.file_type")
+        if file_type is not None and file_type in FILE_TYPES:
+            return FILE_TYPES[file_type]
         types = self.tensors.types
         return max(types, key=lambda name: types[name]) if types else "unknown"
 
     @property
     def parameters(self) -> str:
-        """A label like `135M`: the file's own, or the count of what is stored."""
-        return self.text("general.size_label") or format_parameter_count(self.tensors.parameters)
+        """A label like `135M`: the file's own, or from the number of its parameters."""
+        return self.get_text("general.size_label") or format_parameter_count(
+            self.tensors.parameters
+        )
 
     @property
     def chat_templates(self) -> dict[str, str]:
-        """Templates by name; the plain one is called `default`."""
+        """Templates by name; the one without a name is called `default`."""
         prefix = "tokenizer.chat_template"
         return {
             key.removeprefix(prefix).lstrip(".") or "default": value
@@ -171,7 +174,7 @@ class GgufHeader(Struct, frozen=True):
 
 
 def format_parameter_count(parameters: int) -> str:
-    """How people write a number of parameters: 135M, 1.7B, 70B."""
+    """Format a number of parameters as people write it: 135M, 1.7B, 70B."""
     for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K")):
         if parameters >= unit:
             amount = f"{parameters / unit:.{0 if parameters >= 10 * unit else 1}f}"
@@ -180,16 +183,16 @@ def format_parameter_count(parameters: int) -> str:
 
 
 def parse_split_name(stem: str) -> tuple[str, int, int] | None:
-    """For `name-00002-of-00003`: its name, part and number of parts."""
-    found = SPLIT.match(stem)
-    if found is None:
+    """Parse `name-00002-of-00003` into name, part and number of parts."""
+    match = SPLIT.match(stem)
+    if match is None:
         return None
-    part, parts = int(found["part"]), int(found["parts"])
-    return (found["stem"], part, parts) if 1 <= part <= parts else None
+    part, parts = int(match["part"]), int(match["parts"])
+    return (match["stem"], part, parts) if 1 <= part <= parts else None
 
 
 def list_split_files(path: Path) -> list[Path]:
-    """All files of a model that is cut into several, or the one file that it is."""
+    """Return all files of a model that is split into several, or the one file that it is."""
     split = parse_split_name(path.stem)
     if split is None:
         return [path]
@@ -199,25 +202,25 @@ def list_split_files(path: Path) -> list[Path]:
         for part in range(1, parts + 1)
     ]
     if missing := sum(not file.is_file() for file in files):
-        raise ModelBroken(f"{missing} of the {parts} files of this model are not there.")
+        raise ModelBroken(f"{missing} of the {parts} files of this model are missing.")
     return files
 
 
 def read_header(path: Path | str, *, arrays: bool = True) -> GgufHeader:
-    """Check and read a header. Without `arrays`, lists of text are checked but not kept."""
+    """Check and read a header. Without `arrays`, lists of text are checked but not stored."""
     try:
-        # Non-blocking, so that a named pipe cannot hold us here
+        # non-blocking, so that a named pipe cannot block us
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
-        log.warning("model file cannot be opened: %r", error)
+        log.warning("cannot open a model file: %r", error)
         raise ModelBroken("The file cannot be opened.") from None
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise ModelBroken("This is not a file.")
-        return _HeaderReader(handle, status.st_size, arrays).header()
+        return _HeaderReader(handle, status.st_size, arrays).read_header()
     except OSError as error:
-        log.warning("model file cannot be read: %r", error)
+        log.warning("cannot read a model file: %r", error)
         raise ModelBroken("The file cannot be read.") from None
     finally:
         os.close(handle)
@@ -228,167 +231,167 @@ def _raise_damaged(cause: str) -> NoReturn:
 
 
 class _HeaderReader:
-    """Walks the header once, front to back, over a window that grows as it is needed."""
+    """Reads the header once, front to back, through a buffer that grows as needed."""
 
     def __init__(self, handle: int, size: int, arrays: bool) -> None:
         self.handle = handle
         self.size = size
         self.arrays = arrays
-        self.data = bytearray()
+        self.buffer = bytearray()
         self.position = 0
         self.strings_left = MAX_STRINGS
 
-    def header(self) -> GgufHeader:
-        if self.size < 4 or self.take(4) != b"GGUF":
+    def read_header(self) -> GgufHeader:
+        if self.size < 4 or self.read_bytes(4) != b"GGUF":
             raise ModelBroken("The file is not a GGUF file.")
-        version = self.unsigned()
+        version = self.read_u32()
         if version & 0xFFFF == 0:
-            raise ModelBroken("The file was written for machines of the other byte order.")
+            raise ModelBroken("The file has the wrong byte order.")
         if version not in (2, 3):
             raise ModelBroken(f"GGUF version {version} is not supported; 2 and 3 are.")
-        tensor_count = self.count(MAX_TENSORS, 24, "tensors")
-        key_count = self.count(MAX_KEYS, 13, "metadata keys")
-        metadata = self.metadata(key_count)
-        tensors = self.tensors(tensor_count, self.alignment(metadata))
+        tensor_count = self.read_count(MAX_TENSORS, 24, "tensors")
+        key_count = self.read_count(MAX_KEYS, 13, "metadata keys")
+        metadata = self.read_metadata(key_count)
+        tensors = self.read_tensors(tensor_count, self.get_alignment(metadata))
         return GgufHeader(version, metadata, tensors, self.size)
 
-    def metadata(self, count: int) -> dict[str, Any]:
+    def read_metadata(self, count: int) -> dict[str, Any]:
         metadata: dict[str, Any] = {}
         seen = set()
         for _ in range(count):
-            key = self.string("a metadata key")
+            key = self.read_string("a metadata key")
             if not key or key in seen:
-                _raise_damaged("a metadata key is empty or there twice")
+                _raise_damaged("a metadata key is empty or occurs twice")
             seen.add(key)
-            kind = self.unsigned()
-            value = self.array() if kind == ARRAY else self.value(kind)
+            kind = self.read_u32()
+            value = self.read_array() if kind == ARRAY else self.read_value(kind)
             if value is not None:
                 metadata[key] = value
         return metadata
 
-    def value(self, kind: int) -> Any:
+    def read_value(self, kind: int) -> Any:
         if kind == STRING:
-            return self.string("a text")
-        layout = self.scalar(kind)[0]
-        value = layout.unpack(self.take(layout.size))[0]
+            return self.read_string("a text")
+        layout = self.get_scalar(kind)[0]
+        value = layout.unpack(self.read_bytes(layout.size))[0]
         return value != 0 if kind == BOOL else value
 
-    def scalar(self, kind: int) -> tuple[Layout, str]:
+    def get_scalar(self, kind: int) -> tuple[Layout, str]:
         known = SCALARS.get(kind)
-        return known if known is not None else _raise_damaged(f"there is no value type {kind}")
+        return known if known is not None else _raise_damaged(f"unknown value type {kind}")
 
-    def array(self) -> array[Any] | list[str] | None:
-        kind = self.unsigned()
+    def read_array(self) -> array[Any] | list[str] | None:
+        kind = self.read_u32()
         if kind == STRING:
-            return self.strings(self.count(self.strings_left, 8, "texts in a list"))
-        layout, code = self.scalar(kind)
-        count = self.count(MAX_HEADER, layout.size, "values in a list")
+            return self.read_strings(self.read_count(self.strings_left, 8, "texts in a list"))
+        layout, code = self.get_scalar(kind)
+        count = self.read_count(MAX_HEADER, layout.size, "values in a list")
         values = array(code)
-        values.frombytes(self.take(count * layout.size))
+        values.frombytes(self.read_bytes(count * layout.size))
         if sys.byteorder == "big":
             values.byteswap()
         return values
 
-    def strings(self, count: int) -> list[str] | None:
-        """The vocabulary is most of a header, so this loop keeps its state in local names."""
+    def read_strings(self, count: int) -> list[str] | None:
+        """Read a list of texts; it is most of a header, so this loop uses local variables."""
         self.strings_left -= count
-        keep: list[str] = []
-        position, data, end = self.position, self.data, len(self.data)
+        texts: list[str] = []
+        position, data, end = self.position, self.buffer, len(self.buffer)
         length_at = U64.unpack_from
         for _ in range(count):
             start = position + 8
             if start > end:
-                end = self.fill(start)
+                end = self.fill_buffer(start)
             position = start + length_at(data, position)[0]
             if position > end:
-                end = self.fill(position)
+                end = self.fill_buffer(position)
             if self.arrays:
-                # Tokens may hold any bytes; what is not UTF-8 must survive the way back
-                keep.append(data[start:position].decode("utf-8", "surrogateescape"))
+                # tokens may hold any bytes; those that are not UTF-8 must survive a round trip
+                texts.append(data[start:position].decode("utf-8", "surrogateescape"))
         self.position = position
-        return keep if self.arrays else None
+        return texts if self.arrays else None
 
-    def alignment(self, metadata: dict[str, Any]) -> int:
+    def get_alignment(self, metadata: dict[str, Any]) -> int:
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
             _raise_damaged("its alignment is not a power of two")
         return alignment
 
-    def tensors(self, count: int, alignment: int) -> TensorSummary:
+    def read_tensors(self, count: int, alignment: int) -> TensorSummary:
         names = set()
         types: dict[str, int] = {}
         expected = end = 0
         for _ in range(count):
-            name = self.string("a tensor's name")
+            name = self.read_string("a tensor's name")
             if len(name.encode()) > MAX_NAME or name in names:
-                _raise_damaged("a tensor's name is too long or there twice")
+                _raise_damaged("a tensor's name is too long or occurs twice")
             names.add(name)
-            kind, parameters, size, offset = self.tensor()
+            kind, parameters, size, offset = self.read_tensor()
             if offset != expected:
-                _raise_damaged("a tensor is not where the one before it ends")
+                _raise_damaged("a tensor does not start where the one before it ends")
             types[kind] = types.get(kind, 0) + parameters
             end = offset + size
             expected = end + -end % alignment
         start = self.position + -self.position % alignment
         if count and start + end > self.size:
-            raise ModelBroken("Tensor data ends beyond the end of the file: it is cut short.")
+            raise ModelBroken("The file is truncated: tensor data ends beyond its end.")
         return TensorSummary(count, sum(types.values()), end, types)
 
-    def tensor(self) -> tuple[str, int, int, int]:
-        dims = self.unsigned()
+    def read_tensor(self) -> tuple[str, int, int, int]:
+        dims = self.read_u32()
         if dims > MAX_DIMS:
             _raise_damaged("a tensor has too many dimensions")
-        shape = [self.long() for _ in range(dims)]
-        kind, offset = self.unsigned(), self.long()
+        shape = [self.read_u64() for _ in range(dims)]
+        kind, offset = self.read_u32(), self.read_u64()
         if kind not in TENSOR_TYPES:
-            raise ModelBroken(f"The file has tensors of type {kind}, which is not known here.")
+            raise ModelBroken(f"The file has tensors of the unknown type {kind}.")
         name, block, size = TENSOR_TYPES[kind]
         parameters = prod(shape)
         if parameters >= 1 << 63 or (shape and shape[0] % block):
-            _raise_damaged("the shape of a tensor is not possible")
+            _raise_damaged("a tensor has an impossible shape")
         if not shape and block != 1:
-            _raise_damaged("the shape of a tensor is not possible")
+            _raise_damaged("a tensor has an impossible shape")
         return name, parameters, parameters // block * size, offset
 
-    def count(self, most: int, least_bytes: int, what: str) -> int:
-        """How many come; each takes at least so many bytes of what is left of the file."""
-        count = self.long()
-        if count * least_bytes > self.size - self.position:
-            _raise_damaged(f"it claims more {what} than it has room for")
-        if count > most:
+    def read_count(self, maximum: int, min_bytes: int, what: str) -> int:
+        """Read a number of items, each of which takes at least so many bytes of the file."""
+        count = self.read_u64()
+        if count * min_bytes > self.size - self.position:
+            _raise_damaged(f"it claims more {what} than fit into it")
+        if count > maximum:
             raise ModelBroken(f"The file has too many {what}.")
         return count
 
-    def string(self, what: str) -> str:
-        length = self.long()
+    def read_string(self, what: str) -> str:
+        length = self.read_u64()
         if length > self.size - self.position:
             _raise_damaged(f"{what} is longer than the file")
-        return self.take(length).decode("utf-8", "replace")
+        return self.read_bytes(length).decode("utf-8", "replace")
 
-    def unsigned(self) -> int:
-        return int(U32.unpack(self.take(4))[0])
+    def read_u32(self) -> int:
+        return int(U32.unpack(self.read_bytes(4))[0])
 
-    def long(self) -> int:
-        return int(U64.unpack(self.take(8))[0])
+    def read_u64(self) -> int:
+        return int(U64.unpack(self.read_bytes(8))[0])
 
-    def take(self, length: int) -> bytes:
+    def read_bytes(self, length: int) -> bytes:
         end = self.position + length
-        if end > len(self.data):
-            self.fill(end)
-        piece = bytes(memoryview(self.data)[self.position : end])
+        if end > len(self.buffer):
+            self.fill_buffer(end)
+        piece = bytes(memoryview(self.buffer)[self.position : end])
         self.position = end
         return piece
 
-    def fill(self, end: int) -> int:
-        """Have the window reach at least to `end`; gives back where it ends."""
+    def fill_buffer(self, end: int) -> int:
+        """Read on until the buffer reaches at least to `end`; return where it ends."""
         if end > self.size:
-            raise ModelBroken("The file ends inside its header: it is cut short.")
+            raise ModelBroken("The file is truncated: it ends inside its header.")
         if end > MAX_HEADER:
-            raise ModelBroken("The header of the file is larger than any real one.")
-        target = min(self.size, MAX_HEADER, max(end, FIRST_READ, 2 * len(self.data)))
-        while len(self.data) < target:
-            piece = os.pread(self.handle, target - len(self.data), len(self.data))
+            raise ModelBroken("The header of the file is too large.")
+        target = min(self.size, MAX_HEADER, max(end, FIRST_READ, 2 * len(self.buffer)))
+        while len(self.buffer) < target:
+            piece = os.pread(self.handle, target - len(self.buffer), len(self.buffer))
             if not piece:
-                raise ModelBroken("The file became shorter while it was read.")
-            self.data += piece
-        return len(self.data)
+                raise ModelBroken("The file became shorter while it was being read.")
+            self.buffer += piece
+        return len(self.buffer)

@@ -187,7 +187,7 @@ def _set_embedding(lib: ModuleType, params: CommonParams, header: GgufHeader, co
     params.n_batch = params.n_ubatch = context  # an input is averaged over one batch
     params.cache_ram_mib = 0
     params.embd_normalize = 2
-    if header.number(f"{header.architecture}.pooling_type") is None:
+    if header.get_number(f"{header.architecture}.pooling_type") is None:
         params.pooling_type = lib.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
+from dragoman.grammar.regex.escape import escape_class_operators
 from dragoman.grammar.schema import keywords, limits
 from dragoman.output.arguments.json_pointer import escape_token
 from dragoman.types import Json
@@ -113,7 +114,7 @@ class SchemaExporter:
         if word == "$ref":
             return {"$ref": f"#/$defs/{self._copy_reference(value, here)}"}
         if word == "pattern":
-            return {"pattern": keywords.escape_for_llguidance(value) or value}
+            return {"pattern": escape_class_operators(value) or value}
         if word == first:
             return {"prefixItems": self._copy_list(value, here, depth)} if value else {}
         if word == rest:

@@ -11,9 +11,6 @@ for what `ParsedSchema.warnings` reports, the result never allows more than the 
   strings or numbers is restricted to these types.
 - Upper bounds that no answer reaches are lowered, and bounds that llguidance would round are
   rounded inwards.
-
-Definitions are parsed when something refers to them, from a queue, so that neither their number nor
-their cycles cause deep recursion. A definition that an intersection needs is parsed at once.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ from dataclasses import replace
 
 from dragoman.grammar.regex.escape import escape_class_operators
 from dragoman.grammar.schema import bounds, keywords, limits, simplify
+from dragoman.grammar.schema.definitions import SchemaDefinitions
 from dragoman.grammar.schema.diagnostics import SchemaDiagnostics
 from dragoman.grammar.schema.intersect import NodeIntersector
 from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
@@ -47,7 +45,6 @@ from dragoman.grammar.schema.normalize import (
     TooManyReferences,
     normalize_definitions,
 )
-from dragoman.grammar.schema.overapproximate import overapproximate_schema
 from dragoman.grammar.schema.pattern_properties import build_pattern_object
 from dragoman.grammar.schema.property_limits import (
     limit_property_count,
@@ -55,11 +52,7 @@ from dragoman.grammar.schema.property_limits import (
     restrict_properties,
 )
 from dragoman.grammar.schema.simplify import ANYTHING, NOTHING, union_nodes
-from dragoman.output.arguments.json_pointer import (
-    UnresolvedReference,
-    escape_token,
-    resolve_reference,
-)
+from dragoman.output.arguments.json_pointer import escape_token
 from dragoman.output.arguments.parameter_types import SYNONYMS
 from dragoman.types import Json
 
@@ -109,25 +102,19 @@ class _SchemaParser:
         diagnostics: SchemaDiagnostics,
         synonyms: dict[str, str],
     ) -> None:
-        self._root = schema
         self._budget = budget
         self._diagnostics = diagnostics
         self._synonyms = synonyms
-        self._targets: dict[str, Json] = {"": schema}  # of references, by pointer
-        self._definitions: dict[str, Node | None] = {}  # None while it is being parsed
-        self._overapproximations: dict[str, Node] = {}
-        self._queue: list[str] = [""]
+        self._definitions = SchemaDefinitions(schema, self._parse, budget, diagnostics)
         self._checker = LlguidanceChecker(budget)
         self._intersector = NodeIntersector(
-            self._find_definition, self._overapproximate, self._checker, budget
+            self._definitions.find, self._definitions.overapproximate, self._checker, budget
         )
         self._depth = 0
         self._export_count = self._export_text = 0
 
     def parse(self, *, must_be_object: bool) -> ParsedSchema:
-        while self._queue:
-            self._find_definition(self._queue.pop())
-        definitions = {name: node for name, node in self._definitions.items() if node is not None}
+        definitions = self._definitions.parse_all()
         root = definitions[""]
         if must_be_object:
             root = self._intersector.intersect(Object(), root) or root
@@ -142,51 +129,6 @@ class _SchemaParser:
             problem = "must allow an object" if is_no_object else "allows no value"
             self._diagnostics.fail("", problem)
         return ParsedSchema(normalized, needed, self._diagnostics.list_warnings())
-
-    # definitions
-
-    def _find_definition(self, pointer: str) -> Node | None:
-        """Return the node that a pointer refers to, or None while it is being parsed."""
-        if pointer not in self._definitions:
-            self._definitions[pointer] = None
-            self._definitions[pointer] = self._parse(self._targets[pointer], pointer)
-        return self._definitions[pointer]
-
-    def _overapproximate(self, pointer: str) -> Node:
-        """Return a node that allows at least what a pointer refers to, even while it is parsed."""
-        definition = self._find_definition(pointer)
-        if definition is not None:
-            return definition
-        if pointer not in self._overapproximations:
-            self._overapproximations[pointer] = overapproximate_schema(self._targets[pointer])
-        return self._overapproximations[pointer]
-
-    def _parse_reference(self, reference: str, place: str) -> SchemaReference:
-        pointer, target = self._resolve(reference, place)
-        seen = {pointer}
-        while isinstance(target, dict) and isinstance(target.get("$ref"), str):
-            next_pointer, target = self._resolve(target["$ref"], place)
-            if next_pointer in seen:
-                self._diagnostics.fail(place, "refers only to itself")
-            if len(seen) >= limits.MAX_DEPTH:
-                self._budget.reject(f"a chain of more than {limits.MAX_DEPTH} references")
-            seen.add(next_pointer)
-        if pointer not in self._definitions:
-            self._queue.append(pointer)
-        return SchemaReference(pointer)
-
-    def _resolve(self, reference: str, place: str) -> tuple[str, Json]:
-        try:
-            pointer, target = resolve_reference(self._root, reference)
-        except UnresolvedReference as error:
-            self._diagnostics.fail(place, str(error))
-        self._targets[pointer] = target
-        return pointer, target
-
-    def _resolve_and_parse(self, reference: str, place: str) -> tuple[str, Json]:
-        pointer, target = self._resolve(reference, place)
-        self._find_definition(pointer)
-        return pointer, target
 
     # composition
 
@@ -257,7 +199,8 @@ class _SchemaParser:
                 self._budget.count_values(texts)
                 yield f"{place}/{keyword}", Literals(texts)
         if "$ref" in schema:
-            yield f"{place}/$ref", self._parse_reference(schema["$ref"], f"{place}/$ref")
+            reference = self._definitions.parse_reference(schema["$ref"], f"{place}/$ref")
+            yield f"{place}/$ref", reference
         for index, part in enumerate(schema.get("allOf", ())):
             part_place = f"{place}/allOf/{index}"
             yield part_place, self._parse(part, part_place)
@@ -288,15 +231,19 @@ class _SchemaParser:
         if self._export_count > limits.MAX_EXPORTS:
             return None
         exporter = SchemaExporter(
-            self._resolve_and_parse, self._diagnostics.unenforced, self._synonyms, self._budget
+            self._definitions.resolve_and_parse,
+            self._diagnostics.unenforced,
+            self._synonyms,
+            self._budget,
         )
         exported = exporter.export(schema, place)
         if exported is None or allows_escaped_names(exported):
             return None
         merged = (keywords.APPLICATORS | {"enum", "const"}) & schema.keys()
         implied = [] if merged or "type" in exported else keywords.implied_types(schema)
-        outline = self._overapproximate(node.name) if isinstance(node, SchemaReference) else node
-        types = implied or simplify.node_types(outline)
+        if isinstance(node, SchemaReference):
+            node = self._definitions.overapproximate(node.name)
+        types = implied or simplify.node_types(node)
         # the writers profit from a `type`, but llguidance may not support it there
         candidates = [{"type": types} | exported] if types else []
         candidates += [] if implied else [exported]
@@ -418,7 +365,7 @@ class _SchemaParser:
         names: Node | None = self._parse(schema, place)
         for _ in range(limits.MAX_DEPTH):
             if isinstance(names, SchemaReference):
-                names = self._find_definition(names.name)
+                names = self._definitions.find(names.name)
         if names in (ANYTHING, String()):
             return node
         if not isinstance(names, Literals):

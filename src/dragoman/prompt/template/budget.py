@@ -1,10 +1,8 @@
 """What one rendering may cost, and the operations that are charged for.
 
 A chat template is untrusted code. The sandbox keeps it from accessing anything; the budget keeps it
-from running forever or using all memory. Compiled templates call a `RenderBudget` instead of doing
-the work themselves: a tick for each iteration of a loop, and a bounded version of everything that
-can make a large value out of small ones (`*`, `+`, `%`, slices, `replace`, `join`, writing a nested
-list, ...).
+from running forever or using all memory. Compiled templates call a `RenderBudget` for every loop
+iteration, and for every operation that can make a large value out of small ones (`*`, `+`, `join`).
 
 There are three limits. `fuel` stands for time: each time it is used up, the clock is read. `memory`
 is all text and lists that the template creates, in bytes, whether still in use or not. `max_text`
@@ -138,9 +136,7 @@ class RenderBudget:
 
     def to_text(self, value: object) -> str:
         """Return a value as text, if that has a bounded length."""
-        if isinstance(value, str):
-            return str(value)
-        if type(value) in SCALARS or isinstance(value, Undefined):
+        if isinstance(value, (str, Undefined)) or type(value) in SCALARS:
             return str(value)
         self.measure(value)
         text = str(value)
@@ -347,9 +343,8 @@ class RenderBudget:
                 self.check_length(len(text) + text.count("\t") * size)
                 self.spend(len(text) + text.count("\t") * size)
             case (("split" | "rsplit" | "splitlines"), _):
-                separator = args[0] if name != "splitlines" and args else kwargs.get("sep")
-                counted = isinstance(separator, str) and separator
-                splits = text.count(separator) if counted else len(text) // 2
+                by: Value = args[0] if name != "splitlines" and args else kwargs.get("sep")
+                splits = text.count(by) if isinstance(by, str) and by else len(text) // 2
                 self.spend(size_in_bytes(text) + ITEM_BYTES * (1 + splits))
             case _ if name in SEARCHING:
                 self.tick(1 + (len(text) >> 8))
@@ -358,15 +353,15 @@ class RenderBudget:
         return getattr(text, name)(*args, **kwargs)
 
 
-Operator: TypeAlias = Callable[[RenderBudget, Value, Value], Value]
-
-
 def _get_children(value: object) -> Collection[object]:
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
     if isinstance(value, (list, tuple, set, KeysView, ValuesView, ItemsView)):
         return value
     raise TemplateRuntimeError("a value of this kind cannot be written or compared")
+
+
+Operator: TypeAlias = Callable[[RenderBudget, Value, Value], Value]
 
 
 def _charge_both(function: Callable[[Value, Value], Value]) -> Operator:
@@ -386,7 +381,7 @@ OPERATORS: dict[str, Operator] = {
     "//": _charge_both(operator.floordiv),
 }
 
-_TEXT_METHODS = (
+_TEXT = (
     "capitalize casefold center count endswith expandtabs find format index isalnum isalpha "
     "isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper "
     "join ljust lower lstrip partition removeprefix removesuffix replace rfind rindex rjust "
@@ -396,8 +391,8 @@ SEARCHING = frozenset({"count", "endswith", "find", "index", "rfind", "rindex", 
 MUTATING = frozenset({"append", "extend", "insert", "pop", "update", "setdefault"})
 COMPARING = frozenset({"index", "count"})
 METHODS: dict[type, frozenset[str]] = {
-    str: frozenset(_TEXT_METHODS.split()),
-    Markup: frozenset(_TEXT_METHODS.split()),
+    str: frozenset(_TEXT.split()),
+    Markup: frozenset(_TEXT.split()),
     list: frozenset({"append", "copy", "count", "extend", "index", "insert", "pop"}),
     tuple: frozenset({"count", "index"}),
     dict: frozenset({"copy", "get", "items", "keys", "pop", "setdefault", "update", "values"}),

@@ -1,18 +1,20 @@
-"""Writes the Python of a template so that it pays for what it does.
+"""Generates Python code for a template that charges a budget for what it does.
 
-A template is compiled to Python by jinja2. `Coder` takes jinja2's own generator and changes only
-where something could grow or go on for ever: a loop and a macro start with a tick, and operators,
-slices, comparisons, new lists and everything that is written go through the rendering's `Budget`.
-Nothing but the template's own text is computed while compiling.
+jinja2 compiles a template to Python. `BudgetCodeGenerator` extends jinja2's own generator and
+changes it only where a value could become large or a loop could run forever: loops and macros start
+with a tick, and operators, slices, comparisons, new lists and all output go through the rendering's
+`RenderBudget`. Nothing but the template's own text is computed at compile time.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TypeAlias
 
 from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
+from jinja2.compiler import CodeGenerator, Frame, MacroRef
 
+FinalizeInfo: TypeAlias = CodeGenerator._FinalizeInfo
 # methods of the budget that the generated code calls by a short local name
 BUDGET_METHODS = (
     "tick",
@@ -27,7 +29,7 @@ BUDGET_METHODS = (
 
 
 class BudgetCodeGenerator(CodeGenerator):
-    """Writes Python that goes through the budget."""
+    """Generates Python code that calls the budget."""
 
     def write_commons(self) -> None:
         super().write_commons()
@@ -41,31 +43,33 @@ class BudgetCodeGenerator(CodeGenerator):
             node.test = nodes.And(_python_node("b_tick()"), node.test, lineno=node.lineno)
         super().visit_For(node, frame)
 
-    def macro_body(self, node: Any, frame: Frame) -> Any:
+    def macro_body(
+        self, node: nodes.Macro | nodes.CallBlock, frame: Frame
+    ) -> tuple[Frame, MacroRef]:
         node.body.insert(0, nodes.ExprStmt(_python_node("b_tick(4)"), lineno=node.lineno))
         return super().macro_body(node, frame)
 
     def visit_Output(self, node: nodes.Output, frame: Frame) -> None:  # noqa: N802
-        # What is written at the top level is counted where it arrives
+        # Output at the top level is charged when the template is rendered
         size = sum(len(_literal_text(part) or "") for part in node.nodes)
         if frame.buffer is not None and size:
             self.writeline(f"b_spend({size})")
         super().visit_Output(node, frame)
 
-    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
+    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: FinalizeInfo) -> str:
         text = _literal_text(node)
         if text is None:
             raise nodes.Impossible
         return text
 
-    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: FinalizeInfo) -> None:
         self.write("b_write(")
 
-    def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+    def _output_child_post(self, node: nodes.Expr, frame: Frame, finalize: FinalizeInfo) -> None:
         self.write(")")
 
-    def _write_operator(self, sign: str, node: nodes.BinExpr, frame: Frame) -> None:
-        self.write(f"budget.apply_operator({sign!r}, ")
+    def _write_operator(self, operator: str, node: nodes.BinExpr, frame: Frame) -> None:
+        self.write(f"budget.apply_operator({operator!r}, ")
         self.visit(node.left, frame)
         self.write(", ")
         self.visit(node.right, frame)
@@ -90,22 +94,22 @@ class BudgetCodeGenerator(CodeGenerator):
 
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:  # noqa: N802
         sides = [node.expr, *(operand.expr for operand in node.ops)]
-        signs = [operand.op for operand in node.ops]
-        searching = "in" in signs or "notin" in signs
-        # Next to a constant, comparing is cheap whatever the other side is
-        plain = len(sides) == 2 and not searching and any(map(_is_constant, sides))
+        operators = [operand.op for operand in node.ops]
+        searches = "in" in operators or "notin" in operators
+        # Comparing with a constant is cheap, whatever the other side is
+        cheap = len(sides) == 2 and not searches and any(map(_is_constant, sides))
         self.write("(")
-        for at, side in enumerate(sides):
-            if at:
-                self.write(f" {_COMPARISONS[signs[at - 1]]} ")
-            if plain or _is_constant(side):
+        for index, side in enumerate(sides):
+            if index:
+                self.write(f" {_COMPARISONS[operators[index - 1]]} ")
+            if cheap or _is_constant(side):
                 self._write_uncharged(side, frame)
             else:
                 self._write_wrapped("b_charge_scan(", side, frame)
         self.write(")")
 
     def _write_uncharged(self, node: nodes.Expr, frame: Frame) -> None:
-        """A list of constants that only lives for a comparison costs nothing."""
+        """Write a node without charging for a list of constants that only a comparison uses."""
         if isinstance(node, nodes.List):
             super().visit_List(node, frame)
         elif isinstance(node, nodes.Tuple):
@@ -157,19 +161,19 @@ class BudgetCodeGenerator(CodeGenerator):
         self.write(")")
 
 
-def _binary_visitor(sign: str) -> Any:
+def _make_visitor(operator: str) -> Callable[[BudgetCodeGenerator, nodes.BinExpr, Frame], None]:
     def visit(self: BudgetCodeGenerator, node: nodes.BinExpr, frame: Frame) -> None:
-        self._write_operator(sign, node, frame)
+        self._write_operator(operator, node, frame)
 
     return visit
 
 
-for _name, _sign in zip(
+for _name, _operator in zip(
     ("Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow"),
     ("-", "*", "/", "//", "%", "**"),
     strict=True,
 ):
-    setattr(BudgetCodeGenerator, f"visit_{_name}", _binary_visitor(_sign))
+    setattr(BudgetCodeGenerator, f"visit_{_name}", _make_visitor(_operator))
 
 _COMPARISONS = {
     "eq": "==",
@@ -184,14 +188,14 @@ _COMPARISONS = {
 
 
 def _python_node(code: str) -> nodes.InternalName:
-    """A node that stands for a piece of Python of ours."""
+    """Make a node for a piece of Python code of ours."""
     node = object.__new__(nodes.InternalName)
     nodes.Node.__init__(node, code)
     return node
 
 
 def _literal_text(node: nodes.Expr) -> str | None:
-    """The text that stands in the template for a node, if that is all there is to it."""
+    """Return the text that a node writes, if it is a constant."""
     if isinstance(node, nodes.TemplateData):
         return node.data
     return node.value if isinstance(node, nodes.Const) and type(node.value) is str else None

@@ -1,15 +1,15 @@
 """The model's own chat template: compiled once, rendered in a sandbox, within a budget.
 
-This is the only place that makes a jinja2 environment. Three walls stand around a template:
+This is the only place that creates a jinja2 environment. A template is limited in three ways:
 
-- **what it can reach**: an attribute or a method is there only if a table names it for that kind
-  of value, and only macros and the functions of `filters` can be called;
-- **what it may cost**: `Coder` writes code that pays a `Budget` for every turn of a loop and does
-  every operation that can grow through it;
-- **what it can ask for**: it stands alone; other templates cannot be loaded.
+- **what it can access**: an attribute or a method exists only if a table lists it for that type of
+  value, and only macros and the functions of `filters` can be called;
+- **what it may cost**: `BudgetCodeGenerator` writes code that charges a `RenderBudget` for every
+  iteration of a loop and for every operation whose result can be large;
+- **what it can load**: nothing; it cannot use other templates.
 
-A template that cannot be compiled is a broken model (`ModelBroken`, when it is loaded). One that
-refuses or fails on a conversation is the request's problem (`TemplateRejected`).
+A template that cannot be compiled makes the model unusable (`ModelBroken`, when it is loaded). One
+that rejects a conversation or fails on it is the request's error (`TemplateRejected`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import re
 import types
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
 
 from jinja2 import Undefined, meta, nodes
 from jinja2.environment import Template as Code
@@ -32,7 +31,14 @@ from jinja2.utils import Namespace
 from msgspec import Struct
 
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
-from dragoman.prompt.template.budget import MAX_PADDING, METHODS, NUMBER, OverBudget, RenderBudget
+from dragoman.prompt.template.budget import (
+    MAX_PADDING,
+    METHODS,
+    NUMBER,
+    OverBudget,
+    RenderBudget,
+    Value,
+)
 from dragoman.prompt.template.filters import (
     FILTERS,
     GLOBALS,
@@ -63,7 +69,7 @@ CALLABLE_FUNCTIONS = frozenset(GLOBALS.values())
 SPLITTING = frozenset({"split", "rsplit", "replace", "partition", "rpartition", "removeprefix"})
 CASE_METHODS = frozenset({"lower", "upper", "capitalize", "title", "casefold", "swapcase"})
 
-# What the prompt room itself sets: never the client's to say
+# Variables that the renderer or jinja2 sets; a client cannot
 _RESERVED = (
     "messages tools functions add_generation_prompt continue_final_message tokenize chat_template "
     "return_tensors return_dict return_assistant_tokens_mask padding truncation max_length "
@@ -78,7 +84,7 @@ RESERVED_VARIABLES = frozenset(_RESERVED.split())
 
 
 class GenerationTag(Extension):
-    """`{% generation %}` marks what the model wrote, for training; here it is only its body."""
+    """`{% generation %}` marks what the model writes, for training; here it has no effect."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -98,11 +104,11 @@ class FormatMethod:
 
 
 class BoundedFormatter(SandboxedFormatter):
-    """`str.format` without endless padding, and without a way to what it must not reach."""
+    """`str.format` without wide padding, and without access to attributes."""
 
     budget: RenderBudget
 
-    def format_field(self, value: Any, format_spec: str) -> Any:
+    def format_field(self, value: Value, format_spec: str) -> Value:
         if any(int(number[:9]) > MAX_PADDING for number in NUMBER.findall(format_spec)):
             raise OverBudget("it asks for padding that is too wide")
         if isinstance(value, (list, tuple, dict)):
@@ -111,21 +117,21 @@ class BoundedFormatter(SandboxedFormatter):
         self.budget.spend(len(text))
         return text
 
-    def convert_field(self, value: Any, conversion: Any) -> Any:
+    def convert_field(self, value: Value, conversion: Value) -> Value:
         if conversion is not None:
             self.budget.measure(value)
         return super().convert_field(value, conversion)
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """Reaches nothing that a table does not name; calls nothing that is not ours."""
+    """Accesses only what a table lists, and calls only functions of ours."""
 
     code_generator_class = BudgetCodeGenerator
     context_class = RenderContext
-    # What reads off the variables compiles with a generator of its own: it must not compute these
+    # jinja2 also compiles a template to find its variables; it must not compute these meanwhile
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
-    def getattr(self, obj: Any, attribute: str) -> Any:
+    def getattr(self, obj: Value, attribute: str) -> Value:
         kind = type(obj)
         if kind is dict and attribute not in DICT_ATTRIBUTES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
@@ -139,7 +145,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             return self.unsafe_undefined(obj, attribute)
         return self.undefined(obj=obj, name=attribute)
 
-    def getitem(self, obj: Any, argument: Any) -> Any:
+    def getitem(self, obj: Value, argument: Value) -> Value:
         try:
             return obj[argument]
         except (AttributeError, TypeError, LookupError):
@@ -147,7 +153,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
                 return self.getattr(obj, argument)
         return self.undefined(obj=obj, name=argument)
 
-    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def call(self, context: Context, obj: Value, /, *args: Value, **kwargs: Value) -> Value:
         budget: RenderBudget = context.budget  # type: ignore[attr-defined]
         budget.tick(2 + len(args))
         kwargs.pop("_loop_vars", None)
@@ -157,7 +163,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         if kind is FormatMethod:
             return self._format(budget, obj.text, args, kwargs)
         if kind is not Macro and not _is_callable(obj, kind):
-            raise SecurityError("a value that is no function was called")
+            raise SecurityError("a value that is not a function was called")
         if kind is not Macro:
             budget.spend(512)
             for arg in args:
@@ -165,7 +171,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return obj(*args, **kwargs)
 
     def _format(
-        self, budget: RenderBudget, text: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, budget: RenderBudget, text: str, args: tuple[Value, ...], kwargs: dict[str, Value]
     ) -> str:
         formatter = BoundedFormatter(self)
         formatter.budget = budget
@@ -175,7 +181,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return type(text)(result)
 
 
-def _is_callable(obj: Any, kind: type) -> bool:
+def _is_callable(obj: Value, kind: type) -> bool:
     if kind is types.FunctionType or kind is type:
         return obj in CALLABLE_FUNCTIONS
     if kind is types.MethodType:
@@ -184,7 +190,7 @@ def _is_callable(obj: Any, kind: type) -> bool:
 
 
 def make_sandbox() -> TemplateSandbox:
-    """The one factory of template environments."""
+    """Make a template environment; there is no other factory."""
     sandbox = TemplateSandbox(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -200,18 +206,18 @@ def make_sandbox() -> TemplateSandbox:
 
 
 class TemplateFacts(Struct, frozen=True, kw_only=True):
-    """What can be read off a template without rendering it."""
+    """What a template's source tells without rendering it."""
 
-    variables: frozenset[str]  # variables that it takes from outside
-    client_variables: tuple[str, ...]  # those that a client may set and that it never sets itself
+    variables: frozenset[str]  # variables that it reads but never sets
+    client_variables: tuple[str, ...]  # those of them that a client may set
     words: frozenset[str]  # strings and field names in its code
-    literals: frozenset[str]  # every text that it can write by itself
-    separators: frozenset[str]  # texts at which it cuts what it is given
-    changes_case: bool  # changes upper and lower case
+    literals: frozenset[str]  # every text that it writes by itself
+    separators: frozenset[str]  # texts at which it splits other texts
+    changes_case: bool  # between upper and lower case
 
 
 class ChatTemplate:
-    """A compiled template. Make one with `compile_template`."""
+    """A compiled template; `compile_template` caches them."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -225,9 +231,9 @@ class ChatTemplate:
             self.facts = _read_facts(tree)
             self._code: Code = environment.from_string(source)
         except TemplateSyntaxError as error:
-            said = _clean_message(error.message or "syntax error")
+            reason = _clean_message(error.message or "syntax error")
             raise ModelBroken(
-                f"The model's chat template is malformed in line {error.lineno}: {said}"
+                f"The model's chat template is malformed in line {error.lineno}: {reason}"
             ) from None
         except RecursionError:
             raise ModelBroken("The model's chat template is nested too deeply.") from None
@@ -235,40 +241,40 @@ class ChatTemplate:
             log.warning("a chat template cannot be compiled", exc_info=error)
             raise ModelBroken("The model's chat template cannot be compiled.") from None
 
-    def render(self, variables: Mapping[str, Any], budget: RenderBudget | None = None) -> str:
-        """The prompt as text. Whatever goes wrong is a `TemplateRejected`."""
+    def render(self, variables: Mapping[str, Value], budget: RenderBudget | None = None) -> str:
+        """Return the prompt as text. Every failure is a `TemplateRejected`."""
         context = self._code.new_context(dict(variables))
         assert isinstance(context, RenderContext)  # noqa: S101
         context.budget = budget = budget or RenderBudget()
         try:
             return self._run(context, budget)
         except RejectedByTemplate as error:
-            said = error.message or "it gives no reason."
+            reason = error.message or "it gives no reason."
             raise TemplateRejected(
-                f"The model's chat template refuses this conversation: {said}", param="messages"
+                f"The model's chat template rejects this conversation: {reason}", param="messages"
             ) from None
         except OverBudget as error:
             raise _template_error(f"was stopped: {error}", TOO_COSTLY) from None
         except RecursionError:
             raise _template_error("was stopped: it calls itself too deeply", TOO_COSTLY) from None
         except TemplateError as error:
-            said = _clean_message(error.message or "it gave no reason")
-            raise _template_error(f"failed{self._locate(error)}: {said}") from None
+            reason = _clean_message(error.message or "it gives no reason")
+            raise _template_error(f"failed{self._locate(error)}: {reason}") from None
         except Exception as error:
             log.debug("a chat template failed", exc_info=error)
             raise _template_error(f"failed on this conversation{self._locate(error)}") from None
 
     def _run(self, context: RenderContext, budget: RenderBudget) -> str:
-        pieces, length, most = [], 0, budget.max_text
+        pieces, length, max_text = [], 0, budget.max_text
         for piece in self._code.root_render_func(context):
             length += len(piece)
-            if length > most:
+            if length > max_text:
                 raise OverBudget("it makes a prompt that is too long")
             pieces.append(piece)
         return "".join(pieces)
 
     def _locate(self, error: BaseException) -> str:
-        """Where in the template it happened."""
+        """Return the line of the template in which an error occurred."""
         trace, line = error.__traceback__, 0
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == "<template>":
@@ -276,8 +282,8 @@ class ChatTemplate:
             trace = trace.tb_next
         return f" in line {line}" if line else ""
 
-    def check_variables(self, variables: Mapping[str, Any]) -> None:
-        """Refuse variables that are not the client's to set, or that the template never reads."""
+    def check_variables(self, variables: Mapping[str, Value]) -> None:
+        """Reject variables that a client cannot set or that the template never reads."""
         for name in variables:
             where = f"chat_template_kwargs.{name}"
             if name in RESERVED_VARIABLES or name in GLOBALS or name.startswith("_"):
@@ -300,7 +306,7 @@ def _template_error(what: str, code: str | None = None) -> TemplateRejected:
 
 
 def _clean_message(message: str) -> str:
-    """A message of jinja2 without names of classes."""
+    """Remove the names of modules and classes from a message of jinja2."""
     return re.sub(r"[\w.]+\.(\w+) object", r"\1 object", message)[:500].rstrip(".")
 
 
@@ -321,7 +327,7 @@ def _read_facts(tree: nodes.Template) -> TemplateFacts:
 
 
 def _find_separators(tree: nodes.Template, strings: set[str]) -> Iterator[str]:
-    """What the template cuts text at; every string it has, where it says so with a variable."""
+    """Yield the texts at which the template splits; every string of it if a variable holds one."""
     calls = [
         (node.node.attr, node.args)
         for node in tree.find_all(nodes.Call)

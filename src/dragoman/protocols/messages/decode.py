@@ -22,7 +22,7 @@ from dragoman.protocols.messages.tools import (
     decode_tools,
 )
 from dragoman.protocols.shared import openai, response_format
-from dragoman.protocols.shared.json_body import decode_body, require
+from dragoman.protocols.shared.json_body import decode_body, missing_field
 from dragoman.protocols.shared.signer import ContentSigner
 from dragoman.types import Chat, Constraint, Json, Request, Sampling
 
@@ -217,8 +217,9 @@ def _decode_constraint(fields: CountTokensRequest) -> Constraint | None:
         return None
     if output_format.type != "json_schema":
         raise BadRequest(f"`{at}.type` must be `json_schema`.", param=f"{at}.type")
-    schema: response_format.Schema = require(output_format.schema, f"{at}.schema")
-    return response_format.make_json_constraint(schema, None, f"{at}.schema")
+    if output_format.schema is None:
+        raise missing_field(f"{at}.schema")
+    return response_format.make_json_constraint(output_format.schema, None, f"{at}.schema")
 
 
 def _to_template_format(constraint: Constraint | None) -> dict[str, Json] | None:
