@@ -1,4 +1,4 @@
-"""Detection: templates of our own, in the manners of many families, and what is found in them."""
+"""Detection on our own templates, written in the styles of many model families."""
 
 from __future__ import annotations
 
@@ -54,40 +54,42 @@ def template(
     each: str = "",
     between: str = "",
     frame: str = "…",
-    thoughts: str = "",
+    reasoning: str = "",
     opening: str = "",
     answer: str = "{{ m.content or '' }}",
 ) -> str:
     calls = frame.replace("…", EACH.replace("BETWEEN", between).replace("ONE", each))
-    made = BASE.replace("THOUGHTS", thoughts).replace("ANSWER", "{#- -#}" + answer + "{#- -#}")
-    return made.replace("CALLS", calls if each else "").replace("OPENING", opening)
+    source = BASE.replace("REASONING", reasoning).replace("ANSWER", "{#- -#}" + answer + "{#- -#}")
+    return source.replace("CALLS", calls if each else "").replace("OPENING", opening)
 
 
-def statuses(found: DetectedFormats) -> dict[str, str]:
-    return {item.name: item.status for item in found.checks}
+def statuses(detected: DetectedFormats) -> dict[str, str]:
+    return {check.name: check.status for check in detected.checks}
 
 
-# What a template does
+# round trips
 
 
 @pytest.mark.parametrize("name", SPEAKING)
 def test_the_format_of_rendered_turns_is_detected(name: str) -> None:
     case = dict(SPEAKING[name])
     reasoning = case.pop("reasoning", None)
-    found = detect(case.get("whole") or template(**case))
-    assert (found.tools, found.reasoning, found.generic) == (name, reasoning, False), found.reasons
-    assert found.renders_tools
-    assert not found.failed_checks
-    assert found.confidence == "proved"
-    assert statuses(found)["one call"] == "proved"
+    detected = detect(case.get("whole") or template(**case))
+    assert (detected.tools, detected.reasoning, detected.generic) == (name, reasoning, False), (
+        detected.reasons
+    )
+    assert detected.renders_tools
+    assert not detected.failed_checks
+    assert detected.confidence == "proved"
+    assert statuses(detected)["one call"] == "proved"
 
 
 def test_a_failed_round_trip_reports_both_sides() -> None:
     lossy = '{{ \'<tool_call>{"name": "\' + n + \'", "arguments": {}}</tool_call>\' }}'
     lossy += "{{ '<!-- ' + a | tojson + ' -->' }}"
-    found = detect(template(lossy))
-    assert found.confidence != "proved"
-    failed = {item.name: item for item in found.failed_checks}["one call"]
+    detected = detect(template(lossy))
+    assert detected.confidence != "proved"
+    failed = {check.name: check for check in detected.failed_checks}["one call"]
     assert failed.expected.calls[0].arguments
     assert failed.parsed is not None
     assert failed.parsed != failed.expected
@@ -95,20 +97,20 @@ def test_a_failed_round_trip_reports_both_sides() -> None:
 
 
 def test_a_turn_that_is_never_rendered_is_unwritten() -> None:
-    found = detect(template(HERMES, answer="{{ m.content if not m.tool_calls else '' }}"))
-    assert statuses(found)["text and a call"] == "unwritten"
-    assert statuses(found)["reasoning"] == "unwritten"
-    assert found.confidence == "proved"
+    detected = detect(template(HERMES, answer="{{ m.content if not m.tool_calls else '' }}"))
+    assert statuses(detected)["text and a call"] == "unwritten"
+    assert statuses(detected)["reasoning"] == "unwritten"
+    assert detected.confidence == "proved"
 
 
 def test_text_rendered_as_reasoning_is_reported() -> None:
     aloud = "{{ '<think>' + m.content + '</think>' if m.tool_calls and m.content else m.content }}"
-    found = detect(template(HERMES, thoughts=THINK, answer=aloud))
-    assert statuses(found)["text and a call"] == "otherwise"
-    assert found.confidence == "proved"
+    detected = detect(template(HERMES, reasoning=THINK, answer=aloud))
+    assert statuses(detected)["text and a call"] == "otherwise"
+    assert detected.confidence == "proved"
 
 
-# What a template says
+# instructions
 
 
 @pytest.mark.parametrize(
@@ -122,38 +124,46 @@ def test_text_rendered_as_reasoning_is_reported() -> None:
         ("Answer [function(parameter=value)].", "pythonic"),
     ],
 )
-def test_instructions_decide_if_no_call_is_rendered(told: str, tools: str) -> None:
-    source = "{% if tools %}{{ tools | tojson }}\n" + told + "\n{% endif %}" + template()
-    found = detect(source)
-    assert (found.tools, found.generic, found.confidence) == (tools, False, "unverified"), found.reasons
+def test_instructions_decide_if_no_call_is_rendered(output: str, tools: str) -> None:
+    source = "{% if tools %}{{ tools | tojson }}\n" + output + "\n{% endif %}" + template()
+    detected = detect(source)
+    assert (detected.tools, detected.generic, detected.confidence) == (
+        tools,
+        False,
+        "unverified",
+    ), detected.reasons
 
 
 def test_instructions_win_over_unmarked_calls() -> None:
-    told = "{% if tools %}First <|tool_call|>, then a JSON list.{% endif %}"
-    found = detect(told + template("{{ j }}"))
-    assert (found.tools, found.confidence) == ("granite3", "unverified")
-    assert found.failed_checks
+    output = "{% if tools %}First <|tool_call|>, then a JSON list.{% endif %}"
+    detected = detect(output + template("{{ j }}"))
+    assert (detected.tools, detected.confidence) == ("granite3", "unverified")
+    assert detected.failed_checks
 
 
 def test_the_vocabulary_decides_last() -> None:
     plain = template()
     assert detect(plain).generic
-    found = detect(plain, {"<|tool_calls_section_begin|>", "<|tool_call_begin|>"})
-    assert (found.tools, found.generic) == ("kimi_k2", False)
+    detected = detect(plain, {"<|tool_calls_section_begin|>", "<|tool_call_begin|>"})
+    assert (detected.tools, detected.generic) == ("kimi_k2", False)
     assert detect(plain, {"<tool_call>", "</tool_call>"}).tools == "hermes_json"
     assert detect(plain, {"[THINK]", "[/THINK]"}).reasoning == "mistral_think"
     assert detect(plain, {"<unused>"}).generic
 
 
 def test_a_template_without_tools_gets_the_generic_format() -> None:
-    found = detect((TEMPLATES / "chatml.jinja").read_text(encoding="utf-8"))
-    assert (found.tools, found.reasoning, found.confidence) == ("hermes_json", None, "generic")
-    assert found.generic
-    assert not found.renders_tools
-    assert statuses(found)["an answer"] == "proved"
+    detected = detect((TEMPLATES / "chatml.jinja").read_text(encoding="utf-8"))
+    assert (detected.tools, detected.reasoning, detected.confidence) == (
+        "hermes_json",
+        None,
+        "generic",
+    )
+    assert detected.generic
+    assert not detected.renders_tools
+    assert statuses(detected)["an answer"] == "proved"
 
 
-# Thinking
+# reasoning switches
 
 
 @pytest.mark.parametrize(
@@ -192,18 +202,18 @@ def test_a_template_without_tools_gets_the_generic_format() -> None:
 def test_reasoning_switches_and_answer_positions(
     opening: str, switch: ReasoningSwitch | None, begins: tuple[str, ...]
 ) -> None:
-    found = detect(template(HERMES, thoughts=THINK, opening=opening))
-    assert found.reasoning == "think"
-    assert tuple(found.reasoning_controls.answer_positions.values()) == begins
-    named = found.reasoning_controls.switch
+    detected = detect(template(HERMES, reasoning=THINK, opening=opening))
+    assert detected.reasoning == "think"
+    assert tuple(detected.reasoning_controls.answer_positions.values()) == begins
+    named = detected.reasoning_controls.switch
     assert (named and named.name) == (switch and switch.name)
     if named and switch and switch.name != "reasoning_effort":
         assert named == switch
 
 
 def test_effort_and_budget_variables_are_detected() -> None:
-    said = "{{ 'Effort: ' + (reasoning_effort or 'high') + ', at most ' }}{{ thinking_budget }}"
-    thinking = detect(said + template(thoughts=THINK)).reasoning_controls
+    value = "{{ 'Effort: ' + (reasoning_effort or 'high') + ', at most ' }}{{ thinking_budget }}"
+    thinking = detect(value + template(reasoning=THINK)).reasoning_controls
     assert (thinking.effort, thinking.efforts) == ("reasoning_effort", ("low", "medium", "high"))
     assert thinking.budget == "thinking_budget"
     assert thinking.switch is None
@@ -211,8 +221,8 @@ def test_effort_and_budget_variables_are_detected() -> None:
 
 def test_words_in_a_system_message_can_be_a_switch() -> None:
     opening = "{% if '/no_think' in messages[0].content %}" + OFF + "{% endif %}"
-    found = detect(template(thoughts=THINK, opening=opening))
-    assert found.reasoning_controls.system_words == {"/no_think": "closed"}
+    detected = detect(template(reasoning=THINK, opening=opening))
+    assert detected.reasoning_controls.system_words == {"/no_think": "closed"}
 
 
 @pytest.mark.parametrize(
@@ -239,7 +249,7 @@ def test_reasoning_that_is_never_rendered_is_detected_by_markers(
     assert detect(source).reasoning == reasoning
 
 
-# Cost
+# limits
 
 
 def test_detection_is_cached() -> None:
@@ -254,26 +264,24 @@ def test_a_hostile_template_times_out(name: str) -> None:
     assert time.thread_time() - started < 10
 
 
-MARKS = "".join(one.example for one in tool_formats().values())
+ALL_EXAMPLES = "".join(entry.example for one in tool_formats().values())
 NAMES = [f"{{% if thinking_{at} %}}{at}{{% endif %}}" for at in range(1000)]
 ENDLESS = {
     "many names": "".join(NAMES) + template(HERMES),
-    "every format at once": template("{{ j }}" + json.dumps(MARKS).join(("{{ ", " }}"))),
+    "every format at once": template("{{ j }}" + json.dumps(ALL_EXAMPLES).join(("{{ ", " }}"))),
     "long openings": template(opening="".join(NAMES[:200]) + "{{ '<think>' * 30000 }}"),
 }
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_detection_respects_its_time_limit(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_detection_respects_its_time_limit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(render_probe, "MAX_SECONDS", 0.5)
     compile_template(ENDLESS[name])
     started = time.thread_time()
-    found = detect(ENDLESS[name])
+    detected = detect(ENDLESS[name])
     assert time.thread_time() - started < 2
-    assert found.tools
-    assert any("time" in why for why in found.reasons) == (name == "every format at once")
+    assert detected.tools
+    assert any("time" in why for why in detected.reasons) == (name == "every format at once")
 
 
 def test_a_broken_template_is_the_models_fault() -> None:
@@ -281,7 +289,7 @@ def test_a_broken_template_is_the_models_fault() -> None:
         detect("{% if %}")
 
 
-# Response templates
+# response templates
 
 NAMED = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
 TAGS = r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"
@@ -330,19 +338,19 @@ def test_a_response_template_becomes_a_format(
     fields: dict[str, Any], tools: str, reasoning: str
 ) -> None:
     config = {"response_template": {"start_anchor": "assistant\n", "fields": fields}}
-    found = detect(template(), config=config)
-    assert (found.tools, found.reasoning, found.generic) == (tools, reasoning, False)
+    detected = detect(template(), config=config)
+    assert (detected.tools, detected.reasoning, detected.generic) == (tools, reasoning, False)
 
 
 def test_a_custom_format_parses_answers() -> None:
     given = read_checkpoint_formats({"response_template": {"fields": BROUGHT[-1][0]}})
     assert given is not None
     parser = OutputParser(given.tools, given.reasoning)
-    said = fold_spans(
+    value = fold_spans(
         parser, '[[mull hm mull]]Well. @call add with {"a": [1]} @end@call f with {} @end'
     )
-    assert (said.text.strip(), said.reasoning.strip()) == ("Well.", "hm")
-    assert [(call.name, call.arguments) for call in said.calls] == [("add", {"a": [1]}), ("f", {})]
+    assert (value.text.strip(), value.reasoning.strip()) == ("Well.", "hm")
+    assert [(call.name, call.arguments) for call in value.calls] == [("add", {"a": [1]}), ("f", {})]
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+$", "x.*y", r"\w+", "[ab]c", "a{9}", "(?P<name", "(("])
@@ -369,10 +377,10 @@ def test_markers_are_read_from_an_older_schema() -> None:
     assert (given.tools.name, given.reasoning.name) == ("hermes_json", "think")
 
 
-# The command line
+# the command line
 
 
-def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def run_explain(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     main(["explain", *arguments])
     return capsys.readouterr().out
 
@@ -382,13 +390,13 @@ def test_explain_prints_the_formats_and_the_evidence(
 ) -> None:
     opening = "{% if enable_thinking is defined and not enable_thinking %}" + OFF + "{% endif %}"
     file = tmp_path / "some.jinja"
-    file.write_text(template(HERMES, thoughts=THINK, opening=opening), encoding="utf-8")
-    told = explained(capsys, str(file), "--source")
+    file.write_text(template(HERMES, reasoning=THINK, opening=opening), encoding="utf-8")
+    output = run_explain(capsys, str(file), "--source")
     for words in ("hermes_json", "<tool_call>", "enable_thinking", "off: an answer begins after"):
-        assert words in told
-    assert "get_weather" in told
-    assert file.read_text(encoding="utf-8") in told
-    data = json.loads(explained(capsys, str(file), "--json"))
+        assert words in output
+    assert "get_weather" in output
+    assert file.read_text(encoding="utf-8") in output
+    data = json.loads(run_explain(capsys, str(file), "--json"))
     assert data["tools"]["format"] == "hermes_json"
     assert data["reasoning"]["begins"] == {"default": "open", "on": "open", "off": "closed"}
     assert data["sure"] == "proved"
@@ -400,13 +408,13 @@ def test_explain_prints_the_formats_and_the_evidence(
 def test_explain_reads_a_tokenizer_config(
     several: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said: Any = template(SPEAKING["longcat"]["each"])
+    value: Any = template(SPEAKING["longcat"]["each"])
     if several:
-        said = [{"name": "default", "template": "x"}, {"name": "tool_use", "template": said}]
-    config = {"chat_template": said, "added_tokens_decoder": {"1": {"content": "<think>"}}}
+        value = [{"name": "default", "template": "x"}, {"name": "tool_use", "template": value}]
+    config = {"chat_template": value, "added_tokens_decoder": {"1": {"content": "<think>"}}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     for place in (tmp_path, tmp_path / "tokenizer_config.json"):
-        data = json.loads(explained(capsys, str(place), "--json"))
+        data = json.loads(run_explain(capsys, str(place), "--json"))
         assert data["tools"]["format"] == "longcat"
 
 
@@ -414,8 +422,8 @@ def test_explain_reads_a_model_without_starting_it(
     default_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = str(default_model.parent.parent)
-    by_name = explained(capsys, "smollm2-135m", "--models-dir", root)
-    by_path = explained(capsys, str(default_model), "--models-dir", root)
+    by_name = run_explain(capsys, "smollm2-135m", "--models-dir", root)
+    by_path = run_explain(capsys, str(default_model), "--models-dir", root)
     assert by_name == by_path
     assert "generic" in by_name
 
@@ -432,10 +440,10 @@ def test_explain_reports_a_template_that_renders_nothing(
     source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "t.jinja").write_text(source, encoding="utf-8")
-    told = explained(capsys, str(tmp_path / "t.jinja"))
-    assert "does not render" in told
-    assert "has no calls of its own" not in told
-    assert not json.loads(explained(capsys, str(tmp_path / "t.jinja"), "--json"))["template"][
+    output = run_explain(capsys, str(tmp_path / "t.jinja"))
+    assert "does not render" in output
+    assert "has no calls of its own" not in output
+    assert not json.loads(run_explain(capsys, str(tmp_path / "t.jinja"), "--json"))["template"][
         "renders"
     ]
 
@@ -459,26 +467,24 @@ def test_explain_uses_the_given_template(
     files = ("own.jinja", "tokenizer_config.json", "bare.json", "folder/chat_template.jinja")
     (tmp_path / "folder").mkdir()
     for file in files:
-        said = {"chat_template": template()} if file == files[1] else {}
-        text = template() if file.endswith("jinja") else json.dumps(said)
+        value = {"chat_template": template()} if file == files[1] else {}
+        text = template() if file.endswith("jinja") else json.dumps(value)
         (tmp_path / file).write_text(text, encoding="utf-8")
     other = tmp_path / "other.template"
     other.write_text(template(SPEAKING["longcat"]["each"]), encoding="utf-8")
     for name in (*files, "folder"):
         place = str(tmp_path / name)
-        data = json.loads(explained(capsys, place, "--json", "--chat-template", str(other)))
+        data = json.loads(run_explain(capsys, place, "--json", "--chat-template", str(other)))
         assert data["tools"]["format"] == "longcat"
         assert data["template"]["from"] == str(other)
 
 
-def test_a_byte_order_mark_is_ignored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = template(HERMES)
     config = json.dumps({"chat_template": source})
     for name, text in (("t.jinja", source), ("tokenizer_config.json", config)):
         (tmp_path / name).write_text(text, encoding="utf-8-sig")
-        data = json.loads(explained(capsys, str(tmp_path / name), "--json"))
+        data = json.loads(run_explain(capsys, str(tmp_path / name), "--json"))
         assert data["template"]["source"] == source
 
 
@@ -490,5 +496,5 @@ def test_formats_lists_every_format(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_short_markers_are_not_evidence() -> None:
-    found = detect("{% for m in messages %}{{ '>>> ' + m.role + ': ' + m.content }}{% endfor %}")
-    assert (found.generic, found.reasoning) == (True, None)
+    detected = detect("{% for m in messages %}{{ '>>> ' + m.role + ': ' + m.content }}{% endfor %}")
+    assert (detected.generic, detected.reasoning) == (True, None)

@@ -1,7 +1,7 @@
-"""Every format on its own cases: whole, in every pieces, cut short, and followed by junk.
+"""Every format on its own cases: whole, in pieces, cut short, and followed by other text.
 
-The cases are data files in `tests/formats/`, one for each file in `formats/`. Each case is a text
-that a model of the format says, and what it means. The laws here hold for every one of them.
+The cases are data files in `tests/formats/`, case for each file in `formats/`. Each case is a text
+that a model of the format writes, and the expected result. These laws hold for every case.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ TOOLS: list[dict[str, Any]] = json.loads((CASES / "tools.json").read_text(encodi
 
 @cache
 def cases(file: Path) -> list[dict[str, Any]]:
-    found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    return [{"format": None, "reasoning": None, **found["with"], **one} for one in found["cases"]]
+    result = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return [
+        {"format": None, "reasoning": None, **result["with"], **case} for case in result["cases"]
+    ]
 
 
 ALL = [
@@ -52,19 +54,19 @@ def parser(case: dict[str, Any]) -> OutputParser:
     )
 
 
-def said(case: dict[str, Any], pieces: list[str]) -> ParsedOutput:
+def parse(case: dict[str, Any], pieces: list[str]) -> ParsedOutput:
     return fold_spans(parse_pieces(parser(case), pieces))
 
 
 @pytest.mark.parametrize("case", ALL)
 def test_cases_parse_as_expected(case: dict[str, Any]) -> None:
-    """D47, D50: whole, in pieces, cut short."""
-    found = check_format(
+    """As a whole, in pieces, and cut short."""
+    result = check_format(
         lambda: parser(case), case["text"], randoms=3, verbatim=not case.get("unsaid")
     )
     expected = {"text": "", "reasoning": "", "calls": [], **case["says"]}
-    calls = [list(call) for call in found.calls]
-    assert {"text": found.text, "reasoning": found.reasoning, "calls": calls} == expected
+    calls = [list(call) for call in result.calls]
+    assert {"text": result.text, "reasoning": result.reasoning, "calls": calls} == expected
 
 
 @settings(max_examples=30, deadline=None)
@@ -75,7 +77,7 @@ def test_cuts_never_change_the_result(file: Path, data: st.DataObject) -> None:
     text = case["text"]
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(text) - 1)), max_size=8)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    assert said(case, pieces) == said(case, [text])
+    assert parse(case, pieces) == parse(case, [text])
 
 
 JUNK = ["\n", " and so on.", "</tool_call>", "<tool_call>", "{", '"]}', "<", "<|", "[", "\0"]
@@ -85,32 +87,32 @@ JUNK = ["\n", " and so on.", "</tool_call>", "<tool_call>", "{", '"]}', "<", "<|
 def test_text_after_a_case_does_not_change_its_calls(case: dict[str, Any]) -> None:
     if not case["says"].get("calls") or case.get("inside") or "draft" in case["name"]:
         return
-    whole = said(case, [case["text"]])
+    whole = parse(case, [case["text"]])
     for junk in JUNK:
         text = case["text"] + junk
-        more = said(case, [text])
+        more = parse(case, [text])
         assert more.raw_calls[: len(whole.raw_calls)] == whole.raw_calls
-        assert said(case, list(text)) == more
+        assert parse(case, list(text)) == more
 
 
 def test_every_format_has_cases() -> None:
     names = {case["format"] for file in FILES for case in cases(file)}
-    thoughts = {case["reasoning"] for file in FILES for case in cases(file)}
+    reasoning = {case["reasoning"] for file in FILES for case in cases(file)}
     assert set(tool_formats()) <= names
-    assert set(reasoning_formats()) <= thoughts
+    assert set(reasoning_formats()) <= reasoning
     assert {file.stem for file in FILES} == {*tool_formats(), *reasoning_formats()}
 
 
 @pytest.mark.parametrize("name", [*tool_formats(), *reasoning_formats()])
 def test_random_text_never_raises(name: str) -> None:
-    """Marks of the format in any order, whole and in pieces, with and without thoughts."""
-    tools, thoughts = tool_formats().get(name), reasoning_formats().get(name)
-    texts = [one.example for one in (tools, thoughts) if one is not None]
+    """Markers of the format in any order, as a whole and in pieces."""
+    tools, reasoning = tool_formats().get(name), reasoning_formats().get(name)
+    texts = [case.example for case in (tools, reasoning) if case is not None]
     bits = [*"".join(texts).split("<")[:40], *"{}[]()\"'\\,:=<>| \n", "f", "a", "1", *texts]
     noise = random.Random(name)
     for _ in range(60):
         text = "".join(noise.choice(bits) for _ in range(noise.randrange(1, 30)))
-        case = {"format": name if tools else None, "reasoning": name if thoughts else "think"}
-        whole = said({**case, "any": True}, [text])
-        assert said({**case, "any": True}, list(text)) == whole, text
+        case = {"format": name if tools else None, "reasoning": name if reasoning else "think"}
+        whole = parse({**case, "any": True}, [text])
+        assert parse({**case, "any": True}, list(text)) == whole, text
         assert all(isinstance(arguments, dict) for _, arguments in whole.calls), text

@@ -1,4 +1,4 @@
-"""The library door to the parser: names, prompts, policies, and the promises it makes."""
+"""The parser as a library: format names, prompts, policies, and guarantees."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ WEATHER = {
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 
 
-def say(text: str, *names: str | None, **options: Any) -> dict[str, Any]:
-    """What a text means, read whole and one character at a time."""
+def parse_all_ways(text: str, *names: str | None, **options: Any) -> dict[str, Any]:
+    """Parse a text as a whole and character by character; the results are equal."""
     cut = options.pop("cut", False)
     whole = fold_spans(parse_pieces(OutputParser(*names, **options), [text], cut=cut))
     assert fold_spans(parse_pieces(OutputParser(*names, **options), text, cut=cut)) == whole
@@ -44,23 +44,20 @@ def say(text: str, *names: str | None, **options: Any) -> dict[str, Any]:
 
 
 def test_parse_a_whole_text_with_calls() -> None:
-    """S5.1."""
-    said = parse_tool_call_complete(f"Look: {CALL}", "hermes_json")
+    result = parse_tool_call_complete(f"Look: {CALL}", "hermes_json")
     arguments = '{"city": "Paris"}'
-    assert said["normal_text"] == "Look: "
-    assert said["tool_calls"] == [{"name": "weather", "arguments": arguments}]
+    assert result["normal_text"] == "Look: "
+    assert result["tool_calls"] == [{"name": "weather", "arguments": arguments}]
 
 
 def test_parse_a_whole_text_with_reasoning() -> None:
-    """S5.3."""
-    said = parse_reasoning_complete("<think>hm</think>yes", "think")
-    assert said == {"normal_text": "yes", "reasoning_text": "hm"}
+    result = parse_reasoning_complete("<think>hm</think>yes", "think")
+    assert result == {"normal_text": "yes", "reasoning_text": "hm"}
     assert parse_reasoning_complete("yes", "think")["reasoning_text"] == ""
 
 
 @pytest.mark.parametrize("find", [find_tools, find_reasoning, OutputParser])
 def test_an_unknown_name_lists_the_choices(find: Any) -> None:
-    """S5.2, D75."""
     with pytest.raises(ValueError, match=r"unknown .* parser 'nonsense'; there are: .*harmony"):
         find("nonsense")
 
@@ -92,20 +89,23 @@ def test_names_of_other_servers_are_aliases(alias: str, name: str) -> None:
 
 
 def test_an_alias_never_hides_a_name() -> None:
-    for one in tool_formats().values():
+    for entry in tool_formats().values():
         assert all(
-            find_tools(alias).name == one.name or alias in tool_formats() for alias in one.aliases
+            find_tools(alias).name == entry.name or alias in tool_formats()
+            for alias in entry.aliases
         )
     assert all(find_reasoning(name).name == name for name in reasoning_formats())
 
 
 def test_the_prompt_decides_whether_an_answer_starts_in_reasoning() -> None:
-    """D46: marks are compared as they are, whatever letters they are made of."""
+    """Markers are compared literally, whatever characters they contain."""
     assert opens_inside(find_reasoning("mistral_think"), "[INST]x[/INST][THINK]")
     assert not opens_inside(find_reasoning("mistral_think"), "THINK [T]")
     assert not opens_inside(find_reasoning("think"), "<think>\n\n</think>\n\n")
     assert opens_inside(find_reasoning("kimi_k3"), "<|open|>think<|sep|>")
-    assert say("hm</think>yes", None, "think", prompt="<|im_start|>assistant\n<think>\n") == {
+    assert parse_all_ways(
+        "hm</think>yes", None, "think", prompt="<|im_start|>assistant\n<think>\n"
+    ) == {
         "text": "yes",
         "reasoning": "hm",
         "calls": [],
@@ -113,20 +113,20 @@ def test_the_prompt_decides_whether_an_answer_starts_in_reasoning() -> None:
 
 
 def test_inside_overrides_the_default_of_the_format() -> None:
-    assert say("yes", None, "deepseek_r1")["reasoning"] == "yes"
-    assert say("yes", None, "deepseek_r1", inside=False)["text"] == "yes"
+    assert parse_all_ways("yes", None, "deepseek_r1")["reasoning"] == "yes"
+    assert parse_all_ways("yes", None, "deepseek_r1", inside=False)["text"] == "yes"
 
 
 def test_a_channel_name_never_leaks() -> None:
-    """D48, D49."""
-    said = say("<|channel>thought\nplan<channel|>Hi", None, "gemma4_channel")
-    assert said == {"text": "Hi", "reasoning": "plan", "calls": []}
+    result = parse_all_ways("<|channel>thought\nplan<channel|>Hi", None, "gemma4_channel")
+    assert result == {"text": "Hi", "reasoning": "plan", "calls": []}
 
 
 def test_a_label_is_removed_only_at_the_start() -> None:
-    """D63."""
-    said = say("<|channel>thought\nthought\nthought\n<channel|>Hi", None, "gemma4_channel")
-    assert said["reasoning"] == "thought\nthought\n"
+    result = parse_all_ways(
+        "<|channel>thought\nthought\nthought\n<channel|>Hi", None, "gemma4_channel"
+    )
+    assert result["reasoning"] == "thought\nthought\n"
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,7 @@ def test_a_label_is_removed_only_at_the_start() -> None:
     ],
 )
 def test_close_returns_held_text(text: str, expected: dict[str, str]) -> None:
-    """D50."""
-    assert say(text, "hermes_json", "think") == {
+    assert parse_all_ways(text, "hermes_json", "think") == {
         "text": "",
         "reasoning": "",
         "calls": [],
@@ -149,57 +148,51 @@ def test_close_returns_held_text(text: str, expected: dict[str, str]) -> None:
 
 
 def test_a_call_cut_by_the_token_limit_keeps_its_partial_arguments() -> None:
-    """D50, D65: what was generated, and not a letter more."""
+    """The arguments are exactly what was generated."""
     text = '<tool_call>{"name": "weather", "arguments": {"city": "Par'
-    assert say(text, "hermes_json", cut=True)["calls"] == [["weather", '{"city": "Par']]
-    assert say(text, "hermes_json")["calls"] == [["weather", '{"city": "Par"}']]
+    assert parse_all_ways(text, "hermes_json", cut=True)["calls"] == [["weather", '{"city": "Par']]
+    assert parse_all_ways(text, "hermes_json")["calls"] == [["weather", '{"city": "Par"}']]
 
 
 def test_text_that_is_not_a_call_stays_text() -> None:
-    """D51."""
     text = '<tool_call>{"name": 5}</tool_call> and <tool_call>{]</tool_call>'
-    assert say(text, "hermes_json") == {"text": text, "reasoning": "", "calls": []}
+    assert parse_all_ways(text, "hermes_json") == {"text": text, "reasoning": "", "calls": []}
 
 
 def test_declared_strings_stay_strings() -> None:
-    """D55."""
     text = "<tool_call>\n<function=weather>\n<parameter=city>\n02134\n</parameter>\n"
     text += "<parameter=days>\n02\n</parameter>\n</function>\n</tool_call>"
-    arguments = say(text, "qwen3_coder", tools=[WEATHER])["calls"][0][1]
+    arguments = parse_all_ways(text, "qwen3_coder", tools=[WEATHER])["calls"][0][1]
     assert json.loads(arguments) == {"city": "02134", "days": 2}
 
 
 def test_a_call_of_an_undeclared_tool_is_text() -> None:
-    """D56."""
     text = CALL.replace("weather", "nobody")
-    assert say(text, "hermes_json", tools=[WEATHER])["text"] == text
+    assert parse_all_ways(text, "hermes_json", tools=[WEATHER])["text"] == text
     accepting = ParserPolicy(undeclared="accept")
-    assert say(text, "hermes_json", tools=[WEATHER], policy=accepting)["calls"]
+    assert parse_all_ways(text, "hermes_json", tools=[WEATHER], policy=accepting)["calls"]
 
 
 def test_text_before_a_call_is_preserved() -> None:
-    """D58."""
-    assert say(f"Let me see. \n{CALL}", "hermes_json")["text"] == "Let me see. \n"
+    assert parse_all_ways(f"Let me see. \n{CALL}", "hermes_json")["text"] == "Let me see. \n"
 
 
 def test_several_blocks_are_several_calls() -> None:
-    """D59."""
-    said = say(f"{CALL}\n{CALL}{CALL}", "hermes_json")
-    assert [name for name, _ in said["calls"]] == ["weather"] * 3
-    assert said["text"] == ""
+    result = parse_all_ways(f"{CALL}\n{CALL}{CALL}", "hermes_json")
+    assert [name for name, _ in result["calls"]] == ["weather"] * 3
+    assert result["text"] == ""
 
 
 @pytest.mark.parametrize("rest", ["", "\n\n", f"\n\n{CALL}", " \n"])
 def test_white_space_after_reasoning_is_emitted_only_with_text(rest: str) -> None:
-    """D64."""
-    assert say(f"<think>hm</think>{rest}", "hermes_json", "think")["text"] == ""
-    assert say(f"<think>hm</think>\n\nyes{rest}", "hermes_json", "think")["text"].startswith(
-        "\n\nyes"
-    )
+    assert parse_all_ways(f"<think>hm</think>{rest}", "hermes_json", "think")["text"] == ""
+    assert parse_all_ways(f"<think>hm</think>\n\nyes{rest}", "hermes_json", "think")[
+        "text"
+    ].startswith("\n\nyes")
 
 
 def test_an_answer_of_white_space_is_emitted() -> None:
-    assert say(" \n", "hermes_json", "think")["text"] == " \n"
+    assert parse_all_ways(" \n", "hermes_json", "think")["text"] == " \n"
 
 
 @pytest.mark.parametrize(
@@ -215,13 +208,15 @@ def test_an_answer_of_white_space_is_emitted() -> None:
         ("accept", f"<think>hm {CALL}", "hm ", 1),
     ],
 )
-def test_calls_inside_reasoning_follow_the_policy(policy: Any, text: str, reasoning: str, calls: int) -> None:
-    said = say(text, "hermes_json", "think", policy=ParserPolicy(in_reasoning=policy))
-    assert (said["reasoning"], len(said["calls"])) == (reasoning, calls)
+def test_calls_inside_reasoning_follow_the_policy(
+    policy: Any, text: str, reasoning: str, calls: int
+) -> None:
+    result = parse_all_ways(text, "hermes_json", "think", policy=ParserPolicy(in_reasoning=policy))
+    assert (result["reasoning"], len(result["calls"])) == (reasoning, calls)
 
 
 def test_arguments_are_emitted_as_they_arrive() -> None:
-    """A string argument is not held back, and every delta is ready to be sent."""
+    """String arguments are not held back, and every delta is valid UTF-8."""
     parser = OutputParser("qwen3_coder", tools=[WEATHER])
     parser.feed("<tool_call>\n<function=weather>\n<parameter=city>\n")
     pieces = [
@@ -238,16 +233,16 @@ def test_ids_from_the_model_are_returned() -> None:
 
 
 def test_collect_markers() -> None:
-    marks = collect_markers(find_tools("gemma4"), find_reasoning("gemma4_channel"))
-    assert {"<|tool_call>", "<tool_call|>", "<|channel>", "<channel|>"} <= marks
+    markers = collect_markers(find_tools("gemma4"), find_reasoning("gemma4_channel"))
+    assert {"<|tool_call>", "<tool_call|>", "<|channel>", "<channel|>"} <= markers
     assert collect_markers(None, None) == frozenset()
 
 
 def test_hidden_tokens_are_removed() -> None:
-    said = say(
+    result = parse_all_ways(
         "<bos><think>a<eos></think>b", None, "think", policy=ParserPolicy(hidden=("<bos>", "<eos>"))
     )
-    assert (said["reasoning"], said["text"]) == ("a", "b")
+    assert (result["reasoning"], result["text"]) == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -261,8 +256,8 @@ def test_hidden_tokens_are_removed() -> None:
 )
 def test_unclosed_reasoning_can_be_repeated_as_text(text: str, cut: bool, again: str) -> None:
     policy = ParserPolicy(unclosed_reasoning="repeat")
-    found = say(text, "hermes_json", "think", inside=True, policy=policy, cut=cut)
-    assert (found["text"], found["reasoning"].startswith("Hello.")) == (again, True)
+    result = parse_all_ways(text, "hermes_json", "think", inside=True, policy=policy, cut=cut)
+    assert (result["text"], result["reasoning"].startswith("Hello.")) == (again, True)
 
 
 def test_a_closed_parser_returns_nothing() -> None:

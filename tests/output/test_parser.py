@@ -1,4 +1,4 @@
-"""Awkward texts, one by one: what must not raise, be lost, be invented or depend on the cut."""
+"""Difficult texts: nothing raises, is lost, is invented, or depends on the cut."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def elements(text: str) -> str:
     return ELEMENTS % marked + "]<]minimax[>[</tool_call>"
 
 
-def said(text: str, *names: str | None, tools: Any = None, **options: Any) -> ParsedOutput:
+def parse(text: str, *names: str | None, tools: Any = None, **options: Any) -> ParsedOutput:
     return check_format(lambda: OutputParser(*names, tools=tools, **options), text, randoms=2)
 
 
 @pytest.mark.parametrize("space", ["\u00a0", "\x0b", "\u2028", " "])
 def test_odd_white_space_for_a_value(space: str) -> None:
     text = f"<|tool_call>call:f{{a:{space}"
-    found = said(text, "gemma4")
-    assert (found.text, found.calls) == (text, [])
+    result = parse(text, "gemma4")
+    assert (result.text, result.calls) == (text, [])
 
 
 @pytest.mark.parametrize("name", ["hermes_json", "mistral", "qwen3_coder", "llama3_json"])
@@ -71,34 +71,34 @@ def test_long_names_parse_alike_however_they_are_cut(size: int) -> None:
 
 
 def test_long_custom_markers_work() -> None:
-    mark = "<" + "x" * 500 + ">"
-    parser = OutputParser(policy=ParserPolicy(hidden=(mark,)))
-    assert fold_spans(read_spans(parser, f"a{mark}b")).text == "ab"
+    marker = "<" + "x" * 500 + ">"
+    parser = OutputParser(policy=ParserPolicy(hidden=(marker,)))
+    assert fold_spans(read_spans(parser, f"a{marker}b")).text == "ab"
     tools = [{"name": "f", "parameters": {"properties": {"x" * 500: {"type": "string"}}}}]
     OutputParser("lfm2", tools=tools).feed("<|tool_call_start|>[f(b=Rom)]")
 
 
 def test_brackets_in_unquoted_words() -> None:
     text = "<|tool_call_start|>[weather(city=Rom (Lazio) centro, days=2)]<|tool_call_end|>"
-    assert said(text, "lfm2", tools=TOOLS).calls == [
+    assert parse(text, "lfm2", tools=TOOLS).calls == [
         ("weather", {"city": "Rom (Lazio) centro", "days": 2})
     ]
 
 
 def test_a_partial_marker_is_text() -> None:
     text = '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>jsonx type="a"<|sep|>'
-    assert said(text + '{"a":1}', "kimi_k3").calls == []
+    assert parse(text + '{"a":1}', "kimi_k3").calls == []
 
 
 def test_markers_with_a_common_prefix() -> None:
     text = "<think>\nOne.\n</think>\n<answer>\n\nThree.\n</answer>"
-    assert said(text, "minicpm5", "hunyuan_think_answer").text == "\nThree."
+    assert parse(text, "minicpm5", "hunyuan_think_answer").text == "\nThree."
 
 
 def test_no_argument_is_invented() -> None:
     text = "<|tool_call_start|>[weather(city=Rom)</think>hi"
-    found = said(text, "lfm2", "think", inside=True, tools=TOOLS)
-    assert (found.reasoning, found.text) == ("<|tool_call_start|>[weather(city=Rom)", "hi")
+    result = parse(text, "lfm2", "think", inside=True, tools=TOOLS)
+    assert (result.reasoning, result.text) == ("<|tool_call_start|>[weather(city=Rom)", "hi")
 
 
 @pytest.mark.parametrize(
@@ -116,18 +116,18 @@ def test_no_argument_is_invented() -> None:
     ],
 )
 def test_arguments_that_only_look_like_json(arguments: str, expected: dict[str, Any]) -> None:
-    found = fold_spans(read_spans(OutputParser("hermes_json"), [HERMES % arguments]))
-    assert found.calls == [("f", expected)]
-    found.raw_calls[0][1].encode()  # half a character could not be sent
+    result = fold_spans(read_spans(OutputParser("hermes_json"), [HERMES % arguments]))
+    assert result.calls == [("f", expected)]
+    result.raw_calls[0][1].encode()  # a lone surrogate cannot be encoded
 
 
 @pytest.mark.parametrize("arguments", ['{"city"}', '{"cityern", "days": 2}', "{1}", '{"a" "b"}'])
 def test_arguments_that_are_not_an_object_are_not_a_call(arguments: str) -> None:
-    assert said(HERMES % arguments, "hermes_json").text == HERMES % arguments
+    assert parse(HERMES % arguments, "hermes_json").text == HERMES % arguments
 
 
 def test_names_with_lone_surrogates_are_not_calls() -> None:
-    assert not said(
+    assert not parse(
         '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>', "hermes_json"
     ).calls
 
@@ -166,7 +166,7 @@ def test_names_with_lone_surrogates_are_not_calls() -> None:
             "<|message_model|>" + "These are words. " * 10 + "<|content_text|>hi",
             "These are words.",
         ),
-        ("cohere_cmd3", "</co: what is said here > and more", "what is said here"),
+        ("cohere_cmd3", "</co: what is parse here > and more", "what is parse here"),
         ("lfm2", "<|tool_call_start|>[weather(days=1, city=Rom in the spri", "Rom in the spri"),
         ("pythonic", '[weather(city="Rom", days="3 or maybe four', "3 or maybe four"),
         (
@@ -177,14 +177,14 @@ def test_names_with_lone_surrogates_are_not_calls() -> None:
     ],
 )
 def test_no_text_is_lost(name: str, text: str, lost: str) -> None:
-    found = said(text, name, tools=TOOLS)
-    assert lost in found.text + "".join(arguments for _, arguments in found.raw_calls)
+    result = parse(text, name, tools=TOOLS)
+    assert lost in result.text + "".join(arguments for _, arguments in result.raw_calls)
 
 
 def test_the_token_limit_leaves_arguments_incomplete() -> None:
     for name, text in (("pythonic", "[f(a=1, b"), ("hermes_json", HERMES[:44] % '{"a": 1, "b')):
-        found = fold_spans(read_spans(OutputParser(name), text, cut=True))
-        assert found.raw_calls == [("f", '{"a": 1')]
+        result = fold_spans(read_spans(OutputParser(name), text, cut=True))
+        assert result.raw_calls == [("f", '{"a": 1')]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,9 @@ def test_the_token_limit_leaves_arguments_incomplete() -> None:
         ("{bad json", {"object"}, '"{bad json"'),
     ],
 )
-def test_values_are_cast_to_the_types_of_the_schema(text: str, types: set[str], expected: str) -> None:
+def test_values_are_cast_to_the_types_of_the_schema(
+    text: str, types: set[str], expected: str
+) -> None:
     assert cast(text, frozenset(types)) == expected
 
 
@@ -312,8 +314,8 @@ def test_nested_schemas_are_followed(schema: dict[str, Any]) -> None:
     place = {"type": "object", "properties": {"zip": {"type": "string"}}}
     parameters = {"$defs": {"Place": place}, "properties": {"at": schema}}
     text = elements("<at><zip>7</zip></at>")
-    found = said(text, "minimax_m3", tools=[{"name": "f", "parameters": parameters}])
-    assert found.calls == [("f", {"at": {"zip": "7"}})]
+    result = parse(text, "minimax_m3", tools=[{"name": "f", "parameters": parameters}])
+    assert result.calls == [("f", {"at": {"zip": "7"}})]
 
 
 @pytest.mark.parametrize(
@@ -321,7 +323,7 @@ def test_nested_schemas_are_followed(schema: dict[str, Any]) -> None:
 )
 def test_no_schema_raises(parameters: Any) -> None:
     tools = [{"name": "f", "parameters": parameters}]
-    assert said(HERMES % '{"a": 1}', "hermes_json", tools=tools).calls == [("f", {"a": 1})]
+    assert parse(HERMES % '{"a": 1}', "hermes_json", tools=tools).calls == [("f", {"a": 1})]
 
 
 def test_an_invalid_tool_declaration_is_rejected() -> None:
@@ -330,8 +332,8 @@ def test_an_invalid_tool_declaration_is_rejected() -> None:
 
 
 def test_consecutive_drafts_are_parsed_together() -> None:
-    """Read whole and in pieces, the calls that thoughts quote are the same."""
+    """Calls quoted in reasoning parse alike as a whole and in pieces."""
     text = "<think>" + (HERMES % "{}" + " or ") * 20 + "</think>none"
-    found = said(text, "hermes_json", "think")
-    assert (found.text, found.calls) == ("none", [])
-    assert json.dumps(found.reasoning).count("tool_call>") == 40
+    result = parse(text, "hermes_json", "think")
+    assert (result.text, result.calls) == ("none", [])
+    assert json.dumps(result.reasoning).count("tool_call>") == 40

@@ -1,13 +1,13 @@
-"""WebSockets as handlers see them, over whatever server the app runs in.
+"""WebSockets as handlers see them, on any ASGI server.
 
-A handler asks `Sockets` for the socket of its exchange, accepts it, receives texts and sends texts,
-from several tasks if it likes. What comes in is taken from the server by a task of the socket's
-own, so that the client's leaving is noticed whatever the handler does; what is not yet asked for is
-kept, up to a limit.
+A handler opens the session of its request with `WebSocketSessions.open`, accepts it, and receives
+and sends text messages, from several tasks if it likes. The session reads from the server in a task
+of its own, so that a disconnect is noticed whatever the handler does; messages that the handler has
+not asked for yet are queued, up to a limit.
 
-A socket is at rest while its handler waits in `receive` and is not `working`. One that rests for
-too long is closed. When the server is to stop, those at rest are closed at once, the others as soon
-as they come to rest.
+A session is at rest while its handler waits in `receive` and is not `busy`. A session that rests for
+too long is closed. When the server stops, sessions at rest are closed at once, the others as soon as
+they come to rest.
 """
 
 from __future__ import annotations
@@ -21,69 +21,71 @@ from dragoman.errors import DragomanError, Draining
 from dragoman.http.asgi import DIRECT_WRITER, Message, RequestContext
 from dragoman.http.cancellation import Disconnected
 
-IDLE = 3600.0  # seconds at rest before a socket is closed
-WAITING = 1000  # texts that are kept until the handler asks for them
-NORMAL, GOING_AWAY, NOT_TEXT, TOO_MUCH, TOO_BIG = 1000, 1001, 1003, 1008, 1009
-BROKEN, RESTART = 1011, 1012
-UNSAID, UNHEARD = 1005, 1006  # stand for a close without a code, and for none at all
-FRIENDLY = (NORMAL, GOING_AWAY, UNSAID, RESTART)
+IDLE_TIMEOUT = 3600.0  # seconds at rest before a session is closed
+MAX_QUEUED = 1000  # messages that the handler has not asked for yet
+CLOSE_TIMEOUT = 1.0  # seconds to send a close frame
+MAX_REASON_LENGTH = 123  # bytes, by the WebSocket protocol
 STOPPING = "The server is stopping."
-GOODBYE = 1.0  # seconds to get a close through
-LONGEST_REASON = 123
+# Close codes of the WebSocket protocol. The last two are never sent: they stand for a close frame
+# without a code and for a connection that ended without a close frame.
+NORMAL, GOING_AWAY, UNSUPPORTED_DATA, POLICY_VIOLATION, TOO_BIG = 1000, 1001, 1003, 1008, 1009
+INTERNAL_ERROR, SERVICE_RESTART = 1011, 1012
+NO_CODE, ABNORMAL = 1005, 1006
+REGULAR_CLOSES = (NORMAL, GOING_AWAY, NO_CODE, SERVICE_RESTART)
 
 
 class WebSocketSession:
     """One WebSocket."""
 
-    def __init__(self, exchange: RequestContext, sockets: WebSocketSessions) -> None:
-        self._exchange = exchange
-        self._sockets = sockets
-        self._direct = exchange.scope.get(DIRECT_WRITER)
-        self._texts: deque[bytes] = deque()
-        self._kept = 0  # bytes of those
-        self._news = asyncio.Event()
-        self._gone = asyncio.Event()
-        self._reading: asyncio.Task[None] | None = None
-        self._working = 0
+    def __init__(self, request: RequestContext, sessions: WebSocketSessions) -> None:
+        self._request = request
+        self._sessions = sessions
+        self._direct = request.scope.get(DIRECT_WRITER)
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._wakeup = asyncio.Event()
+        self._closed = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        self._busy = 0
         self.accepted = False
-        self.close_code: int | None = None  # why it was closed, by whomever
+        self.close_code: int | None = None  # set once either side has closed
 
     async def accept(self) -> None:
-        """Say yes. Until then an error is answered as it is over HTTP."""
-        if self._sockets.draining is not None:
-            raise Draining(STOPPING, retry_after=self._sockets.draining)
-        exchange = self._exchange
-        if (await exchange.receive())["type"] != "websocket.connect":
+        """Accept the handshake. Until then an error is sent as an HTTP response."""
+        if self._sessions.drain_seconds is not None:
+            raise Draining(STOPPING, retry_after=self._sessions.drain_seconds)
+        request = self._request
+        if (await request.receive())["type"] != "websocket.connect":
             raise Disconnected
-        exchange.status = 101
-        await self._send({"type": "websocket.accept", "headers": exchange.response_headers})
+        request.status = 101
+        await self._send({"type": "websocket.accept", "headers": request.response_headers})
         self.accepted = True
-        self._reading = asyncio.create_task(self._read())
+        self._reader = asyncio.create_task(self._read())
 
     async def receive(self) -> bytes:
-        """The next text. Ends with `Disconnected` once there will be none."""
+        """The next message. Raises `Disconnected` once there will be none."""
         while True:
-            if self._sockets.draining is not None and not self._working:
-                await self.close(RESTART, STOPPING)
+            if self._sessions.drain_seconds is not None and not self._busy:
+                await self.close(SERVICE_RESTART, STOPPING)
             if self.close_code is not None:
                 raise Disconnected
-            if self._texts:
-                text = self._texts.popleft()
-                self._kept -= len(text)
+            if self._queue:
+                text = self._queue.popleft()
+                self._queued_bytes -= len(text)
                 return text
             await self._wait()
 
     async def _wait(self) -> None:
-        self._news.clear()
+        self._wakeup.clear()
         try:
-            async with asyncio.timeout(self._sockets.idle):
-                await self._news.wait()
+            async with asyncio.timeout(self._sessions.idle_timeout):
+                await self._wakeup.wait()
         except TimeoutError:
-            if not self._working:
-                await self.close(NORMAL, "Nothing was said for too long.")
+            if not self._busy:
+                await self.close(NORMAL, "The connection was idle for too long.")
 
     async def send(self, text: bytes) -> None:
-        """Send a text; waits while the client is slow to take what was sent before."""
+        """Send a message; waits while the client is slow to read earlier ones."""
         if self.close_code is not None:
             raise Disconnected
         direct = self._direct
@@ -93,7 +95,7 @@ class WebSocketSession:
             await self._send({"type": "websocket.send", "text": text.decode()})
 
     def push(self, texts: list[bytes]) -> Awaitable[None] | None:
-        """Send at once if that can be done without waiting, else say what to wait for."""
+        """Send messages at once if that needs no waiting, else return what must be awaited."""
         direct = self._direct
         if direct is None or not direct.ready:
             return self._send_all(texts)
@@ -106,137 +108,139 @@ class WebSocketSession:
             await self.send(text)
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Say goodbye, unless one side has done so."""
+        """Send a close frame, unless one side has closed already."""
         if not self.accepted or self.close_code is not None:
             return
-        self._end(code)
-        short = reason.encode()[:LONGEST_REASON].decode(errors="ignore")
+        self._set_closed(code)
+        short = reason.encode()[:MAX_REASON_LENGTH].decode(errors="ignore")
         with suppress(Disconnected, TimeoutError):
-            async with asyncio.timeout(GOODBYE):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._send({"type": "websocket.close", "code": code, "reason": short})
 
     async def wait_closed(self) -> None:
-        """Return when the socket is closed, by whichever side."""
-        await self._gone.wait()
+        """Return when either side has closed."""
+        await self._closed.wait()
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """While this is open the socket is not at rest, though its handler may wait for texts."""
-        self._working += 1
+        """Inside, the session is not at rest, even if its handler waits for messages."""
+        self._busy += 1
         try:
             yield
         finally:
-            self._working -= 1
+            self._busy -= 1
             self.wake()
 
     def wake(self) -> None:
-        """Let a handler that waits look again whether it may."""
-        self._news.set()
+        """Let a waiting handler check again whether it may wait."""
+        self._wakeup.set()
 
     def stop_reading(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
 
     async def _send(self, message: Message) -> None:
         try:
-            await self._exchange.send(message)
-        except (OSError, RuntimeError):  # what servers say when the client has left
-            self._end(UNHEARD)
+            await self._request.send(message)
+        except (OSError, RuntimeError):  # what servers raise when the client has disconnected
+            self._set_closed(ABNORMAL)
             raise Disconnected from None
 
     async def _read(self) -> None:
         try:
-            await self._take()
+            await self._read_messages()
         finally:
-            self._end(UNHEARD)
+            self._set_closed(ABNORMAL)
 
-    async def _take(self) -> None:
+    async def _read_messages(self) -> None:
         while self.close_code is None:
-            message = await self._exchange.receive()
+            message = await self._request.receive()
             if message["type"] == "websocket.disconnect":
-                self._end(message.get("code") or UNSAID)
+                self._set_closed(message.get("code") or NO_CODE)
                 return
             text = message.get("text")
             if text is None:
-                await self.close(NOT_TEXT, "Only texts are understood here.")
+                await self.close(UNSUPPORTED_DATA, "Only text messages are supported.")
                 return
-            await self._keep(text.encode())
+            await self._enqueue(text.encode())
 
-    async def _keep(self, text: bytes) -> None:
-        limit = self._sockets.limit
+    async def _enqueue(self, text: bytes) -> None:
+        limit = self._sessions.message_limit
         if len(text) > limit:
             await self.close(TOO_BIG, f"A message may have {limit:,} bytes.")
             return
-        if self._texts and (len(self._texts) >= WAITING or self._kept + len(text) > limit):
-            # who stopped reading here would not hear that the client has left
-            await self.close(TOO_MUCH, "Too much waits to be answered.")
+        is_full = len(self._queue) >= MAX_QUEUED or self._queued_bytes + len(text) > limit
+        if self._queue and is_full:
+            # If we stopped reading here, we would not notice that the client disconnects.
+            await self.close(POLICY_VIOLATION, "Too many messages are waiting.")
             return
-        self._texts.append(text)
-        self._kept += len(text)
-        self._news.set()
+        self._queue.append(text)
+        self._queued_bytes += len(text)
+        self._wakeup.set()
 
-    def _end(self, code: int) -> None:
+    def _set_closed(self, code: int) -> None:
         if self.close_code is None:
             self.close_code = code
-        self._gone.set()
-        self._news.set()
+        self._closed.set()
+        self._wakeup.set()
 
 
 class WebSocketSessions:
     """All WebSockets of a server."""
 
-    def __init__(self, limit: int, idle: float = IDLE) -> None:
-        self.limit = limit  # bytes of a message
-        self.idle = idle
-        self.draining: float | None = None  # seconds, once the server is stopping
+    def __init__(self, message_limit: int, idle_timeout: float = IDLE_TIMEOUT) -> None:
+        self.message_limit = message_limit  # bytes
+        self.idle_timeout = idle_timeout
+        self.drain_seconds: float | None = None  # set once the server is stopping
         self._open: set[WebSocketSession] = set()
-        self._none = asyncio.Event()
-        self._none.set()
+        self._all_closed = asyncio.Event()
+        self._all_closed.set()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def drain(self, seconds: float) -> None:
-        """Close what rests, and the others when they come to rest."""
-        self.draining = seconds
-        for socket in self._open:
-            socket.wake()
+        """Close the sessions at rest now, and the others when they come to rest."""
+        self.drain_seconds = seconds
+        for session in self._open:
+            session.wake()
 
-    async def close_all(self, patience: float = 0.0) -> None:
-        """Close all that are open, whatever they do, and wait until their handlers have ended.
+    async def close_all(self, timeout: float = 0.0) -> None:
+        """Close all sessions and wait until their handlers have ended.
 
-        Those that have a last word to say get so many seconds for it.
+        Sessions that have a last message to send get `timeout` seconds for it.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await self._none.wait()
-        await asyncio.gather(*(socket.close(RESTART, STOPPING) for socket in self._open))
-        await self._none.wait()
+            async with asyncio.timeout(timeout):
+                await self._all_closed.wait()
+        await asyncio.gather(*(session.close(SERVICE_RESTART, STOPPING) for session in self._open))
+        await self._all_closed.wait()
 
     @asynccontextmanager
-    async def open(self, exchange: RequestContext) -> AsyncGenerator[WebSocketSession, None]:
-        """The socket of an exchange, to be accepted; it is closed when this is left.
+    async def open(self, request: RequestContext) -> AsyncGenerator[WebSocketSession, None]:
+        """The session of a request, to be accepted; it is closed on leaving the block.
 
-        An error that comes after it was accepted is told by a code; a client that says goodbye is
-        none.
+        An error after it was accepted becomes a close code; a regular close by the client is no
+        error.
         """
-        socket = WebSocketSession(exchange, self)
-        self._open.add(socket)
-        self._none.clear()
+        session = WebSocketSession(request, self)
+        self._open.add(session)
+        self._all_closed.clear()
         try:
-            yield socket
-            await socket.close()
+            yield session
+            await session.close()
         except Disconnected:
-            if socket.close_code not in FRIENDLY:
+            if session.close_code not in REGULAR_CLOSES:
                 raise
         except DragomanError as error:
-            await socket.close(RESTART if isinstance(error, Draining) else BROKEN, error.message)
+            code = SERVICE_RESTART if isinstance(error, Draining) else INTERNAL_ERROR
+            await session.close(code, error.message)
             raise
         except BaseException:
-            await socket.close(BROKEN)
+            await session.close(INTERNAL_ERROR)
             raise
         finally:
-            socket.stop_reading()
-            self._open.discard(socket)
+            session.stop_reading()
+            self._open.discard(session)
             if not self._open:
-                self._none.set()
+                self._all_closed.set()
