@@ -25,14 +25,14 @@ from dragoman.output.library import OutputParser
 from dragoman.prompt.template.template import compile_template
 from tests.support.paths import TEMPLATES
 
-SPEAKING = tomllib.loads((TEMPLATES / "speaking.toml").read_text(encoding="utf-8"))
+FAMILIES = tomllib.loads((TEMPLATES / "families.toml").read_text(encoding="utf-8"))
 BOMBS = tomllib.loads((TEMPLATES / "bombs.toml").read_text(encoding="utf-8"))
 
 BASE = """
 {%- if tools %}{{ '<|im_start|>system\\n' + tools | tojson + '<|im_end|>\\n' }}{% endif -%}
 {%- for m in messages -%}
 {{- '<|im_start|>' + m.role + '\\n' -}}
-{%- if m.reasoning_content -%}THOUGHTS{%- endif -%}
+{%- if m.reasoning_content -%}REASONING{%- endif -%}
 ANSWER
 {%- if m.tool_calls -%}CALLS{%- endif -%}
 {{- '<|im_end|>\\n' -}}
@@ -45,7 +45,7 @@ EACH = (
     "{%- set j = {'name': n, 'arguments': a} | tojson -%}"
     "{%- if not loop.first -%}BETWEEN{%- endif -%}ONE{%- endfor -%}"
 )
-HERMES = SPEAKING["hermes_json"]["each"]
+HERMES = FAMILIES["hermes_json"]["each"]
 THINK = "{{ '<think>\\n' + m.reasoning_content + '\\n</think>\\n\\n' }}"
 ON, OFF = "{{ '<think>\\n' }}", "{{ '<think>\\n\\n</think>\\n\\n' }}"
 
@@ -70,10 +70,10 @@ def statuses(detected: DetectedFormats) -> dict[str, str]:
 # round trips
 
 
-@pytest.mark.parametrize("name", SPEAKING)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_the_format_of_rendered_turns_is_detected(name: str) -> None:
-    case = dict(SPEAKING[name])
-    reasoning = case.pop("reasoning", None)
+    case = dict(FAMILIES[name])
+    reasoning = case.pop("reasoning_format", None)
     detected = detect(case.get("whole") or template(**case))
     assert (detected.tools, detected.reasoning, detected.generic) == (name, reasoning, False), (
         detected.reasons
@@ -264,7 +264,7 @@ def test_a_hostile_template_times_out(name: str) -> None:
     assert time.thread_time() - started < 10
 
 
-ALL_EXAMPLES = "".join(entry.example for one in tool_formats().values())
+ALL_EXAMPLES = "".join(entry.example for entry in tool_formats().values())
 NAMES = [f"{{% if thinking_{at} %}}{at}{{% endif %}}" for at in range(1000)]
 ENDLESS = {
     "many names": "".join(NAMES) + template(HERMES),
@@ -408,7 +408,7 @@ def test_explain_prints_the_formats_and_the_evidence(
 def test_explain_reads_a_tokenizer_config(
     several: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    value: Any = template(SPEAKING["longcat"]["each"])
+    value: Any = template(FAMILIES["longcat"]["each"])
     if several:
         value = [{"name": "default", "template": "x"}, {"name": "tool_use", "template": value}]
     config = {"chat_template": value, "added_tokens_decoder": {"1": {"content": "<think>"}}}
@@ -471,7 +471,7 @@ def test_explain_uses_the_given_template(
         text = template() if file.endswith("jinja") else json.dumps(value)
         (tmp_path / file).write_text(text, encoding="utf-8")
     other = tmp_path / "other.template"
-    other.write_text(template(SPEAKING["longcat"]["each"]), encoding="utf-8")
+    other.write_text(template(FAMILIES["longcat"]["each"]), encoding="utf-8")
     for name in (*files, "folder"):
         place = str(tmp_path / name)
         data = json.loads(run_explain(capsys, place, "--json", "--chat-template", str(other)))
