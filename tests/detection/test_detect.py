@@ -114,7 +114,7 @@ def test_text_rendered_as_reasoning_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "tools"),
+    ("instructions", "tools"),
     [
         ('Call with <tool_call>{"name": ..., "arguments": ...}</tool_call>.', "hermes_json"),
         ("<tool_call>name\n<arg_key>k</arg_key>\n<arg_value>v</arg_value>\n</tool_call>", "glm45"),
@@ -124,8 +124,8 @@ def test_text_rendered_as_reasoning_is_reported() -> None:
         ("Answer [function(parameter=value)].", "pythonic"),
     ],
 )
-def test_instructions_decide_if_no_call_is_rendered(output: str, tools: str) -> None:
-    source = "{% if tools %}{{ tools | tojson }}\n" + output + "\n{% endif %}" + template()
+def test_instructions_decide_if_no_call_is_rendered(instructions: str, tools: str) -> None:
+    source = "{% if tools %}{{ tools | tojson }}\n" + instructions + "\n{% endif %}" + template()
     detected = detect(source)
     assert (detected.tools, detected.generic, detected.confidence) == (
         tools,
@@ -398,7 +398,7 @@ def test_explain_prints_the_formats_and_the_evidence(
     assert file.read_text(encoding="utf-8") in output
     data = json.loads(run_explain(capsys, str(file), "--json"))
     assert data["tools"]["format"] == "hermes_json"
-    assert data["reasoning"]["begins"] == {"default": "open", "on": "open", "off": "closed"}
+    assert data["reasoning"]["answer_positions"] == {"default": "open", "on": "open", "off": "closed"}
     assert data["sure"] == "proved"
     assert {row["status"] for row in data["proof"]} == {"proved"}
     assert data["template"]["source"] == file.read_text(encoding="utf-8")

@@ -120,8 +120,8 @@ def marks_of(steps: Sequence[Step]) -> list[Logprob]:
 def test_it_keeps_to_the_contract_of_engines(settings: dict[str, Any]) -> None:
     results = asyncio.run(check_engine(engine_of(**settings)))
     skipped = {result.name for result in results if result.outcome == "skipped"}
-    lacking = {"refuses_an_unknown_adapter", "embeds"}
-    assert skipped == lacking | (set() if "context" in settings else {"refuses_what_is_too_long"})
+    lacking = {"rejects_unknown_adapters", "embeds"}
+    assert skipped == lacking | (set() if "context" in settings else {"rejects_long_prompts"})
 
 
 def test_choices_and_jobs_share_the_passes() -> None:

@@ -386,16 +386,16 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a type that is none": ({"type": [["string"]]}, "`/type` must be one of"),
     "properties that are a list": ({"properties": []}, "`/properties` must be an object"),
     "a property that is no schema": ({"properties": {"a/b": 1}}, "`/properties/a~1b` must be"),
-    "required as a name": ({"required": "x"}, "`/required` must be a list of names"),
-    "required as a flag": ({"required": True}, "`/required` must be a list of names"),
-    "required numbers": ({"required": [1]}, "`/required` must be a list of names"),
-    "no values": ({"enum": []}, "`/enum` must be a list that is not empty"),
-    "no choices": ({"anyOf": []}, "`/anyOf` must be a list that is not empty"),
+    "required as a name": ({"required": "x"}, "`/required` must be a list of strings"),
+    "required as a flag": ({"required": True}, "`/required` must be a list of strings"),
+    "required numbers": ({"required": [1]}, "`/required` must be a list of strings"),
+    "no values": ({"enum": []}, "`/enum` must be a non-empty list"),
+    "no choices": ({"anyOf": []}, "`/anyOf` must be a non-empty list"),
     "a choice that is no schema": ({"anyOf": [{}, 3]}, "`/anyOf/1` must be a schema"),
-    "no parts": ({"allOf": {}}, "`/allOf` must be a list"),
-    "negative length": ({"minLength": -1}, "`/minLength` must be a whole number"),
-    "half a length": ({"maxLength": 1.5}, "`/maxLength` must be a whole number"),
-    "a length that is none": ({"minItems": True}, "`/minItems` must be a whole number"),
+    "no parts": ({"allOf": {}}, "`/allOf` must be a non-empty list"),
+    "negative length": ({"minLength": -1}, "`/minLength` must be a non-negative integer"),
+    "half a length": ({"maxLength": 1.5}, "`/maxLength` must be a non-negative integer"),
+    "a length that is none": ({"minItems": True}, "`/minItems` must be a non-negative integer"),
     "a bound that is a text": ({"minimum": "3"}, "`/minimum` must be a number"),
     "a bound that is a flag": ({"maximum": True}, "`/maximum` must be a number"),
     "an exclusive bound that is a text": ({"exclusiveMinimum": "3"}, "`/exclusiveMinimum` must be"),
@@ -424,11 +424,11 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [A, {"$ref": "#/$defs/a"}]}}},
         "`/$defs/a` refers only to itself",
     ),
-    "not a number": ({"minimum": float("nan")}, "is no JSON value"),
-    "endless": ({"const": float("inf")}, "is no JSON value"),
+    "not a number": ({"minimum": float("nan")}, "is not JSON"),
+    "endless": ({"const": float("inf")}, "is not JSON"),
     "beyond numbers": ({"maximum": 10**400}, "a number that is out of range"),
-    "a set": ({"enum": {1, 2}}, "is no JSON value"),
-    "half a character": ({"const": "\ud800"}, "is no JSON value"),
+    "a set": ({"enum": {1, 2}}, "is not JSON"),
+    "half a character": ({"const": "\ud800"}, "is not JSON"),
     "false": (False, f"`{AT}` allows no value"),
     "not anything": ({"not": {}}, "allows no value"),
     "not anything, in short": ({"not": True}, "allows no value"),
@@ -923,7 +923,7 @@ def test_as_deep_as_may_be() -> None:
 def test_there_are_only_so_many_sentences() -> None:
     found = reading({"prefixItems": [{"not": A}] * 500}, strict=False)
     assert len(found.warnings) == limits.MAX_WARNINGS + 1
-    assert found.warnings[-1] == f"`{AT}`: {500 - limits.MAX_WARNINGS} more are not enforced."
+    assert found.warnings[-1] == f"`{AT}`: {500 - limits.MAX_WARNINGS} more keywords are not enforced."
 
 
 def test_pointers_are_shown_without_control_characters() -> None:

@@ -34,7 +34,7 @@ LONG = " ".join(f"word{i}" for i in range(2000))
 def until(
     server: RunningServer, engine: ScriptedEngine, fact: Callable[[ScriptedEngine], bool]
 ) -> None:
-    server.run_coroutine(asyncio.wait_for(engine.until(fact), 50))
+    server.run_coroutine(asyncio.wait_for(engine.wait_until(fact), 50))
 
 
 def request(path: str = "/v1/chat/completions", **fields: Any) -> bytes:
@@ -60,7 +60,7 @@ def test_d1_leaving_stops_the_engine(streamed: bool) -> None:
         left = time.monotonic()
         until(server, engine, lambda e: e.active == 0)
         assert time.monotonic() - left < 1
-        assert engine.closed_early == 1
+        assert engine.cancelled == 1
         steps = engine.steps
         server.run_coroutine(asyncio.sleep(0.05))
         assert engine.steps == steps
@@ -271,7 +271,7 @@ def test_a_reader_that_takes_nothing_is_cut_off() -> None:
         made.sendall(request(stream=True))
         until(server, engine, lambda e: e.started == 1)
         until(server, engine, lambda e: e.active == 0)
-        assert engine.closed_early == 1
+        assert engine.cancelled == 1
         poll_until(lambda: not server._server.server_state.connections)
 
 
@@ -442,7 +442,7 @@ def test_a_stream_that_outlasts_the_drain_ends_with_an_error() -> None:
             rest = list(lines)
         assert json.loads(rest[0][6:])["error"]["code"] == "draining"
         assert rest[-1] == "data: [DONE]"
-        assert engine.closed_early == 1
+        assert engine.cancelled == 1
 
 
 def test_two_thousand_streams_are_held_with_bounded_memory() -> None:

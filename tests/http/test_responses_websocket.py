@@ -215,5 +215,5 @@ def test_leaving_ends_the_work(
     while json.loads(socket.recv(timeout=20))["type"] != "response.output_text.delta":
         pass
     socket.close()
-    server.run_coroutine(engine.until(lambda one: one.active == 0))
+    server.run_coroutine(engine.wait_until(lambda one: one.active == 0))
     assert engine.active == 0

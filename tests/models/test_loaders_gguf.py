@@ -198,7 +198,7 @@ def test_generic_tool_prompt_implies_the_generic_format(
     template = file.read_text(encoding="utf-8")
     findings = detect_output_format(template, None, (override, None), "m")
     assert findings.output_format.tools == expected
-    assert ("the prompt teaches hermes_json" in caplog.text) == warned
+    assert ("tools are declared as hermes_json" in caplog.text) == warned
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_failed_detection_falls_back_to_the_generic_format(
     monkeypatch.setattr(output_format, "detect", fail)
     source = THINKER.with_name(file).read_text(encoding="utf-8")
     assert detect_output_format(source, None, (None, None), "m").output_format.tools == expected
-    assert "could not be found" in caplog.text
+    assert "detecting the output format failed" in caplog.text
 
 
 def test_failed_round_trip_is_logged_with_both_sides(

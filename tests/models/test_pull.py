@@ -335,6 +335,6 @@ def test_progress_bar_updates_a_terminal_and_writes_lines_elsewhere() -> None:
             bar("downloading", done)
         bar.close()
     assert pipe.getvalue() == "downloading 0%\nfetching 100%\n"
-    assert screen.getvalue().startswith("\rfetching     [")
+    assert screen.getvalue().startswith("\rdownloading  [")
     assert screen.getvalue().endswith("100%\n")
     assert screen.getvalue().count("\n") == 1

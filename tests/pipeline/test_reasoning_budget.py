@@ -17,7 +17,7 @@ ANSWER = Reply("The answer.")
 
 def thinking(*pieces: Any) -> list[Reply]:
     """A model that says the pieces, a token each, and the answer when it is interrupted."""
-    return [Reply("".join(pieces), pieces=pieces, turns=1), ANSWER]
+    return [Reply("".join(pieces), pieces=pieces, max_uses=1), ANSWER]
 
 
 def message(server: RunningServer, **fields: Any) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def test_what_only_looked_like_the_mark_is_a_thought() -> None:
 
 def test_a_character_is_not_cut() -> None:
     engine = ScriptedEngine(
-        [Reply("<think>雨雨</think>Yes.", chunks="bytes", turns=1), ANSWER], tokens=True
+        [Reply("<think>雨雨</think>Yes.", chunks="bytes", max_uses=1), ANSWER], tokens=True
     )
     with serve_scripted(engine, chat_template=THINKER) as server:
         assert message(server, thinking_budget=1)["reasoning_content"] == "雨"
@@ -75,9 +75,9 @@ def test_a_character_is_not_cut() -> None:
 @pytest.mark.parametrize("tokens", [False, True])
 @pytest.mark.parametrize("budget", [0, 1, 2, 5])
 def test_fact30_every_character_of_the_answer_has_its_token(tokens: bool, budget: int) -> None:
-    script = [Reply("<think>one two three four five six</think>No.", turns=1), ANSWER]
+    script = [Reply("<think>one two three four five six</think>No.", max_uses=1), ANSWER]
     if tokens:
-        script[0] = Reply(script[0].text, chunks="bytes", turns=1)
+        script[0] = Reply(script[0].text, chunks="bytes", max_uses=1)
     with serve_scripted(ScriptedEngine(script, tokens=tokens), chat_template=THINKER) as server:
         answer = post(server, "it", thinking_budget=budget, logprobs=True).json()
     [choice] = answer["choices"]
@@ -105,7 +105,7 @@ def test_an_answer_that_no_longer_fits_ends_at_its_length(streamed: bool) -> Non
 
 def test_a_call_that_is_drafted_among_thoughts_counts() -> None:
     draft = '<think>a <tool_call>{"name": "weather", "arguments": {"city": "'
-    engine = ScriptedEngine([Reply(draft + " word" * 300, turns=1), ANSWER])
+    engine = ScriptedEngine([Reply(draft + " word" * 300, max_uses=1), ANSWER])
     with serve_scripted(engine, chat_template=THINKER) as server:
         answer = post(server, "it", thinking_budget=30, max_tokens=200).json()
     assert answer["choices"][0]["message"]["content"] == "The answer."

@@ -1,4 +1,4 @@
-"""The sandbox and its budget: what a template can do, cannot reach, and may cost."""
+"""The sandbox and its budget: what a template can do, cannot access, and may cost."""
 
 from __future__ import annotations
 
@@ -42,34 +42,34 @@ def render(source: str, **variables: Any) -> str:
     return compile_template(source).render({"messages": TURNS, **variables})
 
 
-def reference() -> ImmutableSandboxedEnvironment:
-    """The environment that model authors test with."""
+def make_reference_environment() -> ImmutableSandboxedEnvironment:
+    """Make the environment that model authors test with."""
 
-    def refuse(message: str) -> None:
+    def reject(message: str) -> None:
         raise jinja2.TemplateError(message)
 
     def to_json(value: Any, **options: Any) -> str:
         return json.dumps(value, **{"ensure_ascii": False, **options})
 
-    made = ImmutableSandboxedEnvironment(
+    environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationTag]
     )
-    made.filters |= {"tojson": to_json, "fromjson": json.loads, "from_json": json.loads}
-    made.globals["raise_exception"] = refuse
-    made.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-    return made
+    environment.filters |= {"tojson": to_json, "fromjson": json.loads, "from_json": json.loads}
+    environment.globals["raise_exception"] = reject
+    environment.globals["strftime_now"] = lambda pattern: datetime.datetime.now().strftime(pattern)
+    return environment
 
 
 # What a template can do
 
-WRITES: dict[str, tuple[str, str]] = {
+OUTPUTS: dict[str, tuple[str, str]] = {
     "json as it is": ("{{ x|tojson }}", '{"b": "<é&\'>", "a": [1, null, true]}'),
     "json ascii": ("{{ x.b|tojson(ensure_ascii=true) }}", '"<\\u00e9&\'>"'),
     "json indent": ("{{ [1]|tojson(indent=2) }}", "[\n  1\n]"),
     "json separators": ("{{ [1, 2]|tojson(separators=(',', ':')) }}", "[1,2]"),
     "json sorted": ("{{ x|tojson(sort_keys=true) }}", '{"a": [1, null, true], "b": "<é&\'>"}'),
     "json parsed": ("{{ ('[1, 2]'|fromjson)[1] }}", "2"),
-    "generation": ("{% generation %}said{% endgeneration %}.", "said."),
+    "generation": ("{% generation %}text{% endgeneration %}.", "text."),
     "break": ("{% for i in 'ab' %}{{ i }}{% if i == 'a' %}{% break %}{% endif %}{% endfor %}", "a"),
     "continue": ("{% for i in 'a' %}{% if i %}{% continue %}{% endif %}{{ i }}{% endfor %}", ""),
     "trimmed blocks": ("  {% if true %}\nyes\n  {% endif %}\nno", "yes\nno"),
@@ -89,10 +89,10 @@ WRITES: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("name", OUTPUTS)
 def test_what_a_template_can_write(name: str) -> None:
-    source, wanted = WRITES[name]
-    assert render(source, x={"b": "<é&'>", "a": [1, None, True]}) == wanted
+    source, expected = OUTPUTS[name]
+    assert render(source, x={"b": "<é&'>", "a": [1, None, True]}) == expected
 
 
 def test_dates() -> None:
@@ -108,16 +108,16 @@ def test_same_text_as_the_environment_of_model_authors(name: str) -> None:
         "bos_token": "<s>",
         "add_generation_prompt": True,
     }
-    wanted = reference().from_string(source).render(**variables)
-    assert compile_template(source).render(variables) == wanted
-    assert "Hi & <you>" in wanted
+    expected = make_reference_environment().from_string(source).render(**variables)
+    assert compile_template(source).render(variables) == expected
+    assert "Hi & <you>" in expected
 
 
 def real_templates() -> list[Path]:
     return sorted(REAL.glob("*/*.jinja"))
 
 
-@pytest.mark.skipif(not real_templates(), reason="the real templates are not here")
+@pytest.mark.skipif(not real_templates(), reason="the real templates are missing")
 def test_real_templates_render_as_their_authors_saw_them() -> None:
     call = {"id": "abcdefghi", "type": "function"}
     call["function"] = {"name": "f", "arguments": {"city": "Oslo", "n": 1}}  # type: ignore[assignment]
@@ -129,7 +129,7 @@ def test_real_templates_render_as_their_authors_saw_them() -> None:
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "name": "f", "tool_call_id": "abcdefghi", "content": "4 °C"},
     ]
-    environment, same = reference(), 0
+    environment, same = make_reference_environment(), 0
     for path in real_templates():
         ours, theirs = compile_template(path.read_text()), environment.from_string(path.read_text())
         for messages, tools in ((turns[:1], None), (turns[:1], [tool]), (turns, [tool])):
@@ -137,19 +137,19 @@ def test_real_templates_render_as_their_authors_saw_them() -> None:
             variables["add_generation_prompt"] = True
             variables |= {"bos_token": "<s>", "eos_token": "</s>"}
             try:
-                wanted = theirs.render(**variables)
+                expected = theirs.render(**variables)
             except Exception:  # noqa: S112
                 continue
-            assert ours.render(variables) == wanted, path.name
+            assert ours.render(variables) == expected, path.name
             same += 1
     assert same > 200
 
 
-# Broken templates and refused conversations
+# Broken templates and rejected conversations
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("{{ a", "line 1"),
         ("\n\n{% for x in y %}", "line 3"),
@@ -165,15 +165,15 @@ def test_real_templates_render_as_their_authors_saw_them() -> None:
         ("x" * 300_000, "too long"),
     ],
 )
-def test_d39_malformed_template_fails_when_it_is_loaded(source: str, said: str) -> None:
+def test_d39_malformed_template_fails_when_it_is_loaded(source: str, message: str) -> None:
     with pytest.raises(ModelBroken) as caught:
         compile_template(source)
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert "/" not in caught.value.message.replace("{%", "")
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("{{ raise_exception('Roles must alternate') }}", "Roles must alternate"),
         ("\n{{ nothing.at.all }}", "line 2"),
@@ -184,17 +184,17 @@ def test_d39_malformed_template_fails_when_it_is_loaded(source: str, said: str) 
         ("{{ messages.append(1) }}{{ messages }}", "cannot change"),
         ("{{ namespace(a=1).b.c }}", "Namespace object"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "too deeply"),
-        ("{{ messages() }}", "no function"),
+        ("{{ messages() }}", "not a function"),
         ("{{ namespace(a=1) }}", "cannot be written"),
     ],
 )
-def test_d39_template_that_raises_is_the_requests_fault(source: str, said: str) -> None:
+def test_d39_a_template_that_raises_is_the_requests_error(source: str, message: str) -> None:
     template = ChatTemplate(source)
     with pytest.raises(TemplateRejected) as caught:
         template.render({"messages": TURNS}, RenderBudget(known_sizes={id(TURNS): 10}))
     error = caught.value
     assert error.status == 400
-    assert said in error.message
+    assert message in error.message
     for leak in ("Traceback", "jinja2", "0x", ".py", "/"):
         assert leak not in error.message
 
@@ -206,7 +206,7 @@ def test_compiled_once() -> None:
 # Variables that a request may set
 
 
-def test_reads_what_comes_from_outside() -> None:
+def test_variables_that_a_template_reads() -> None:
     source = "{% set x = 1 %}{% for m in messages %}{{ m.a + x }}{% endfor %}{{ enable_thinking }}"
     facts = compile_template(source).facts
     assert facts.variables == {"messages", "enable_thinking"}
@@ -219,7 +219,7 @@ def test_kwargs_that_the_template_reads_are_allowed() -> None:
     )
 
 
-def test_kwargs_that_the_template_does_not_read_are_refused_by_name() -> None:
+def test_kwargs_that_the_template_does_not_read_are_rejected_by_name() -> None:
     with pytest.raises(Unsupported) as caught:
         compile_template("{{ messages }}{{ thinking }}").check_variables({"enable_thinking": False})
     assert caught.value.param == "chat_template_kwargs.enable_thinking"
@@ -242,11 +242,11 @@ def test_cve_2025_62426_internal_names_cannot_be_set() -> None:
         assert caught.value.param == f"chat_template_kwargs.{name}"
 
 
-# What a template cannot reach
+# What a template cannot access
 
 
-def canaries(environment: Any, sources: dict[str, str], folder: Path) -> set[str]:
-    """Names of the templates that made their file."""
+def find_escapes(environment: Any, sources: dict[str, str], folder: Path) -> set[str]:
+    """Return the names of the templates that created their file."""
     for name, source in sources.items():
         try:
             text = source.replace("CANARY", str(folder / name))
@@ -263,29 +263,30 @@ def canaries(environment: Any, sources: dict[str, str], folder: Path) -> set[str
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_cve_2024_34359_no_way_out_of_the_sandbox(tmp_path: Path) -> None:
     live, other = ESCAPES["live"], ESCAPES["other"]
-    open_door = jinja2.Environment()  # noqa: S701
-    open_door.globals["raise_exception"] = canaries
-    open_door.globals["strftime_now"] = reference
-    (tmp_path / "open").mkdir()
-    (tmp_path / "shut").mkdir()
-    assert canaries(open_door, live, tmp_path / "open") == live.keys(), "a way out is dead"
-    assert canaries(None, live | other, tmp_path / "shut") == set()
+    unsafe = jinja2.Environment()  # noqa: S701
+    unsafe.globals["raise_exception"] = find_escapes
+    unsafe.globals["strftime_now"] = make_reference_environment
+    (tmp_path / "unsafe").mkdir()
+    (tmp_path / "sandbox").mkdir()
+    escapes = find_escapes(unsafe, live, tmp_path / "unsafe")
+    assert escapes == live.keys(), "an escape does not work without a sandbox"
+    assert find_escapes(None, live | other, tmp_path / "sandbox") == set()
     assert len(live | other) >= 12
 
 
-def test_cve_2026_5760_one_place_makes_environments() -> None:
+def test_cve_2026_5760_one_module_creates_environments() -> None:
     makers = {"Environment", "Template", "SandboxedEnvironment", "NativeEnvironment", "from_string"}
-    makers |= {"ImmutableSandboxedEnvironment", "Sandbox"}
-    found = []
+    makers |= {"ImmutableSandboxedEnvironment", "TemplateSandbox", "ChatTemplate"}
+    calls = []
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
                 if name in makers:
-                    found.append((path.name, name))
-    assert sorted(found) == [
-        ("template.py", "Sandbox"),
-        ("template.py", "Template"),
+                    calls.append((path.name, name))
+    assert sorted(calls) == [
+        ("template.py", "ChatTemplate"),
+        ("template.py", "TemplateSandbox"),
         ("template.py", "from_string"),
     ]
 
@@ -295,43 +296,43 @@ def test_cve_2026_5760_one_place_makes_environments() -> None:
 RUNNER = """
 import json, resource, sys, time, tomllib
 from dragoman.errors import DragomanError
-from dragoman.prompt.renderer import Prompter
+from dragoman.prompt.renderer import PromptRenderer
 from dragoman.prompt.template.template import compile_template
 
 compile_template("{{ 1 }}").render({})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-answers = {}
+results = {}
 for name, source in tomllib.loads(open(sys.argv[1]).read()).items():
     started = time.process_time()
     try:
         compile_template(source).render({"messages": []})
-        said = "rendered"
+        message = "rendered"
     except DragomanError as error:
-        said = error.message
-    answers[name] = [said, time.process_time() - started]
+        message = error.message
+    results[name] = [message, time.process_time() - started]
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-print(json.dumps({"answers": answers, "megabytes": peak / 1024}))
+print(json.dumps({"results": results, "megabytes": peak / 1024}))
 """
 
 
 def test_cve_2026_115911_bombs_are_stopped_in_a_second_and_256_megabytes() -> None:
-    ran = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-c", RUNNER, str(DATA / "bombs.toml")],
         capture_output=True,
         timeout=200,
         check=True,
     )
-    report = json.loads(ran.stdout)
+    report = json.loads(run.stdout)
     assert report["megabytes"] <= 256
-    assert report["answers"].keys() == BOMBS.keys()
+    assert report["results"].keys() == BOMBS.keys()
     assert len(BOMBS) >= 20
-    for name, (said, seconds) in report["answers"].items():
-        assert "The model's chat template" in said, name
+    for name, (message, seconds) in report["results"].items():
+        assert "The model's chat template" in message, name
         assert seconds <= 1, name
 
 
 @pytest.mark.parametrize(
-    ("limits", "source", "said"),
+    ("limits", "source", "message"),
     [
         (RenderLimits(steps=1000), "{% for i in range(9999) %}{% endfor %}", "too many steps"),
         (RenderLimits(seconds=0), "{% for i in range(9999) %}{% endfor %}", "too long"),
@@ -344,14 +345,14 @@ def test_cve_2026_115911_bombs_are_stopped_in_a_second_and_256_megabytes() -> No
         ),
     ],
 )
-def test_each_limit_holds(limits: RenderLimits, source: str, said: str) -> None:
+def test_each_limit_holds(limits: RenderLimits, source: str, message: str) -> None:
     with pytest.raises(TemplateRejected) as caught:
         compile_template(source).render({}, RenderBudget(limits))
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert caught.value.code == "template_too_costly"
 
 
-def test_limits_grow_with_what_the_client_sent() -> None:
+def test_limits_grow_with_the_request() -> None:
     content = "x" * 3_000_000
     source = "{% for m in messages %}{{ m.content|trim + '.' }}{{ m.content.upper() }}{% endfor %}"
     messages = [{"role": "user", "content": content}]
@@ -360,11 +361,11 @@ def test_limits_grow_with_what_the_client_sent() -> None:
 
 
 def test_d76_many_threads_may_compile_one_template_at_once() -> None:
-    source = "{% for m in messages %}{{ m.content }}{% endfor %} made at once"
-    begin = threading.Barrier(8)
+    source = "{% for m in messages %}{{ m.content }}{% endfor %} compiled at once"
+    start = threading.Barrier(8)
 
     def compile_and_render(number: int) -> str:
-        begin.wait(10)
+        start.wait(10)
         return PromptRenderer(source, None).template_source or str(number)
 
     with ThreadPoolExecutor(8) as pool:

@@ -1,4 +1,4 @@
-"""Results go to their calls and runs become one, with work that grows like the conversation."""
+"""Results are matched with their calls and runs are merged, in linear time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERYTHING = TemplateCapabilities(
 )
 
 
-def able(**changes: Any) -> TemplateCapabilities:
+def capable(**changes: Any) -> TemplateCapabilities:
     return msgspec.structs.replace(EVERYTHING, **changes)
 
 
@@ -42,8 +42,8 @@ def result(id_: str | None, content: str = "r", name: str | None = None) -> Turn
     return Turn(role="tool", text=content, name=name, tool_call_id=id_)
 
 
-def arrange(turns: Iterable[Turn], abilities: TemplateCapabilities) -> list[Turn]:
-    """Arrange the messages that these turns are of."""
+def arrange(turns: Iterable[Turn], capabilities: TemplateCapabilities) -> list[Turn]:
+    """Arrange the messages of these turns."""
     messages = [
         Message(
             role=turn.role,
@@ -56,50 +56,50 @@ def arrange(turns: Iterable[Turn], abilities: TemplateCapabilities) -> list[Turn
         )
         for turn in turns
     ]
-    return arrange_messages(messages, abilities)
+    return arrange_messages(messages, capabilities)
 
 
 USER = Turn(role="user", text="u")
 
 
-# Made-up conversations
+# Random conversations
 
 IDS, NAMES = ["", "a", "b", "c", "d"], ["f", "g", "h"]
-made_ids = st.lists(st.sampled_from(IDS), min_size=1, max_size=6)
-own_ids = st.lists(st.sampled_from(IDS), min_size=1, max_size=5, unique=True)
-made_results = st.builds(
+any_ids = st.lists(st.sampled_from(IDS), min_size=1, max_size=6)
+unique_ids = st.lists(st.sampled_from(IDS), min_size=1, max_size=5, unique=True)
+any_results = st.builds(
     result,
     st.none() | st.sampled_from([*IDS, "nobody"]),
     name=st.none() | st.sampled_from([*NAMES, "nothing"]),
 )
 
 
-def turns_of(ids: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[Turn]]:
-    """Turns of calls, results in runs, and somebody who speaks between them."""
+def make_turns(ids: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[Turn]]:
+    """Make turns of calls, runs of results, and user messages between them."""
 
-    def turn(ids: list[str], names: list[str]) -> Turn:
-        named = zip(ids, names, strict=False)
-        return Turn(role="assistant", tool_calls=tuple(call(*one) for one in named))
+    def make_turn(ids: list[str], names: list[str]) -> Turn:
+        pairs = zip(ids, names, strict=False)
+        return Turn(role="assistant", tool_calls=tuple(call(*pair) for pair in pairs))
 
-    called = st.builds(turn, ids, st.lists(st.sampled_from(NAMES), min_size=6, max_size=6))
-    run = st.lists(made_results, min_size=1, max_size=5)
-    chat = st.lists(called.map(lambda one: [one]) | run | run | st.just([USER]), max_size=10)
-    return chat.map(numbered)
-
-
-def numbered(runs: list[list[Turn]]) -> list[Turn]:
-    """One conversation, in which every message says something else."""
-    every = [turn for run in runs for turn in run]
-    return [msgspec.structs.replace(turn, text=str(at)) for at, turn in enumerate(every)]
+    turn = st.builds(make_turn, ids, st.lists(st.sampled_from(NAMES), min_size=6, max_size=6))
+    run = st.lists(any_results, min_size=1, max_size=5)
+    chat = st.lists(turn.map(lambda turn: [turn]) | run | run | st.just([USER]), max_size=10)
+    return chat.map(number_texts)
 
 
-def matched(
+def number_texts(runs: list[list[Turn]]) -> list[Turn]:
+    """Make one conversation in which every message has a different text."""
+    turns = [turn for run in runs for turn in run]
+    return [msgspec.structs.replace(turn, text=str(n)) for n, turn in enumerate(turns)]
+
+
+def match_slowly(
     turns: list[Turn],
 ) -> Iterator[tuple[list[Turn], list[ToolCall], list[ToolCall | None]]]:
-    """Each run of results, the calls open before it, and the call that each of them answers.
+    """Yield each run of results, the calls open before it, and the call that each result answers.
 
-    It is the first open one with the id of the result; of a result without an id, the first open
-    one with its name, if it has one.
+    That is the first open call with the id of the result; for a result without an id, the first
+    open call with its name, if it has one.
     """
     still_open: list[ToolCall] = []
     for results, group in groupby(turns, lambda turn: turn.role == "tool"):
@@ -108,47 +108,53 @@ def matched(
             last = [turn for turn in run if turn.tool_calls][-1:]
             still_open = list(last[0].tool_calls) if last else still_open
             continue
-        for one in run:
-            fit = (
-                [known for known in still_open if known.id == one.tool_call_id]
-                if one.tool_call_id is not None
-                else [known for known in still_open if one.name in (None, known.name)]
+        for result in run:
+            candidates = (
+                [call for call in still_open if call.id == result.tool_call_id]
+                if result.tool_call_id is not None
+                else [call for call in still_open if result.name in (None, call.name)]
             )
-            answers.append(fit[0] if fit else None)
-            still_open = [known for known in still_open if not fit or known is not fit[0]]
+            answer = candidates[0] if candidates else None
+            answers.append(answer)
+            still_open = [call for call in still_open if call is not answer]
         yield run, before, answers
 
 
-@given(turns_of(made_ids))
-def test_every_result_is_told_the_call_that_it_answers(turns: list[Turn]) -> None:
-    made = {turn.text: turn for turn in match_results(turns)}
-    for run, _, answers in matched(turns):
-        for one, own in zip(run, answers, strict=True):
-            known = {} if own is None else {"tool_call_id": own.id, "name": one.name or own.name}
-            assert made[one.text] == msgspec.structs.replace(one, **known)
+@given(make_turns(any_ids))
+def test_every_result_gets_the_id_and_name_of_its_call(turns: list[Turn]) -> None:
+    matched = {turn.text: turn for turn in match_results(turns)}
+    for run, _, answers in match_slowly(turns):
+        for result, call in zip(run, answers, strict=True):
+            expected = result
+            if call is not None:
+                name = result.name or call.name
+                expected = msgspec.structs.replace(result, tool_call_id=call.id, name=name)
+            assert matched[result.text] == expected
 
 
-@given(turns_of(own_ids))
-def test_results_stand_in_the_order_of_their_calls_and_others_behind_them(
+@given(make_turns(unique_ids))
+def test_results_stand_in_the_order_of_their_calls_and_others_after_them(
     turns: list[Turn],
 ) -> None:
-    made = list(match_results(turns))
-    for run, before, _ in matched(turns):
-        places: dict[str | None, int] = {known.id: at for at, known in enumerate(before)}
-        said = {one.text for one in run}
+    matched = list(match_results(turns))
+    for run, before, _ in match_slowly(turns):
+        positions: dict[str | None, int] = {call.id: n for n, call in enumerate(before)}
+        texts = {result.text for result in run}
         ranks = [
-            (places.get(one.tool_call_id, len(before)), int(one.text or ""))
-            for one in made
-            if one.text in said
+            (positions.get(turn.tool_call_id, len(before)), int(turn.text or ""))
+            for turn in matched
+            if turn.text in texts
         ]
-        assert ranks == sorted(ranks)  # where the call is the same, as they came
+        assert ranks == sorted(ranks)  # results of one call stay in their order
 
 
-@given(turns_of(made_ids))
-def test_only_results_change_places_and_only_within_their_run(turns: list[Turn]) -> None:
-    made = list(match_results(turns))
+@given(make_turns(any_ids))
+def test_only_results_move_and_only_within_their_run(turns: list[Turn]) -> None:
+    matched = list(match_results(turns))
     for (_, before), (_, after) in zip(
-        groupby(turns, lambda turn: turn.role), groupby(made, lambda turn: turn.role), strict=True
+        groupby(turns, lambda turn: turn.role),
+        groupby(matched, lambda turn: turn.role),
+        strict=True,
     ):
         old, new = list(before), list(after)
         assert old == new if old[0].role != "tool" else True
@@ -156,44 +162,43 @@ def test_only_results_change_places_and_only_within_their_run(turns: list[Turn])
 
 
 @pytest.mark.parametrize(
-    ("results", "wanted"), [("zb", "bz"), ("zc", "cz"), ("zcaa", "aacz"), ("aaab", "aaab")]
+    ("results", "expected"), [("zb", "bz"), ("zc", "cz"), ("zcaa", "aacz"), ("aaab", "aaab")]
 )
-def test_where_ids_repeat_each_result_goes_to_a_call_of_its_own(results: str, wanted: str) -> None:
-    made = match_results([calls("a", "a", "b", "c"), *(result(id_) for id_ in results)])
-    assert "".join(one.tool_call_id or "" for one in list(made)[1:]) == wanted
+def test_if_ids_repeat_each_result_goes_to_another_call(results: str, expected: str) -> None:
+    matched = match_results([calls("a", "a", "b", "c"), *(result(id_) for id_ in results)])
+    assert "".join(turn.tool_call_id or "" for turn in list(matched)[1:]) == expected
 
 
 @pytest.mark.parametrize("id_", ["", "a"])
-def test_calls_of_one_id_made_one_by_one_share_out_their_results(id_: str) -> None:
-    turn, results = calls(id_, id_), [result(id_, str(at)) for at in range(3)]
-    made = arrange([USER, turn, *results], able(parallel_calls=False))
-    assert [one.text for one in made if one.role in ("assistant", "tool")] == [
-        *(made[1].text, "0"),
-        *(made[3].text, "1", "2"),
+def test_separate_calls_with_one_id_share_their_results(id_: str) -> None:
+    turn, results = calls(id_, id_), [result(id_, str(n)) for n in range(3)]
+    arranged = arrange([USER, turn, *results], capable(parallel_calls=False))
+    assert [turn.text for turn in arranged if turn.role in ("assistant", "tool")] == [
+        *(arranged[1].text, "0"),
+        *(arranged[3].text, "1", "2"),
     ]
 
 
-@given(own_ids, st.lists(made_results, max_size=8))
-def test_one_call_at_a_time_has_its_results_right_behind_it(
+@given(unique_ids, st.lists(any_results, max_size=8))
+def test_separate_calls_have_their_results_right_after_them(
     ids: list[str], results: list[Turn]
 ) -> None:
-    said = numbered([[calls(*ids), *results]])
-    made = arrange(said, able(parallel_calls=False))
-    assert Counter(turn.text for turn in made[1:] if turn.text) == Counter(
-        turn.text for turn in said[1:]
-    )
-    assert [[one.id for one in turn.tool_calls] for turn in made if turn.tool_calls] == [
-        [id_] for id_ in ids
-    ]
-    own = ""
-    for turn in made:
-        own = turn.tool_calls[0].id if turn.tool_calls else own
+    turns = number_texts([[calls(*ids), *results]])
+    arranged = arrange(turns, capable(parallel_calls=False))
+    texts = Counter(turn.text for turn in arranged[1:] if turn.text)
+    assert texts == Counter(turn.text for turn in turns[1:])
+    call_ids = [[call.id for call in turn.tool_calls] for turn in arranged if turn.tool_calls]
+    assert call_ids == [[id_] for id_ in ids]
+    last = ""
+    for turn in arranged:
+        last = turn.tool_calls[0].id if turn.tool_calls else last
         if turn.role == "tool":
-            assert turn.tool_call_id == own or (turn.tool_call_id not in ids and own == ids[-1])
+            unmatched = turn.tool_call_id not in ids and last == ids[-1]
+            assert turn.tool_call_id == last or unmatched
 
 
 texts = st.sampled_from(["", "x", "y"]) | st.just(join_texts([trust_text("<o>"), "z"]))
-speakers = st.builds(
+any_turns = st.builds(
     Turn,
     role=st.sampled_from(["user", "assistant"]),
     text=texts,
@@ -204,79 +209,85 @@ speakers = st.builds(
 )
 
 
-@given(st.lists(speakers, max_size=12))
-def test_a_run_of_one_role_becomes_one_message_with_all_that_was_said(
+@given(st.lists(any_turns, max_size=12))
+def test_a_run_of_one_role_becomes_one_message_with_all_texts(
     turns: list[Turn],
 ) -> None:
     turns = [turn for turn in turns if turn.role == "assistant" or not turn.tool_calls]
-    made = arrange(turns, able(user_twice=False, assistant_twice=False))
+    arranged = arrange(turns, capable(user_twice=False, assistant_twice=False))
     runs = [list(run) for _, run in groupby(turns, lambda turn: turn.role)]
-    assert [turn.role for turn in made] == [run[0].role for run in runs]
-    for run, one in zip(runs, made, strict=True):
+    assert [turn.role for turn in arranged] == [run[0].role for run in runs]
+    for run, merged in zip(runs, arranged, strict=True):
         if len(run) == 1:
-            assert one == run[0]
+            assert merged == run[0]
             continue
-        for field in ("content", "reasoning"):
-            said = [text for text in (getattr(turn, field) for turn in run) if text]
-            whole = join_texts(said, "\n\n") if said else None
-            assert getattr(one, field) == whole
-            parts = getattr(whole, "parts", None)  # what is ours in it stays ours
-            assert getattr(getattr(one, field), "parts", None) == parts
-        assert one.tool_calls == tuple(own for turn in run for own in turn.tool_calls)
-        assert one.name == (run[0].name if len({turn.name for turn in run}) == 1 else None)
-        assert one.replay is None
+        for field, empty in (("text", ""), ("reasoning", None)):
+            texts = [text for text in (getattr(turn, field) for turn in run) if text]
+            joined = join_texts(texts, "\n\n") if texts else empty
+            assert getattr(merged, field) == joined
+            parts = getattr(joined, "parts", None)  # our own parts stay our own
+            assert getattr(getattr(merged, field), "parts", None) == parts
+        assert merged.tool_calls == tuple(call for turn in run for call in turn.tool_calls)
+        assert merged.name == (run[0].name if len({turn.name for turn in run}) == 1 else None)
+        assert merged.replay is None
 
 
-@given(st.lists(speakers, max_size=12))
-def test_calls_are_not_joined_to_text_where_they_may_not_stand_together(
+@given(st.lists(any_turns, max_size=12))
+def test_calls_and_texts_are_not_merged_if_they_may_not_stand_together(
     turns: list[Turn],
 ) -> None:
-    made = arrange(turns, able(assistant_twice=False, content_with_calls=False))
-    assert not any(turn.tool_calls and turn.text for turn in made)
-    kept = Counter(len(turn.tool_calls) for turn in turns if turn.tool_calls)
-    assert Counter(len(turn.tool_calls) for turn in made if turn.tool_calls) == kept
+    arranged = arrange(turns, capable(assistant_twice=False, content_with_calls=False))
+    assert not any(turn.tool_calls and turn.text for turn in arranged)
+    calls = Counter(len(turn.tool_calls) for turn in turns if turn.tool_calls)
+    assert Counter(len(turn.tool_calls) for turn in arranged if turn.tool_calls) == calls
 
 
 # How much work it is
 
 
-def unknown(n: int) -> list[Turn]:
-    return [calls(*(f"c{at}" for at in range(n))), *(result(f"z{at}") for at in range(n))]
+def unknown_ids(n: int) -> list[Turn]:
+    return [
+        calls(*(f"c{number}" for number in range(n))),
+        *(result(f"z{number}") for number in range(n)),
+    ]
 
 
 def backwards(n: int) -> list[Turn]:
-    turn = calls(*(f"c{at}" for at in range(n)))
-    return [turn, *(result(f"c{at}") for at in reversed(range(n)))]
+    turn = calls(*(f"c{number}" for number in range(n)))
+    return [turn, *(result(f"c{number}") for number in reversed(range(n)))]
 
 
 def in_small_runs(n: int) -> list[Turn]:
-    """Runs that leave most calls open, each answering one of them."""
-    runs = [[result(f"c{at}"), result("z"), USER] for at in range(n)]
-    return [calls(*(f"c{at}" for at in range(2 * n))), *(turn for run in runs for turn in run)]
+    """Make runs that answer one call each and leave most calls open."""
+    runs = [[result(f"c{number}"), result("z"), USER] for number in range(n)]
+    return [
+        calls(*(f"c{number}" for number in range(2 * n))),
+        *(turn for run in runs for turn in run),
+    ]
 
 
-def of_one_id(n: int) -> list[Turn]:
+def one_id(n: int) -> list[Turn]:
     turn = calls(*["c"] * (2 * n))
-    return [turn, *(one for _ in range(n) for one in (result("c"), result("z"), USER))]
+    return [turn, *(turn for _ in range(n) for turn in (result("c"), result("z"), USER))]
 
 
 def without_ids(n: int) -> list[Turn]:
-    named = (result(None, name="f" if at % 2 else "g") for at in range(n))
-    return [calls(*(f"c{at}" for at in range(n))), *named, *[result(None)] * n]
+    named = (result(None, name="f" if number % 2 else "g") for number in range(n))
+    return [calls(*(f"c{number}" for number in range(n))), *named, *[result(None)] * n]
 
 
-@pytest.mark.parametrize("chat", [unknown, backwards, in_small_runs, of_one_id, without_ids])
+@pytest.mark.parametrize("chat", [unknown_ids, backwards, in_small_runs, one_id, without_ids])
 def test_twice_the_results_are_twice_the_work(chat: Callable[[int], list[Turn]]) -> None:
     once, twice = chat(64), chat(128)
     small = count_lines(lambda: list(match_results(once)))
     assert count_lines(lambda: list(match_results(twice))) < 2.2 * small
 
 
-@pytest.mark.parametrize("chat", [unknown, backwards])
-def test_twice_the_calls_one_by_one_are_twice_the_work(
+@pytest.mark.parametrize("chat", [unknown_ids, backwards])
+def test_twice_the_separate_calls_are_twice_the_work(
     chat: Callable[[int], list[Turn]],
 ) -> None:
-    single = able(parallel_calls=False)
+    single = capable(parallel_calls=False)
     once, twice = chat(64), chat(128)
     small = count_lines(lambda: arrange(once, single))
     assert count_lines(lambda: arrange(twice, single)) < 2.2 * small
@@ -285,19 +296,16 @@ def test_twice_the_calls_one_by_one_are_twice_the_work(
 @pytest.mark.parametrize(
     ("role", "field"), [("user", "user_twice"), ("assistant", "assistant_twice")]
 )
-def test_a_long_run_is_written_down_once(
-    role: Role, field: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many messages it has: what is copied is counted."""
+def test_a_long_run_is_copied_once(role: Role, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     copied = Counter[str]()
 
-    def counted(turn: Turn, **changes: Any) -> Turn:
+    def count_copies(turn: Turn, **changes: Any) -> Turn:
         copied["text"] += len(changes.get("text") or "")
         copied["tool_calls"] += len(changes.get("tool_calls") or ())
         return msgspec.structs.replace(turn, **changes)
 
-    monkeypatch.setattr(conversation, "replace", counted)
-    said = Turn(role=role, text="text", tool_calls=(call("a"),) if role == "assistant" else ())
-    [one] = arrange([said] * 500, able(**{field: False}))
-    assert one.text == "\n\n".join(["text"] * 500)
-    assert copied == {"text": len(one.text), "tool_calls": len(one.tool_calls)}
+    monkeypatch.setattr(conversation, "replace", count_copies)
+    turn = Turn(role=role, text="text", tool_calls=(call("a"),) if role == "assistant" else ())
+    [merged] = arrange([turn] * 500, capable(**{field: False}))
+    assert merged.text == "\n\n".join(["text"] * 500)
+    assert copied == {"text": len(merged.text), "tool_calls": len(merged.tool_calls)}

@@ -196,7 +196,7 @@ def rewritten(arguments: str) -> str:
 
 def scripted(manner: Manner, *texts: str, **settings: Any) -> ScriptedEngine:
     engine = ScriptedEngine(
-        [Reply(text, turns=1, chunks="bytes") for text in texts], tokens=True, **settings
+        [Reply(text, max_uses=1, chunks="bytes") for text in texts], tokens=True, **settings
     )
     engine.tokenizer = manner.tokenizer()
     return engine

@@ -234,7 +234,7 @@ def test_rules_are_substrings_or_expressions_and_the_first_that_fits_wins() -> N
 
 
 def test_a_reply_with_turns_gives_way_to_the_next() -> None:
-    rules = [Reply("first", when="hi", turns=1), Reply("again", when="hi")]
+    rules = [Reply("first", when="hi", max_uses=1), Reply("again", when="hi")]
     engine = ScriptedEngine(rules)
     assert [said(play(engine)) for _ in range(3)] == ["first", "again", "again"]
     texts = ScriptedEngine(["one", "two", "three"])
@@ -287,7 +287,7 @@ def test_a_fault_lets_so_many_steps_through(reply: Reply, error: type[BaseExcept
         with pytest.raises(error):
             await collect(engine, job())
         assert engine.steps == 2
-        assert (engine.failed, engine.closed_early, engine.active) == (1, 0, 0)
+        assert (engine.failed, engine.cancelled, engine.active) == (1, 0, 0)
 
     asyncio.run(main())
 
@@ -296,12 +296,12 @@ def test_a_hang_ends_only_by_cancelling() -> None:
     async def main() -> None:
         engine = ScriptedEngine(Reply("abc", chunks=1, hang_at=1))
         task = asyncio.create_task(collect(engine, job()))
-        await engine.until(lambda e: e.steps == 1)
+        await engine.wait_until(lambda e: e.steps == 1)
         with pytest.raises(TimeoutError):
-            await engine.until(lambda e: e.steps == 2, timeout=0.02)
+            await engine.wait_until(lambda e: e.steps == 2, timeout=0.02)
         task.cancel()
-        await engine.until(lambda e: e.active == 0)
-        assert engine.closed_early == 1
+        await engine.wait_until(lambda e: e.active == 0)
+        assert engine.cancelled == 1
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(main())
@@ -341,9 +341,9 @@ def test_closing_early_is_seen() -> None:
         await anext(stream)
         assert (engine.active, engine.started) == (1, 1)
         await stream.aclose()
-        assert (engine.active, engine.closed_early, engine.finished) == (0, 1, 0)
+        assert (engine.active, engine.cancelled, engine.finished) == (0, 1, 0)
         await collect(engine, job())
-        assert (engine.active, engine.closed_early, engine.finished) == (0, 1, 1)
+        assert (engine.active, engine.cancelled, engine.finished) == (0, 1, 1)
         assert [work.prompt for work in engine.jobs] == ["hi", "hi"]
 
     asyncio.run(main())
@@ -353,9 +353,9 @@ def test_nothing_moves_by_hand_until_it_is_ticked() -> None:
     async def main() -> None:
         engine = ScriptedEngine(Reply("abcd", chunks=1), pace=None)
         tasks = [asyncio.create_task(collect(engine, job())) for _ in range(2)]
-        await engine.until(lambda e: e.active == 2)
+        await engine.wait_until(lambda e: e.active == 2)
         engine.tick()
-        await engine.until(lambda e: e.steps == 2)
+        await engine.wait_until(lambda e: e.steps == 2)
         for _ in range(5):
             await asyncio.sleep(0)
         assert engine.steps == 2

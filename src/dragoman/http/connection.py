@@ -170,7 +170,7 @@ class Connection(HttpToolsProtocol):
         self._stall.stop()
         self.connections.discard(self)
         self.parser = None  # type: ignore[assignment]  # break the reference cycle
-        WebSocketConnection(self, *handshake, scope).begin(rest)
+        WebSocketConnection(self, self.settings, handshake, scope).begin(rest)
         return True
 
     def _check_size(self, size: int) -> None:

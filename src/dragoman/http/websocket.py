@@ -5,9 +5,9 @@ and sends text messages, from several tasks if it likes. The session reads from 
 of its own, so that a disconnect is noticed whatever the handler does; messages that the handler has
 not asked for yet are queued, up to a limit.
 
-A session is at rest while its handler waits in `receive` and is not `busy`. A session that rests for
-too long is closed. When the server stops, sessions at rest are closed at once, the others as soon as
-they come to rest.
+A session is at rest while its handler waits in `receive` and is not `busy`. A session that rests
+for too long is closed. When the server stops, sessions at rest are closed at once, the others as
+soon as they come to rest.
 """
 
 from __future__ import annotations

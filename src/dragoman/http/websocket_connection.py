@@ -14,19 +14,18 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from websockets.datastructures import Headers
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from dragoman.config import Settings
 from dragoman.http.asgi import DIRECT_WRITER, Header, Message, Scope
 from dragoman.http.closing import LingeringClose, StallTimer
-
-if TYPE_CHECKING:
-    from dragoman.http.connection import Connection
 
 log = logging.getLogger("dragoman.http")
 library_log = logging.getLogger("dragoman.websocket")  # the library logs every connection
@@ -35,6 +34,7 @@ CLOSE_TIMEOUT = 5.0  # seconds for the client to answer a close frame
 MAX_UNREAD = 1024 * 1024  # bytes that the client has not read; beyond, nothing is read from it
 HANDSHAKE_HEADERS = (b"upgrade", b"connection", b"sec-websocket-key", b"sec-websocket-version")
 PHRASES = {status.value: status.phrase for status in HTTPStatus}
+Handshake: TypeAlias = tuple[ServerProtocol, Response]
 # Close codes of the WebSocket protocol.
 ABNORMAL, INVALID_TEXT, POLICY_VIOLATION, INTERNAL_ERROR, SERVICE_RESTART = (
     1006,
@@ -45,9 +45,7 @@ ABNORMAL, INVALID_TEXT, POLICY_VIOLATION, INTERNAL_ERROR, SERVICE_RESTART = (
 )
 
 
-def parse_handshake(
-    headers: Iterable[Header], message_limit: int
-) -> tuple[ServerProtocol, Response] | None:
+def parse_handshake(headers: Iterable[Header], message_limit: int) -> Handshake | None:
     """The protocol and the response that accepts it, if the handshake is valid."""
     protocol = ServerProtocol(extensions=None, max_size=message_limit, logger=library_log)
     lines = [name + b": " + value + b"\r\n" for name, value in headers if name in HANDSHAKE_HEADERS]
@@ -63,15 +61,17 @@ class WebSocketConnection(asyncio.Protocol):
     """Frames on one side, ASGI on the other."""
 
     def __init__(
-        self, connection: Connection, protocol: ServerProtocol, response: Response, scope: Scope
+        self,
+        connection: HttpToolsProtocol,
+        settings: Settings,
+        handshake: Handshake,
+        scope: Scope,
     ) -> None:
-        settings = connection.settings
         self._app: Callable[..., Awaitable[Any]] = connection.app
         self._loop = connection.loop
         self._state = connection.server_state
         self.transport = connection.transport
-        self._protocol = protocol
-        self._response = response
+        self._protocol, self._response = handshake
         self._scope = scope
         self._receive_timeout = settings.receive_timeout
         self._ping_interval = settings.ping

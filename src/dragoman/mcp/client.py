@@ -1,7 +1,7 @@
-"""The toolbox: remote servers over the Model Context Protocol.
+"""A client for remote tools, over the Model Context Protocol.
 
-A server has one session for as long as the toolbox is open, opened when it is first asked. The SDK
-is a large thing; it is loaded beside the loop when the first server is asked, and never before.
+Each server gets one session, opened on first use and kept until the client is closed. The MCP SDK
+is large: it is imported in a thread when the first server is used, and never before.
 """
 
 from __future__ import annotations
@@ -10,85 +10,86 @@ import asyncio
 import importlib
 import importlib.util
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dragoman.mcp.types import CallResult, ListedTool, McpServer, ToolsUnavailable
-from dragoman.mcp.url_guard import PORTS, UrlGuard
+from dragoman.mcp.url_guard import DEFAULT_PORTS, UrlGuard
+from dragoman.types import Json
 
 if TYPE_CHECKING:
     from dragoman.mcp.session import McpSession
 
 
 class McpClient:
-    """A toolbox over MCP; `seconds` is how long anything that a server is asked may take."""
+    """A `ToolClient` over MCP; each operation may take `timeout` seconds."""
 
-    def __init__(self, places: UrlGuard, seconds: float) -> None:
-        self._places = places
-        self._seconds = seconds
+    def __init__(self, guard: UrlGuard, timeout: float) -> None:
+        self._guard = guard
+        self._timeout = timeout
         self._sessions: dict[str, McpSession] = {}
-        self._loading = asyncio.Lock()
+        self._importing = asyncio.Lock()
 
     async def list_tools(self, server: McpServer) -> list[ListedTool]:
         try:
-            async with asyncio.timeout(self._seconds):
-                return await (await self._session(server)).list_tools()
+            async with asyncio.timeout(self._timeout):
+                return await (await self._get_session(server)).list_tools()
         except TimeoutError:
-            raise ToolsUnavailable(self._late("server")) from None
+            raise ToolsUnavailable(self._make_timeout_message("server")) from None
 
     async def call_tool(
-        self, server: McpServer, name: str, arguments: dict[str, Any], most: int
+        self, server: McpServer, name: str, arguments: dict[str, Json], max_chars: int
     ) -> CallResult:
         try:
-            async with asyncio.timeout(self._seconds):
-                session = await self._session(server)
-                outcome = await session.call_tool(name, arguments, most)
-                if session.is_expired:  # the server forgot us, and did nothing
-                    session = await self._session(server)
-                    outcome = await session.call_tool(name, arguments, most)
-                return outcome
+            async with asyncio.timeout(self._timeout):
+                session = await self._get_session(server)
+                result = await session.call_tool(name, arguments, max_chars)
+                if session.is_expired:  # the server did not execute the call
+                    session = await self._get_session(server)
+                    result = await session.call_tool(name, arguments, max_chars)
+                return result
         except TimeoutError:
-            return CallResult(error=self._late("tool"))
+            return CallResult(error=self._make_timeout_message("tool"))
         except ToolsUnavailable as error:
             return CallResult(error=str(error))
 
-    def _late(self, who: str) -> str:
-        return f"The {who} did not answer within {self._seconds:g} seconds."
+    def _make_timeout_message(self, subject: str) -> str:
+        return f"The {subject} did not answer within {self._timeout:g} seconds."
 
-    async def _session(self, server: McpServer) -> McpSession:
-        async with self._loading:
+    async def _get_session(self, server: McpServer) -> McpSession:
+        async with self._importing:
             module = await asyncio.to_thread(importlib.import_module, "dragoman.mcp.session")
-        known = self._sessions.get(server.label)
-        if known is None or known.is_closed:
-            if known is not None:
-                known.close()
-            known = self._sessions[server.label] = module.Session(
-                server, self._places, self._seconds
+        session = self._sessions.get(server.label)
+        if session is None or session.is_closed:
+            if session is not None:
+                session.close()
+            session = self._sessions[server.label] = module.McpSession(
+                server, self._guard, self._timeout
             )
-        return known
+        return session
 
     def close(self) -> None:
         for session in self._sessions.values():
             session.close()
 
     async def aclose(self) -> None:
-        """Close, and wait until all is said."""
+        """Close all sessions, and wait until they are closed."""
         self.close()
         for session in self._sessions.values():
             await session.wait_closed()
 
 
 def is_installed() -> bool:
-    """Whether the SDK is there."""
+    """Whether the MCP SDK is installed."""
     return importlib.util.find_spec("mcp") is not None
 
 
 def parse_servers(pairs: Iterable[str]) -> dict[str, McpServer]:
-    """Servers as an operator names them, LABEL=URL each."""
-    found: dict[str, McpServer] = {}
+    """Parse the operator's servers, LABEL=URL each."""
+    servers: dict[str, McpServer] = {}
     for pair in pairs:
         label, equals, url = pair.partition("=")
         scheme = url.partition("://")[0].lower()
-        if not (label and equals) or scheme not in PORTS or label in found:
-            raise ValueError(f"--mcp wants LABEL=URL, each label once, not {label!r}.")
-        found[label] = McpServer(label=label, url=url, is_configured=True)
-    return found
+        if not (label and equals) or scheme not in DEFAULT_PORTS or label in servers:
+            raise ValueError(f"--mcp needs LABEL=URL, each label once, not {label!r}.")
+        servers[label] = McpServer(label=label, url=url, is_configured=True)
+    return servers

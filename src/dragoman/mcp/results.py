@@ -1,15 +1,16 @@
-"""What remote servers say, made fit for a model: in words, and never too much of it.
+"""Converts tools and results of remote servers into texts for a model, within limits.
 
-Everything here was written by a stranger. Lists and schemas have limits; a picture is named, not
-shown, for a prompt is no place for its bytes.
+Remote servers are not trusted. Lists and schemas have limits. Images and other binary content are
+described, not included: a prompt cannot hold their bytes.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dragoman.mcp.types import CallResult, ListedTool
+from dragoman.types import Json
 
 if TYPE_CHECKING:
     from mcp_types import (
@@ -20,85 +21,80 @@ if TYPE_CHECKING:
         Tool,
     )
 
-NAME, DESCRIPTION = 128, 8192  # characters
-SCHEMA, DEEP = 64 * 1024, 32  # characters, and how many things may stand in each other
-ANYTHING: dict[str, Any] = {"type": "object"}
-WORDS = 2000  # characters of an error
+MAX_NAME, MAX_DESCRIPTION = 128, 8192  # characters
+MAX_SCHEMA, MAX_DEPTH = 64 * 1024, 32  # characters, and levels of nesting
+MAX_ERROR = 2000  # characters
+ANY_OBJECT: dict[str, Json] = {"type": "object"}
 
 
 def convert_tool(tool: Tool) -> ListedTool | None:
-    """A tool as it may be told; None for one that cannot be called by its name."""
-    if not tool.name or len(tool.name) > NAME or not tool.name.isprintable():
+    """A tool within our limits; None if its name cannot be used."""
+    if not tool.name or len(tool.name) > MAX_NAME or not tool.name.isprintable():
         return None
-    notes = tool.annotations
+    hints = tool.annotations
     return ListedTool(
         name=tool.name,
-        description=(tool.description or "")[:DESCRIPTION] or None,
-        input_schema=tool.input_schema if _modest(tool.input_schema) else ANYTHING,
-        annotations=None if notes is None else notes.model_dump(by_alias=True, exclude_none=True),
+        description=(tool.description or "")[:MAX_DESCRIPTION] or None,
+        input_schema=tool.input_schema if _is_within_limits(tool.input_schema) else ANY_OBJECT,
+        annotations=None if hints is None else hints.model_dump(by_alias=True, exclude_none=True),
     )
 
 
-def _modest(schema: Any) -> bool:
-    level = [schema]
-    for _ in range(DEEP):
-        level = [inner for outer in level for inner in _inside(outer)]
+def _is_within_limits(schema: Json) -> bool:
+    level: list[Json] = [schema]
+    for _ in range(MAX_DEPTH):
+        level = [child for value in level for child in _list_children(value)]
         if not level:
-            return len(json.dumps(schema)) <= SCHEMA
+            return len(json.dumps(schema)) <= MAX_SCHEMA
     return False
 
 
-def _inside(value: Any) -> list[Any]:
+def _list_children(value: Json) -> list[Json]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
 
 
-def convert_result(result: CallToolResult, most: int) -> CallResult:
-    """What a call gave, as a model can read it."""
-    said = [describe_block(block) for block in result.content]
-    if result.structured_content is not None and not any(_is_text(b) for b in result.content):
-        said.append(json.dumps(result.structured_content, ensure_ascii=False))
-    text = truncate("\n".join(said), most)
+def convert_result(result: CallToolResult, max_chars: int) -> CallResult:
+    """The result of a call as text."""
+    parts = [describe_block(block) for block in result.content]
+    has_text = any(block.type == "text" and block.text for block in result.content)
+    if result.structured_content is not None and not has_text:
+        parts.append(json.dumps(result.structured_content, ensure_ascii=False))
+    text = truncate("\n".join(parts), max_chars)
     if result.is_error:
-        return CallResult(error=text or "The tool failed, and does not say why.")
+        return CallResult(error=text or "The tool failed without an error message.")
     return CallResult(output=text)
 
 
-def _is_text(block: ContentBlock) -> bool:
-    return block.type == "text" and bool(block.text)
-
-
 def describe_block(block: ContentBlock) -> str:
-    """A part of an output; what is no text is named."""
+    """One part of an output; binary content is described."""
     match block.type:
         case "text":
             return block.text
         case "image" | "audio":
-            return (
-                f"[{block.type}, {block.mime_type}, {_size(block.data)}; it cannot be shown here]"
-            )
+            size = _format_size(block.data)
+            return f"[{block.type}, {block.mime_type}, {size}; it cannot be shown here]"
         case "resource_link":
-            told = f": {block.description}" if block.description else ""
-            return f"[resource {block.name} at {block.uri}{told}]"
+            description = f": {block.description}" if block.description else ""
+            return f"[resource {block.name} at {block.uri}{description}]"
         case "resource":
-            return _resource(block.resource)
+            return _describe_resource(block.resource)
 
 
-def _resource(inner: TextResourceContents | BlobResourceContents) -> str:
-    if (text := getattr(inner, "text", None)) is not None:
-        return f"[resource at {inner.uri}]\n{text}"
-    kind, size = inner.mime_type or "binary", _size(getattr(inner, "blob", ""))
-    return f"[resource at {inner.uri}, {kind}, {size}; it cannot be shown here]"
+def _describe_resource(resource: TextResourceContents | BlobResourceContents) -> str:
+    if (text := getattr(resource, "text", None)) is not None:
+        return f"[resource at {resource.uri}]\n{text}"
+    kind, size = resource.mime_type or "binary", _format_size(getattr(resource, "blob", ""))
+    return f"[resource at {resource.uri}, {kind}, {size}; it cannot be shown here]"
 
 
-def _size(encoded: str) -> str:
+def _format_size(encoded: str) -> str:
     return f"{len(encoded) * 3 // 4:,} bytes"
 
 
-def truncate(text: str, most: int) -> str:
-    if len(text) <= most:
+def truncate(text: str, max_chars: int) -> str:
+    if len(text) <= max_chars:
         return text
-    return (
-        f"{text[:most]}\n[The output is cut here: {most:,} of {len(text):,} characters are shown.]"
-    )
+    notice = f"[The output is cut here: {max_chars:,} of {len(text):,} characters are shown.]"
+    return f"{text[:max_chars]}\n{notice}"

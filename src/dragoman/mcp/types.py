@@ -1,35 +1,37 @@
-"""Remote tools: what is known of a server, what it offers, what a call of it gave.
+"""Remote tools: servers, their tools, and the results of calls.
 
-A `Toolbox` is the one way to them. It holds its connections until it is closed. What a server does
-wrong in a call is no exception: a failure is an `Outcome` that the model can read.
+A `ToolClient` is the only way to reach them. It holds its connections until it is closed. A call
+that fails raises nothing: its `CallResult` has an error that the model can read.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
+from dragoman.types import Json
+
 
 class McpServer(Struct, frozen=True, kw_only=True):
-    """A server of remote tools, as a request or the configuration names it."""
+    """A server of remote tools, from a request or from the configuration."""
 
     label: str
     url: str = ""
     headers: dict[str, str] = {}
-    is_configured: bool = False  # by the operator, who may name any address; a request may not
+    is_configured: bool = False  # by the operator, who may use any address; a request may not
 
-    def __repr__(self) -> str:  # it has secrets in it
-        return f"Server({self.label!r})"
+    def __repr__(self) -> str:  # the URL and the headers may contain secrets
+        return f"McpServer({self.label!r})"
 
 
 class ListedTool(Struct, frozen=True, kw_only=True):
-    """A tool that a server offers."""
+    """A tool of a server."""
 
     name: str
     description: str | None = None
-    input_schema: dict[str, Any] = {}
-    annotations: dict[str, Any] | None = None
+    input_schema: dict[str, Json] = {}
+    annotations: dict[str, Json] | None = None
 
     @property
     def read_only(self) -> bool:
@@ -37,7 +39,7 @@ class ListedTool(Struct, frozen=True, kw_only=True):
 
 
 class CallResult(Struct, frozen=True):
-    """What came of a call: an output, or an error in words."""
+    """The result of a call: an output, or an error message."""
 
     output: str | None = None
     error: str | None = None
@@ -49,15 +51,15 @@ class ToolsUnavailable(Exception):
 
 class ToolClient(Protocol):
     async def list_tools(self, server: McpServer) -> list[ListedTool]:
-        """What a server offers, or `ToolsUnavailable`."""
+        """The tools of a server. Raises `ToolsUnavailable`."""
         ...
 
     async def call_tool(
-        self, server: McpServer, name: str, arguments: dict[str, Any], most: int
+        self, server: McpServer, name: str, arguments: dict[str, Json], max_chars: int
     ) -> CallResult:
-        """What came of a call, in at most so many characters."""
+        """Call a tool; the output has at most `max_chars` characters."""
         ...
 
     def close(self) -> None:
-        """Let go of all servers, without waiting for them."""
+        """Close all connections, without waiting for the servers."""
         ...

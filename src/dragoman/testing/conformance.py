@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dragoman.testing.engine_checks import BASIC, CHECKS, Check
+from dragoman.testing.engine_checks import BASIC_CHECKS, CHECKS, Check
 from dragoman.testing.subject import CheckSkipped, EngineUnderTest, MakeJob
 from dragoman.types import Engine
 
@@ -57,7 +57,7 @@ async def check_engine(
     for check in CHECKS:
         result = await _run(check, subject)
         results.append(result)
-        if result.outcome == "broken" and check in BASIC:
+        if result.outcome == "broken" and check in BASIC_CHECKS:
             break
     if any(result.outcome == "broken" for result in results):
         raise NotConformant(results)

@@ -40,27 +40,27 @@ def check(function: Check) -> Check:
 async def admits_an_ordinary_job(on: EngineUnderTest) -> None:
     """`admit` lets an ordinary job pass, and returns nothing."""
     admit: Any = on.engine.admit
-    answer = await on.within(admit(await on.job()), "`admit` did not return")
+    answer = await on.wait(admit(await on.make_job()), "`admit` did not return")
     assert answer is None, f"`admit` returned {answer!r}; it raises or returns nothing"
 
 
 @check
 async def generates_an_async_generator(on: EngineUnderTest) -> None:
     """`generate` returns an async generator at once, without being awaited."""
-    stream: Any = on.engine.generate(await on.job())
+    stream: Any = on.engine.generate(await on.make_job())
     if inspect.isawaitable(stream):
         if inspect.iscoroutine(stream):
             stream.close()
         raise AssertionError("`generate` must be called without `await`: write it with `yield`")
     closable = hasattr(stream, "__anext__") and hasattr(stream, "aclose")
     assert closable, f"`generate` returned {type(stream).__name__}, which cannot be closed"
-    await on.within(stream.aclose(), "closing a job that has not begun did not return")
+    await on.wait(stream.aclose(), "closing a job that has not begun did not return")
 
 
 @check
 async def yields_steps(on: EngineUnderTest) -> None:
     """Every job yields at least one thing, and all are `Step`s with fields of the right type."""
-    steps = await on.all(await on.job())
+    steps = await on.collect(await on.make_job())
     assert steps, "nothing was yielded; even an empty answer has a step with a `finish`"
     for step in steps:
         assert isinstance(step, Step), f"yielded {type(step).__name__} instead of `Step`"
@@ -70,7 +70,7 @@ async def yields_steps(on: EngineUnderTest) -> None:
             raise AssertionError(f"a step has a field of the wrong type: {error}") from None
 
 
-BASIC = frozenset(CHECKS)  # an engine that fails one of these cannot be asked anything else
+BASIC_CHECKS = frozenset(CHECKS)  # an engine that fails one of these cannot be asked anything else
 
 
 @check
@@ -78,7 +78,7 @@ async def finishes_each_choice_once(on: EngineUnderTest) -> None:
     """Every choice says `finish` exactly once, and nothing of it follows."""
     for n in (1, 2):
         done: set[int] = set()
-        steps = await on.all(await on.job(n=n))
+        steps = await on.collect(await on.make_job(n=n))
         for step in steps:
             assert step.choice not in done, (
                 f"choice {step.choice} was finished and then got another step"
@@ -90,24 +90,24 @@ async def finishes_each_choice_once(on: EngineUnderTest) -> None:
 
 
 @check
-async def numbers_choices_from_nought(on: EngineUnderTest) -> None:
+async def numbers_choices_from_zero(on: EngineUnderTest) -> None:
     """A job of n choices answers with choices 0 … n-1, all of them."""
     for n in (1, 3):
-        seen = {step.choice for step in await on.all(await on.job(n=n))}
+        seen = {step.choice for step in await on.collect(await on.make_job(n=n))}
         assert seen == set(range(n)), f"n={n} was answered with choices {sorted(seen)}"
 
 
 @check
-async def keeps_to_max_tokens(on: EngineUnderTest) -> None:
+async def respects_max_tokens(on: EngineUnderTest) -> None:
     """An answer cut by `max_tokens` has so many tokens and says `length`."""
-    whole = await on.all(await on.job())
+    whole = await on.collect(await on.make_job())
     natural = count_tokens(whole)
     assert natural <= 8, f"max_tokens=8 was answered with {natural} tokens"
     if natural == 8:
         assert get_finish(whole) == "length", f"8 of 8 tokens ended as {get_finish(whole)!r}"
     if natural < 2 or not on.deterministic:
         raise CheckSkipped("needs an answer of two tokens that comes out the same twice")
-    cut = await on.all(await on.job(max_tokens=natural // 2))
+    cut = await on.collect(await on.make_job(max_tokens=natural // 2))
     count, finish = count_tokens(cut), get_finish(cut)
     assert count == natural // 2, f"max_tokens={natural // 2} was answered with {count} tokens"
     assert finish == "length", f"an answer cut by max_tokens said {finish!r} instead of 'length'"
@@ -118,17 +118,17 @@ async def repeats_a_greedy_answer(on: EngineUnderTest) -> None:
     """Temperature 0 gives the same answer twice."""
     if not on.deterministic:
         raise CheckSkipped("the engine does not claim it")
-    first, second = [get_output(await on.all(await on.job())) for _ in range(2)]
+    first, second = [get_output(await on.collect(await on.make_job())) for _ in range(2)]
     assert first == second, f"two greedy runs differ: {first!r} and {second!r}"
 
 
 @check
 async def repeats_a_seeded_answer(on: EngineUnderTest) -> None:
     """The same seed gives the same answer twice."""
-    honours = on.can.sampling is None or "seed" in on.can.sampling
+    honours = on.capabilities.sampling is None or "seed" in on.capabilities.sampling
     if not on.deterministic or not honours:
         raise CheckSkipped("the engine does not claim it")
-    runs = [await on.all(await on.job(temperature=1.0, seed=11, n=2)) for _ in range(2)]
+    runs = [await on.collect(await on.make_job(temperature=1.0, seed=11, n=2)) for _ in range(2)]
     for choice in range(2):
         first, second = (get_output(run, choice) for run in runs)
         assert first == second, f"choice {choice} of two runs with one seed differs"
@@ -137,7 +137,7 @@ async def repeats_a_seeded_answer(on: EngineUnderTest) -> None:
 @check
 async def counts_tokens(on: EngineUnderTest) -> None:
     """Steps count their tokens, and the prompt's tokens are said once for the job."""
-    steps = await on.all(await on.job(n=2))
+    steps = await on.collect(await on.make_job(n=2))
     for step in steps:
         assert step.tokens >= 0, f"a step counts {step.tokens} tokens"
         if step.ids:
@@ -155,14 +155,14 @@ async def counts_tokens(on: EngineUnderTest) -> None:
 
 
 @check
-async def gives_logprobs_when_asked(on: EngineUnderTest) -> None:
+async def reports_logprobs_on_request(on: EngineUnderTest) -> None:
     """One logprob for each token when asked, none otherwise."""
-    plain = await on.all(await on.job())
+    plain = await on.collect(await on.make_job())
     assert not any(step.logprobs for step in plain), "logprobs came though nobody asked"
-    if on.can.logprobs < 0:
+    if on.capabilities.logprobs < 0:
         raise CheckSkipped("the engine has no logprobs")
-    top = min(2, on.can.logprobs)
-    steps = await on.all(await on.job(logprobs=top))
+    top = min(2, on.capabilities.logprobs)
+    steps = await on.collect(await on.make_job(logprobs=top))
     marks = [mark for step in steps for mark in step.logprobs]
     count = count_tokens(steps)
     assert len(marks) == count, f"{len(marks)} logprobs for {count} tokens"
@@ -181,11 +181,11 @@ def _check_mark(mark: Logprob, top: int) -> None:
 
 
 @check
-async def gives_prompt_logprobs_when_asked(on: EngineUnderTest) -> None:
+async def reports_prompt_logprobs_on_request(on: EngineUnderTest) -> None:
     """A prompt's own tokens are reported with their logprobs; the first one has none."""
-    if not on.can.prompt_logprobs:
+    if not on.capabilities.prompt_logprobs:
         raise CheckSkipped("the engine has no prompt logprobs")
-    steps = await on.all(await on.job(prompt_logprobs=1, logprobs=1))
+    steps = await on.collect(await on.make_job(prompt_logprobs=1, logprobs=1))
     marks = [mark for step in steps for mark in step.prompt_logprobs]
     count = get_prompt_tokens(steps)
     assert len(marks) == count, f"{len(marks)} prompt logprobs for {count} prompt tokens"
@@ -195,11 +195,11 @@ async def gives_prompt_logprobs_when_asked(on: EngineUnderTest) -> None:
 
 
 @check
-async def keeps_jobs_apart(on: EngineUnderTest) -> None:
+async def isolates_jobs(on: EngineUnderTest) -> None:
     """Jobs that run at once answer as they do alone."""
-    alone = [await on.all(await on.job(prompt)) for prompt in PROMPTS]
-    jobs = [await on.job(prompt) for prompt in PROMPTS]
-    together = await asyncio.gather(*map(on.all, jobs))
+    alone = [await on.collect(await on.make_job(prompt)) for prompt in PROMPTS]
+    jobs = [await on.make_job(prompt) for prompt in PROMPTS]
+    together = await asyncio.gather(*map(on.collect, jobs))
     for prompt, first, second in zip(PROMPTS, alone, together, strict=True):
         counts = [get_prompt_tokens(steps) for steps in (first, second)]
         assert counts[0] == counts[1], (
@@ -213,14 +213,14 @@ async def keeps_jobs_apart(on: EngineUnderTest) -> None:
 @check
 async def stops_at_a_stop_token(on: EngineUnderTest) -> None:
     """A stop token ends the answer, is named in `stop_id`, and is not part of it."""
-    honours = on.can.sampling is None or "stop_token_ids" in on.can.sampling
-    if not on.can.token_prompts or not honours or not on.deterministic:
+    honours = on.capabilities.sampling is None or "stop_token_ids" in on.capabilities.sampling
+    if not on.capabilities.token_prompts or not honours or not on.deterministic:
         raise CheckSkipped("the engine does not claim it")
-    ids = get_output(await on.all(await on.job()))[1]
+    ids = get_output(await on.collect(await on.make_job()))[1]
     at = next((at for at in range(1, len(ids)) if ids[at] not in ids[:at]), None)
     if at is None:
         raise CheckSkipped("needs an answer of two different tokens")
-    steps = await on.all(await on.job(stop_token_ids=(ids[at],)))
+    steps = await on.collect(await on.make_job(stop_token_ids=(ids[at],)))
     said, finish = get_output(steps)[1], get_finish(steps)
     assert finish == "stop", f"an answer ended by a stop token said {finish!r}"
     assert said == ids[:at], f"with {ids[at]} as stop token {ids} became {said}"
@@ -231,19 +231,19 @@ async def stops_at_a_stop_token(on: EngineUnderTest) -> None:
 @check
 async def closing_cancels(on: EngineUnderTest) -> None:
     """Closing a job half way ends it at once, and the engine goes on to answer others."""
-    stream = on.engine.generate(await on.job(max_tokens=256))
-    await on.next(stream)
-    await on.within(stream.aclose(), "closing a job half way did not return")
-    assert await on.next(stream) is None, "a step came after the job was closed"
-    assert get_finish(await on.all(await on.job())), "after a closed job the next was not finished"
+    stream = on.engine.generate(await on.make_job(max_tokens=256))
+    await on.read_step(stream)
+    await on.wait(stream.aclose(), "closing a job half way did not return")
+    assert await on.read_step(stream) is None, "a step came after the job was closed"
+    assert get_finish(await on.collect(await on.make_job())), "after a closed job the next was not finished"
 
 
 @check
-async def cancelling_the_reader_cancels(on: EngineUnderTest) -> None:
+async def cancelling_the_task_cancels(on: EngineUnderTest) -> None:
     """Cancelling the task that reads a job ends the job, before its first step and after it."""
     for steps in (0, 1):
         begun = asyncio.Event()
-        job = await on.job(max_tokens=256)
+        job = await on.make_job(max_tokens=256)
         task = asyncio.create_task(_read(on, job, steps, begun))
         await begun.wait()
         await asyncio.sleep(0)  # let the reader get to its wait
@@ -253,7 +253,7 @@ async def cancelling_the_reader_cancels(on: EngineUnderTest) -> None:
         assert task.done(), f"the job went on for {on.patience:g} s after its reader was cancelled"
         if running:
             assert task.cancelled(), "the cancellation was swallowed; let CancelledError through"
-        assert get_finish(await on.all(await on.job())), "after a cancelled job the next failed"
+        assert get_finish(await on.collect(await on.make_job())), "after a cancelled job the next failed"
 
 
 async def _read(on: EngineUnderTest, job: Job, steps: int, begun: asyncio.Event) -> None:
@@ -266,30 +266,30 @@ async def _read(on: EngineUnderTest, job: Job, steps: int, begun: asyncio.Event)
 
 
 @check
-async def refuses_what_is_too_long(on: EngineUnderTest) -> None:
+async def rejects_long_prompts(on: EngineUnderTest) -> None:
     """`admit` refuses a prompt that fills the context, with `ContextOverflow`."""
-    if on.can.context is None:
+    if on.capabilities.context is None:
         raise CheckSkipped("the engine has no context length")
-    job = await on.job()
-    prompt: list[int] | str = "so " * (on.can.context + 1)
+    job = await on.make_job()
+    prompt: list[int] | str = "so " * (on.capabilities.context + 1)
     if isinstance(job.prompt, list):
-        prompt = job.prompt * (on.can.context // len(job.prompt) + 1)
+        prompt = job.prompt * (on.capabilities.context // len(job.prompt) + 1)
     too_long = msgspec.structs.replace(job, prompt=prompt)
     try:
-        await on.within(on.engine.admit(too_long), "`admit` did not return")
+        await on.wait(on.engine.admit(too_long), "`admit` did not return")
     except ContextOverflow:
         return
-    raise AssertionError(f"a prompt longer than the context of {on.can.context} was admitted")
+    raise AssertionError(f"a prompt longer than the context of {on.capabilities.context} was admitted")
 
 
 @check
-async def refuses_an_unknown_adapter(on: EngineUnderTest) -> None:
+async def rejects_unknown_adapters(on: EngineUnderTest) -> None:
     """`admit` refuses an adapter it does not have, with `BadRequest`."""
-    if not on.can.lora:
+    if not on.capabilities.lora:
         raise CheckSkipped("the engine has no adapters")
-    job = await on.job(lora=(Adapter("no such adapter"),))
+    job = await on.make_job(lora=(Adapter("no such adapter"),))
     try:
-        await on.within(on.engine.admit(job), "`admit` did not return")
+        await on.wait(on.engine.admit(job), "`admit` did not return")
     except BadRequest:
         return
     raise AssertionError("an adapter that does not exist was admitted")
@@ -298,15 +298,15 @@ async def refuses_an_unknown_adapter(on: EngineUnderTest) -> None:
 @check
 async def embeds(on: EngineUnderTest) -> None:
     """One vector of the promised length for each input, in order, the same for the same input."""
-    if not on.can.embeddings:
+    if not on.capabilities.embeddings:
         raise CheckSkipped("the engine does not embed")
     embed = getattr(on.engine, "embed", None)
     assert embed is not None, "`capabilities` promise embeddings, but there is no `embed`"
-    inputs = [await on.prompt(PROMPTS[at]) for at in (0, 1, 0)]
-    vectors = await on.within(embed(inputs), "`embed` did not return")
+    inputs = [await on.make_prompt(PROMPTS[at]) for at in (0, 1, 0)]
+    vectors = await on.wait(embed(inputs), "`embed` did not return")
     lengths = [len(vector) for vector in vectors]
-    assert lengths == [on.can.embeddings] * 3, (
-        f"3 inputs gave vectors of {lengths} numbers; promised were {on.can.embeddings}"
+    assert lengths == [on.capabilities.embeddings] * 3, (
+        f"3 inputs gave vectors of {lengths} numbers; promised were {on.capabilities.embeddings}"
     )
     assert all(math.isfinite(value) for vector in vectors for value in vector), (
         "a vector holds something that is not a finite number"
@@ -318,11 +318,11 @@ async def embeds(on: EngineUnderTest) -> None:
 @check
 async def tokenizes(on: EngineUnderTest) -> None:
     """`tokenize` gives the ids of a text."""
-    if not on.can.tokenize:
+    if not on.capabilities.tokenize:
         raise CheckSkipped("the engine does not tokenize")
     tokenize = getattr(on.engine, "tokenize", None)
     assert tokenize is not None, "`capabilities` promise tokens, but there is no `tokenize`"
-    ids = await on.within(tokenize(PROMPTS[0], False), "`tokenize` did not return")
+    ids = await on.wait(tokenize(PROMPTS[0], False), "`tokenize` did not return")
     sound = isinstance(ids, list) and ids and all(type(id_) is int and id_ >= 0 for id_ in ids)
     assert sound, f"`tokenize` gave {ids!r}; it gives a list of ids"
 
@@ -334,4 +334,4 @@ async def closes_twice(on: EngineUnderTest) -> None:
     if aclose is None:
         raise CheckSkipped("the engine has nothing to close")
     for _ in range(2):
-        await on.within(aclose(), "`aclose` did not return")
+        await on.wait(aclose(), "`aclose` did not return")

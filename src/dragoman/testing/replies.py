@@ -33,7 +33,7 @@ class Reply(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     text: str = ""
     when: str | None = None  # part of the last message; None fits always
     regex: bool = False  # read `when` as a regular expression
-    turns: int | None = None  # how often it may be played; None is always
+    max_uses: int | None = None  # how often it may be played; None is always
     variants: tuple[str, ...] = ()  # other texts, for further choices and other seeds
     chunks: By | int = "words"  # a number is so many characters; bytes only as token ids
     pieces: tuple[Any, ...] = ()  # the steps by hand: str, or bytes where token ids are spoken
@@ -41,27 +41,27 @@ class Reply(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     raise_at: int | None = None
     error: Any = "EngineFailed"  # what is raised: an exception, or the name of one
     hang_at: int | None = None  # nothing more comes until it is cancelled
-    die_at: int | None = None  # the process ends, without a word
+    exit_at: int | None = None  # the process ends, without a word
     no_finish: bool = False  # ends without saying why
     garbage: Garbage | None = None
 
-    def fits(self, message: str) -> bool:
+    def matches(self, message: str) -> bool:
         if self.when is None:
             return True
         return bool(re.search(self.when, message)) if self.regex else self.when in message
 
-    def texts(self) -> tuple[str, ...]:
+    def list_texts(self) -> tuple[str, ...]:
         return (self.text, *self.variants)
 
     @property
-    def faulty(self) -> bool:
-        return any(at is not None for at in (self.raise_at, self.hang_at, self.die_at))
+    def has_faults(self) -> bool:
+        return any(at is not None for at in (self.raise_at, self.hang_at, self.exit_at))
 
     @property
-    def spoils(self) -> bool:
+    def corrupts_steps(self) -> bool:
         return self.no_finish or self.garbage is not None
 
-    def failure(self) -> BaseException:
+    def make_error(self) -> BaseException:
         if isinstance(self.error, BaseException):
             return self.error
         kind = ERROR_CLASSES.get(self.error)
@@ -105,12 +105,12 @@ class ReplySelector:
         self.replies = _replies(script)
         self._played = [0] * len(self.replies)
 
-    def pick(self, prompt: str) -> int | None:
+    def select(self, prompt: str) -> int | None:
         """The number of the first reply that fits and has a turn left."""
         message = find_last_message(prompt)
         for at, reply in enumerate(self.replies):
-            spent = reply.turns is not None and self._played[at] >= reply.turns
-            if not spent and reply.fits(message):
+            spent = reply.max_uses is not None and self._played[at] >= reply.max_uses
+            if not spent and reply.matches(message):
                 self._played[at] += 1
                 return at
         return None
@@ -137,7 +137,7 @@ def _when(when: str, reply: str | Reply) -> Reply:
 
 def _in_turn(reply: str | Reply, last: bool) -> Reply:
     """Plain texts in a list are played one after the other; the last one stays."""
-    return reply if isinstance(reply, Reply) else Reply(reply, turns=None if last else 1)
+    return reply if isinstance(reply, Reply) else Reply(reply, max_uses=None if last else 1)
 
 
 WORD = re.compile(r" ?\w{1,8}| ?[^\w\s]{1,3}|\s+")

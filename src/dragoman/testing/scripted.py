@@ -100,7 +100,7 @@ class ScriptedEngine:
         self.tokenizer = self.settings.tokenizer()
         self.jobs: deque[Job] = deque(maxlen=1000)
         self.active = self.peak = 0  # jobs open now, and most at once
-        self.started = self.finished = self.closed_early = self.failed = 0
+        self.started = self.finished = self.cancelled = self.failed = 0
         self.steps = 0
         self.closed = False
         self._casting = ReplySelector(script)
@@ -127,7 +127,7 @@ class ScriptedEngine:
         if self.closed:
             raise EngineDown("The engine was closed.")
         at, reply = self._cast(job)
-        count, faulty = 0, reply.faulty
+        count, faulty = 0, reply.has_faults
         if self.settings.checked and job.grammar is not None:
             self._check(job, at, reply)
         with self._stage(job, reply) as turn:
@@ -166,7 +166,7 @@ class ScriptedEngine:
         for _ in range(times):
             beat.grant()
 
-    async def until(self, true: Callable[[ScriptedEngine], bool], timeout: float = 10.0) -> None:
+    async def wait_until(self, true: Callable[[ScriptedEngine], bool], timeout: float = 10.0) -> None:
         """Return when the fact is true; `TimeoutError` when it does not come true."""
         if true(self):
             return
@@ -214,7 +214,7 @@ class ScriptedEngine:
     def _cast(self, job: Job) -> tuple[int, Reply]:
         prompt = job.prompt
         text = prompt if isinstance(prompt, str) else self._text_of(prompt)
-        at = self._casting.pick(text)
+        at = self._casting.select(text)
         if at is None:
             log.error("no reply of the script fits the prompt that ends with %r", text[-200:])
             raise EngineFailed("No reply of the script fits this prompt.")
@@ -241,7 +241,7 @@ class ScriptedEngine:
         key = (at, variant)
         if key not in self._cuts:
             reply = self._casting.replies[at]
-            text = reply.texts()[variant]
+            text = reply.list_texts()[variant]
             if self.tokenizer is None:
                 if any(isinstance(piece, bytes) for piece in reply.pieces):
                     raise ValueError("pieces of bytes need an engine that speaks token ids")
@@ -254,14 +254,14 @@ class ScriptedEngine:
         """Fail loudly if what the script is going to say does not keep to the job's grammar."""
         for choice in range(job.n):
             variant = 0 if job.sampling.greedy else (job.sampling.seed or 0) + choice
-            pieces = self._pieces(at, variant % len(reply.texts()))
+            pieces = self._pieces(at, variant % len(reply.list_texts()))
             check_script(job, pieces, self.tokenizer)
 
     def _is_plain(self, job: Job, reply: Reply) -> bool:
         """Whether the reply is only text, to be said once as it is."""
         sampling = job.sampling
         asked = job.logprobs is not None or job.prompt_logprobs is not None
-        odd = reply.spoils or sampling.ignore_eos or sampling.min_tokens or self.settings.tokens
+        odd = reply.corrupts_steps or sampling.ignore_eos or sampling.min_tokens or self.settings.tokens
         return job.n == 1 and not (asked or odd or reply.variants or self.settings.context)
 
     def _plain(self, job: Job, at: int) -> list[list[Step]]:
@@ -290,13 +290,13 @@ class ScriptedEngine:
         voices = []
         for choice in range(job.n):
             variant = 0 if job.sampling.greedy else (job.sampling.seed or 0) + choice
-            pieces = self._pieces(at, variant % len(reply.texts()))
+            pieces = self._pieces(at, variant % len(reply.list_texts()))
             voices.append(ChoiceScript(job, choice, pieces, limit, self.tokenizer).steps())
         told = False
         while steps := [step for voice in voices if (step := next(voice, None)) is not None]:
             if not told:
                 told, steps[0] = True, self._with_prompt(job, steps[0], prompt)
-            if reply.spoils:
+            if reply.corrupts_steps:
                 steps = [spoilt for step in steps for spoilt in _spoil(reply, job, step)]
             yield steps
 
@@ -315,10 +315,10 @@ class ScriptedEngine:
 
 
 async def _go_wrong(reply: Reply, count: int) -> None:
-    if reply.die_at == count:
+    if reply.exit_at == count:
         os._exit(70)
     if reply.raise_at == count:
-        raise reply.failure()
+        raise reply.make_error()
     if reply.hang_at == count:
         await asyncio.get_running_loop().create_future()
 

@@ -33,19 +33,19 @@ class EngineUnderTest:
         self, engine: Engine, make_job: MakeJob | None, patience: float, deterministic: bool
     ) -> None:
         self.engine = engine
-        self.can: Capabilities = get_capabilities(engine)
+        self.capabilities: Capabilities = get_capabilities(engine)
         self.patience = patience
         self.deterministic = deterministic
         self._make_job = make_job
         self._number = 0
 
-    async def job(self, text: str = PROMPTS[0], **changes: Any) -> Job:
+    async def make_job(self, text: str = PROMPTS[0], **changes: Any) -> Job:
         """A short greedy job; fields of `Sampling` and of `Job` can be changed by name."""
         if self._make_job is not None:
             made = self._make_job(text)
             job = await made if inspect.isawaitable(made) else made
         else:
-            job = Job(id="", prompt=await self.prompt(text))
+            job = Job(id="", prompt=await self.make_prompt(text))
         self._number += 1
         said: dict[str, Any] = {"temperature": 0.0, "max_tokens": 8}
         said |= {
@@ -56,32 +56,32 @@ class EngineUnderTest:
             job, id=f"check-{self._number}", sampling=sampling, **changes
         )
 
-    async def prompt(self, text: str) -> list[int] | str:
+    async def make_prompt(self, text: str) -> list[int] | str:
         tokenize = getattr(self.engine, "tokenize", None)
-        if not self.can.token_prompts or tokenize is None:
+        if not self.capabilities.token_prompts or tokenize is None:
             return text
         ids: list[int] = await tokenize(text, False)
         return ids
 
-    async def all(self, job: Job) -> list[Step]:
+    async def collect(self, job: Job) -> list[Step]:
         """Every step of a job, or a failure when none comes for too long."""
-        await self.within(self.engine.admit(job), "`admit` did not return")
+        await self.wait(self.engine.admit(job), "`admit` did not return")
         steps: list[Step] = []
         async with aclosing(self.engine.generate(job)) as stream:
             while True:
-                step = await self.next(stream)
+                step = await self.read_step(stream)
                 if step is None:
                     return steps
                 steps.append(step)
                 assert len(steps) < 10_000, "the job never ends, though `max_tokens` is small"
 
-    async def next(self, stream: AsyncGenerator[Step, None]) -> Step | None:
+    async def read_step(self, stream: AsyncGenerator[Step, None]) -> Step | None:
         try:
-            return await self.within(anext(stream), "no step came and the job did not end")
+            return await self.wait(anext(stream), "no step came and the job did not end")
         except StopAsyncIteration:
             return None
 
-    async def within(self, work: Awaitable[T], failing: str) -> T:
+    async def wait(self, work: Awaitable[T], failing: str) -> T:
         try:
             async with asyncio.timeout(self.patience):
                 return await work

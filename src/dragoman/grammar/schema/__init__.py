@@ -1,7 +1,19 @@
-"""Reads JSON schemas: `schema.read` turns one into `nodes`, which say what it allows in few words.
+"""JSON Schema: parses a client's schema into a few kinds of nodes that the grammar writers use.
 
-`limits` bounds what is looked at, `keywords` checks what a schema says, `simple` makes nodes of it,
-`merge` joins what must hold at once, `members` counts, `patterned` tells names by patterns,
-`pointers` follows references and `settle` finds out what of all that has an end. `foreign` is for
-what only the engine's own reader can do.
+`parse_schema` takes a schema and returns a `ParsedSchema`: a root node, the definitions that it
+refers to, and warnings about what is not enforced. For example,
+
+    {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}, "required": ["n"],
+     "additionalProperties": false, "$defs": {"n": {"type": "integer", "minimum": 0}}}
+
+becomes `Object((("n", Number(integer=True, minimum="0")),), frozenset({"n"}), Nothing())`.
+
+The model writes arguments in its own format, so llguidance's schema compiler, which only knows
+JSON, cannot be used for most schemas. And a schema is a set of assertions, while a grammar lists
+what is allowed. So `schema_parser` parses the keywords (`keywords`) and `intersect` computes what
+all parts of a schema allow together; `normalize` then removes definitions that no value matches.
+Where nodes cannot express a result, `schema_export` copies that part of the schema for llguidance.
+Schemas are untrusted input: `limits` bounds the work. `diagnostics` reports errors and warnings.
+
+Of the grammar compiler, this package uses `regex` and the errors in `complexity`.
 """

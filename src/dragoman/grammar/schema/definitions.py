@@ -6,12 +6,13 @@ definitions nor their cycles cause deep recursion. One that an intersection need
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from dragoman.grammar.schema import limits
 from dragoman.grammar.schema.diagnostics import SchemaDiagnostics
-from dragoman.grammar.schema.nodes import Node, SchemaReference
-from dragoman.grammar.schema.overapproximate import overapproximate_schema
+from dragoman.grammar.schema.nodes import Literals, Node, Object, SchemaReference
+from dragoman.grammar.schema.simplify import ALL_TYPES, ANYTHING, NOTHING, union_nodes
 from dragoman.output.arguments.json_pointer import UnresolvedReference, resolve_reference
 from dragoman.types import Json
 
@@ -53,7 +54,7 @@ class SchemaDefinitions:
         if node is not None:
             return node
         if pointer not in self._overapproximations:
-            self._overapproximations[pointer] = overapproximate_schema(self._targets[pointer])
+            self._overapproximations[pointer] = _overapproximate(self._targets[pointer])
         return self._overapproximations[pointer]
 
     def parse_reference(self, reference: str, place: str) -> SchemaReference:
@@ -83,3 +84,35 @@ class SchemaDefinitions:
             self._diagnostics.fail(place, str(error))
         self._targets[pointer] = target
         return pointer, target
+
+
+def _overapproximate(schema: Json, *, deep: bool = True) -> Node:
+    """Return a node that allows at least what a schema allows.
+
+    It considers only the keywords that distinguish the options of a `oneOf`, such as the values of
+    a discriminator. The schema has not been validated yet.
+    """
+    if not isinstance(schema, dict):
+        return NOTHING if schema is False else ANYTHING
+    if isinstance(schema.get("enum"), list):
+        return Literals(tuple(map(json.dumps, schema["enum"])))
+    if "const" in schema:
+        return Literals((json.dumps(schema["const"]),))
+    types = schema.get("type")
+    if types == "object" and deep:
+        properties, required = schema.get("properties"), schema.get("required")
+        return Object(
+            tuple(
+                (name, _overapproximate(value, deep=False))
+                for name, value in (properties if isinstance(properties, dict) else {}).items()
+            ),
+            frozenset(
+                name
+                for name in (required if isinstance(required, list) else [])
+                if isinstance(name, str)
+            ),
+        )
+    names = types if isinstance(types, list) else [types]
+    return union_nodes(
+        ALL_TYPES.get(name, ANYTHING) if isinstance(name, str) else ANYTHING for name in names
+    )

@@ -1,8 +1,8 @@
-"""The last look at what was read: what cannot be goes away, and names stay where they are needed.
+"""Normalizes the definitions of a parsed schema.
 
-A definition that no finite value fits is nothing, and so is what needs it. One that leads to itself
-without a value in between means nothing at all. Small ones, and those with one use, are put in the
-place of their names.
+A definition that no finite value matches becomes `Nothing`, and so does what requires it. One that
+refers to itself with no value in between is meaningless and rejected. Small definitions, and those
+that are used once, are inlined.
 """
 
 from __future__ import annotations
@@ -31,15 +31,13 @@ from dragoman.grammar.schema.simplify import (
     union_nodes,
 )
 
-MAX_INLINED_NODES, MAX_INLINED_DEPTH = (
-    8,
-    16,
-)  # nodes of a definition that has no name of its own, and levels of them
-MAX_ROUNDS = 64  # of finding out which definitions allow a value
+MAX_INLINED_NODES = 8  # of a definition with several uses
+MAX_INLINED_DEPTH = 16  # of a definition with one use
+MAX_ROUNDS = 64  # of finding the satisfiable definitions
 
 
 class CircularReference(Exception):
-    """A definition that refers only to itself."""
+    """A definition refers only to itself."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -47,72 +45,74 @@ class CircularReference(Exception):
 
 
 class TooManyReferences(Exception):
-    """Definitions that refer to each other in too many ways."""
+    """The definitions refer to each other in too many ways."""
 
 
 def normalize_definitions(
-    root: Node, known: Mapping[str, Node]
+    root: Node, definitions: Mapping[str, Node]
 ) -> tuple[Node, tuple[tuple[str, Node], ...]]:
-    """The root and the definitions that it needs."""
-    order = _order_dependencies_first(root, known)
-    _reject_circular_references(order, known)
-    alive = _find_satisfiable(order, known)
-    uses = Counter(_referenced_names([root, *(known[name] for name in order)]))
-    tidy = _DefinitionRewriter({name for name in order if name not in alive})
-    for name in order:
-        node = tidy.rewritten[name] = tidy.rewrite(known[name])
-        if name in alive and not any(True for _ in _referenced_names([node])):
-            small = count_nodes(node, MAX_INLINED_NODES) <= MAX_INLINED_NODES
-            if small or (uses[name] == 1 and _is_shallow(node)):
-                tidy.inlined[name] = node
-    found = tidy.rewrite(root)
-    while isinstance(found, SchemaReference):
-        found = tidy.rewritten[found.name]
-    needed = _order_dependencies_first(found, tidy.rewritten)
-    return found, tuple((name, tidy.rewritten[name]) for name in reversed(needed))
+    """Return the root and the definitions that it still refers to."""
+    names = _order_dependencies_first(root, definitions)
+    _reject_circular_references(names, definitions)
+    satisfiable = _find_satisfiable(names, definitions)
+    uses = Counter(_referenced_names([root, *(definitions[name] for name in names)]))
+    rewriter = _DefinitionRewriter({name for name in names if name not in satisfiable})
+    for name in names:
+        node = rewriter.rewritten[name] = rewriter.rewrite(definitions[name])
+        if name in satisfiable and not any(True for _ in _referenced_names([node])):
+            is_small = count_nodes(node, MAX_INLINED_NODES) <= MAX_INLINED_NODES
+            if is_small or (uses[name] == 1 and _is_shallow(node)):
+                rewriter.inlined[name] = node
+    new_root = rewriter.rewrite(root)
+    while isinstance(new_root, SchemaReference):
+        new_root = rewriter.rewritten[new_root.name]
+    needed = _order_dependencies_first(new_root, rewriter.rewritten)
+    return new_root, tuple((name, rewriter.rewritten[name]) for name in reversed(needed))
 
 
 def _referenced_names(nodes: list[Node]) -> Iterator[str]:
-    """The names in some nodes, as often as they are there."""
-    waiting = nodes[::-1]
-    while waiting:
-        node = waiting.pop()
+    """Yield the name of every reference in some nodes, in order and with repetitions."""
+    stack = nodes[::-1]
+    while stack:
+        node = stack.pop()
         if isinstance(node, SchemaReference):
             yield node.name
-        waiting += reversed(child_nodes(node))
+        stack += reversed(child_nodes(node))
 
 
-def _order_dependencies_first(root: Node, known: Mapping[str, Node]) -> list[str]:
-    """The names that are needed, those first that the others are made of."""
-    found: dict[str, None] = {}
+def _order_dependencies_first(root: Node, definitions: Mapping[str, Node]) -> list[str]:
+    """Return the names that a node needs, in postorder."""
+    ordered: list[str] = []
     seen: set[str] = set()
-    path = [("", _referenced_names([root]))]
+    path: list[tuple[str | None, Iterator[str]]] = [(None, _referenced_names([root]))]
     while path:
-        name = next(path[-1][1], None)
+        current, references = path[-1]
+        name = next(references, None)
         if name is None:
-            found[path.pop()[0]] = None
+            path.pop()
+            ordered += [] if current is None else [current]
         elif name not in seen:
             seen.add(name)
-            path.append((f"#{name}", _referenced_names([known[name]])))
-    return [name[1:] for name in found if name]
+            path.append((name, _referenced_names([definitions[name]])))
+    return ordered
 
 
 def _unguarded_references(node: Node) -> list[str]:
-    """The names that a node may stand for, with no value around them."""
-    found, waiting = [], [node]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, SchemaReference):
-            found.append(one.name)
-        elif isinstance(one, AnyOf):
-            waiting += child_nodes(one)
-    return found
+    """Return the names that a node may stand for, with no array or object around them."""
+    names, stack = [], [node]
+    while stack:
+        current = stack.pop()
+        if isinstance(current, SchemaReference):
+            names.append(current.name)
+        elif isinstance(current, AnyOf):
+            stack += child_nodes(current)
+    return names
 
 
-def _reject_circular_references(order: list[str], known: Mapping[str, Node]) -> None:
+def _reject_circular_references(names: list[str], definitions: Mapping[str, Node]) -> None:
     done: set[str] = set()
-    for start in order:
-        path = {} if start in done else {start: iter(_unguarded_references(known[start]))}
+    for start in names:
+        path = {} if start in done else {start: iter(_unguarded_references(definitions[start]))}
         while path:
             last = next(reversed(path))
             name = next(path[last], None)
@@ -122,47 +122,47 @@ def _reject_circular_references(order: list[str], known: Mapping[str, Node]) -> 
             elif name in path:
                 raise CircularReference(name)
             elif name not in done:
-                path[name] = iter(_unguarded_references(known[name]))
+                path[name] = iter(_unguarded_references(definitions[name]))
 
 
-def _find_satisfiable(order: list[str], known: Mapping[str, Node]) -> set[str]:
-    """The names of definitions that some value fits."""
-    found: set[str] = set()
+def _find_satisfiable(names: list[str], definitions: Mapping[str, Node]) -> set[str]:
+    """Return the names of the definitions that some finite value matches: a least fixed point."""
+    satisfiable: set[str] = set()
     for _ in range(MAX_ROUNDS):
-        before = len(found)
-        for name in order:
-            if name not in found and _is_satisfiable(known[name], found):
-                found.add(name)
-        if len(found) == before:
-            return found
+        count = len(satisfiable)
+        for name in names:
+            if name not in satisfiable and _is_satisfiable(definitions[name], satisfiable):
+                satisfiable.add(name)
+        if len(satisfiable) == count:
+            return satisfiable
     raise TooManyReferences
 
 
-def _is_satisfiable(node: Node, alive: set[str]) -> bool:
+def _is_satisfiable(node: Node, satisfiable: set[str]) -> bool:
     match node:
         case Nothing():
             return False
         case SchemaReference():
-            return node.name in alive
+            return node.name in satisfiable
         case AnyOf():
-            return any(_is_satisfiable(option, alive) for option in child_nodes(node))
+            return any(_is_satisfiable(option, satisfiable) for option in child_nodes(node))
         case Array():
-            needed = min(node.min_items, len(node.prefix_items) + 1)
-            return all(_is_satisfiable(item_node(node, index), alive) for index in range(needed))
+            count = min(node.min_items, len(node.prefix_items) + 1)
+            items = (item_node(node, index) for index in range(count))
+            return all(_is_satisfiable(item, satisfiable) for item in items)
         case Object():
-            members = dict(node.properties)
-            return all(
-                _is_satisfiable(members.get(name, node.additional), alive) for name in node.required
-            )
+            properties = dict(node.properties)
+            values = (properties.get(name, node.additional) for name in node.required)
+            return all(_is_satisfiable(value, satisfiable) for value in values)
         case LlguidanceSchema() if node.object_node is not None:
-            return _is_satisfiable(node.object_node, alive)
+            return _is_satisfiable(node.object_node, satisfiable)
     return True
 
 
 def _is_shallow(node: Node) -> bool:
     level = [node]
     for _ in range(MAX_INLINED_DEPTH):
-        level = [inner for one in level for inner in child_nodes(one)]
+        level = [child for parent in level for child in child_nodes(parent)]
         if not level:
             return True
     return False
@@ -170,7 +170,7 @@ def _is_shallow(node: Node) -> bool:
 
 @dataclass
 class _DefinitionRewriter:
-    """Rebuilds nodes. `dead` are the names that stand for nothing."""
+    """Rebuilds nodes without references to `unsatisfiable` and `inlined` definitions."""
 
     unsatisfiable: set[str]
     inlined: dict[str, Node] = field(default_factory=dict)
@@ -178,34 +178,36 @@ class _DefinitionRewriter:
 
     def rewrite(self, node: Node) -> Node:
         match node:
+            case SchemaReference() if node.name in self.unsatisfiable:
+                return NOTHING
             case SchemaReference():
-                return (
-                    NOTHING
-                    if node.name in self.unsatisfiable
-                    else self.inlined.get(node.name, node)
-                )
+                return self.inlined.get(node.name, node)
             case ImpliedTypes():
                 return self.rewrite(node.intended)
             case AnyOf():
                 return union_nodes([self.rewrite(option) for option in node.options])
             case Array():
-                first = tuple([self.rewrite(one) for one in node.prefix_items])
-                return simplify_array(
-                    replace(node, prefix_items=first, items=self.rewrite(node.items))
-                )
+                prefix_items = tuple([self.rewrite(item) for item in node.prefix_items])
+                items = self.rewrite(node.items)
+                return simplify_array(replace(node, prefix_items=prefix_items, items=items))
             case Object():
                 return self._rewrite_object(node)
             case LlguidanceSchema() if node.object_node is not None:
-                own = self._rewrite_object(node.object_node)
-                return replace(node, object_node=own) if isinstance(own, Object) else own
+                rewritten = self._rewrite_object(node.object_node)
+                if not isinstance(rewritten, Object):
+                    return rewritten
+                return replace(node, object_node=rewritten)
         return node
 
     def _rewrite_object(self, node: Object) -> Node:
-        others = self.rewrite(node.additional)
-        members = [(name, self.rewrite(inner)) for name, inner in node.properties]
-        members += [(name, others) for name in sorted(node.required - set(node.names))]
-        keyed = [(keys, self.rewrite(inner)) for keys, inner in node.pattern_properties]
-        found = replace(
-            node, properties=tuple(members), additional=others, pattern_properties=tuple(keyed)
+        additional = self.rewrite(node.additional)
+        properties = [(name, self.rewrite(value)) for name, value in node.properties]
+        properties += [(name, additional) for name in sorted(node.required - set(node.names))]
+        by_pattern = [(keys, self.rewrite(value)) for keys, value in node.pattern_properties]
+        rewritten = replace(
+            node,
+            properties=tuple(properties),
+            additional=additional,
+            pattern_properties=tuple(by_pattern),
         )
-        return simplify_object(found)
+        return simplify_object(rewritten)

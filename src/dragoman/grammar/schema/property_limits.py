@@ -1,4 +1,4 @@
-"""Objects that may have only some members, or only so many of them."""
+"""Objects with restricted property names or a restricted number of properties."""
 
 from __future__ import annotations
 
@@ -8,55 +8,56 @@ from dataclasses import replace
 from dragoman.grammar.schema.nodes import Node, Nothing, Object
 from dragoman.grammar.schema.simplify import NOTHING, simplify_object, union_nodes
 
-MAX_OPTIONAL = 16  # members of which one must be there, each with an option of its own
+MAX_OPTIONAL = 16  # properties of which one is needed: each gets an option of its own
 
 
 def restrict_properties(node: Object, names: Sequence[str]) -> Object:
-    """An object with no members but these."""
-    members = dict(node.properties)
-    order = [name for name in members if name in names] + list(names)
-    kept = {name: members.get(name, node.additional) for name in order}
-    return Object(tuple(kept.items()), node.required, NOTHING)
+    """Allow only properties with these names."""
+    properties = dict(node.properties)
+    ordered = [name for name in properties if name in names] + list(names)
+    allowed = {name: properties.get(name, node.additional) for name in ordered}
+    return Object(tuple(allowed.items()), node.required, NOTHING)
 
 
-def limit_property_count(node: Object, least: int, most: int | None) -> tuple[Node, list[str]]:
-    """An object with as many members as it may have, and the words that nodes cannot say."""
-    left: list[str] = []
-    if most is not None:
-        if most < max(least, len(node.required)):
+def limit_property_count(node: Object, minimum: int, maximum: int | None) -> tuple[Node, list[str]]:
+    """Apply `minProperties` and `maxProperties`; also return which of them nodes cannot express."""
+    remaining: list[str] = []
+    if maximum is not None:
+        if maximum < max(minimum, len(node.required)):
             return NOTHING, []
-        if most == len(node.required):
+        if maximum == len(node.required):
             node = restrict_properties(node, sorted(node.required))
-        elif not isinstance(node.additional, Nothing) or most < len(node.properties):
-            left.append("maxProperties")
-    tidy = simplify_object(node)
-    if not isinstance(tidy, Object) or least <= len(tidy.required):
-        return tidy, left
-    missing = least - len(tidy.required)
-    optional = [name for name in tidy.names if name not in tidy.required]
-    if not isinstance(tidy.additional, Nothing):
-        return tidy, [*left, "minProperties"]
+        elif not isinstance(node.additional, Nothing) or maximum < len(node.properties):
+            remaining.append("maxProperties")
+    simple = simplify_object(node)
+    if not isinstance(simple, Object) or minimum <= len(simple.required):
+        return simple, remaining
+    missing = minimum - len(simple.required)
+    optional = [name for name in simple.names if name not in simple.required]
+    if not isinstance(simple.additional, Nothing):
+        return simple, [*remaining, "minProperties"]
     if missing > len(optional):
         return NOTHING, []
     if missing == len(optional):
-        return replace(tidy, required=frozenset(tidy.names)), left
+        return replace(simple, required=frozenset(simple.names)), remaining
     if missing == 1 and len(optional) <= MAX_OPTIONAL:
-        options = [replace(tidy, required=tidy.required | {name}) for name in optional]
-        return union_nodes(options), left
-    return tidy, [*left, "minProperties"]
+        options = [replace(simple, required=simple.required | {name}) for name in optional]
+        return union_nodes(options), remaining
+    return simple, [*remaining, "minProperties"]
 
 
-def require_exactly_one(choices: Sequence[frozenset[str]]) -> list[Node] | None:
-    """The options of having all of one choice's members and of no other's.
+def require_exactly_one(groups: Sequence[frozenset[str]]) -> list[Node] | None:
+    """Return options for objects that have all properties of exactly one group.
 
-    None where another choice lacks more than one member: any of them could be the missing one.
+    None if a group has more than one property that another lacks: any of them could be the one
+    that is missing.
     """
-    found: list[Node] = []
-    for at, choice in enumerate(choices):
-        missing = [other - choice for where, other in enumerate(choices) if where != at]
-        if any(len(names) > 1 for names in missing):
+    options: list[Node] = []
+    for index, group in enumerate(groups):
+        others = [other - group for at, other in enumerate(groups) if at != index]
+        if any(len(names) > 1 for names in others):
             return None
-        barred = {name: NOTHING for names in missing for name in sorted(names)}
-        possible = all(missing)
-        found.append(Object(tuple(barred.items()), choice) if possible else NOTHING)
-    return found
+        excluded = {name: NOTHING for names in others for name in sorted(names)}
+        is_possible = all(others)
+        options.append(Object(tuple(excluded.items()), group) if is_possible else NOTHING)
+    return options

@@ -25,7 +25,6 @@ from dragoman.grammar.schema.definitions import SchemaDefinitions
 from dragoman.grammar.schema.diagnostics import SchemaDiagnostics
 from dragoman.grammar.schema.intersect import NodeIntersector
 from dragoman.grammar.schema.llguidance_check import LlguidanceChecker
-from dragoman.grammar.schema.llguidance_schema import SchemaExporter, allows_escaped_names
 from dragoman.grammar.schema.nodes import (
     BOOLEAN,
     NULL,
@@ -51,6 +50,7 @@ from dragoman.grammar.schema.property_limits import (
     require_exactly_one,
     restrict_properties,
 )
+from dragoman.grammar.schema.schema_export import SchemaExporter, allows_escaped_names
 from dragoman.grammar.schema.simplify import ANYTHING, NOTHING, union_nodes
 from dragoman.output.arguments.json_pointer import escape_token
 from dragoman.output.arguments.parameter_types import SYNONYMS

@@ -1,37 +1,38 @@
-"""What a tool has in it that is for this request alone: it is neither kept nor shown."""
+"""Remove secrets from tools: they are for one request alone and are neither stored nor shown."""
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlsplit
 
-NAMES = frozenset({"authorization", "headers", "domain_secrets"})
+from dragoman.types import Json
+
+SECRET_FIELDS = frozenset({"authorization", "headers", "domain_secrets"})
 REDACTED = "<redacted>"
 
 
-def remove_secrets(tool: Any) -> Any:
-    """A tool as it may be shown. What gives access to a server is left out."""
+def remove_secrets(tool: Json) -> Json:
+    """Return a tool as it may be shown, without what gives access to a server."""
     if isinstance(tool, list):
-        return [remove_secrets(one) for one in tool]
+        return [remove_secrets(value) for value in tool]
     if not isinstance(tool, dict):
         return tool
-    shown = {name: one for name, one in tool.items() if str(name).lower() not in NAMES}
-    if tool.get("type") in ("function", "custom"):  # a schema may well speak of headers
+    shown = {name: value for name, value in tool.items() if str(name).lower() not in SECRET_FIELDS}
+    if tool.get("type") in ("function", "custom"):  # a schema may well mention headers
         return shown
-    shown = {name: remove_secrets(one) for name, one in shown.items()}
+    shown = {name: remove_secrets(value) for name, value in shown.items()}
     if isinstance(url := shown.get("server_url"), str):
         shown["server_url"] = redact_url(url)
     return shown
 
 
 def redact_url(url: str) -> str:
-    """The server of an address: names, paths and queries may hold keys."""
+    """Return the server of a URL: user names, paths and queries may contain keys."""
     try:
-        found = urlsplit(url)
-        host, port = found.hostname or "", found.port
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
     except ValueError:
         return REDACTED
     host = f"[{host}]" if ":" in host else host
-    server = f"{found.scheme}://{host}" + (f":{port}" if port else "")
-    plain = found.path in ("", "/") and not (found.query or found.fragment)
-    return server if plain else f"{server}/{REDACTED}"
+    server = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
+    is_bare = parts.path in ("", "/") and not (parts.query or parts.fragment)
+    return server if is_bare else f"{server}/{REDACTED}"

@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class ContentPacker(Protocol):
-    """Encrypts content for the owner of a request, who can send it back but not read it."""
+    """Packs and signs content for the owner of a request. It is not encrypted."""
 
     def pack(self, purpose: str, data: bytes) -> str: ...
 

@@ -1,16 +1,17 @@
-"""The fields of a request for a response, with their ranges."""
+"""The fields of a Responses request, with their ranges."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
 from dragoman.protocols.responses.decode.items import Items, RawTools
 from dragoman.protocols.responses.types import Item
 from dragoman.protocols.shared import openai, response_format
+from dragoman.types import Json
 
-Word: TypeAlias = Annotated[str, Meta(max_length=64)]
+ShortText: TypeAlias = Annotated[str, Meta(max_length=64)]
 Text: TypeAlias = Annotated[str, Meta(max_length=512)]
 
 
@@ -19,17 +20,17 @@ class ConversationReference(Struct):
 
 
 class ResponseReasoningOptions(Struct):
-    """How to think, and whether a summary of it is told."""
+    """How the model reasons, and whether a summary of it is sent."""
 
-    effort: Word | None = None
-    summary: Word | None = None
-    generate_summary: Word | None = None
-    context: Word | None = None
-    mode: Word | None = None
+    effort: ShortText | None = None
+    summary: ShortText | None = None
+    generate_summary: ShortText | None = None
+    context: ShortText | None = None
+    mode: ShortText | None = None
 
     @property
     def requested_summary(self) -> str | None:
-        """Which summary is wanted, by its new name or the old one."""
+        """The kind of summary, by its current field name or the old one."""
         return self.generate_summary if self.summary is None else self.summary
 
 
@@ -45,24 +46,24 @@ class ResponseTextFormat(Struct):
 
 class ResponseTextOptions(Struct):
     format: ResponseTextFormat | None = None
-    verbosity: Word | None = None
+    verbosity: ShortText | None = None
 
 
 class PromptCacheOptions(Struct):
-    """How the prompt is cached: always. It can be read ahead of the request that needs it."""
+    """Prompts are always cached. `prewarm` processes the prompt ahead of the actual request."""
 
     prewarm: bool | None = None
 
 
 class ResponseRequest(response_format.ConstraintFields, kw_only=True):
-    """A conversation to answer, and what is to be done with the answer."""
+    """A conversation to answer, and what to do with the answer."""
 
     input: str | Items | None = None
     instructions: str | None = None
     previous_response_id: Text | None = None
     conversation: Text | ConversationReference | None = None
     tools: RawTools | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: str | dict[str, Json] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: openai.Count | None = None
     max_output_tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
@@ -75,54 +76,54 @@ class ResponseRequest(response_format.ConstraintFields, kw_only=True):
     store: bool | None = None
     background: bool | None = None
     thinking_budget: openai.Count | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    chat_template: Any = None
-    prompt: Any = None
-    context_management: Any = None
+    chat_template_kwargs: dict[str, Json] | None = None
+    chat_template: Json = None
+    prompt: Json = None
+    context_management: Json = None
     prompt_cache_options: PromptCacheOptions | None = None
-    moderation: Any = None
+    moderation: Json = None
     # Accepted and without effect here, as documented for clients that always send them.
     safety_identifier: Text | None = None
     prompt_cache_key: Text | None = None
-    prompt_cache_retention: Word | None = None
-    service_tier: Word | None = None
-    client_metadata: Any = None
-    access_programs: Any = None
-    image: Any = None
+    prompt_cache_retention: ShortText | None = None
+    service_tier: ShortText | None = None
+    client_metadata: Json = None
+    access_programs: Json = None
+    image: Json = None
 
 
 class InputTokensRequest(ResponseRequest, kw_only=True):
-    """The same to be counted, by a model that need not be named."""
+    """A request whose prompt tokens are counted; it need not name a model."""
 
     model: Annotated[str, Meta(max_length=512)] = ""
-    personality: Any = None
+    personality: Json = None
 
 
 class WebSocketRequest(ResponseRequest, kw_only=True):
-    """The same as a frame of a socket."""
+    """A request that arrives as a WebSocket message."""
 
     type: str
-    generate: bool | None = None  # false: only read the prompt
-    stream_id: Text | None = None  # goes back with every event
+    generate: bool | None = None  # false: only process the prompt
+    stream_id: Text | None = None  # is sent back with every event
 
 
 class WebSocketStreamId(Struct):
-    """What an error goes back with, whatever else is wrong with a frame."""
+    """The stream id of a message that may be invalid otherwise."""
 
     stream_id: Text | None = None
 
 
 class DecodedRequest(Struct, frozen=True):
-    """A request, and what it brings of a conversation, as it is kept and shown."""
+    """A request, with the items of its input as they are stored and shown."""
 
     fields: ResponseRequest
     items: list[Item]
 
     @property
     def conversation_id(self) -> str | None:
-        """The id of the conversation that it goes on with."""
-        said = self.fields.conversation
-        return said.id if isinstance(said, ConversationReference) else said
+        """The id of the conversation that the request continues."""
+        conversation = self.fields.conversation
+        return conversation.id if isinstance(conversation, ConversationReference) else conversation
 
     @property
     def is_stored(self) -> bool:
@@ -130,7 +131,7 @@ class DecodedRequest(Struct, frozen=True):
 
     @property
     def wants_answer(self) -> bool:
-        """Whether an answer is wanted; if not, the prompt is read for a later request."""
+        """Whether to generate an answer; otherwise only the prompt is processed."""
         options = self.fields.prompt_cache_options
         if options is not None and options.prewarm:
             return False
@@ -142,5 +143,5 @@ class DecodedRequest(Struct, frozen=True):
 
     @property
     def wants_summary(self) -> bool:
-        """Whether a summary of thoughts is wanted."""
+        """Whether to send a summary of the reasoning."""
         return bool(self.fields.reasoning and self.fields.reasoning.requested_summary)

@@ -149,7 +149,7 @@ def _checked(asked: DecodedRequest) -> DecodedRequest:
     check_depth(asked.fields.tool_choice, "tool_choice")
     check_depth(_format(asked.fields).schema, "text.format.schema")
     model = asked.fields.model or "?"  # of a request that leaves it to the caller
-    whole = replace(asked, said=replace(asked.fields, model=model))
+    whole = replace(asked, fields=replace(asked.fields, model=model))
     _request(whole, _offered(asked, ()), (), (), [])
     return asked
 
