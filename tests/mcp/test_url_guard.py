@@ -27,10 +27,10 @@ from dragoman.mcp.url_guard import (
     parse_allowed_host,
     parse_endpoint,
 )
-from tests.support.mcp_servers import by_hand, hello, listening
+from tests.support.mcp_servers import make_raw_app, answer_initialize, serve_app
 
 # names that mean something else to whoever looks them up
-NAMES = {
+ADDRESSES = {
     "example.com": ["93.184.216.34", "2606:2800:21f:cb07:6820:80da:af6b:8b2c"],
     "localhost": ["127.0.0.1", "::1"],
     "inside.example": ["10.0.0.7"],
@@ -44,9 +44,9 @@ NAMES = {
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    if host not in NAMES:
+    if host not in ADDRESSES:
         raise socket.gaierror("no such name")
-    return NAMES[host]
+    return ADDRESSES[host]
 
 
 PUBLIC = [
@@ -82,7 +82,7 @@ PRIVATE = [
     *("168.63.129.16", "metadata.google.internal", "inside.example", "half.example"),
     *("mapped.example", "six.example", "odd.example", "nothing.example", "unknown.example"),
 ]
-SIX = [
+FORBIDDEN_IPV6 = [
     *(
         "[::1]",
         "[::]",
@@ -98,7 +98,7 @@ SIX = [
     *("[127.0.0.1]", "[localhost]", "[::1].example.com", "[::ffff:169.254.169.254]"),
 ]
 # not for what they name, but for how
-ODD = [
+MALFORMED = [
     *("http://127.0.0.1@example.com/", "http://example.com@127.0.0.1/", "http://a:b@example.com/"),
     *("http://example.com\\@127.0.0.1/", "http://127.0.0.1\\@example.com/", "http://@127.0.0.1/"),
     *("http://example.com#@127.0.0.1/", "http://127.0.0.1#@example.com/", "http:///127.0.0.1/"),
@@ -123,19 +123,19 @@ ODD = [
 ]
 
 
-def spellings(port: int) -> list[str]:
+def list_forbidden_urls(port: int) -> list[str]:
     """Ways to say what may not be said; most of them lead to a port of this machine."""
-    hosts = [*LOOPBACK, *PRIVATE, *SIX]
+    hosts = [*LOOPBACK, *PRIVATE, *FORBIDDEN_IPV6]
     plain = [f"http://{host}:{port}/mcp" for host in hosts]
-    return [*plain, *(f"https://{host}/" for host in hosts), *ODD, *_ported(port)]
+    return [*plain, *(f"https://{host}/" for host in hosts), *MALFORMED, *add_port(port)]
 
 
-def _ported(port: int) -> list[str]:
-    return [url.replace("127.0.0.1", f"127.0.0.1:{port}", 1) for url in ODD if "127.0.0.1" in url]
+def add_port(port: int) -> list[str]:
+    return [url.replace("127.0.0.1", f"127.0.0.1:{port}", 1) for url in MALFORMED if "127.0.0.1" in url]
 
 
 @contextmanager
-def canary() -> Iterator[tuple[int, list[bytes]]]:
+def watch_port() -> Iterator[tuple[int, list[bytes]]]:
     """A port on all addresses of this machine; whoever comes is written down."""
     came: list[bytes] = []
     listener = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -159,7 +159,7 @@ def canary() -> Iterator[tuple[int, list[bytes]]]:
         thread.join(10)
 
 
-async def refused(tools: McpClient, url: str) -> str:
+async def get_rejection(tools: McpClient, url: str) -> str:
     server = McpServer(label="a", url=url)
     with pytest.raises(ToolsUnavailable) as error:
         await tools.list_tools(server)
@@ -171,8 +171,8 @@ async def refused(tools: McpClient, url: str) -> str:
 
 def test_no_spelling_leads_inside() -> None:
     async def all_of_them(port: int) -> None:
-        for url in spellings(port):
-            said = await refused(McpClient(UrlGuard(resolve=resolve), 20.0), url)
+        for url in list_forbidden_urls(port):
+            said = await get_rejection(McpClient(UrlGuard(resolve=resolve), 20.0), url)
             assert said.startswith(("The address must", "The port of", "The host of", "`")), (
                 url,
                 said,
@@ -180,8 +180,8 @@ def test_no_spelling_leads_inside() -> None:
             for secret in ("10.0.0.7", "192.168.1.1", "fd00::1", "Error", "Traceback"):
                 assert secret not in said or secret in url
 
-    with canary() as (port, came):
-        assert len(spellings(port)) > 200
+    with watch_port() as (port, came):
+        assert len(list_forbidden_urls(port)) > 200
         asyncio.run(all_of_them(port))
         assert came == []
         with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
@@ -222,11 +222,11 @@ def test_a_name_that_changes_its_meaning_gains_nothing(
             return next(answers)
 
         tools = McpClient(UrlGuard(resolve=turning), 20.0)
-        asyncio.run(refused_soon(tools, "https://rebind.example/mcp"))
+        asyncio.run(check_fails(tools, "https://rebind.example/mcp"))
     assert set(went) == {address for address in first if is_public(address)}
 
 
-async def refused_soon(tools: McpClient, url: str) -> None:
+async def check_fails(tools: McpClient, url: str) -> None:
     with pytest.raises(ToolsUnavailable):
         await tools.list_tools(McpServer(label="a", url=url))
     await tools.aclose()
@@ -244,11 +244,11 @@ def test_the_connection_goes_to_the_address_that_was_looked_at(
         return ["127.0.0.1"]
 
     monkeypatch.setattr("dragoman.mcp.url_guard.public", lambda address: True)
-    with listening(by_hand(hello)) as server:
+    with serve_app(make_raw_app(answer_initialize)) as server:
         port = server.host.rpartition(":")[2]
         tools = McpClient(UrlGuard(resolve=once), 20.0)
-        asyncio.run(refused_soon(tools, f"http://tools.example:{port}/mcp"))
-    assert {request["host"] for request in server.seen.requests} == {f"tools.example:{port}"}
+        asyncio.run(check_fails(tools, f"http://tools.example:{port}/mcp"))
+    assert {request["host"] for request in server.log.requests} == {f"tools.example:{port}"}
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with it")
@@ -275,12 +275,12 @@ def test_a_certificate_is_held_against_the_name(
     monkeypatch.setattr("dragoman.mcp.transport._TRUST", trust)
     monkeypatch.setattr("dragoman.mcp.url_guard.public", lambda address: True)
     secure: dict[str, Any] = {"ssl_keyfile": str(key), "ssl_certfile": str(certificate)}
-    with listening(by_hand(hello), **secure) as server:
+    with serve_app(make_raw_app(answer_initialize), **secure) as server:
         port = server.host.rpartition(":")[2]
         asyncio.run(
-            refused_soon(McpClient(UrlGuard(resolve=here), 20.0), f"https://{name}:{port}/mcp")
+            check_fails(McpClient(UrlGuard(resolve=here), 20.0), f"https://{name}:{port}/mcp")
         )
-    assert bool(server.seen.requests) == fits
+    assert bool(server.log.requests) == fits
 
 
 def test_an_international_name_is_looked_up_as_it_is_written(
@@ -298,7 +298,7 @@ def test_an_international_name_is_looked_up_as_it_is_written(
 
     monkeypatch.setattr(httpx2.AsyncHTTPTransport, "handle_async_request", nowhere)
     url = "https://xn--mnchen-3ya.example/mcp"
-    asyncio.run(refused_soon(McpClient(UrlGuard(resolve=found), 20.0), url))
+    asyncio.run(check_fails(McpClient(UrlGuard(resolve=found), 20.0), url))
     assert set(went) == {("93.184.216.34", "xn--mnchen-3ya.example")}
 
 
@@ -315,19 +315,19 @@ def test_an_address_is_refused_without_its_secrets(url: str) -> None:
 @pytest.mark.parametrize("onward", ["https://other.example/TOKEN", "http://[TOKEN", "//TOKEN/a"])
 def test_where_a_redirect_leads_is_not_told(status: int, onward: str) -> None:
     away = {"location": onward, "content-type": "text/plain"}
-    with listening(by_hand(lambda _: b"", status=status, headers=away)) as server:
-        said = asyncio.run(refused(McpClient(UrlGuard([server.host]), 20.0), server.url))
+    with serve_app(make_raw_app(lambda _: b"", status=status, headers=away)) as server:
+        said = asyncio.run(get_rejection(McpClient(UrlGuard([server.host]), 20.0), server.url))
     assert said == "The server redirects elsewhere, which is not followed."
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirects_lead_nowhere_else(status: int) -> None:
-    with canary() as (port, came):
+    with watch_port() as (port, came):
         away = {"location": f"http://127.0.0.1:{port}/", "content-type": "text/plain"}
-        with listening(by_hand(lambda _: b"", status=status, headers=away)) as server:
+        with serve_app(make_raw_app(lambda _: b"", status=status, headers=away)) as server:
             tools = McpClient(UrlGuard([server.host]), 20.0)
-            asyncio.run(refused_soon(tools, server.url))
-            assert server.seen.requests
+            asyncio.run(check_fails(tools, server.url))
+            assert server.log.requests
         assert came == []
 
 

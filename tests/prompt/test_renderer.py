@@ -1,4 +1,4 @@
-"""From a conversation to token ids: golden prompts, one BOS, nothing cut twice."""
+"""From a conversation to token ids: golden prompts, one BOS token, nothing encoded twice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dragoman.engines.llamacpp import gguf
 from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
 from dragoman.formats import find_reasoning
 from dragoman.models.output_format import OutputFormat
-from dragoman.prompt import renderer as prompt
+from dragoman.prompt import renderer as renderer_module
 from dragoman.prompt.renderer import PromptRenderer, RenderedPrompt
 from dragoman.prompt.token_cache import TokenCache
 from dragoman.testing import ByteTokenizer
-from dragoman.tokenizers import tokenizer
+from dragoman.tokenizers.tokenizer import tokenizer_from_gguf
 from dragoman.types import Chat, Message, Prompt, Role, Tool, ToolCall, text_content
 from tests.support.bytes_tokenizer import FIRST_SPECIAL, BytesTokenizer
 from tests.support.paths import TESTS
@@ -31,24 +31,27 @@ def source(name: str) -> str:
     return (DATA / f"{name}.jinja").read_text()
 
 
-def say(role: Role, content: str | None = None, **more: Any) -> Message:
-    return Message(role=role, content=text_content(content), **more)
+def message(role: Role, content: str | None = None, **fields: Any) -> Message:
+    return Message(role=role, content=text_content(content), **fields)
 
 
-def chat(*messages: Message, **more: Any) -> Chat:
-    return Chat(messages=messages, **more)
+def make_chat(*messages: Message, **fields: Any) -> Chat:
+    return Chat(messages=messages, **fields)
 
 
-def render(prompter: PromptRenderer, asked: Chat) -> RenderedPrompt:
-    return asyncio.run(prompter.render(asked))
+def render(renderer: PromptRenderer, chat: Chat) -> RenderedPrompt:
+    return asyncio.run(renderer.render(chat))
 
 
 def specials_of(rendered: RenderedPrompt) -> list[int]:
     return [token for token in rendered.ids or () if token >= FIRST_SPECIAL]
 
 
-HELLO = chat(
-    say("system", "Be kind."), say("user", " Hi "), say("assistant", "Yes?"), say("user", "Bye")
+HELLO = make_chat(
+    message("system", "Be kind."),
+    message("user", " Hi "),
+    message("assistant", "Yes?"),
+    message("user", "Bye"),
 )
 LLAMA = (
     "<|begin_of_text|>",
@@ -90,46 +93,46 @@ GOLDEN = {
 @pytest.mark.parametrize("add_bos", [True, False])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_d36_golden_prompts_with_the_special_tokens_of_the_model(name: str, add_bos: bool) -> None:
-    specials, text, marks = GOLDEN[name]
-    cutter = BytesTokenizer(*specials, add_bos=add_bos)
-    rendered = render(PromptRenderer(source(name), cutter), HELLO)
+    specials, text, expected = GOLDEN[name]
+    tokenizer = BytesTokenizer(*specials, add_bos=add_bos)
+    rendered = render(PromptRenderer(source(name), tokenizer), HELLO)
     assert rendered.text == text
-    assert cutter.decode(rendered.ids or []) == text
-    assert specials_of(rendered) == [FIRST_SPECIAL + mark for mark in marks]
-    assert rendered.special_tokens == len(marks)
+    assert tokenizer.decode(rendered.ids or []) == text
+    assert specials_of(rendered) == [FIRST_SPECIAL + number for number in expected]
+    assert rendered.special_tokens == len(expected)
 
 
 def test_d37_no_double_bos() -> None:
     for before in ("", "{{ bos_token }}", "{{ bos_token }}{{ bos_token }}"):
-        prompter = PromptRenderer(
+        renderer = PromptRenderer(
             before + "{{ messages[0].content }}", BytesTokenizer("<s>", "</s>", add_bos=True)
         )
-        assert render(prompter, chat(say("user", "a"))).ids == [FIRST_SPECIAL, ord("a")]
-    prompter = PromptRenderer("{{ messages[0].content }}", BytesTokenizer("<s>", "</s>"))
-    assert render(prompter, chat(say("user", "a"))).ids == [ord("a")]
+        assert render(renderer, make_chat(message("user", "a"))).ids == [FIRST_SPECIAL, ord("a")]
+    renderer = PromptRenderer("{{ messages[0].content }}", BytesTokenizer("<s>", "</s>"))
+    assert render(renderer, make_chat(message("user", "a"))).ids == [ord("a")]
 
 
-def test_special_tokens_that_swallow_white_space() -> None:
-    cutter = BytesTokenizer(*CHATML, rstrip="<|im_end|>")
-    rendered = render(PromptRenderer(source("chatml"), cutter), chat(say("user", "a")))
-    assert "".join(cutter.encoded_texts) == "user\naassistant\n"
+def test_special_tokens_that_strip_white_space() -> None:
+    tokenizer = BytesTokenizer(*CHATML, rstrip="<|im_end|>")
+    rendered = render(PromptRenderer(source("chatml"), tokenizer), make_chat(message("user", "a")))
+    assert "".join(tokenizer.encoded_texts) == "user\naassistant\n"
     assert rendered.text.endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_d40_d41_tools_calls_and_results_are_rendered() -> None:
     calls = tuple(ToolCall(id=f"call-{n}", name="f", arguments=f'{{"n": {n}}}') for n in (1, 2))
-    asked = chat(
-        say("user", "u"),
-        say("assistant", tool_calls=calls),
-        say("tool", "two", tool_call_id="call-2"),
-        say("tool", "one", tool_call_id="call-1"),
+    chat = make_chat(
+        message("user", "u"),
+        message("assistant", tool_calls=calls),
+        message("tool", "two", tool_call_id="call-2"),
+        message("tool", "one", tool_call_id="call-1"),
         tools=(Tool(name="f", parameters={"type": "object", "properties": {"n": {}}}),),
     )
-    text = render(PromptRenderer(source("agent"), BytesTokenizer(*CHATML)), asked).text
+    text = render(PromptRenderer(source("agent"), BytesTokenizer(*CHATML)), chat).text
     assert '{"type": "function", "function": {"name": "f", "parameters": {"type"' in text
     assert "<tool_call>call-1 <function=f><n>1</n></function></tool_call>" in text
     assert text.index("tool f\none\n(call-1)") < text.index("tool f\ntwo\n(call-2)")
-    text = render(PromptRenderer(source("chatml"), None), asked).text
+    text = render(PromptRenderer(source("chatml"), None), chat).text
     assert '<tools>\n{"type": "function", "function": {"name": "f", "parameters": ' in text
     assert '<tool_call>\n{"name": "f", "arguments": {"n": 1}}\n</tool_call>' in text
     assert text.index("<tool_response>\none\n") < text.index("<tool_response>\ntwo\n")
@@ -137,7 +140,7 @@ def test_d40_d41_tools_calls_and_results_are_rendered() -> None:
 
 # How a prompt ends
 
-USER, OPEN = say("user", "Count."), say("assistant", " One, <|im_end|> two,  ")
+USER, OPEN = message("user", "Count."), message("assistant", " One, <|im_end|> two,  ")
 CALL = ToolCall(id="1", name="f", arguments="{}")
 LAST = {"add_generation_prompt": False, "continue_final_message": True}
 
@@ -145,35 +148,37 @@ LAST = {"add_generation_prompt": False, "continue_final_message": True}
 @pytest.mark.parametrize("name", ["chatml", "llama3", "agent", "parts"])
 def test_continue_final_message_ends_right_after_its_text(name: str) -> None:
     rendered = render(
-        PromptRenderer(source(name), BytesTokenizer(*CHATML)), chat(USER, OPEN, **LAST)
+        PromptRenderer(source(name), BytesTokenizer(*CHATML)), make_chat(USER, OPEN, **LAST)
     )
     assert rendered.text.endswith("One, <|im_end|> two,  ")
     assert CHATML.index("<|im_end|>") + FIRST_SPECIAL not in specials_of(rendered)[-1:]
 
 
 def test_continue_an_empty_message() -> None:
-    rendered = render(PromptRenderer(source("chatml"), None), chat(USER, say("assistant"), **LAST))
+    rendered = render(
+        PromptRenderer(source("chatml"), None), make_chat(USER, message("assistant"), **LAST)
+    )
     assert rendered.text.endswith("<|im_start|>assistant\n")
 
 
 def test_without_generation_prompt() -> None:
     rendered = render(
-        PromptRenderer(source("chatml"), None), chat(USER, add_generation_prompt=False)
+        PromptRenderer(source("chatml"), None), make_chat(USER, add_generation_prompt=False)
     )
     assert rendered.text == "<|im_start|>user\nCount.<|im_end|>\n"
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "chat",
     [
-        chat(USER, OPEN, continue_final_message=True),
-        chat(OPEN, USER, **LAST),
-        chat(USER, say("assistant", "a", tool_calls=(CALL,)), **LAST),
+        make_chat(USER, OPEN, continue_final_message=True),
+        make_chat(OPEN, USER, **LAST),
+        make_chat(USER, message("assistant", "a", tool_calls=(CALL,)), **LAST),
     ],
 )
-def test_continue_final_message_is_refused_where_it_makes_no_sense(asked: Chat) -> None:
+def test_continue_final_message_is_rejected_where_it_makes_no_sense(chat: Chat) -> None:
     with pytest.raises(BadRequest) as caught:
-        render(PromptRenderer(source("agent"), None), asked)
+        render(PromptRenderer(source("agent"), None), chat)
     assert caught.value.param == "continue_final_message"
 
 
@@ -182,7 +187,7 @@ def test_continue_final_message_that_the_template_drops() -> None:
         "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
     )
     with pytest.raises(Unsupported) as caught:
-        render(PromptRenderer(source, None), chat(USER, OPEN, **LAST))
+        render(PromptRenderer(source, None), make_chat(USER, OPEN, **LAST))
     assert caught.value.param == "continue_final_message"
 
 
@@ -202,28 +207,28 @@ OPENING = (
 def test_d45_d46_only_the_template_decides_where_an_answer_starts(
     name: str, text: str, special: bool
 ) -> None:
-    """A user who mentions the marks, whatever they are made of, does not flip the state."""
-    marks = find_reasoning(name)
-    start, end = marks.open[0], marks.close[0]
+    """A user who mentions the markers does not change where the answer starts."""
+    reasoning = find_reasoning(name)
+    start, end = reasoning.open[0], reasoning.close[0]
     source = OPENING.replace("START", start).replace("END", end)
     known = ("<|im_start|>", "<|im_end|>", *((start, end) if special else ()))
-    prompter = PromptRenderer(source, ByteTokenizer(markup=known))
-    said = text.replace("START", start).replace("END", end)
+    renderer = PromptRenderer(source, ByteTokenizer(markup=known))
+    question = text.replace("START", start).replace("END", end)
     output_format = OutputFormat(None, name)
 
-    def inside(*more: Message, **chosen: Any) -> bool | None:
-        settings: dict[str, Any] = {"template_kwargs": chosen} | (LAST if more else {})
-        one = Chat(messages=(Message(role="user", content=text_content(said)), *more), **settings)
-        rendered = asyncio.run(prompter.render(one))
-        start = asyncio.run(output_format.find_answer_start(one, rendered, prompter))
+    def starts_in_reasoning(*more: Message, **kwargs: Any) -> bool | None:
+        fields: dict[str, Any] = {"template_kwargs": kwargs} | (LAST if more else {})
+        chat = make_chat(message("user", question), *more, **fields)
+        rendered = asyncio.run(renderer.render(chat))
+        start = asyncio.run(output_format.find_answer_start(chat, rendered, renderer))
         return start.in_reasoning
 
-    assert inside(enable_thinking=True)
-    assert not inside(enable_thinking=False)
-    assert not inside()
-    assert inside(say("assistant", f"{start}so far"))
-    assert not inside(say("assistant", f"{start}so far{end}and"))
-    assert not inside(say("assistant", "so far"))
+    assert starts_in_reasoning(enable_thinking=True)
+    assert not starts_in_reasoning(enable_thinking=False)
+    assert not starts_in_reasoning()
+    assert starts_in_reasoning(message("assistant", f"{start}so far"))
+    assert not starts_in_reasoning(message("assistant", f"{start}so far{end}and"))
+    assert not starts_in_reasoning(message("assistant", "so far"))
 
 
 @pytest.mark.parametrize(
@@ -241,43 +246,42 @@ def test_d45_d46_only_the_template_decides_where_an_answer_starts(
 )  # fmt: skip
 def test_openings_of_templates_of_all_kinds(source: str, opening: str) -> None:
     for text in ("hi", "think", "a <think>", "zqlast"):
-        asked = chat(USER, say("user", text))
-        assert asyncio.run(PromptRenderer(source, None).render_opening(asked)) == opening
+        chat = make_chat(USER, message("user", text))
+        assert asyncio.run(PromptRenderer(source, None).render_opening(chat)) == opening
 
 
 def test_opening_is_what_the_template_writes_before_the_answer() -> None:
-    prompter = PromptRenderer(source("agent"), None)
-    thinking = chat(say("user", "<think>"), template_kwargs={"enable_thinking": False})
-    assert asyncio.run(prompter.render_opening(chat(USER))) == "<|im_start|>assistant\n"
-    wanted = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    assert asyncio.run(prompter.render_opening(thinking)) == wanted
+    renderer = PromptRenderer(source("agent"), None)
+    no_reasoning = make_chat(message("user", "<think>"), template_kwargs={"enable_thinking": False})
+    assert asyncio.run(renderer.render_opening(make_chat(USER))) == "<|im_start|>assistant\n"
+    expected = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    assert asyncio.run(renderer.render_opening(no_reasoning)) == expected
 
 
 # Variables
 
 
 def test_template_kwargs() -> None:
-    prompter = PromptRenderer(source("agent"), None)
-    asked = chat(USER, template_kwargs={"enable_thinking": False})
-    assert render(prompter, asked).text.endswith("</think>\n\n")
+    renderer = PromptRenderer(source("agent"), None)
+    chat = make_chat(USER, template_kwargs={"enable_thinking": False})
+    assert render(renderer, chat).text.endswith("</think>\n\n")
     for name in ("messages", "tokenize", "chat_template", "bos_token", "thinking"):
         with pytest.raises(BadRequest) as caught:
-            render(prompter, chat(USER, template_kwargs={name: "x"}))
+            render(renderer, make_chat(USER, template_kwargs={name: "x"}))
         assert caught.value.param == f"chat_template_kwargs.{name}"
 
 
 def test_variables_that_some_templates_read() -> None:
-    prompter = PromptRenderer(
+    renderer = PromptRenderer(
         "{{ tool_choice }}|{{ functions }}|{{ datetime }}|{{ bos_token + '' }}", None
     )
-    choice, functions, date, bos = render(prompter, chat(USER, tool_choice="required")).text.split(
-        "|"
-    )
+    text = render(renderer, make_chat(USER, tool_choice="required")).text
+    choice, functions, date, bos = text.split("|")
     assert (choice, functions, bos) == ("required", "[]", "")
     assert date.endswith("GMT")
 
 
-# What is refused
+# What is rejected
 
 
 def test_d39_malformed_template_fails_when_the_model_is_loaded() -> None:
@@ -285,77 +289,72 @@ def test_d39_malformed_template_fails_when_the_model_is_loaded() -> None:
         PromptRenderer("{% if %}", None)
 
 
-def test_d39_refusal_of_the_template_says_what_it_says_without_our_marks() -> None:
-    cutter = BytesTokenizer("<s>", "</s>")
-    prompter = PromptRenderer("{{ raise_exception('no: ' + messages[0].content) }}", cutter)
+def test_d39_the_reason_that_a_template_gives_contains_no_breaks() -> None:
+    tokenizer = BytesTokenizer("<s>", "</s>")
+    renderer = PromptRenderer("{{ raise_exception('no: ' + messages[0].content) }}", tokenizer)
     with pytest.raises(TemplateRejected) as caught:
-        render(prompter, chat(say("user", "x<s>")))
+        render(renderer, make_chat(message("user", "x<s>")))
     assert caught.value.message.endswith("no: x<s>")
 
 
-@pytest.mark.parametrize("cutter", [None, BytesTokenizer("<s>", "</s>")])
-@pytest.mark.parametrize("asked", [Chat(messages=()), chat(say("user", ""))])
-def test_s1_8_empty_prompts_are_refused(cutter: BytesTokenizer | None, asked: Chat) -> None:
+@pytest.mark.parametrize("tokenizer", [None, BytesTokenizer("<s>", "</s>")])
+@pytest.mark.parametrize("chat", [Chat(messages=()), make_chat(message("user", ""))])
+def test_s1_8_empty_prompts_are_rejected(tokenizer: BytesTokenizer | None, chat: Chat) -> None:
     for template in ("{{ messages[0].content if messages }}", None):
         with pytest.raises(BadRequest) as caught:
-            render(PromptRenderer(template, cutter), asked)
+            render(PromptRenderer(template, tokenizer), chat)
         assert caught.value.param == "messages"
 
 
-def test_deep_requests_are_refused() -> None:
+def test_deep_requests_are_rejected() -> None:
     deep: Any = []
     for _ in range(5000):
         deep = [deep]
     with pytest.raises(BadRequest):
         render(
             PromptRenderer("{{ documents|length }}", None),
-            chat(USER, template_kwargs={"documents": deep}),
+            make_chat(USER, template_kwargs={"documents": deep}),
         )
 
 
 def test_d42_the_request_is_not_changed() -> None:
     schema = {"type": "object", "properties": {"<s>": {"type": "string"}}}
-    asked = chat(say("user", "<s>"), tools=(Tool(name="f", parameters=schema),))
-    before = msgspec.json.encode(asked)
-    render(PromptRenderer(source("agent"), BytesTokenizer("<s>", "</s>")), asked)
-    assert msgspec.json.encode(asked) == before
+    chat = make_chat(message("user", "<s>"), tools=(Tool(name="f", parameters=schema),))
+    before = msgspec.json.encode(chat)
+    render(PromptRenderer(source("agent"), BytesTokenizer("<s>", "</s>")), chat)
+    assert msgspec.json.encode(chat) == before
 
 
 # Without a template, without a tokenizer, without a chat
 
 
-def test_s5_17_without_a_template_the_contents_as_they_are() -> None:
-    both = chat(say("system", "s"), say("user", "a"))
+def test_s5_17_without_a_template_the_prompt_is_the_contents() -> None:
+    both = make_chat(message("system", "s"), message("user", "a"))
     assert render(PromptRenderer(None, None), both) == RenderedPrompt("s\n\na")
-    asked = chat(say("user", "a <s> b"))
-    assert render(PromptRenderer(None, None), asked) == RenderedPrompt("a <s> b")
-    cutter = BytesTokenizer("<s>", "</s>", add_bos=True)
-    assert render(PromptRenderer(None, cutter), asked).ids == [FIRST_SPECIAL, *b"a <s> b"]
-    for more in (LAST, {"template_kwargs": {"x": 1}}, {"reasoning_effort": "low"}):
+    chat = make_chat(message("user", "a <s> b"))
+    assert render(PromptRenderer(None, None), chat) == RenderedPrompt("a <s> b")
+    tokenizer = BytesTokenizer("<s>", "</s>", add_bos=True)
+    assert render(PromptRenderer(None, tokenizer), chat).ids == [FIRST_SPECIAL, *b"a <s> b"]
+    for fields in (LAST, {"template_kwargs": {"x": 1}}, {"reasoning_effort": "low"}):
+        chat = make_chat(message("user", "u"), message("assistant", "a"), **fields)
         with pytest.raises(Unsupported):
-            render(
-                PromptRenderer(None, None), chat(say("user", "u"), say("assistant", "a"), **more)
-            )
-    offered = render(PromptRenderer(None, None), chat(USER, tools=(Tool(name="f"),))).text
-    assert offered.startswith("# Tools\n")
-    assert offered.endswith("\n\nCount.")
-    none = chat(USER, tools=(Tool(name="f"),), tool_choice="none")
+            render(PromptRenderer(None, None), chat)
+    with_tools = render(PromptRenderer(None, None), make_chat(USER, tools=(Tool(name="f"),))).text
+    assert with_tools.startswith("# Tools\n")
+    assert with_tools.endswith("\n\nCount.")
+    none = make_chat(USER, tools=(Tool(name="f"),), tool_choice="none")
     assert render(PromptRenderer(None, None), none).text == "Count."
 
 
-def test_counting() -> None:
-    assert (
-        asyncio.run(
-            PromptRenderer("ab{{ messages[0].content }}", BytesTokenizer()).count_tokens(chat(USER))
-        )
-        == 8
-    )
+def test_counting_tokens() -> None:
+    renderer = PromptRenderer("ab{{ messages[0].content }}", BytesTokenizer())
+    assert asyncio.run(renderer.count_tokens(make_chat(USER))) == 8
     with pytest.raises(Unsupported):
-        asyncio.run(PromptRenderer("ab", None).count_tokens(chat(USER)))
+        asyncio.run(PromptRenderer("ab", None).count_tokens(make_chat(USER)))
 
 
 @pytest.mark.parametrize(
-    ("content", "special", "wanted"),
+    ("content", "special", "expected"),
     [
         ("<s>a", True, [FIRST_SPECIAL, *b"<s>a"]),
         ("<s>a", False, [*b"<s>a"]),
@@ -363,114 +362,121 @@ def test_counting() -> None:
         ([], True, []),
     ],
 )
-def test_prompts_that_are_no_chats(content: Any, special: bool, wanted: list[int]) -> None:
-    prompter = PromptRenderer(None, BytesTokenizer("<s>", "</s>", add_bos=True))
-    asked = Prompt(content=content, add_special_tokens=special)
-    assert asyncio.run(prompter.encode_prompt(asked)) == wanted
+def test_prompts_that_are_not_chats(content: Any, special: bool, expected: list[int]) -> None:
+    renderer = PromptRenderer(None, BytesTokenizer("<s>", "</s>", add_bos=True))
+    chat = Prompt(content=content, add_special_tokens=special)
+    assert asyncio.run(renderer.encode_prompt(chat)) == expected
 
 
 def test_prompts_for_an_engine_without_tokenizer() -> None:
-    assert asyncio.run(PromptRenderer(None, None).encode_prompt(Prompt(content="<s>a"))) == "<s>a"
-    assert asyncio.run(PromptRenderer(None, None).encode_prompt(Prompt(content=[5, 10**6]))) == [
-        5,
-        10**6,
-    ]
+    renderer = PromptRenderer(None, None)
+    for content in ("<s>a", [5, 10**6]):
+        assert asyncio.run(renderer.encode_prompt(Prompt(content=content))) == content
 
 
 @pytest.mark.parametrize("ids", [[-1], [0, 258], [10**30]])
-def test_token_ids_out_of_range_are_refused(ids: list[int]) -> None:
+def test_token_ids_out_of_range_are_rejected(ids: list[int]) -> None:
+    renderer = PromptRenderer(None, BytesTokenizer("<s>", "</s>"))
     with pytest.raises(BadRequest) as caught:
-        asyncio.run(
-            PromptRenderer(None, BytesTokenizer("<s>", "</s>")).encode_prompt(Prompt(content=ids))
-        )
+        asyncio.run(renderer.encode_prompt(Prompt(content=ids)))
     assert caught.value.param == "prompt"
 
 
-# Nothing is cut twice, and nobody waits
+# The token cache, and slow templates
 
 
-def test_the_next_turn_costs_its_own_length_only() -> None:
-    cutter = BytesTokenizer(*CHATML)
-    prompter = PromptRenderer(source("chatml"), cutter)
-    turns = [say("user" if n % 2 == 0 else "assistant", f"turn {n}") for n in range(9)]
-    first = render(prompter, chat(*turns[:7]))
-    cutter.encoded_texts.clear()
-    second = render(prompter, chat(*turns))
-    assert cutter.encoded_texts == ["assistant\nturn 7", "user\nturn 8"]
-    fresh = len("".join(cutter.encoded_texts))
-    assert second.cached_tokens == len(second.ids or ()) - second.special_tokens - fresh
+def test_only_the_texts_of_new_turns_are_encoded() -> None:
+    tokenizer = BytesTokenizer(*CHATML)
+    renderer = PromptRenderer(source("chatml"), tokenizer)
+    turns = [message("user" if n % 2 == 0 else "assistant", f"turn {n}") for n in range(9)]
+    first = render(renderer, make_chat(*turns[:7]))
+    tokenizer.encoded_texts.clear()
+    second = render(renderer, make_chat(*turns))
+    assert tokenizer.encoded_texts == ["assistant\nturn 7", "user\nturn 8"]
+    new = len("".join(tokenizer.encoded_texts))
+    assert second.cached_tokens == len(second.ids or ()) - second.special_tokens - new
     assert first.cached_tokens < second.cached_tokens
-    assert prompter.token_cache.encoded_tokens > 0
+    assert renderer.token_cache.encoded_tokens > 0
 
 
-def test_same_ids_with_and_without_memory(default_model: Path) -> None:
+def test_same_ids_with_and_without_the_token_cache(default_model: Path) -> None:
     metadata = gguf.read_header(default_model).metadata
-    cutter = tokenizer.tokenizer_from_gguf(metadata)
+    tokenizer = tokenizer_from_gguf(metadata)
     template = metadata["tokenizer.chat_template"]
-    warm, cold = PromptRenderer(template, cutter), PromptRenderer(template, cutter, cache_bytes=0)
+    warm, cold = (
+        PromptRenderer(template, tokenizer),
+        PromptRenderer(template, tokenizer, cache_bytes=0),
+    )
     turns = [
-        say("user" if n % 2 == 0 else "assistant", f"Größe {n} <|im_end|> 漢字") for n in range(8)
+        message("user" if n % 2 == 0 else "assistant", f"Größe {n} <|im_end|> 漢字")
+        for n in range(8)
     ]
     for last in range(1, 9):
-        one, two = render(warm, chat(*turns[:last])), render(cold, chat(*turns[:last]))
-        assert one.ids == two.ids
-        assert cutter is not None
-        assert cutter.decode(one.ids or []) == one.text
+        cached, uncached = (
+            render(warm, make_chat(*turns[:last])),
+            render(cold, make_chat(*turns[:last])),
+        )
+        assert cached.ids == uncached.ids
+        assert tokenizer is not None
+        assert tokenizer.decode(cached.ids or []) == cached.text
     assert warm.token_cache.cached_tokens > 0
     assert cold.token_cache.cached_tokens == 0
 
 
-def test_memory_is_bounded_and_forgets_the_oldest() -> None:
-    segments = TokenCache(10_000)
+def test_the_token_cache_is_bounded_and_drops_the_oldest() -> None:
+    cache = TokenCache(10_000)
     for number in range(100):
-        segments.put(f"text {number}", [number])
-        assert segments.get("text 0") is not None
-    assert segments.size <= 10_000
-    assert segments.get("text 99") == segments.get("text 99") is not None
-    assert segments.get("text 1") is None
-    segments.put("x" * 9000, [1])
-    assert segments.get("x" * 9000) is None
+        cache.put(f"text {number}", [number])
+        assert cache.get("text 0") is not None
+    assert cache.size <= 10_000
+    assert cache.get("text 99") == cache.get("text 99") is not None
+    assert cache.get("text 1") is None
+    cache.put("x" * 9000, [1])
+    assert cache.get("x" * 9000) is None
 
 
-def test_slow_templates_do_not_hold_up_others() -> None:
+def test_slow_templates_do_not_block_the_event_loop() -> None:
     source = "{% for i in range(99999) %}{% for i in range(99999) %}{% endfor %}{% endfor %}"
-    prompter = PromptRenderer(source, None)
+    renderer = PromptRenderer(source, None)
 
     async def scenario() -> int:
-        turns = 0
-        slow = asyncio.create_task(prompter.render(chat(USER)))
+        iterations = 0
+        slow = asyncio.create_task(renderer.render(make_chat(USER)))
         while not slow.done():
             await asyncio.sleep(0)
-            turns += 1
+            iterations += 1
         with pytest.raises(TemplateRejected):
             await slow
-        return turns
+        return iterations
 
     assert asyncio.run(scenario()) > 5
 
 
 def test_large_conversations_are_rendered_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt, "LARGE", 150)
-    prompter = PromptRenderer("{{ messages[0].content }}", None)
-    seen = []
-    work = prompter.render_pieces
+    monkeypatch.setattr(renderer_module, "LARGE", 150)
+    renderer = PromptRenderer("{{ messages[0].content }}", None)
+    on_main_thread = []
+    render_pieces = renderer.render_pieces
 
-    def watched(*args: Any) -> list[str]:
-        seen.append(threading.current_thread() is threading.main_thread())
-        return work(*args)
+    def record_thread(*args: Any) -> list[str]:
+        on_main_thread.append(threading.current_thread() is threading.main_thread())
+        return render_pieces(*args)
 
-    monkeypatch.setattr(prompter, "render_pieces", watched)
-    render(prompter, chat(say("user", "short")))
-    render(prompter, chat(say("user", "long enough" * 10)))
-    render(prompter, chat(say("user", "many"), say("assistant", "small"), say("user", "ones")))
-    assert seen == [True, False, False]
+    monkeypatch.setattr(renderer, "render_pieces", record_thread)
+    render(renderer, make_chat(message("user", "short")))
+    render(renderer, make_chat(message("user", "long enough" * 10)))
+    render(
+        renderer,
+        make_chat(message("user", "many"), message("assistant", "small"), message("user", "ones")),
+    )
+    assert on_main_thread == [True, False, False]
 
 
 @pytest.mark.parametrize("add_bos", [False, True])
-@pytest.mark.parametrize("asked", [False, True])
-def test_d37_a_prompt_begins_with_bos_only_where_the_tokenizer_says_so(
-    add_bos: bool, asked: bool
+@pytest.mark.parametrize("requested", [False, True])
+def test_d37_a_prompt_starts_with_bos_only_if_the_tokenizer_adds_it(
+    add_bos: bool, requested: bool
 ) -> None:
-    prompter = PromptRenderer(None, BytesTokenizer("<s>", "</s>", add_bos=add_bos))
-    ids = asyncio.run(prompter.encode_prompt(Prompt(content="ab", add_special_tokens=asked)))
-    assert ids == ([FIRST_SPECIAL, *b"ab"] if add_bos and asked else list(b"ab"))
+    renderer = PromptRenderer(None, BytesTokenizer("<s>", "</s>", add_bos=add_bos))
+    ids = asyncio.run(renderer.encode_prompt(Prompt(content="ab", add_special_tokens=requested)))
+    assert ids == ([FIRST_SPECIAL, *b"ab"] if add_bos and requested else list(b"ab"))

@@ -245,35 +245,35 @@ def test_calls_and_texts_are_not_merged_if_they_may_not_stand_together(
 # How much work it is
 
 
-def unknown_ids(n: int) -> list[Turn]:
+def unknown_ids(count: int) -> list[Turn]:
     return [
-        calls(*(f"c{number}" for number in range(n))),
-        *(result(f"z{number}") for number in range(n)),
+        calls(*(f"c{n}" for n in range(count))),
+        *(result(f"z{n}") for n in range(count)),
     ]
 
 
-def backwards(n: int) -> list[Turn]:
-    turn = calls(*(f"c{number}" for number in range(n)))
-    return [turn, *(result(f"c{number}") for number in reversed(range(n)))]
+def backwards(count: int) -> list[Turn]:
+    turn = calls(*(f"c{n}" for n in range(count)))
+    return [turn, *(result(f"c{n}") for n in reversed(range(count)))]
 
 
-def in_small_runs(n: int) -> list[Turn]:
+def in_small_runs(count: int) -> list[Turn]:
     """Make runs that answer one call each and leave most calls open."""
-    runs = [[result(f"c{number}"), result("z"), USER] for number in range(n)]
+    runs = [[result(f"c{n}"), result("z"), USER] for n in range(count)]
     return [
-        calls(*(f"c{number}" for number in range(2 * n))),
+        calls(*(f"c{n}" for n in range(2 * count))),
         *(turn for run in runs for turn in run),
     ]
 
 
-def one_id(n: int) -> list[Turn]:
-    turn = calls(*["c"] * (2 * n))
-    return [turn, *(turn for _ in range(n) for turn in (result("c"), result("z"), USER))]
+def one_id(count: int) -> list[Turn]:
+    turn = calls(*["c"] * (2 * count))
+    return [turn, *(turn for _ in range(count) for turn in (result("c"), result("z"), USER))]
 
 
-def without_ids(n: int) -> list[Turn]:
-    named = (result(None, name="f" if number % 2 else "g") for number in range(n))
-    return [calls(*(f"c{number}" for number in range(n))), *named, *[result(None)] * n]
+def without_ids(count: int) -> list[Turn]:
+    named = (result(None, name="f" if n % 2 else "g") for n in range(count))
+    return [calls(*(f"c{n}" for n in range(count))), *named, *[result(None)] * count]
 
 
 @pytest.mark.parametrize("chat", [unknown_ids, backwards, in_small_runs, one_id, without_ids])

@@ -16,7 +16,7 @@ from openai.types.responses import Response
 
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.event_order import check_responses
-from tests.support.mcp_servers import Listening, by_hand, hello, listening, real
+from tests.support.mcp_servers import LocalServer, make_raw_app, answer_initialize, serve_app, serve_tools
 from tests.support.paths import TEMPLATES
 from tests.support.serving import RunningServer, make_chat, poll_until, serve_scripted
 
@@ -28,44 +28,44 @@ WEATHER: Any = {
 }
 
 
-def call(name: str, **arguments: Any) -> str:
+def write_call(name: str, **arguments: Any) -> str:
     said = json.dumps({"name": name, "arguments": arguments})
     return f"<tool_call>\n{said}\n</tool_call>"
 
 
 SCRIPT = [
     Reply("It is five.", when="The sum is 5."),
-    Reply(call("calc__add", a=2, b=3), when="Add"),
+    Reply(write_call("calc__add", a=2, b=3), when="Add"),
     Reply("It is on fire.", when="Error executing tool fail"),
-    Reply(call("calc__fail"), when="Fail"),
-    Reply(call("calc__look", at="home"), when="Look"),
+    Reply(write_call("calc__fail"), when="Fail"),
+    Reply(write_call("calc__look", at="home"), when="Look"),
     Reply("Nothing there.", when="nothing at home"),
     Reply("All right, I do not.", when="did not approve"),
-    Reply(call("calc__add", a=1, b=1) + "\n" + call("weather", city="Rome"), when="Both"),
-    Reply(call("weather", city="Rome") + "\n" + call("calc__add", a=1, b=1), when="Crossed"),
-    Reply(call("calc__add", a=1, b=1) + "\n" + call("other__look", at="sea"), when="Two"),
-    Reply(call("calc__add", a=1, b=1) + "\n" + call("calc__look", at="hill"), when="Mixed"),
+    Reply(write_call("calc__add", a=1, b=1) + "\n" + write_call("weather", city="Rome"), when="Both"),
+    Reply(write_call("weather", city="Rome") + "\n" + write_call("calc__add", a=1, b=1), when="Crossed"),
+    Reply(write_call("calc__add", a=1, b=1) + "\n" + write_call("other__look", at="sea"), when="Two"),
+    Reply(write_call("calc__add", a=1, b=1) + "\n" + write_call("calc__look", at="hill"), when="Mixed"),
     Reply("Two and the sea.", when="nothing at sea"),
     Reply("It rains.", when="rain"),
     Reply("It rains.", when="The sum is 2."),  # results stand in the order of their calls
     Reply("Enough.", when="No more remote calls"),
-    Reply(call("calc__look", at="on"), when="For ever"),
-    Reply(call("calc__look", at="on"), when="nothing at on"),
-    Reply(call("calc__slow"), when="Slowly"),
+    Reply(write_call("calc__look", at="on"), when="For ever"),
+    Reply(write_call("calc__look", at="on"), when="nothing at on"),
+    Reply(write_call("calc__slow"), when="Slowly"),
     Reply("Too slow.", when="did not answer"),
-    Reply(call("calc__odd", n=1), when="Odd"),
+    Reply(write_call("calc__odd", n=1), when="Odd"),
     Reply("Hello there!"),
 ]
 
 
 @pytest.fixture(scope="module")
-def tools() -> Iterator[Listening]:
-    with real() as made:
+def tools() -> Iterator[LocalServer]:
+    with serve_tools() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def server(tools: Listening) -> Iterator[RunningServer]:
+def server(tools: LocalServer) -> Iterator[RunningServer]:
     options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp": [f"calc={tools.url}"]}
     options |= {"mcp_rounds": 3, "mcp_timeout": 20.0, "chat_template": THINKER}
     with serve_scripted(ScriptedEngine(SCRIPT, tokens=True, grammars=True), **options) as made:
@@ -73,17 +73,17 @@ def server(tools: Listening) -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def client(server: RunningServer, tools: Listening) -> Iterator[OpenAI]:
-    tools.seen.calls.clear()
-    with speaking(server) as made:
+def client(server: RunningServer, tools: LocalServer) -> Iterator[OpenAI]:
+    tools.log.calls.clear()
+    with make_client(server) as made:
         yield made
 
 
-def speaking(server: RunningServer) -> OpenAI:
+def make_client(server: RunningServer) -> OpenAI:
     return OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30)
 
 
-def of(tools: Listening, label: str = "calc", **more: Any) -> Any:
+def of(tools: LocalServer, label: str = "calc", **more: Any) -> Any:
     said = {"type": "mcp", "server_label": label, "server_url": tools.url}
     return said | {"require_approval": "never"} | more
 
@@ -130,7 +130,7 @@ def bare(value: Any) -> Any:
 
 
 def test_a_tool_is_listed_called_and_answered_from(
-    server: RunningServer, client: OpenAI, tools: Listening
+    server: RunningServer, client: OpenAI, tools: LocalServer
 ) -> None:
     before = jobs(server) if list(server.app.runtime.services.models.list_loaded()) else 0
     made = ask(client, "Add two and three.", of(tools))
@@ -144,24 +144,24 @@ def test_a_tool_is_listed_called_and_answered_from(
     assert (called.name, called.server_label) == ("add", "calc")
     assert json.loads(called.arguments) == {"a": 2, "b": 3}
     assert (called.output, called.error, called.status) == ("The sum is 5.", None, "completed")
-    assert tools.seen.calls == ["add 2 3"]
+    assert tools.log.calls == ["add 2 3"]
     assert jobs(server) == before + 2
     assert client.responses.retrieve(made.id).to_dict() == made.to_dict()
 
 
-def test_what_all_rounds_cost_is_told(client: OpenAI, tools: Listening) -> None:
+def test_what_all_rounds_cost_is_told(client: OpenAI, tools: LocalServer) -> None:
     alone = ask(client, "Hi").usage
     made = ask(client, "Add two and three.", of(tools)).usage
     assert alone is not None
     assert made is not None
-    said = len(call("calc__add", a=2, b=3)) + len("It is five.")
+    said = len(write_call("calc__add", a=2, b=3)) + len("It is five.")
     assert made.output_tokens == said + 2 * (alone.output_tokens - len("Hello there!"))
     assert made.total_tokens == made.input_tokens + made.output_tokens
 
 
 @pytest.mark.parametrize("text", ["Add them.", "Fail!", "Look home.", "Both", "Two", "For ever"])
 def test_a_stream_tells_the_same(
-    server: RunningServer, client: OpenAI, tools: Listening, text: str
+    server: RunningServer, client: OpenAI, tools: LocalServer, text: str
 ) -> None:
     said = of(tools), of(tools, "other", allowed_tools=["look"]), WEATHER
     told = streamed(server, text, *said)
@@ -169,7 +169,7 @@ def test_a_stream_tells_the_same(
     assert bare(told) == bare(json.loads(whole.to_json()))
 
 
-def test_in_the_background(server: RunningServer, client: OpenAI, tools: Listening) -> None:
+def test_in_the_background(server: RunningServer, client: OpenAI, tools: LocalServer) -> None:
     made = ask(client, "Add them.", of(tools), background=True)
     for _ in client.responses.retrieve(made.id, stream=True):
         pass
@@ -180,7 +180,7 @@ def test_in_the_background(server: RunningServer, client: OpenAI, tools: Listeni
     assert bare(told) == bare(json.loads(kept.to_json()))
 
 
-def test_a_tool_that_fails_is_told_to_the_model(client: OpenAI, tools: Listening) -> None:
+def test_a_tool_that_fails_is_told_to_the_model(client: OpenAI, tools: LocalServer) -> None:
     made = ask(client, "Fail!", of(tools))
     called = made.output[1]
     assert called.type == "mcp_call"
@@ -191,43 +191,43 @@ def test_a_tool_that_fails_is_told_to_the_model(client: OpenAI, tools: Listening
     assert made.status == "completed"
 
 
-def test_several_servers(server: RunningServer, client: OpenAI, tools: Listening) -> None:
-    with real() as other:
+def test_several_servers(server: RunningServer, client: OpenAI, tools: LocalServer) -> None:
+    with serve_tools() as other:
         said = of(other, "other", server_url=tools.url)
         made = ask(client, "Two", of(tools), said)
     assert kinds(made) == ["mcp_list_tools"] * 2 + ["mcp_call"] * 2 + ["message"]
-    assert sorted(tools.seen.calls) == ["add 1 1", "look sea"]
+    assert sorted(tools.log.calls) == ["add 1 1", "look sea"]
     assert made.output_text == "Two and the sea."
 
 
 @pytest.mark.parametrize("text", ["Both", "Crossed"])
 def test_calls_of_both_sides_in_one_round(
-    server: RunningServer, client: OpenAI, tools: Listening, text: str
+    server: RunningServer, client: OpenAI, tools: LocalServer, text: str
 ) -> None:
     """The remote call is made; the response ends with the client's, and goes on from there."""
     first = ask(client, text, of(tools), WEATHER)
     assert sorted(kinds(first)) == ["function_call", "mcp_call", "mcp_list_tools"]
-    assert tools.seen.calls == ["add 1 1"]
+    assert tools.log.calls == ["add 1 1"]
     (own,) = [item for item in first.output if item.type == "function_call"]
     result: Any = {"type": "function_call_output", "call_id": own.call_id, "output": "rain"}
     second = ask(client, [result], of(tools), WEATHER, previous_response_id=first.id)
     assert second.output_text == "It rains."
     assert kinds(second) == ["message"]  # the list is known
     assert "The sum is 2." in last_prompt(server)
-    assert tools.seen.calls == ["add 1 1"]
+    assert tools.log.calls == ["add 1 1"]
 
 
-def test_a_list_is_asked_for_once(server: RunningServer, client: OpenAI, tools: Listening) -> None:
+def test_a_list_is_asked_for_once(server: RunningServer, client: OpenAI, tools: LocalServer) -> None:
     first = ask(client, "Hi", of(tools))
     assert kinds(first) == ["mcp_list_tools", "message"]
-    before = len(tools.seen.requests)
+    before = len(tools.log.requests)
     second = ask(client, "Hi again", of(tools), previous_response_id=first.id)
     assert kinds(second) == ["message"]
     items = [item.to_dict() for item in first.output]
     said: list[Any] = [{"role": "user", "content": "Hi"}, *items]
     third = ask(client, [*said, {"role": "user", "content": "Hi again"}], of(tools))
     assert kinds(third) == ["message"]
-    assert len(tools.seen.requests) == before
+    assert len(tools.log.requests) == before
     assert "calc__add" in last_prompt(server)
     called = ask(client, "Add them.", of(tools), previous_response_id=second.id)
     assert called.output_text == "It is five."
@@ -248,7 +248,7 @@ def test_a_list_is_asked_for_once(server: RunningServer, client: OpenAI, tools: 
     ],
 )
 def test_the_model_knows_of_tools_that_are_allowed(
-    server: RunningServer, client: OpenAI, tools: Listening, allowed: Any, names: set[str]
+    server: RunningServer, client: OpenAI, tools: LocalServer, allowed: Any, names: set[str]
 ) -> None:
     ask(client, "Hi", of(tools, allowed_tools=allowed))
     prompt = last_prompt(server)
@@ -256,33 +256,33 @@ def test_the_model_knows_of_tools_that_are_allowed(
     assert known == names
 
 
-def test_no_more_calls_than_allowed(client: OpenAI, tools: Listening) -> None:
+def test_no_more_calls_than_allowed(client: OpenAI, tools: LocalServer) -> None:
     made = ask(client, "For ever", of(tools), max_tool_calls=2)
     assert kinds(made).count("mcp_call") == 2
     assert made.status == "completed"
-    assert len(tools.seen.calls) == 2
+    assert len(tools.log.calls) == 2
 
 
-def test_no_more_rounds_than_the_operator_wants(client: OpenAI, tools: Listening) -> None:
+def test_no_more_rounds_than_the_operator_wants(client: OpenAI, tools: LocalServer) -> None:
     made = ask(client, "For ever", of(tools))
     calls = [item for item in made.output if item.type == "mcp_call"]
     assert [item.status for item in calls] == ["completed"] * 3 + ["failed"]
     assert made.output_text == "Enough."
-    assert len(tools.seen.calls) == 3
+    assert len(tools.log.calls) == 3
 
 
-def test_the_limit_of_tokens_is_for_all_rounds(client: OpenAI, tools: Listening) -> None:
-    said = len(call("calc__add", a=2, b=3))
+def test_the_limit_of_tokens_is_for_all_rounds(client: OpenAI, tools: LocalServer) -> None:
+    said = len(write_call("calc__add", a=2, b=3))
     made = ask(client, "Add them.", of(tools), max_output_tokens=said + 6)
     assert made.status == "incomplete"
     assert kinds(made) == ["mcp_list_tools", "mcp_call", "message"]
     cut = ask(client, "Add them.", of(tools), max_output_tokens=said - 20)
     assert cut.status == "incomplete"
-    assert tools.seen.calls == ["add 2 3"]  # half a call is not made
+    assert tools.log.calls == ["add 2 3"]  # half a call is not made
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "mcp", "server_label": "calc"}, "auto"])
-def test_a_choice_is_for_the_first_round(client: OpenAI, tools: Listening, choice: Any) -> None:
+def test_a_choice_is_for_the_first_round(client: OpenAI, tools: LocalServer, choice: Any) -> None:
     made = ask(client, "Add them.", of(tools), tool_choice=choice)
     assert made.output_text == "It is five."
 
@@ -298,14 +298,14 @@ def approval(made: Response, yes: bool, **more: Any) -> Any:
 
 @pytest.mark.parametrize("by", ["previous", "conversation", "items"])
 def test_a_call_waits_for_approval(
-    server: RunningServer, client: OpenAI, tools: Listening, by: str
+    server: RunningServer, client: OpenAI, tools: LocalServer, by: str
 ) -> None:
     said = of(tools, require_approval="always")
     question: Any = {"role": "user", "content": "Add them."}
     more = {"conversation": client.conversations.create().id} if by == "conversation" else {}
     first = ask(client, [question], said, **more)
     assert kinds(first) == ["mcp_list_tools", "mcp_approval_request"]
-    assert tools.seen.calls == []
+    assert tools.log.calls == []
     request = first.output[1]
     assert request.type == "mcp_approval_request"
     assert (request.name, request.server_label) == ("add", "calc")
@@ -321,10 +321,10 @@ def test_a_call_waits_for_approval(
     assert called.type == "mcp_call"
     assert called.approval_request_id == request.id
     assert second.output_text == "It is five."
-    assert tools.seen.calls == ["add 2 3"]
+    assert tools.log.calls == ["add 2 3"]
 
 
-def test_what_was_approved_is_done_once(client: OpenAI, tools: Listening) -> None:
+def test_what_was_approved_is_done_once(client: OpenAI, tools: LocalServer) -> None:
     """A client that sends all of it again does not have it done again."""
     said = of(tools, require_approval="always")
     question: Any = {"role": "user", "content": "Add them."}
@@ -334,11 +334,11 @@ def test_what_was_approved_is_done_once(client: OpenAI, tools: Listening) -> Non
     told += [*(item.to_dict() for item in second.output), {"role": "user", "content": "Thanks"}]
     third = ask(client, told, said, store=False)
     assert third.output_text == "Hello there!"
-    assert tools.seen.calls == ["add 2 3"]
+    assert tools.log.calls == ["add 2 3"]
 
 
 def test_what_is_not_approved_is_not_done(
-    server: RunningServer, client: OpenAI, tools: Listening
+    server: RunningServer, client: OpenAI, tools: LocalServer
 ) -> None:
     said = of(tools, require_approval="always")
     first = ask(client, "Add them.", said)
@@ -346,10 +346,10 @@ def test_what_is_not_approved_is_not_done(
     second = ask(client, [denied], said, previous_response_id=first.id)
     assert second.output_text == "All right, I do not."
     assert "It is late." in last_prompt(server)
-    assert tools.seen.calls == []
+    assert tools.log.calls == []
 
 
-def test_an_approval_in_a_stream(server: RunningServer, client: OpenAI, tools: Listening) -> None:
+def test_an_approval_in_a_stream(server: RunningServer, client: OpenAI, tools: LocalServer) -> None:
     said = of(tools, require_approval="always")
     told = streamed(server, "Add them.", said)
     assert [item["type"] for item in told["output"]] == ["mcp_list_tools", "mcp_approval_request"]
@@ -370,21 +370,21 @@ def test_an_approval_in_a_stream(server: RunningServer, client: OpenAI, tools: L
     ],
 )
 def test_which_calls_are_to_be_approved(
-    client: OpenAI, tools: Listening, wanted: Any, asked: bool
+    client: OpenAI, tools: LocalServer, wanted: Any, asked: bool
 ) -> None:
     made = ask(client, "Add them.", of(tools, require_approval=wanted))
     assert ("mcp_approval_request" in kinds(made)) == asked
-    assert (tools.seen.calls == []) == asked
+    assert (tools.log.calls == []) == asked
 
 
-def test_one_call_is_made_and_another_waits(client: OpenAI, tools: Listening) -> None:
+def test_one_call_is_made_and_another_waits(client: OpenAI, tools: LocalServer) -> None:
     said = of(tools, require_approval={"never": {"tool_names": ["add"]}})
     made = ask(client, "Mixed", said)
     assert kinds(made) == ["mcp_list_tools", "mcp_call", "mcp_approval_request"]
-    assert tools.seen.calls == ["add 1 1"]
+    assert tools.log.calls == ["add 1 1"]
 
 
-def test_an_approval_of_nothing_is_refused(client: OpenAI, tools: Listening) -> None:
+def test_an_approval_of_nothing_is_refused(client: OpenAI, tools: LocalServer) -> None:
     yes = {"type": "mcp_approval_response", "approval_request_id": "mcpr_x", "approve": True}
     with pytest.raises(openai.BadRequestError) as refused:
         ask(client, [yes], of(tools))
@@ -399,7 +399,7 @@ def test_an_approval_of_nothing_is_refused(client: OpenAI, tools: Listening) -> 
 
 
 def test_a_server_that_is_not_there_breaks_nothing(server: RunningServer, client: OpenAI) -> None:
-    with real() as gone:
+    with serve_tools() as gone:
         host = gone.host
     places = server.app.settings.mcp_hosts
     assert host not in places
@@ -421,30 +421,30 @@ def test_a_server_that_is_not_there_breaks_nothing(server: RunningServer, client
 def test_a_request_may_not_name_this_machine(
     server: RunningServer, client: OpenAI, host: str
 ) -> None:
-    with real() as inside:
+    with serve_tools() as inside:
         url = inside.url.replace("127.0.0.1", host)
         said = {"type": "mcp", "server_label": "calc", "server_url": url}
         made = ask(client, "Hi", said)
-        assert inside.seen.requests == []
+        assert inside.log.requests == []
     assert made.output[0].type == "mcp_list_tools"
     assert made.output[0].error
 
 
-def test_the_operator_s_servers_are_named_by_label(client: OpenAI, tools: Listening) -> None:
+def test_the_operator_s_servers_are_named_by_label(client: OpenAI, tools: LocalServer) -> None:
     said: Any = {"type": "mcp", "server_label": "calc", "require_approval": "never"}
     said["headers"] = {"x-tenant": "anna"}
-    before = len(tools.seen.requests)
+    before = len(tools.log.requests)
     assert ask(client, "Add them.", said).output_text == "It is five."
-    assert all(one["x-tenant"] == "anna" for one in tools.seen.requests[before:])
+    assert all(one["x-tenant"] == "anna" for one in tools.log.requests[before:])
     with pytest.raises(openai.BadRequestError) as refused:
         ask(client, "Hi", said | {"server_label": "nobody"})
     assert "nobody" in refused.value.message
 
 
-def test_what_a_server_is_told_is_not_told_again(client: OpenAI, tools: Listening) -> None:
-    before = len(tools.seen.requests)
+def test_what_a_server_is_told_is_not_told_again(client: OpenAI, tools: LocalServer) -> None:
+    before = len(tools.log.requests)
     made = ask(client, "Add them.", of(tools, authorization="s3cret", headers={"x-key": "k3y"}))
-    sent = tools.seen.requests[before:]
+    sent = tools.log.requests[before:]
     assert all(one["authorization"] == "Bearer s3cret" for one in sent)
     assert all(one["x-key"] == "k3y" for one in sent)
     for told in (made, client.responses.retrieve(made.id)):
@@ -452,7 +452,7 @@ def test_what_a_server_is_told_is_not_told_again(client: OpenAI, tools: Listenin
         assert "k3y" not in told.to_json()
 
 
-def test_too_many_servers_are_refused(client: OpenAI, tools: Listening) -> None:
+def test_too_many_servers_are_refused(client: OpenAI, tools: LocalServer) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         ask(client, "Hi", *(of(tools, f"s{number}") for number in range(40)))
     assert refused.value.param == "tools"
@@ -475,12 +475,12 @@ def test_schemas_of_strangers_break_nothing(schema: Any, unusable: bool, choice:
         tools = [{"name": "odd", "inputSchema": schema}]
         result = {"content": [{"type": "text", "text": "rain"}]}
         known: dict[str, Any] = {"tools/list": {"tools": tools}, "tools/call": result}
-        return known.get(message["method"]) or hello(message)
+        return known.get(message["method"]) or answer_initialize(message)
 
-    with listening(by_hand(answer)) as odd:
+    with serve_app(make_raw_app(answer)) as odd:
         engine = ScriptedEngine(SCRIPT, tokens=True, grammars=True)
         options: Any = {"chat_template": THINKER, "mcp_hosts": [odd.host]}
-        with serve_scripted(engine, **options) as server, speaking(server) as client:
+        with serve_scripted(engine, **options) as server, make_client(server) as client:
             raw = client.responses.with_raw_response.create(
                 model="scripted", input="Odd", tools=[of(odd)], tool_choice=choice
             )
@@ -489,62 +489,62 @@ def test_schemas_of_strangers_break_nothing(schema: Any, unusable: bool, choice:
     assert (warned in raw.headers.get("x-dragoman-warning", "")) == unusable
 
 
-def test_whoever_leaves_takes_the_call_along(server: RunningServer, tools: Listening) -> None:
-    seen = tools.seen
-    seen.begun.clear()
-    seen.left.clear()
+def test_whoever_leaves_takes_the_call_along(server: RunningServer, tools: LocalServer) -> None:
+    seen = tools.log
+    seen.slow_started.clear()
+    seen.slow_cancelled.clear()
     body = {"model": "scripted", "input": "Slowly", "tools": [of(tools)], "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/responses", json=body, timeout=30):
-        assert seen.begun.wait(20)
-    assert seen.left.wait(20)
+        assert seen.slow_started.wait(20)
+    assert seen.slow_cancelled.wait(20)
 
 
-def test_a_background_response_is_cancelled_in_its_call(client: OpenAI, tools: Listening) -> None:
-    seen = tools.seen
-    seen.begun.clear()
-    seen.left.clear()
+def test_a_background_response_is_cancelled_in_its_call(client: OpenAI, tools: LocalServer) -> None:
+    seen = tools.log
+    seen.slow_started.clear()
+    seen.slow_cancelled.clear()
     made = ask(client, "Slowly", of(tools), background=True)
-    assert seen.begun.wait(20)
+    assert seen.slow_started.wait(20)
     began = time.monotonic()
     ended = client.responses.cancel(made.id)
     assert time.monotonic() - began < 5
     assert ended.status == "cancelled"
-    assert seen.left.wait(20)
+    assert seen.slow_cancelled.wait(20)
 
 
-def test_an_output_leaves_room_in_the_context(tools: Listening) -> None:
+def test_an_output_leaves_room_in_the_context(tools: LocalServer) -> None:
     """However much a tool says, and whatever the operator allows."""
-    script = [Reply(call("calc__big", size=100_000), when="Say"), Reply("A lot.")]
+    script = [Reply(write_call("calc__big", size=100_000), when="Say"), Reply("A lot.")]
     engine = ScriptedEngine(script, tokens=True, context=6000)
     options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_output": 1_000_000}
     options["chat_template"] = THINKER
-    with serve_scripted(engine, **options) as server, speaking(server) as client:
+    with serve_scripted(engine, **options) as server, make_client(server) as client:
         made = ask(client, "Say a lot.", of(tools, allowed_tools=["big"]), truncation="auto")
     called = made.output[1]
     assert called.type == "mcp_call"
     assert (called.output or "").endswith("3,000 of 100,000 characters are shown.]")
 
 
-def test_a_tool_that_takes_too_long_is_told(tools: Listening) -> None:
+def test_a_tool_that_takes_too_long_is_told(tools: LocalServer) -> None:
     options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_timeout": 0.5}
     options["chat_template"] = THINKER
     engine = ScriptedEngine(SCRIPT, tokens=True)
-    with serve_scripted(engine, **options) as server, speaking(server) as client:
+    with serve_scripted(engine, **options) as server, make_client(server) as client:
         assert ask(client, "Slowly", of(tools)).output_text == "Too slow."
 
 
 def test_while_a_tool_is_called_the_engine_is_for_others() -> None:
     script = [Reply("One, two", when="Hang", hang_at=1), *SCRIPT]
     engine = ScriptedEngine(script, tokens=True, slots=1)
-    with real() as tools:
+    with serve_tools() as tools:
         options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_timeout": 1.0, "queue": 0}
         with (
             serve_scripted(engine, chat_template=THINKER, **options) as server,
-            speaking(server) as client,
+            make_client(server) as client,
             ThreadPoolExecutor() as pool,
         ):
             asking = pool.submit(ask, client, "Slowly", of(tools))
-            assert tools.seen.begun.wait(20)
+            assert tools.log.slow_started.wait(20)
             with httpx.stream(
                 "POST", f"{server.url}/v1/chat/completions", json=make_chat("Hang", stream=True)
             ) as other:

@@ -26,21 +26,21 @@ from mcp_types import (
     ToolAnnotations,
 )
 
-PICTURE = base64.b64encode(b"\x89PNG" * 1000).decode()
+IMAGE = base64.b64encode(b"\x89PNG" * 1000).decode()
 
 
-class Seen:
+class ServerLog:
     """What a server was asked."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.requests: list[dict[str, Any]] = []  # method, path and headers of each
-        self.begun = threading.Event()  # the slow tool is at work
-        self.left = threading.Event()  # it was cancelled
-        self.closed = threading.Event()  # a session was given up
+        self.slow_started = threading.Event()  # the slow tool is at work
+        self.slow_cancelled = threading.Event()  # it was cancelled
+        self.session_closed = threading.Event()  # a session was given up
 
 
-def toolbox(seen: Seen) -> MCPServer:
+def make_tool_server(seen: ServerLog) -> MCPServer:
     """A server with a tool for everything that can come back."""
     server = MCPServer("test", log_level="ERROR")
 
@@ -66,11 +66,11 @@ def toolbox(seen: Seen) -> MCPServer:
     async def slow() -> str:
         """Take for ever."""
         seen.calls.append("slow")
-        seen.begun.set()
+        seen.slow_started.set()
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
-            seen.left.set()
+            seen.slow_cancelled.set()
             raise
         return "at last"
 
@@ -93,11 +93,11 @@ def toolbox(seen: Seen) -> MCPServer:
     def mixed() -> list[ContentBlock]:
         """Answer with everything."""
         text = TextResourceContents(uri="file:///a.txt", text="the text of a")
-        blob = BlobResourceContents(uri="file:///b.bin", blob=PICTURE)
+        blob = BlobResourceContents(uri="file:///b.bin", blob=IMAGE)
         return [
             TextContent(type="text", text="Look:"),
-            ImageContent(type="image", data=PICTURE, mime_type="image/png"),
-            AudioContent(type="audio", data=PICTURE, mime_type="audio/wav"),
+            ImageContent(type="image", data=IMAGE, mime_type="image/png"),
+            AudioContent(type="audio", data=IMAGE, mime_type="audio/wav"),
             ResourceLink(type="resource_link", name="c", uri="file:///c"),
             EmbeddedResource(type="resource", resource=text),
             EmbeddedResource(type="resource", resource=blob),
@@ -106,19 +106,19 @@ def toolbox(seen: Seen) -> MCPServer:
     return server
 
 
-class Listening:
+class LocalServer:
     """An app on a port of this machine."""
 
-    def __init__(self, app: Any, seen: Seen, **options: Any) -> None:
+    def __init__(self, app: Any, seen: ServerLog, **options: Any) -> None:
         self._app = app
-        self.seen = seen
+        self.log = seen
         self.kind = ""
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.host = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self.url = f"http://{self.host}/mcp"
         config = uvicorn.Config(
-            self._noting,
+            self._log_request,
             interface="asgi3",
             log_level="critical",
             timeout_graceful_shutdown=1,
@@ -127,13 +127,13 @@ class Listening:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run)
 
-    async def _noting(self, scope: Any, receive: Any, send: Any) -> None:
+    async def _log_request(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             headers = {name.decode(): value.decode() for name, value in scope["headers"]}
             method = scope["method"]
-            self.seen.requests.append({"method": method, "path": scope["path"], **headers})
+            self.log.requests.append({"method": method, "path": scope["path"], **headers})
             if method == "DELETE":
-                self.seen.closed.set()
+                self.log.session_closed.set()
         await self._app(scope, receive, send)
 
     def _run(self) -> None:
@@ -150,8 +150,8 @@ class Listening:
 
 
 @contextmanager
-def listening(app: Any, seen: Seen | None = None, **options: Any) -> Iterator[Listening]:
-    server = Listening(app, seen or Seen(), **options)
+def serve_app(app: Any, seen: ServerLog | None = None, **options: Any) -> Iterator[LocalServer]:
+    server = LocalServer(app, seen or ServerLog(), **options)
     server.start()
     try:
         yield server
@@ -160,19 +160,19 @@ def listening(app: Any, seen: Seen | None = None, **options: Any) -> Iterator[Li
 
 
 @contextmanager
-def real(transport: str = "http", **options: Any) -> Iterator[Listening]:
+def serve_tools(transport: str = "http", **options: Any) -> Iterator[LocalServer]:
     """A server of the SDK; `transport` is `http`, or `sse` for the older one."""
-    seen = Seen()
-    server = toolbox(seen)
+    seen = ServerLog()
+    server = make_tool_server(seen)
     app = server.sse_app(sse_path="/mcp") if transport == "sse" else None
-    with listening(app or server.streamable_http_app(**options), seen) as made:
+    with serve_app(app or server.streamable_http_app(**options), seen) as made:
         yield made
 
 
-Answer = Callable[[dict[str, Any]], Any]
+AnswerMessage = Callable[[dict[str, Any]], Any]
 
 
-def by_hand(answer: Answer, **options: Any) -> Any:
+def make_raw_app(answer: AnswerMessage, **options: Any) -> Any:
     """An app that answers each message of the protocol with what `answer` makes of it.
 
     That is a result, an error, or bytes that are sent as they are. `options` are the status, the
@@ -183,7 +183,7 @@ def by_hand(answer: Answer, **options: Any) -> Any:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        body = await _whole(receive)
+        body = await _read_body(receive)
         if scope["method"] != "POST":
             await _send(send, 405, b"", {})
             return
@@ -203,7 +203,7 @@ def by_hand(answer: Answer, **options: Any) -> Any:
     return app
 
 
-async def _whole(receive: Any) -> bytes:
+async def _read_body(receive: Any) -> bytes:
     pieces: list[bytes] = []
     while True:
         message = await receive()
@@ -219,7 +219,7 @@ async def _send(send: Any, status: int, body: bytes, headers: dict[str, str]) ->
     await send({"type": "http.response.body", "body": body})
 
 
-def hello(message: dict[str, Any]) -> dict[str, Any]:
+def answer_initialize(message: dict[str, Any]) -> dict[str, Any]:
     """How a server of the older versions greets, and that it knows nothing else."""
     if message["method"] != "initialize":
         return {"code": -32601, "message": "Method not found"}

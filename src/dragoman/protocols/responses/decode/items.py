@@ -1,16 +1,16 @@
-"""Items: what a conversation is made of in this dialect.
+"""Items: what a conversation consists of in the Responses API.
 
-Items stay plain JSON objects, because they are kept, shown and told to the model at different
-times. `kept` makes what a client sent whole (its type, an id, a status, content as parts) and
-looks at the kinds that we read. Items of a kind that we do not know are kept as they are: agents
-send what other servers gave them.
+Items stay plain JSON objects, because they are stored, shown and passed to the model at different
+times. `normalize_items` completes what a client sent (type, id, status, content as parts) and
+validates the types that this server reads. Items of unknown types are stored as they are: agents
+send what other servers returned to them.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -28,12 +28,13 @@ from dragoman.protocols.shared.json_body import (
     missing_field,
 )
 from dragoman.protocols.shared.signer import ContentPacker
+from dragoman.types import Json
 
 Id: TypeAlias = Annotated[str, Meta(max_length=512)]
-RawTools: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=1024)]
-Items: TypeAlias = Annotated[list[dict[str, Any]], Meta(max_length=20_000)]
+RawTools: TypeAlias = Annotated[list[dict[str, Json]], Meta(max_length=1024)]
+Items: TypeAlias = Annotated[list[Item], Meta(max_length=20_000)]
 
-TEXTS = ("text", "input_text", "output_text")
+TEXT_TYPES = ("text", "input_text", "output_text")
 
 
 class ResponsesMessageItem(Struct):
@@ -56,7 +57,7 @@ class CustomCallItem(Struct):
 
 
 class CallOutputItem(Struct):
-    """What came of a call; without an id it is of the first that is open."""
+    """The result of a call; without an id, of the first call that has no result yet."""
 
     output: str | list[ContentPartFields]
     call_id: Id | None = None
@@ -73,13 +74,13 @@ class ReasoningItem(Struct):
 
 
 class McpCallItem(Struct):
-    """A call that a server made, with what came of it."""
+    """A call that a server made, with its result."""
 
     server_label: str
     name: str
     arguments: str
     output: str | None = None
-    error: Any = None
+    error: Json = None
 
 
 class ApprovalRequestItem(Struct):
@@ -107,12 +108,12 @@ class ItemReference(Struct):
 
 
 class CompactionSummary(Struct):
-    """What a compaction has sealed in it."""
+    """The encrypted content of a compaction."""
 
     summary: str
 
 
-READ: dict[str, type[Struct]] = {
+ITEM_TYPES: dict[str, type[Struct]] = {
     "message": ResponsesMessageItem,
     "function_call": FunctionCallItem,
     "function_call_output": CallOutputItem,
@@ -127,12 +128,12 @@ READ: dict[str, type[Struct]] = {
     "tool_search_output": AdditionalToolsItem,
     "item_reference": ItemReference,
 }
-TOOLS = ("additional_tools", "tool_search_output")  # items that add tools
-WITH_STATUS = frozenset(READ) - {
+TOOL_ITEM_TYPES = ("additional_tools", "tool_search_output")  # items that add tools
+TYPES_WITH_STATUS = frozenset(ITEM_TYPES) - {
     *("mcp_approval_request", "mcp_approval_response", "mcp_call", "reasoning"),
     *("compaction", "additional_tools", "item_reference"),
 }
-PREFIXES = {
+ID_PREFIXES = {
     "message": "msg",
     "function_call": "fc",
     "function_call_output": "fco",
@@ -153,50 +154,49 @@ PREFIXES = {
 
 
 def new_item_id(kind: str) -> str:
-    """A new id for an item of this kind."""
-    return f"{PREFIXES.get(kind, 'item')}_{uuid.uuid4().hex}"
+    return f"{ID_PREFIXES.get(kind, 'item')}_{uuid.uuid4().hex}"
 
 
-def normalize_items(said: str | list[Item] | None, at: str = "input") -> list[Item]:
-    """What a client sent, as it is kept and shown."""
-    if isinstance(said, str):
-        said = [{"type": "message", "role": "user", "content": said}]
-    found: list[Item] = []
-    taken: set[str] = set()
-    for i, item in enumerate(said or ()):
-        whole = _whole(item, f"{at}[{i}]")
-        if whole["id"] in taken and whole["type"] != "item_reference":
-            whole["id"] = new_item_id(whole["type"])
-        taken.add(whole["id"])
-        found.append(whole)
-    return found
+def normalize_items(items: str | list[Item] | None, at: str = "input") -> list[Item]:
+    """Return the items that a client sent as they are stored and shown."""
+    if isinstance(items, str):
+        items = [{"type": "message", "role": "user", "content": items}]
+    normalized: list[Item] = []
+    ids: set[str] = set()
+    for i, item in enumerate(items or ()):
+        complete = _normalize_item(item, f"{at}[{i}]")
+        if complete["id"] in ids and complete["type"] != "item_reference":
+            complete["id"] = new_item_id(complete["type"])
+        ids.add(complete["id"])
+        normalized.append(complete)
+    return normalized
 
 
-def _whole(item: Item, at: str) -> Item:
+def _normalize_item(item: Item, at: str) -> Item:
     check_depth(item, at)
-    kind = _kind(item, at)
-    read = convert_value(item, READ[kind], at) if kind in READ else None
-    whole: Item = {"id": _short(item, "id", 512, at) or new_item_id(kind), "type": kind}
-    whole |= {name: value for name, value in item.items() if name not in whole}
-    if kind in WITH_STATUS and not isinstance(whole.get("status"), str):
-        whole["status"] = "completed"
-    match read:
+    kind = _get_type(item, at)
+    decoded = convert_value(item, ITEM_TYPES[kind], at) if kind in ITEM_TYPES else None
+    complete: Item = {"id": _get_text(item, "id", 512, at) or new_item_id(kind), "type": kind}
+    complete |= {name: value for name, value in item.items() if name not in complete}
+    if kind in TYPES_WITH_STATUS and not isinstance(complete.get("status"), str):
+        complete["status"] = "completed"
+    match decoded:
         case ResponsesMessageItem():
-            decode_content(read.content, f"{at}.content")
-            if read.content is None and read.role != "assistant":
+            decode_content(decoded.content, f"{at}.content")
+            if decoded.content is None and decoded.role != "assistant":
                 raise missing_field(f"{at}.content")
-            whole["content"] = _parts(read.role, item.get("content"))
+            complete["content"] = _normalize_content(decoded.role, item.get("content"))
         case CallOutputItem():
-            decode_content(read.output, f"{at}.output")
+            decode_content(decoded.output, f"{at}.output")
         case AdditionalToolsItem():
-            _check_size(read.tools, f"{at}.tools")
-            whole["tools"] = [remove_secrets(tool) for tool in read.tools]
-    return whole
+            _check_size(decoded.tools, f"{at}.tools")
+            complete["tools"] = [remove_secrets(tool) for tool in decoded.tools]
+    return complete
 
 
-def _kind(item: Item, at: str) -> str:
-    """The type of an item; one without is a message, or a reference if it is only an id."""
-    kind = _short(item, "type", 64, at)
+def _get_type(item: Item, at: str) -> str:
+    """Return the type of an item; without one, it is a message, or a reference if only an id."""
+    kind = _get_text(item, "type", 64, at)
     if kind is not None:
         return kind
     if "role" in item:
@@ -206,30 +206,30 @@ def _kind(item: Item, at: str) -> str:
     raise missing_field(f"{at}.type")
 
 
-def _short(item: Item, name: str, longest: int, at: str) -> str | None:
-    """A field that every kind of item has."""
-    said = item.get(name)
-    if said is None or (isinstance(said, str) and len(said) <= longest):
-        return said
+def _get_text(item: Item, name: str, max_length: int, at: str) -> str | None:
+    """Return a field that items of every type have."""
+    value = item.get(name)
+    if value is None or (isinstance(value, str) and len(value) <= max_length):
+        return value
     at = f"{at}.{name}"
-    raise BadRequest(f"`{at}` must be a string of at most {longest} characters.", param=at)
+    raise BadRequest(f"`{at}` must be a string of at most {max_length} characters.", param=at)
 
 
 def _check_size(tools: RawTools, at: str) -> None:
-    """Schemas are many small things wherever they stand."""
+    """Limit the schemas in an item as they are limited elsewhere: they are many small objects."""
     if len(msgspec.json.encode(tools)) > MAX_FIELD_SIZE:
         raise field_too_large(at)
 
 
-def _parts(role: str, content: str | list[Item] | None) -> list[Item]:
-    """Content as parts of the kind that goes with the role."""
+def _normalize_content(role: str, content: str | list[Item] | None) -> list[Item]:
+    """Return content as parts of the type that belongs to the role."""
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
-    return [_part(role, part) for part in content or ()]
+    return [_normalize_part(role, part) for part in content or ()]
 
 
-def _part(role: str, part: Item) -> Item:
-    if part["type"] not in TEXTS:
+def _normalize_part(role: str, part: Item) -> Item:
+    if part["type"] not in TEXT_TYPES:
         return part
     if role != "assistant":
         return part | {"type": "input_text"}
@@ -237,11 +237,11 @@ def _part(role: str, part: Item) -> Item:
 
 
 def get_reference_ids(items: Iterable[Item]) -> list[str]:
-    """The ids of items that are only referred to."""
+    """Return the ids of the items that are only references."""
     return [item["id"] for item in items if item["type"] == "item_reference"]
 
 
-def make_compaction_item(summary: str, sealing: ContentPacker) -> Item:
-    """An item that stands for everything before it."""
-    sealed = sealing.pack("compaction", msgspec.json.encode(CompactionSummary(summary)))
-    return {"id": new_item_id("compaction"), "type": "compaction", "encrypted_content": sealed}
+def make_compaction_item(summary: str, packer: ContentPacker) -> Item:
+    """Make an item that replaces everything before it."""
+    content = packer.pack("compaction", msgspec.json.encode(CompactionSummary(summary)))
+    return {"id": new_item_id("compaction"), "type": "compaction", "encrypted_content": content}

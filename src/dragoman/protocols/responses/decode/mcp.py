@@ -1,32 +1,34 @@
-"""Remote servers that a request names as tools: what it says of them, checked."""
+"""Decode and validate the remote MCP servers that a request declares as tools."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
 from dragoman.errors import BadRequest
 from dragoman.protocols.shared.json_body import convert_value
+from dragoman.types import Json
 
-Names: TypeAlias = Annotated[list[str], Meta(max_length=4096)]
+ToolNames: TypeAlias = Annotated[list[str], Meta(max_length=4096)]
 _LABEL = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 _URL = re.compile(r"https?://[^\s\x00-\x20\x7f]+", re.IGNORECASE)
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9a-zA-Z-]+")
-_BREAKING = re.compile(r"[\r\n\0]")
+_LINE_BREAK = re.compile(r"[\r\n\0]")
 
 
 class ToolFilter(Struct):
-    """Tools of these names, or that only read, or both."""
+    """Matches tools by name, by whether they only read, or by both."""
 
-    tool_names: Names | None = None
+    tool_names: ToolNames | None = None
     read_only: bool | None = None
 
     def matches(self, name: str, read_only: bool) -> bool:
-        named = self.tool_names is None or name in self.tool_names
-        return named and self.read_only in (None, read_only)
+        if self.tool_names is not None and name not in self.tool_names:
+            return False
+        return self.read_only in (None, read_only)
 
 
 class ApprovalFilter(Struct):
@@ -44,14 +46,14 @@ class McpTool(Struct, kw_only=True):
     server_description: str | None = None
     authorization: Annotated[str, Meta(max_length=65536)] | None = None
     headers: Annotated[dict[str, str], Meta(max_length=64)] | None = None
-    allowed_tools: Names | ToolFilter | None = None
+    allowed_tools: ToolNames | ToolFilter | None = None
     require_approval: str | ApprovalFilter | None = None
 
-    def __repr__(self) -> str:  # it has secrets in it
+    def __repr__(self) -> str:  # the fields contain secrets
         return f"McpTool({self.server_label!r})"
 
     def allows(self, name: str, read_only: bool = False) -> bool:
-        """Whether the model may know of a tool."""
+        """Return whether the model may see a tool."""
         match self.allowed_tools:
             case None:
                 return True
@@ -60,7 +62,7 @@ class McpTool(Struct, kw_only=True):
         return name in self.allowed_tools
 
     def needs_approval(self, name: str, read_only: bool = False) -> bool:
-        """Whether the client must approve a call; it must unless it said that it need not."""
+        """Return whether the client must approve a call, which is the default."""
         match self.require_approval:
             case "never":
                 return False
@@ -71,38 +73,38 @@ class McpTool(Struct, kw_only=True):
         return True
 
 
-def decode_mcp_servers(tools: Iterable[tuple[dict[str, Any], str]]) -> list[McpTool]:
-    """The servers among the tools, each of which comes with its place in the request."""
-    found: dict[str, McpTool] = {}
-    for said, at in tools:
-        if said.get("type") == "mcp":
-            server = _checked(said, at)
-            if server.server_label in found:
-                raise _wrong(f"{at}.server_label", "is the label of two servers")
-            found[server.server_label] = server
-    return list(found.values())
+def decode_mcp_servers(tools: Iterable[tuple[dict[str, Json], str]]) -> list[McpTool]:
+    """Decode the servers among the tools, each of which comes with its path in the request."""
+    servers: dict[str, McpTool] = {}
+    for tool, at in tools:
+        if tool.get("type") == "mcp":
+            server = _decode_server(tool, at)
+            if server.server_label in servers:
+                raise _invalid(f"{at}.server_label", "is the label of two servers")
+            servers[server.server_label] = server
+    return list(servers.values())
 
 
-def _checked(said: dict[str, Any], at: str) -> McpTool:
-    server: McpTool = convert_value(said, McpTool, at)
+def _decode_server(tool: dict[str, Json], at: str) -> McpTool:
+    server: McpTool = convert_value(tool, McpTool, at)
     if not _LABEL.fullmatch(server.server_label):
-        raise _wrong(
+        raise _invalid(
             f"{at}.server_label",
             "must be a letter, then letters, digits, underscores and dashes, at most 64",
         )
     if server.server_url is not None and not _URL.fullmatch(server.server_url):
-        raise _wrong(f"{at}.server_url", "must be an address that begins with http:// or https://")
+        raise _invalid(f"{at}.server_url", "must be a URL that starts with http:// or https://")
     if server.require_approval not in (None, "always", "never") and isinstance(
         server.require_approval, str
     ):
-        raise _wrong(f"{at}.require_approval", "must be `always`, `never` or an object")
-    if _BREAKING.search(server.authorization or ""):
-        raise _wrong(f"{at}.authorization", "must be one line")
+        raise _invalid(f"{at}.require_approval", "must be `always`, `never` or an object")
+    if _LINE_BREAK.search(server.authorization or ""):
+        raise _invalid(f"{at}.authorization", "must be one line")
     for name, value in (server.headers or {}).items():
-        if not _HEADER.fullmatch(name) or _BREAKING.search(value):
-            raise _wrong(f"{at}.headers", "must be names and values of HTTP headers")
+        if not _HEADER.fullmatch(name) or _LINE_BREAK.search(value):
+            raise _invalid(f"{at}.headers", "must be names and values of HTTP headers")
     return server
 
 
-def _wrong(at: str, why: str) -> BadRequest:
+def _invalid(at: str, why: str) -> BadRequest:
     return BadRequest(f"`{at}` {why}.", param=at, code="invalid_value")

@@ -1,8 +1,8 @@
-"""From items to the messages of a conversation.
+"""Build the messages of a conversation from its items.
 
-What a model said in one turn is several items here: thoughts, texts, calls. They become one
-message again, in front of what came of the calls. Items that are no part of a conversation, or
-that only another server can read, are left out, with a warning where something is lost by it.
+One turn of the model is several items here: reasoning, texts, calls. They become one message again,
+followed by the results of the calls. Items that are not part of a conversation, or that only
+another server can read, are left out, with a warning where information is lost.
 """
 
 from __future__ import annotations
@@ -19,44 +19,57 @@ from dragoman.protocols.responses.decode.tools import make_remote_name
 from dragoman.protocols.responses.types import Item
 from dragoman.protocols.shared.content import decode_content, join_content
 from dragoman.protocols.shared.signer import ContentPacker
-from dragoman.types import Content, Message, Role, ToolCall, text_content
+from dragoman.types import Content, Json, Message, Role, ToolCall, text_content
 
-BETWEEN = "\n\n"
+SEPARATOR = "\n\n"
 SUMMARY = "This is a summary of the conversation so far:\n\n"
 DENIED = "The user did not approve this call. It was not made."
-SEALED = "An item with `encrypted_content` that was not made here is left out."
-# what the server and its client settle between themselves
-SILENT = ("mcp_list_tools", "additional_tools", "tool_search_output", "tool_search_call")
-# calls of tools that a client runs itself, and where an item has their arguments
-BUILT_IN = {"local_shell_call": "action", "shell_call": "action", "apply_patch_call": "operation"}
-BUILT_IN_OUTPUT = tuple(f"{kind}_output" for kind in BUILT_IN)
+FOREIGN_ITEM = "An item with `encrypted_content` from another server is ignored."
+# types that concern the server and its client only
+HIDDEN_TYPES = ("mcp_list_tools", "additional_tools", "tool_search_output", "tool_search_call")
+# calls of tools that a client runs itself, and the field of the item with their arguments
+CLIENT_CALLS = {
+    "local_shell_call": "action",
+    "shell_call": "action",
+    "apply_patch_call": "operation",
+}
+CLIENT_CALL_OUTPUTS = tuple(f"{kind}_output" for kind in CLIENT_CALLS)
 
 
 class MessageBuilder:
-    """Takes the items of a conversation, oldest first."""
+    """Takes the items of a conversation, oldest first.
 
-    def __init__(self, flat: Callable[[str | None, str], str], sealing: ContentPacker) -> None:
-        self._flat = flat  # what the model calls a tool
-        self._sealing = sealing
-        self._said: list[Message] = []
+    `get_flat_name` returns the model's name for a tool from its namespace and name.
+    """
+
+    def __init__(
+        self, get_flat_name: Callable[[str | None, str], str], packer: ContentPacker
+    ) -> None:
+        self._get_flat_name = get_flat_name
+        self._packer = packer
+        self._messages: list[Message] = []
         self._warnings: dict[str, None] = {}
-        self._requests: dict[str, items.ApprovalRequestItem] = {}
-        self._thoughts: list[str] = []
-        self._texts: list[Content] = []
+        self._approval_requests: dict[str, items.ApprovalRequestItem] = {}
+        # the assistant's turn that is open, and the results of its calls
+        self._reasonings: list[str] = []
+        self._contents: list[Content] = []
         self._calls: list[ToolCall] = []
         self._results: list[Message] = []
 
-    def messages(self, instructions: str | None) -> tuple[Message, ...]:
-        """All of it; what a system says before anyone else is one message."""
-        self._close()
+    def build(self, instructions: str | None) -> tuple[Message, ...]:
+        """Return all messages; the system messages at the beginning become one."""
+        self._close_turn()
         heads = [text_content(instructions)]
-        rest = 0
-        while rest < len(self._said) and self._said[rest].role in ("system", "developer"):
-            heads.append(self._said[rest].content)
-            rest += 1
-        head = join_content([content for content in heads if content], BETWEEN)
-        first = [Message(role="system", content=head)] if head else []
-        return (*first, *self._said[rest:])
+        first = 0
+        while first < len(self._messages) and self._messages[first].role in (
+            "system",
+            "developer",
+        ):
+            heads.append(self._messages[first].content)
+            first += 1
+        content = join_content([head for head in heads if head], SEPARATOR)
+        system = [Message(role="system", content=content)] if content else []
+        return (*system, *self._messages[first:])
 
     @property
     def warnings(self) -> list[str]:
@@ -64,152 +77,159 @@ class MessageBuilder:
 
     def add(self, item: Item, at: str) -> None:
         kind = item["type"]
-        read: Any = msgspec.convert(item, items.READ[kind]) if kind in items.READ else None
+        known = items.ITEM_TYPES.get(kind)
+        decoded: Any = None if known is None else msgspec.convert(item, known)
         match kind:
             case "message":
-                self._message(read.role, decode_content(read.content, f"{at}.content"))
+                content = decode_content(decoded.content, f"{at}.content")
+                self._add_message(decoded.role, content)
             case "reasoning":
-                self._think(read)
+                self._add_reasoning(decoded)
             case "function_call":
-                name = self._flat(read.namespace, read.name)
-                self._call(read.call_id, name, read.arguments)
+                name = self._get_flat_name(decoded.namespace, decoded.name)
+                self._add_call(decoded.call_id, name, decoded.arguments)
             case "custom_tool_call":
-                name = self._flat(read.namespace, read.name)
-                self._call(read.call_id, name, _as_json({"input": read.input}))
+                name = self._get_flat_name(decoded.namespace, decoded.name)
+                self._add_call(decoded.call_id, name, _to_json({"input": decoded.input}))
             case "function_call_output" | "custom_tool_call_output":
-                content = decode_content(read.output, f"{at}.output")
-                self._heard(_result(read.call_id, content))
+                content = decode_content(decoded.output, f"{at}.output")
+                self._add_other(_make_result(decoded.call_id, content))
             case "mcp_call":
-                self._remote(item["id"], read, _outcome(read))
+                self._add_remote_call(item["id"], decoded, _get_mcp_result(decoded))
             case "mcp_approval_request":
-                self._requests[item["id"]] = read
+                self._approval_requests[item["id"]] = decoded
             case "mcp_approval_response":
-                self._answered(read)
+                self._add_approval(decoded)
             case "compaction":
-                self._compacted(read)
+                self._add_compaction(decoded)
             case "item_reference":
                 raise BadRequest(
-                    f"There is no item `{item['id'][:80]}`.", param=at, code="item_not_found"
+                    f"Item `{item['id'][:80]}` does not exist.", param=at, code="item_not_found"
                 )
-            case _ if kind not in SILENT:
-                self._built_in(kind, item)
+            case _ if kind not in HIDDEN_TYPES:
+                self._add_client_call(kind, item)
 
-    def _message(self, role: Role, content: Content) -> None:
+    def _add_message(self, role: Role, content: Content) -> None:
         if role == "assistant":
-            self._open()
-            self._texts.append(content)
+            self._continue_turn()
+            self._contents.append(content)
         else:
-            self._heard(Message(role=role, content=content))
+            self._add_other(Message(role=role, content=content))
 
-    def _think(self, item: items.ReasoningItem) -> None:
-        said = _all(item.content)
-        if not said and item.encrypted_content:
-            opened = self._sealing.unpack("reasoning", item.encrypted_content)
-            if opened is None:
-                self._warn(SEALED)
+    def _add_reasoning(self, item: items.ReasoningItem) -> None:
+        text = _join_texts(item.content)
+        if not text and item.encrypted_content:
+            data = self._packer.unpack("reasoning", item.encrypted_content)
+            if data is None:
+                self._warn(FOREIGN_ITEM)
             else:
-                said = opened.decode("utf-8", "replace")
-        said = said or _all(item.summary)
-        if said:
-            self._open()
-            self._thoughts.append(said)
+                text = data.decode("utf-8", "replace")
+        text = text or _join_texts(item.summary)
+        if text:
+            self._continue_turn()
+            self._reasonings.append(text)
 
-    def _call(self, id_: str, name: str, arguments: str) -> None:
-        self._open()
-        self._calls.append(ToolCall(id=id_, name=name, arguments=arguments))
+    def _add_call(self, call_id: str, name: str, arguments: str) -> None:
+        self._continue_turn()
+        self._calls.append(ToolCall(id=call_id, name=name, arguments=arguments))
 
-    def _remote(
-        self, id_: str, item: items.McpCallItem | items.ApprovalRequestItem, outcome: str | None
+    def _add_remote_call(
+        self,
+        call_id: str,
+        item: items.McpCallItem | items.ApprovalRequestItem,
+        result: str | None,
     ) -> None:
-        """A call that has its result with it, so whatever is said next was said after that."""
-        self._call(id_, make_remote_name(item.server_label, item.name), item.arguments)
-        if outcome is not None:
-            self._results.append(_result(id_, text_content(outcome)))
+        """Add a call that comes with its result: what the model writes next is a new turn."""
+        self._add_call(call_id, make_remote_name(item.server_label, item.name), item.arguments)
+        if result is not None:
+            self._results.append(_make_result(call_id, text_content(result)))
 
-    def _answered(self, item: items.ApprovalResponseItem) -> None:
-        """A call that was not approved is one that came to nothing; others are made first."""
-        request = self._requests.get(item.approval_request_id)
+    def _add_approval(self, item: items.ApprovalResponseItem) -> None:
+        """Add a call that was denied, with that as its result; approved ones are made first."""
+        request = self._approval_requests.get(item.approval_request_id)
         if request is not None and not item.approve:
-            why = f" They said: {item.reason}" if item.reason else ""
-            self._remote(item.approval_request_id, request, DENIED + why)
+            reason = f" Reason: {item.reason}" if item.reason else ""
+            self._add_remote_call(item.approval_request_id, request, DENIED + reason)
 
-    def _compacted(self, item: items.CompactionItem) -> None:
-        opened = self._sealing.unpack("compaction", item.encrypted_content)
+    def _add_compaction(self, item: items.CompactionItem) -> None:
+        data = self._packer.unpack("compaction", item.encrypted_content)
         try:
-            found = msgspec.json.decode(opened or b"", type=items.CompactionSummary)
+            compaction = msgspec.json.decode(data or b"", type=items.CompactionSummary)
         except msgspec.MsgspecError:
-            self._warn(SEALED)
+            self._warn(FOREIGN_ITEM)
         else:
-            self._heard(Message(role="user", content=text_content(SUMMARY + found.summary)))
+            content = text_content(SUMMARY + compaction.summary)
+            self._add_other(Message(role="user", content=content))
 
-    def _built_in(self, kind: str, item: Item) -> None:
-        """Tools that we do not offer, in a conversation that began elsewhere."""
-        given = item.get("call_id")
-        id_ = given if isinstance(given, str) else item["id"]
-        if kind in BUILT_IN:
-            arguments = item.get(BUILT_IN[kind])
-            self._call(id_, kind.removesuffix("_call"), _as_json(arguments or {}))
-        elif kind in BUILT_IN_OUTPUT:
+    def _add_client_call(self, kind: str, item: Item) -> None:
+        """Add calls of tools that this server does not offer, from other servers' responses."""
+        call_id = item.get("call_id")
+        if not isinstance(call_id, str):
+            call_id = item["id"]
+        if kind in CLIENT_CALLS:
+            arguments = item.get(CLIENT_CALLS[kind])
+            self._add_call(call_id, kind.removesuffix("_call"), _to_json(arguments or {}))
+        elif kind in CLIENT_CALL_OUTPUTS:
             output = item.get("output") or item.get("status") or ""
-            told = output if isinstance(output, str) else _as_json(output)
-            self._heard(_result(id_, text_content(told)))
+            text = output if isinstance(output, str) else _to_json(output)
+            self._add_other(_make_result(call_id, text_content(text)))
         else:
-            self._warn(f"Items of type `{kind}` are left out.")
+            self._warn(f"Items of type `{kind}` are ignored.")
 
-    def _warn(self, sentence: str) -> None:
-        self._warnings[sentence] = None
+    def _warn(self, warning: str) -> None:
+        self._warnings[warning] = None
 
-    def _open(self) -> None:
-        """The assistant goes on; after results, in a turn of its own."""
+    def _continue_turn(self) -> None:
+        """Continue the assistant's turn; after results, in a turn of its own."""
         if self._results:
-            self._close()
+            self._close_turn()
 
-    def _heard(self, message: Message) -> None:
-        """Somebody else speaks."""
-        self._close()
-        self._said.append(message)
+    def _add_other(self, message: Message) -> None:
+        """Add a message that is not the assistant's."""
+        self._close_turn()
+        self._messages.append(message)
 
-    def _close(self) -> None:
-        if self._thoughts or self._texts or self._calls:
-            turn = Message(
+    def _close_turn(self) -> None:
+        if self._reasonings or self._contents or self._calls:
+            message = Message(
                 role="assistant",
-                content=join_content(self._texts, BETWEEN),
-                reasoning=BETWEEN.join(self._thoughts) or None,
+                content=join_content(self._contents, SEPARATOR),
+                reasoning=SEPARATOR.join(self._reasonings) or None,
                 tool_calls=tuple(self._calls),
             )
-            self._said.append(turn)
-        self._said += self._results
-        self._thoughts, self._texts, self._calls, self._results = [], [], [], []
+            self._messages.append(message)
+        self._messages += self._results
+        self._reasonings, self._contents, self._calls, self._results = [], [], [], []
 
 
-def _result(call: str | None, content: Content) -> Message:
-    return Message(role="tool", content=content, tool_call_id=call)
+def _make_result(call_id: str | None, content: Content) -> Message:
+    return Message(role="tool", content=content, tool_call_id=call_id)
 
 
-def _all(parts: Iterable[items.ReasoningTextPart] | None) -> str:
-    return BETWEEN.join(part.text for part in parts or ())
+def _join_texts(parts: Iterable[items.ReasoningTextPart] | None) -> str:
+    return SEPARATOR.join(part.text for part in parts or ())
 
 
-def _outcome(call: items.McpCallItem) -> str | None:
-    """What came of a call, as the model is told; None if it never ended."""
+def _get_mcp_result(call: items.McpCallItem) -> str | None:
+    """Return the result of a call as the model reads it; None if it never ended."""
     if call.error is None:
         return call.output
-    return f"Error: {_told(call.error)}"
+    return f"Error: {_get_error_text(call.error)}"
 
 
-def _told(error: Any) -> str:
-    """The words of an error, however it is wrapped."""
+def _get_error_text(error: Json) -> str:
+    """Return the text of an error, however it is wrapped."""
     match error:
         case str():
             return error
-        case {"message": str(words)} | {"text": str(words)}:
-            return words
+        case {"message": str(text)} | {"text": str(text)}:
+            return text
         case {"content": inner}:
-            return _told(inner)
+            return _get_error_text(inner)
         case [_, *_]:
-            return "\n".join(_told(one) for one in error)
-    return _as_json(error)
+            return "\n".join(_get_error_text(inner) for inner in error)
+    return _to_json(error)
 
 
-def _as_json(value: Any) -> str:
+def _to_json(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False)
