@@ -1,8 +1,8 @@
-"""The nouns that come out, and the only fold.
+"""The data types of an answer, and the only fold over it.
 
-After the engine nothing flows but `Delta`s. A stream writes each one down in its dialect; a whole
-answer is a `Completion`, which is all of them added up. Whatever a client can see of an answer
-(text, finish reason, usage, logprobs) is in the deltas, so the two can not disagree.
+After the engine, everything is a `Delta`. A streamed response encodes each one; a whole response is
+a `Completion`, which adds them up. Everything that a client sees of an answer (text, finish reason,
+usage, logprobs) is in the deltas, so the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
 
 
 class Token(Struct, frozen=True):
-    """One token with its logprob, as a client sees it."""
+    """One token with its logprob, as clients get it."""
 
     text: str
     data: bytes
@@ -27,7 +27,7 @@ class Token(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """What an answer cost. Adding two counts a shared prompt once."""
+    """The tokens of an answer. Adding the usage of two choices counts their prompt once."""
 
     prompt: int = 0
     completion: int = 0
@@ -54,15 +54,15 @@ class Delta(Struct, frozen=True, gc=False):
     text: str = ""
     channel: Channel = "text"
     call: int = 0  # which tool call, on the tool_* channels
-    tokens: tuple[Token, ...] = ()  # logprobs of the text, when asked for
+    tokens: tuple[Token, ...] = ()  # logprobs of the text, if the client wants them
     finish: Finish | None = None
     stop: str | int | None = None  # the stop string or token that ended it
     usage: Usage | None = None
-    id: str = ""  # of the call, with its name: the model's own, else one of ours
+    id: str = ""  # of the call, sent with its name; generated if the model gave none
 
 
 class GeneratedCall(Struct):
-    """A tool call as it grows."""
+    """A tool call that the model generated."""
 
     name: str = ""
     arguments: str = ""
@@ -70,7 +70,7 @@ class GeneratedCall(Struct):
 
 
 class OutputPart(Struct, frozen=True):
-    """What came on one channel before another had its turn."""
+    """A run of text on one channel."""
 
     channel: Channel
     text: str
@@ -78,7 +78,7 @@ class OutputPart(Struct, frozen=True):
 
 
 class Choice(Struct):
-    """One choice, added up."""
+    """One choice of a completion."""
 
     index: int
     text: str = ""
@@ -87,11 +87,11 @@ class Choice(Struct):
     tokens: list[Token] = msgspec.field(default_factory=list)
     finish: Finish | None = None
     stop: str | int | None = None
-    parts: list[OutputPart] = msgspec.field(default_factory=list)  # the same texts, in their order
+    parts: list[OutputPart] = msgspec.field(default_factory=list)  # the same texts in their order
 
 
 class Completion:
-    """The fold: feed it every delta of an answer."""
+    """Adds up all deltas of an answer."""
 
     def __init__(self) -> None:
         self._choices: dict[int, Choice] = {}
@@ -115,14 +115,14 @@ class Completion:
             self.usage += delta.usage
 
     def _run(self, delta: Delta) -> list[str]:
-        """Where the texts of this channel are put while no other has its turn."""
+        """Return the texts of the current run of this channel, or start a new run."""
         runs = self._runs.setdefault(delta.choice, [])
         if not runs or runs[-1][:2] != (delta.channel, delta.call):
             runs.append((delta.channel, delta.call, []))
         return runs[-1][2]
 
     def choices(self) -> list[Choice]:
-        """All choices by index, with their text joined."""
+        """Return all choices by index, with their texts joined."""
         for index, runs in self._runs.items():
             whole: dict[tuple[Channel, int], str] = {}
             choice = self._choices[index]

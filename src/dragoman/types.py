@@ -1,8 +1,8 @@
-"""The nouns that go in: what a client asked, what an engine must do, what an engine says.
+"""The data types of a request: what a client asks, what an engine must do, what it yields.
 
-A dialect decodes into a `Request`. The pipeline turns that into a `Job`, which holds everything
-an engine needs and nothing it does not. An engine answers with `Step`s. `Job` and `Step` are plain
-Structs, so they cross a process boundary unchanged. This module imports nothing of ours.
+A wire API decodes into a `Request`. The pipeline turns that into a `Job`, which holds everything an
+engine needs and nothing else. An engine yields `Step`s. `Job` and `Step` are plain Structs, so they
+cross a process boundary unchanged. This module imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ StepFinish: TypeAlias = Literal["stop", "length"]
 
 
 class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How to pick tokens. `None` means "not said": layers of these are laid over each other."""
+    """How to pick tokens. `None` means "not set"; `with_defaults` combines several of these."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -38,13 +38,13 @@ class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop_token_ids: tuple[int, ...] | None = None
 
     def with_defaults(self, defaults: Sampling) -> Sampling:
-        """This layer on top of another: a field that is said here wins, an explicit 0 included."""
-        said = {
+        """Return these fields, with `defaults` for those that are not set; 0 counts as set."""
+        values = {
             name: value
             for name in self.__struct_fields__
             if (value := getattr(self, name)) is not None
         }
-        return msgspec.structs.replace(defaults, **said)
+        return msgspec.structs.replace(defaults, **values)
 
     @property
     def greedy(self) -> bool:
@@ -68,14 +68,14 @@ DEFAULT_SAMPLING = Sampling(
 
 
 class ReplayedTurn(Struct, frozen=True):
-    """What a model wrote in an earlier turn, token by token, to be put back as it was."""
+    """The tokens that a model wrote in an earlier turn, to be put back unchanged."""
 
-    opening: tuple[int, ...]  # what its template wrote to open the turn
-    ids: tuple[int, ...]  # without the token that ended it
+    opening: tuple[int, ...]  # written by the template to open the turn
+    ids: tuple[int, ...]  # without the stop token
 
 
 class ToolCall(Struct, frozen=True, kw_only=True):
-    """A call the model made in an earlier turn, as the client tells it back."""
+    """A call that the model made in an earlier turn, as the client sends it back."""
 
     id: str
     name: str
@@ -133,37 +133,37 @@ class Message(Struct, frozen=True, kw_only=True):
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    replay: ReplayedTurn | None = None  # of the assistant's turns, where it is remembered
+    replay: ReplayedTurn | None = None  # the tokens of an assistant turn, if known
 
 
 class Constraint(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the content of an answer must look like."""
 
     kind: Literal["json", "grammar", "regex", "choice"]
-    value: Json = None  # a schema, None for any object; a grammar or a pattern; a list of texts
-    strict: bool | None = None  # True: what cannot be enforced is refused, not warned of
-    param: str = ""  # what the client called it, to be refused by
-    language: Literal["gbnf", "lark"] | None = None  # of a grammar, where the client says so
-    allows_tool_calls: bool = False  # of the content alone: an answer may call tools instead
+    value: Json = None  # schema (None: any object), grammar, pattern or list of texts
+    strict: bool | None = None  # True: reject what cannot be enforced instead of warning
+    param: str = ""  # the client's field, for errors
+    language: Literal["gbnf", "lark"] | None = None  # of a grammar, if the client names it
+    allows_tool_calls: bool = False  # the answer may call tools instead
 
 
 class Tool(Struct, frozen=True, kw_only=True):
-    """A function the model may call; `parameters` is a JSON schema.
+    """A function that the model may call; `parameters` is a JSON schema.
 
-    One that takes free text has a schema with one text in it, called `input`.
+    A tool that takes free text has a schema with one string property, `input`.
     """
 
     name: str
     description: str | None = None
     parameters: Json = None
     strict: bool | None = None
-    param: str = "tools"  # what the client calls the place of its parameters
-    takes_free_text: bool = False  # takes free text
-    input: Constraint | None = None  # what that text must look like
+    param: str = "tools"  # the client's path of its parameters, for errors
+    takes_free_text: bool = False
+    input: Constraint | None = None  # of the free text
 
 
 class Adapter(Struct, frozen=True):
-    """A LoRA adapter by name and how strongly it is laid over the weights."""
+    """A LoRA adapter and its scale."""
 
     name: str
     scale: float = 1.0
@@ -175,21 +175,17 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     tool_choice: Literal["auto", "none", "required"] = "auto"
-    allowed_tools: tuple[str, ...] | None = None  # the tools that may be called, where not all may
-    parallel_tool_calls: bool = True  # more than one call in an answer
-    forces_named_tool: bool = (
-        False  # the one tool to call was named, which some dialects end in another way
-    )
-    response_format: Json = None  # what the content must look like, for templates that say so
+    allowed_tools: tuple[str, ...] | None = None  # names of callable tools; None is all
+    parallel_tool_calls: bool = True  # allows more than one call in an answer
+    forces_named_tool: bool = False  # some wire APIs then use another finish reason
+    response_format: Json = None  # for templates that describe it to the model
     template_kwargs: dict[str, Json] = {}
     reasoning_effort: str | None = None
     thinking_budget: int | None = None  # most tokens of reasoning
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    client_field_names: dict[str, str] = {}  # fields that the client knows by another name
-    optional_fields: tuple[
-        str, ...
-    ] = ()  # fields that a model may be unable to honour, with a warning
+    client_field_names: dict[str, str] = {}  # our field -> the client's name for it
+    optional_fields: tuple[str, ...] = ()  # dropped with a warning if the model has no support
 
     @property
     def callable_tools(self) -> tuple[Tool, ...]:
@@ -198,23 +194,23 @@ class Chat(Struct, frozen=True, kw_only=True, tag="chat"):
             return ()
         if self.allowed_tools is None:
             return self.tools
-        some = set(self.allowed_tools)
-        return tuple(tool for tool in self.tools if tool.name in some)
+        allowed = set(self.allowed_tools)
+        return tuple(tool for tool in self.tools if tool.name in allowed)
 
     def get_client_field_name(self, field: str) -> str:
-        """What the client called a field, to be refused by."""
+        """Return the client's name for a field, for errors."""
         return self.client_field_names.get(field, field)
 
 
 class Prompt(Struct, frozen=True, kw_only=True, tag="prompt"):
-    """Text or token ids that go to the model as they are."""
+    """Text or token ids that go to the model unchanged."""
 
     content: str | list[int]
     add_special_tokens: bool = True
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """What a client asked, whatever the dialect.
+    """What a client asks, whatever the wire API.
 
     `prompts` has one entry, except for a completion over a list of prompts; choices are then
     numbered prompt by prompt.
@@ -226,27 +222,27 @@ class Request(Struct, frozen=True, kw_only=True):
     n: int = 1
     best_of: int | None = None
     stop: tuple[str, ...] = ()
-    logprobs: int | None = None  # how many alternatives beside each token; None is no logprobs
+    logprobs: int | None = None  # alternatives for each token; None is no logprobs
     echo: bool = False
     constraint: Constraint | None = None
     lora: tuple[Adapter, ...] | None = None
-    cache_prompt: bool | None = None  # None lets a seeded request go without, to be repeatable
-    include_reasoning: bool = True  # thoughts that are not told are counted all the same
-    encrypt_reasoning: bool = False  # thoughts are told in a form that only this server reads
+    cache_prompt: bool | None = None  # None: cached unless there is a seed, to be repeatable
+    include_reasoning: bool = True  # reasoning counts as usage either way
+    encrypt_reasoning: bool = False  # send reasoning in a form that only this server reads
     stream: bool = False
     include_usage: bool = False
-    prefill_only: bool = False  # nothing is answered: the prompt is there for a later request
-    obfuscate: bool = False  # pad the frames of a stream so that their sizes tell nothing
-    store: bool = False  # the client wants it to be kept
-    owner: str = ""  # whose it is; what is kept of it is for nobody else
-    response_id: str | None = None  # what the answer is called, where it can be deleted by that
-    warnings: tuple[str, ...] = ()  # what was said and is not kept to, a sentence each
+    prefill_only: bool = False  # only fill the prompt cache for a later request
+    obfuscate: bool = False  # pad stream events so that their sizes reveal nothing
+    store: bool = False  # the client wants the response stored
+    owner: str = ""  # nobody else can read what is stored
+    response_id: str | None = None  # of a response that can be deleted by its id
+    warnings: tuple[str, ...] = ()  # one sentence for each field that has no effect
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an engine must do. Choices are numbered 0 … n-1; choice i of a seeded job uses seed + i.
 
-    Stop strings are not here: they are cut from the text by the pipeline, alike for every engine.
+    It has no stop strings: the pipeline cuts the text, in the same way for every engine.
     """
 
     id: str
@@ -254,17 +250,17 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sampling: Sampling = DEFAULT_SAMPLING
     n: int = 1
     logprobs: int | None = None
-    prompt_logprobs: int | None = None  # report the prompt's own tokens first, with alternatives
-    grammar: str | None = None  # for `llguidance`, beginning with its header
+    prompt_logprobs: int | None = None  # report logprobs of the prompt, with alternatives
+    grammar: str | None = None  # in the syntax of `llguidance`, with its header
     lora: tuple[Adapter, ...] = ()
     cache_prompt: bool = True
 
 
 class Logprob(Struct, frozen=True, array_like=True):
-    """How likely one token was. `text` only from engines that have no token ids."""
+    """The logprob of one token. Engines without token ids set `text`."""
 
     id: int
-    logprob: float | None  # None for the very first token of a prompt
+    logprob: float | None  # None for the first token of a prompt
     top: tuple[Logprob, ...] = ()
     text: str | None = None
 
@@ -272,8 +268,8 @@ class Logprob(Struct, frozen=True, array_like=True):
 class Step(Struct, frozen=True, array_like=True):
     """What one choice gained. The step that carries `finish` is the last of its choice.
 
-    An engine gives token ids, or text, or both; text wins where both are there. `tokens` is how
-    many tokens the step stands for, which need not be `len(ids)` for an engine without ids.
+    An engine sends token ids, or text, or both; then the text is used. `tokens` is how many tokens
+    the step stands for, which may differ from `len(ids)` for an engine without ids.
     """
 
     choice: int = 0
@@ -282,24 +278,24 @@ class Step(Struct, frozen=True, array_like=True):
     tokens: int = 0
     logprobs: list[Logprob] = []
     finish: StepFinish | None = None
-    stop_id: int | None = None  # the stop token that ended it, when one did
-    prompt_tokens: int | None = None  # said once, on any step
+    stop_id: int | None = None  # the stop token that ended the choice, if any
+    prompt_tokens: int | None = None  # reported once, on any step
     cached_tokens: int | None = None
     prompt_logprobs: list[Logprob] = []
-    spans: list[tuple[int, int]] = []  # of steps that were merged: characters and tokens of each
+    spans: list[tuple[int, int]] = []  # characters and tokens of each merged step
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """What an engine can do. What is not here is refused by name before the engine is asked."""
+    """What an engine can do. A request for anything else is rejected before it gets there."""
 
     context: int | None = None  # tokens of prompt and answer together
-    slots: int | None = None  # choices that run at once; None is "as many as come"
+    slots: int | None = None  # choices that run at once; None is no limit
     token_prompts: bool = False  # takes token ids
     sampling: frozenset[str] = frozenset()  # names of the `Sampling` fields it honours
-    logprobs: int = -1  # most alternatives it can report, -1 is "no logprobs at all"
+    logprobs: int = -1  # most alternatives it reports; -1 is no logprobs at all
     prompt_logprobs: bool = False
     grammars: bool = False
-    embeddings: int = 0  # vector length, 0 is "cannot embed"
+    embeddings: int = 0  # vector length; 0 is no embeddings
     lora: tuple[str, ...] = ()
     tokenize: bool = False
     modalities: tuple[str, ...] = ("text",)
@@ -310,7 +306,7 @@ class Engine(Protocol):
     """Prompt in, tokens out. Knows nothing of HTTP, chat, tools or JSON.
 
     An engine may also have `capabilities` (a `Capabilities`), `embed(inputs, adapters)`,
-    `tokenize(text, special)` and `aclose()`; see `engines` for how the missing ones are filled in.
+    `tokenize(text, special)` and `aclose()`; `engines.adapter` fills in the missing ones.
     """
 
     async def admit(self, job: Job) -> None:
@@ -323,11 +319,5 @@ class Engine(Protocol):
 
 class Embedder(Protocol):
     async def embed(self, inputs: Sequence[list[int] | str]) -> list[list[float]]:
-        """One vector for each input, in order."""
-        ...
-
-
-class TextTokenizer(Protocol):
-    async def tokenize(self, text: str, special: bool) -> list[int]:
-        """Token ids of the text alone: no BOS is added. `special` lets control tokens match."""
+        """Return one vector for each input, in order."""
         ...

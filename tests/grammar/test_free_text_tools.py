@@ -158,7 +158,7 @@ APPLY = {
 def said(text: str, **fields: Any) -> httpx.Response:
     """What becomes of an answer that calls the tool with a text."""
     call = {"name": "f", "arguments": {"input": text}}
-    script = ScriptedEngine(f"<tool_call>\n{json.dumps(call)}\n</tool_call>", checked=True)
+    script = ScriptedEngine(f"<tool_call>\n{json.dumps(call)}\n</tool_call>", check_grammars=True)
     body = {"model": "scripted", "input": "Go.", "tools": [APPLY]} | fields
     with serve_scripted(script, chat_template=THINKER) as server:
         return httpx.post(f"{server.url}/v1/responses", json=body, timeout=60)

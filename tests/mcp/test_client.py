@@ -1,4 +1,4 @@
-"""The toolbox: real servers of remote tools over HTTP, and servers that mean no good."""
+"""The MCP client, with real servers over HTTP, and with faulty and hostile ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ import pytest
 from dragoman.mcp.client import McpClient, parse_servers
 from dragoman.mcp.types import CallResult, ListedTool, McpServer, ToolsUnavailable
 from dragoman.mcp.url_guard import UrlGuard
-from tests.support.mcp_servers import LocalServer, make_raw_app, answer_initialize, serve_app, serve_tools
+from tests.support.mcp_servers import (
+    LocalServer,
+    answer_initialize,
+    make_raw_app,
+    serve_app,
+    serve_tools,
+)
 
 SERVER_OPTIONS: dict[str, dict[str, Any]] = {
     "newest": {},
@@ -28,22 +34,24 @@ SERVER_OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=SERVER_OPTIONS)
 def server(request: pytest.FixtureRequest) -> Iterator[LocalServer]:
-    with serve_tools(**SERVER_OPTIONS[request.param]) as made:
-        made.kind = request.param
-        yield made
+    with serve_tools(**SERVER_OPTIONS[request.param]) as local_server:
+        local_server.kind = request.param
+        yield local_server
 
 
 def run_with_client(
-    server: LocalServer, work: Callable[[McpClient, McpServer], Awaitable[Any]], seconds: float = 20.0
+    server: LocalServer,
+    work: Callable[[McpClient, McpServer], Awaitable[Any]],
+    seconds: float = 20.0,
 ) -> Any:
-    """Let a toolbox work with a server that a request named."""
+    """Run a function with a client and a server that a request named."""
 
     async def run() -> Any:
-        tools = McpClient(UrlGuard([server.host]), seconds)
+        client = McpClient(UrlGuard([server.host]), seconds)
         try:
-            return await work(tools, McpServer(label="test", url=server.url))
+            return await work(client, McpServer(label="test", url=server.url))
         finally:
-            await tools.aclose()
+            await client.aclose()
 
     return asyncio.run(run())
 
@@ -51,29 +59,34 @@ def run_with_client(
 def call_tool(
     server: LocalServer, name: str, arguments: Any = None, seconds: float = 20.0
 ) -> CallResult:
-    outcome = run_with_client(server, lambda tools, one: tools.call_tool(one, name, arguments or {}, 1000), seconds)
-    assert isinstance(outcome, CallResult)
-    return outcome
+    result = run_with_client(
+        server,
+        lambda client, target: client.call_tool(target, name, arguments or {}, 1000),
+        seconds,
+    )
+    assert isinstance(result, CallResult)
+    return result
 
 
 def list_tools(server: LocalServer) -> dict[str, ListedTool]:
-    return {one.name: one for one in run_with_client(server, lambda tools, one: tools.list_tools(one))}
+    tools = run_with_client(server, lambda client, target: client.list_tools(target))
+    return {tool.name: tool for tool in tools}
 
 
-# What works
+# valid servers
 
 
-def test_a_server_says_what_it_offers(server: LocalServer) -> None:
-    found = list_tools(server)
-    assert {"add", "look", "fail", "slow", "big", "structured", "mixed"} <= found.keys()
-    assert found["add"].description == "Add two numbers."
-    assert found["add"].input_schema["properties"].keys() == {"a", "b"}
-    assert found["look"].read_only
-    assert not found["add"].read_only
+def test_tools_are_listed(server: LocalServer) -> None:
+    tools = list_tools(server)
+    assert {"add", "look", "fail", "slow", "big", "structured", "mixed"} <= tools.keys()
+    assert tools["add"].description == "Add two numbers."
+    assert tools["add"].input_schema["properties"].keys() == {"a", "b"}
+    assert tools["look"].read_only
+    assert not tools["add"].read_only
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "outcome"),
+    ("name", "arguments", "expected"),
     [
         ("add", {"a": 1, "b": 2}, CallResult(output="The sum is 3.")),
         ("only.structured", {}, CallResult(output='{"größe": 42}')),
@@ -82,21 +95,20 @@ def test_a_server_says_what_it_offers(server: LocalServer) -> None:
         ("nothing", {}, CallResult(error="Unknown tool: nothing")),
     ],
 )
-def test_a_call_comes_to_something(
-    server: LocalServer, name: str, arguments: Any, outcome: CallResult
+def test_a_call_returns_its_result(
+    server: LocalServer, name: str, arguments: Any, expected: CallResult
 ) -> None:
-    assert call_tool(server, name, arguments) == outcome
+    assert call_tool(server, name, arguments) == expected
 
 
-def test_wrong_arguments_are_told(server: LocalServer) -> None:
-    outcome = call_tool(server, "add", {"a": "x"})
-    assert outcome.output is None
-    assert "valid integer" in (outcome.error or "")
+def test_wrong_arguments_are_reported(server: LocalServer) -> None:
+    result = call_tool(server, "add", {"a": "x"})
+    assert result.output is None
+    assert "valid integer" in (result.error or "")
 
 
-def test_pictures_are_named(server: LocalServer) -> None:
-    told = call_tool(server, "mixed").output
-    assert told == (
+def test_binary_content_is_described(server: LocalServer) -> None:
+    assert call_tool(server, "mixed").output == (
         "Look:\n"
         "[image, image/png, 4,002 bytes; it cannot be shown here]\n"
         "[audio, audio/wav, 4,002 bytes; it cannot be shown here]\n"
@@ -106,72 +118,75 @@ def test_pictures_are_named(server: LocalServer) -> None:
     )
 
 
-def test_an_output_is_cut(server: LocalServer) -> None:
-    told = call_tool(server, "big", {"size": 5000}).output
-    assert told == "x" * 1000 + "\n[The output is cut here: 1,000 of 5,000 characters are shown.]"
+def test_a_long_output_is_truncated(server: LocalServer) -> None:
+    output = call_tool(server, "big", {"size": 5000}).output
+    assert output == "x" * 1000 + "\n[The output is cut here: 1,000 of 5,000 characters are shown.]"
 
 
-def test_an_answer_that_is_far_too_large_is_not_read(server: LocalServer) -> None:
-    async def work(tools: McpClient, one: McpServer) -> None:
-        outcome = await tools.call_tool(one, "big", {"size": 6_000_000}, 1000)
-        assert outcome.output is None
-        assert "The server" in (outcome.error or "")
-        assert await tools.call_tool(one, "add", {"a": 1, "b": 1}, 1000) == CallResult("The sum is 2.")
+def test_a_response_that_is_far_too_large_is_not_read(server: LocalServer) -> None:
+    async def work(client: McpClient, target: McpServer) -> None:
+        result = await client.call_tool(target, "big", {"size": 6_000_000}, 1000)
+        assert result.output is None
+        assert "The server" in (result.error or "")
+        assert await client.call_tool(target, "add", {"a": 1, "b": 1}, 1000) == CallResult(
+            "The sum is 2."
+        )
 
     run_with_client(server, work)
 
 
-def test_calls_are_made_at_once_in_one_session(server: LocalServer) -> None:
-    async def work(tools: McpClient, one: McpServer) -> list[CallResult]:
-        await tools.list_tools(one)
+def test_calls_run_concurrently_in_one_session(server: LocalServer) -> None:
+    async def work(client: McpClient, target: McpServer) -> list[CallResult]:
+        await client.list_tools(target)
         return await asyncio.gather(
-            *(tools.call_tool(one, "add", {"a": n, "b": n}, 1000) for n in range(20))
+            *(client.call_tool(target, "add", {"a": n, "b": n}, 1000) for n in range(20))
         )
 
     before = len(server.log.requests)
-    made = run_with_client(server, work)
-    assert [one.output for one in made] == [f"The sum is {2 * n}." for n in range(20)]
-    ids = {one.get("mcp-session-id") for one in server.log.requests[before:]} - {None}
+    calls = run_with_client(server, work)
+    assert [result.output for result in calls] == [f"The sum is {2 * n}." for n in range(20)]
+    requests = server.log.requests[before:]
+    ids = {request.get("mcp-session-id") for request in requests} - {None}
     assert len(ids) <= 1
 
 
-def test_a_call_has_its_time(server: LocalServer) -> None:
+def test_a_call_times_out(server: LocalServer) -> None:
     server.log.slow_cancelled.clear()
-    outcome = call_tool(server, "slow", seconds=0.5)
-    assert outcome == CallResult(error="The tool did not answer within 0.5 seconds.")
-    assert was_cancelled(server)  # that nobody waits any more
+    result = call_tool(server, "slow", seconds=0.5)
+    assert result == CallResult(error="The tool did not answer within 0.5 seconds.")
+    assert was_cancelled(server)
 
 
 def was_cancelled(server: LocalServer) -> bool:
-    """Whether a server was told to stop, if it is one that listens while it works."""
+    """Whether the server got the cancellation, if its kind can get one during a call."""
     return server.kind == "json" or server.log.slow_cancelled.wait(10)
 
 
-def test_whoever_gives_up_leaves_nothing_behind(server: LocalServer) -> None:
-    """A turn that is cancelled cancels its call, and its connection goes at once."""
-    seen = server.log
-    seen.slow_started.clear()
-    seen.slow_cancelled.clear()
+def test_cancelling_a_call_cancels_it_on_the_server(server: LocalServer) -> None:
+    """The connection is closed at once, too."""
+    log = server.log
+    log.slow_started.clear()
+    log.slow_cancelled.clear()
 
-    async def work(tools: McpClient, one: McpServer) -> float:
-        call = asyncio.create_task(tools.call_tool(one, "slow", {}, 1000))
-        assert await asyncio.to_thread(seen.slow_started.wait, 10)
-        began = time.monotonic()
+    async def work(client: McpClient, target: McpServer) -> float:
+        call = asyncio.create_task(client.call_tool(target, "slow", {}, 1000))
+        assert await asyncio.to_thread(log.slow_started.wait, 10)
+        started = time.monotonic()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await tools.aclose()
-        return time.monotonic() - began
+        await client.aclose()
+        return time.monotonic() - started
 
     assert run_with_client(server, work) < 5
     assert was_cancelled(server)
 
 
-def test_a_toolbox_is_closed_without_waiting() -> None:
-    async def work(tools: McpClient, one: McpServer) -> None:
-        waiting = asyncio.create_task(tools.list_tools(one))
+def test_a_client_is_closed_without_waiting() -> None:
+    async def work(client: McpClient, target: McpServer) -> None:
+        waiting = asyncio.create_task(client.list_tools(target))
         assert await asyncio.to_thread(asked.wait, 10)
-        tools.close()
+        client.close()
         with pytest.raises(ToolsUnavailable):
             await waiting
 
@@ -185,36 +200,36 @@ def test_a_toolbox_is_closed_without_waiting() -> None:
         run_with_client(server, work)
 
 
-def test_headers_are_sent_and_ours_are_kept(server: LocalServer) -> None:
-    async def work(tools: McpClient, one: McpServer) -> None:
-        with_key = msgspec.structs.replace(one, headers={"Authorization": "Bearer s3cret"})
-        await tools.list_tools(with_key)
+def test_headers_are_sent_and_reserved_ones_are_rejected(server: LocalServer) -> None:
+    async def work(client: McpClient, target: McpServer) -> None:
+        with_key = msgspec.structs.replace(target, headers={"Authorization": "Bearer s3cret"})
+        await client.list_tools(with_key)
         assert "s3cret" not in repr(with_key)
 
     before = len(server.log.requests)
     run_with_client(server, work)
-    sent = server.log.requests[before:]
-    assert sent
-    assert all(one["authorization"] == "Bearer s3cret" for one in sent)
-    assert all(one["user-agent"] == "dragoman" for one in sent)
+    requests = server.log.requests[before:]
+    assert requests
+    assert all(request["authorization"] == "Bearer s3cret" for request in requests)
+    assert all(request["user-agent"] == "dragoman" for request in requests)
     for name in ("Host", "content-length", "Mcp-Session-Id", "Transfer-Encoding"):
         headers = {name: "evil"}
-        said = get_list_error(server, headers=headers)
-        assert said == f"The header `{name}` cannot be given."
+        message = get_list_error(server, headers=headers)
+        assert message == f"The header `{name}` must not be set."
 
 
 def get_list_error(server: LocalServer, seconds: float = 20.0, **fields: Any) -> str:
     """Why a server's tools cannot be listed."""
 
-    async def work(tools: McpClient, one: McpServer) -> str:
+    async def work(client: McpClient, target: McpServer) -> str:
         with pytest.raises(ToolsUnavailable) as error:
-            await tools.list_tools(msgspec.structs.replace(one, **fields))
+            await client.list_tools(msgspec.structs.replace(target, **fields))
         return str(error.value)
 
     return str(run_with_client(server, work, seconds=seconds))
 
 
-def test_a_server_that_forgot_the_session_is_greeted_again() -> None:
+def test_an_expired_session_is_opened_again() -> None:
     sessions: list[str] = []
 
     def answer(message: dict[str, Any]) -> Any:
@@ -224,20 +239,20 @@ def test_a_server_that_forgot_the_session_is_greeted_again() -> None:
         if message["method"] != "tools/call":
             return {"code": -32601, "message": "Method not found"}
         if len(sessions) == 1:
-            return b""
+            return b""  # sent with status 404: the session is unknown
         return {"content": [{"type": "text", "text": "here"}]}
 
-    lost = {"content-type": "text/plain"}
-    app = make_raw_app(answer, status=404, headers=lost, session="abc")
+    headers = {"content-type": "text/plain"}
+    app = make_raw_app(answer, status=404, headers=headers, session="abc")
     with serve_app(app) as server:
         assert call_tool(server, "any") == CallResult("here")
     assert len(sessions) == 2
 
 
-# What does not
+# faulty and hostile servers
 
 
-def test_nobody_is_there() -> None:
+def test_an_unreachable_server_is_reported() -> None:
     with serve_tools() as server:
         pass
     assert get_list_error(server) == "The server could not be reached."
@@ -245,36 +260,36 @@ def test_nobody_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "headers", "body", "said"),
+    ("status", "headers", "body", "expected"),
     [
-        (401, {"content-type": "text/plain"}, b"no", "wants an authorization"),
-        (403, {}, b"{}", "wants an authorization"),
+        (401, {"content-type": "text/plain"}, b"no", "requires an authorization"),
+        (403, {}, b"{}", "requires an authorization"),
         (404, {"content-type": "text/html"}, b"<html>", "answered with HTTP 404"),
         (500, {}, b'{"detail": "secret"}', "answered with HTTP 500"),
         (503, {"content-type": "text/plain"}, b"Traceback", "answered with HTTP 503"),
         (200, {"content-type": "text/html"}, b"<html>", "Unexpected content type"),
-        (200, {}, b"not json", "could not be read"),
-        (200, {}, b"[" * 100_000, "could not be read"),
-        (200, {}, b'{"jsonrpc": "2.0"}', "could not be read"),
-        (200, {"content-type": "text/event-stream"}, b"data: {}\n\n", "could not be read"),
-        (200, {"content-type": "text/event-stream"}, b"", "broke off"),
+        (200, {}, b"not json", "could not be parsed"),
+        (200, {}, b"[" * 100_000, "could not be parsed"),
+        (200, {}, b'{"jsonrpc": "2.0"}', "could not be parsed"),
+        (200, {"content-type": "text/event-stream"}, b"data: {}\n\n", "could not be parsed"),
+        (200, {"content-type": "text/event-stream"}, b"", "closed the connection"),
         (200, {"content-encoding": "gzip"}, b"\x1f\x8b", "compressed"),
         (202, {}, b"", "202"),
     ],
 )
-def test_servers_that_do_not_speak_it(
-    status: int, headers: dict[str, str], body: bytes, said: str
+def test_servers_that_do_not_speak_the_protocol(
+    status: int, headers: dict[str, str], body: bytes, expected: str
 ) -> None:
     app = make_raw_app(lambda _: body, status=status, headers=headers)
     with serve_app(app) as server:
-        told = get_list_error(server, seconds=10)
-    assert said in told
+        message = get_list_error(server, seconds=10)
+    assert expected in message
     for secret in ("Traceback", "secret", "127.0.0.1", "Error", "validation"):
-        assert secret not in told
+        assert secret not in message
 
 
 def make_listing_app(tools: Any, **more: Any) -> Any:
-    """A server that lists what it is told to."""
+    """A server with these tools."""
 
     def answer(message: dict[str, Any]) -> Any:
         if message["method"] != "tools/list":
@@ -292,31 +307,31 @@ def make_deep_schema(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "schema", "told"),
+    ("name", "schema", "expected"),
     [
         ("plain", make_deep_schema(3), make_deep_schema(3)),
         ("deep", make_deep_schema(40), {"type": "object"}),
         ("large", {"type": "object", "description": "x" * 70_000}, {"type": "object"}),
-        ("odd", {"type": "object", "$ref": "http://127.0.0.1/"}, None),
+        ("reference", {"type": "object", "$ref": "http://127.0.0.1/"}, None),
         ("", {"type": "object"}, ()),
         ("a\nb", {"type": "object"}, ()),
         ("n" * 500, {"type": "object"}, ()),
     ],
 )
-def test_what_a_stranger_offers_has_limits(name: str, schema: Any, told: Any) -> None:
+def test_listed_tools_have_limits(name: str, schema: Any, expected: Any) -> None:
     tool = {"name": name, "inputSchema": schema, "description": "d" * 50_000}
     fine = {"name": "fine", "inputSchema": {"type": "object"}}
     with serve_app(make_listing_app([tool, fine])) as server:
-        found = list_tools(server)
-    assert "fine" in found
-    if told == ():
-        assert found.keys() == {"fine"}
+        tools = list_tools(server)
+    assert "fine" in tools
+    if expected == ():
+        assert tools.keys() == {"fine"}
     else:
-        assert found[name].input_schema == (told or schema)
-        assert len(found[name].description or "") < 10_000
+        assert tools[name].input_schema == (expected or schema)
+        assert len(tools[name].description or "") < 10_000
 
 
-def test_lists_have_pages() -> None:
+def test_all_pages_of_a_list_are_read() -> None:
     def page(message: dict[str, Any]) -> Any:
         number = int((message.get("params") or {}).get("cursor") or 0)
         more = {"nextCursor": str(number + 1)} if number < 4 else {}
@@ -327,22 +342,22 @@ def test_lists_have_pages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "said"), [(0, "has no end"), (300, "offers more than 1,024 tools")]
+    ("size", "expected"), [(0, "does not end"), (300, "has more than 1,024 tools")]
 )
-def test_lists_have_an_end(size: int, said: str) -> None:
+def test_an_endless_list_is_rejected(size: int, expected: str) -> None:
     pages = iter(range(1000))
 
     def page(message: dict[str, Any]) -> Any:
         number = next(pages)
-        names = [f"t{number}-{at}" for at in range(size)]
+        names = [f"t{number}-{index}" for index in range(size)]
         tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
         return {"tools": tools, "nextCursor": "on"}
 
     with serve_app(make_listing_app(page)) as server:
-        assert said in get_list_error(server)
+        assert expected in get_list_error(server)
 
 
-def test_a_list_has_a_size() -> None:
+def test_a_list_that_is_too_long_is_rejected() -> None:
     schema = {"type": "object", "description": "x" * 60_000}
     pages = iter(range(1000))
 
@@ -351,11 +366,11 @@ def test_a_list_has_a_size() -> None:
         return {"tools": tools, "nextCursor": "on"}
 
     with serve_app(make_listing_app(page)) as server:
-        assert get_list_error(server) == "The server's list of tools is too long."
+        assert get_list_error(server) == "The server's tool list is too long."
 
 
-def test_a_result_is_not_held_against_a_stranger_s_schema() -> None:
-    """A pattern can take for ever to fail; nobody asked us to look."""
+def test_a_result_is_not_validated_with_the_servers_schema() -> None:
+    """Matching its pattern would take for ever."""
     schema = {"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}
     tool = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": schema}
     result = {"content": [], "structuredContent": {"a": "a" * 40 + "b"}}
@@ -364,39 +379,39 @@ def test_a_result_is_not_held_against_a_stranger_s_schema() -> None:
         kinds: dict[str, Any] = {"tools/list": {"tools": [tool]}, "tools/call": result}
         return kinds.get(message["method"]) or answer_initialize(message)
 
-    async def work(tools: McpClient, one: McpServer) -> CallResult:
-        await tools.list_tools(one)
-        return await tools.call_tool(one, "t", {}, 1000)
+    async def work(client: McpClient, target: McpServer) -> CallResult:
+        await client.list_tools(target)
+        return await client.call_tool(target, "t", {}, 1000)
 
     with serve_app(make_raw_app(answer)) as server:
         assert json.loads(run_with_client(server, work).output) == result["structuredContent"]
 
 
-def test_a_stranger_writes_nothing_into_our_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_cannot_write_into_our_log(caplog: pytest.LogCaptureFixture) -> None:
     with (
         serve_app(make_raw_app(lambda _: b"not json\ninjected")) as server,
         caplog.at_level(logging.DEBUG),
     ):
         caplog.handler.setLevel(logging.WARNING)
         get_list_error(server)
-    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-# The operator's servers
+# configured servers
 
 
-def test_an_operator_may_name_any_server(server: LocalServer) -> None:
+def test_an_operator_can_configure_any_server(server: LocalServer) -> None:
     async def work() -> list[ListedTool]:
-        tools = McpClient(UrlGuard(), 20.0)
+        client = McpClient(UrlGuard(), 20.0)
         try:
-            return await tools.list_tools(parse_servers([f"test={server.url}"])["test"])
+            return await client.list_tools(parse_servers([f"test={server.url}"])["test"])
         finally:
-            await tools.aclose()
+            await client.aclose()
 
     assert asyncio.run(work())
 
 
-@pytest.mark.parametrize("said", ["a", "=http://a", "a=", "a=b", "a=ftp://b", "a=file:///etc"])
-def test_a_server_of_the_operator_is_a_label_and_an_address(said: str) -> None:
+@pytest.mark.parametrize("text", ["a", "=http://a", "a=", "a=b", "a=ftp://b", "a=file:///etc"])
+def test_a_configured_server_needs_a_label_and_a_url(text: str) -> None:
     with pytest.raises(ValueError, match="LABEL=URL"):
-        parse_servers([said])
+        parse_servers([text])

@@ -45,7 +45,7 @@ def post(server: RunningServer, **fields: Any) -> httpx.Response:
 
 def answer(text: str, template: Any = THINKER, **fields: Any) -> httpx.Response:
     """What becomes of a script under demands."""
-    with serve_scripted(ScriptedEngine(text, checked=True), chat_template=template) as server:
+    with serve_scripted(ScriptedEngine(text, check_grammars=True), chat_template=template) as server:
         return post(server, **fields)
 
 
@@ -89,7 +89,7 @@ def server() -> Iterator[RunningServer]:
     """Says what it is asked to say."""
     texts = dict.fromkeys(text for text, _ in (*FITS, *BREAKS))
     replies = [Reply(text, when=f"<{hash(text)}>") for text in texts]
-    with serve_scripted(ScriptedEngine(replies, checked=True), chat_template=THINKER) as made:
+    with serve_scripted(ScriptedEngine(replies, check_grammars=True), chat_template=THINKER) as made:
         yield made
 
 
@@ -214,7 +214,7 @@ def test_a_schema_that_is_none_is_refused_even_where_nothing_is_demanded() -> No
 
 def test_a_cut_answer_says_length() -> None:
     """D65"""
-    engine = ScriptedEngine(Reply(ROME, chunks=1), checked=True)
+    engine = ScriptedEngine(Reply(ROME, chunks=1), check_grammars=True)
     with serve_scripted(engine, chat_template=THINKER) as server:
         choice = post(server, response_format=SCHEMA, max_tokens=5).json()["choices"][0]
     assert (choice["finish_reason"], choice["message"]["content"]) == ("length", ROME[:5])
@@ -230,7 +230,7 @@ def test_a_cut_answer_says_length() -> None:
     ],
 )
 def test_a_stop_string_does_not_cut_json(text: str, fields: dict[str, Any], stream: bool) -> None:
-    engine = ScriptedEngine(Reply(text, chunks=3), checked=True)
+    engine = ScriptedEngine(Reply(text, chunks=3), check_grammars=True)
     with serve_scripted(engine, chat_template=THINKER) as server:
         response = post(server, stop=["STOP"], stream=stream, **fields)
     said = response.json()["choices"][0] if not stream else _added(response)
@@ -251,7 +251,7 @@ def _added(response: httpx.Response) -> dict[str, Any]:
 
 
 def test_a_stop_string_still_cuts_text_before_a_call() -> None:
-    engine = ScriptedEngine(Reply(f"Well STOP now. {CALL}", chunks=3), checked=True)
+    engine = ScriptedEngine(Reply(f"Well STOP now. {CALL}", chunks=3), check_grammars=True)
     with serve_scripted(engine, chat_template=THINKER) as server:
         choice = post(server, stop=["STOP"], tools=TOOLS).json()["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("Well ", "stop")
@@ -275,7 +275,7 @@ def test_a_budget_and_a_demand_go_together() -> None:
 
 def test_a_template_with_a_place_for_the_schema_is_given_it() -> None:
     template = "{{ messages[0].content }}{% if response_format %} {{ response_format | tojson }}"
-    engine = ScriptedEngine(ROME, checked=True)
+    engine = ScriptedEngine(ROME, check_grammars=True)
     with serve_scripted(engine, chat_template=template + "{% endif %}") as server:
         assert post(server, response_format=SCHEMA).status_code == 200
         assert post(server).status_code == 200
@@ -285,7 +285,7 @@ def test_a_template_with_a_place_for_the_schema_is_given_it() -> None:
 
 
 def test_metrics_tell_of_grammars() -> None:
-    with serve_scripted(ScriptedEngine(ROME, checked=True), chat_template=THINKER) as server:
+    with serve_scripted(ScriptedEngine(ROME, check_grammars=True), chat_template=THINKER) as server:
         for _ in range(2):
             post(server, response_format=SCHEMA)
         page = httpx.get(f"{server.url}/metrics").text

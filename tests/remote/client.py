@@ -27,7 +27,7 @@ EXAMPLES: dict[str, Any] = {
 }
 
 
-def arguments(tool: ListedTool, first: ListedTool) -> dict[str, Any]:
+def make_arguments(tool: ListedTool, first: ListedTool) -> dict[str, Any]:
     """Something for all that a tool must be given; for a `schema`, that of the first tool."""
     wanted = tool.input_schema.get("properties", {})
     examples = {
@@ -37,26 +37,26 @@ def arguments(tool: ListedTool, first: ListedTool) -> dict[str, Any]:
     return examples | ({"schema": first.input_schema} if "schema" in examples else {})
 
 
-def calls(tools: list[ListedTool]) -> list[tuple[str, dict[str, Any]]]:
+def list_calls(tools: list[ListedTool]) -> list[tuple[str, dict[str, Any]]]:
     context = msgspec.json.decode(os.environ.get(CONTEXT) or "{}")
     wanted = context.get("toolCalls")
     if wanted is None:
-        return [(tool.name, arguments(tool, tools[0])) for tool in tools]
+        return [(tool.name, make_arguments(tool, tools[0])) for tool in tools]
     return [(one["name"], one.get("arguments", {})) for one in wanted]
 
 
-async def work(url: str) -> None:
+async def run(url: str) -> None:
     where = parse_endpoint(url)
     host = f"[{where.host}]" if ":" in where.host else where.host
     tools = McpClient(UrlGuard([f"{host}:{where.port}"]), 20.0)
     server = McpServer(label="suite", url=url)
     try:
         found = await tools.list_tools(server)
-        for name, given in calls(found):
+        for name, given in list_calls(found):
             print(name, given, await tools.call_tool(server, name, given, 10_000))
     finally:
         await tools.aclose()
 
 
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[-1]))
+    asyncio.run(run(sys.argv[-1]))

@@ -16,7 +16,7 @@ from tests.remote.installed import NODE, ROOT, SUITE
 
 OLD, NEW = "2025-11-25", "2026-07-28"
 # scenarios that apply, and the versions of the protocol that they are run with
-APPLY = [
+SCENARIOS = [
     ("initialize", "2025-06-18"),
     ("initialize", OLD),
     ("tools_call", "2025-06-18"),
@@ -32,7 +32,7 @@ APPLY = [
     ("json-schema-2020-12-preservation", NEW),
 ]
 # those that do not, and why
-APART = {
+NOT_APPLICABLE = {
     r"auth/.*": "signing in is the client's: it sends `authorization` or `headers` with the tool",
     r"elicitation-.*": "there is no user to ask in the middle of a response",
     r"sep-2322-client-request-state": "it answers questions to a user, and there is none to ask",
@@ -40,7 +40,7 @@ APART = {
 }
 
 
-def suite(*arguments: str) -> tuple[int, str]:
+def run_suite(*arguments: str) -> tuple[int, str]:
     """How the suite ended, and all that it said."""
     done = subprocess.run(
         [NODE, SUITE, *arguments],
@@ -56,19 +56,19 @@ def suite(*arguments: str) -> tuple[int, str]:
 
 def test_every_scenario_is_either_run_or_apart() -> None:
     """A newer suite has more of them; somebody has to look."""
-    _, told = suite("list", "--client")
+    _, told = run_suite("list", "--client")
     names = set(re.findall(r"^\s+- (\S+) \[", told, re.MULTILINE))
     assert len(names) > 20, told
-    applied = {name for name, _ in APPLY}
+    applied = {name for name, _ in SCENARIOS}
     assert applied <= names
     for name in names - applied:
-        assert any(re.fullmatch(pattern, name) for pattern in APART), name
+        assert any(re.fullmatch(pattern, name) for pattern in NOT_APPLICABLE), name
 
 
-@pytest.mark.parametrize(("scenario", "version"), APPLY)
+@pytest.mark.parametrize(("scenario", "version"), SCENARIOS)
 def test_the_scenario_passes(scenario: str, version: str) -> None:
     command = f"{sys.executable} -m tests.remote.client"
-    status, told = suite(
+    status, told = run_suite(
         *("client", "--command", command, "--scenario", scenario),
         *("--spec-version", version, "--timeout", "60000"),
     )

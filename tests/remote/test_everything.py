@@ -22,23 +22,23 @@ from tests.support.serving import RunningServer, serve_scripted
 TEMPLATE = Path(__file__).parent.parent / "templates" / "thinker.jinja"
 
 
-def call(name: str, **arguments: Any) -> str:
+def write_call(name: str, **arguments: Any) -> str:
     said = json.dumps({"name": f"every__{name}", "arguments": arguments})
     return f"<think>\nI call.\n</think>\n\n<tool_call>\n{said}\n</tool_call>"
 
 
 # one conversation: each result is answered with the next call
 SCRIPT = [
-    Reply(call("get-sum", a=19, b=23), when="Begin"),
-    Reply(call("echo", message="It is 42."), when="The sum of"),
-    Reply(call("get-tiny-image"), when="Echo: It is 42."),
-    Reply(call("get-structured-content", location="Chicago"), when="image/png"),
+    Reply(write_call("get-sum", a=19, b=23), when="Begin"),
+    Reply(write_call("echo", message="It is 42."), when="The sum of"),
+    Reply(write_call("get-tiny-image"), when="Echo: It is 42."),
+    Reply(write_call("get-structured-content", location="Chicago"), when="image/png"),
     Reply(
-        call("trigger-long-running-operation", duration=1, steps=2)
-        + call("get-resource-reference", resourceType="Text", resourceId=1),
+        write_call("trigger-long-running-operation", duration=1, steps=2)
+        + write_call("get-resource-reference", resourceType="Text", resourceId=1),
         when="temperature",
     ),
-    Reply(call("get-sum", a="many"), when="resource"),
+    Reply(write_call("get-sum", a="many"), when="resource"),
     Reply("The sum is 42; the rest was seen.", when="Invalid arguments"),
     Reply("Hello."),
 ]

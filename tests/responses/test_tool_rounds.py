@@ -83,18 +83,18 @@ def make_client(server: RunningServer) -> OpenAI:
     return OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30)
 
 
-def of(tools: LocalServer, label: str = "calc", **more: Any) -> Any:
+def make_mcp_tool(tools: LocalServer, label: str = "calc", **more: Any) -> Any:
     said = {"type": "mcp", "server_label": label, "server_url": tools.url}
     return said | {"require_approval": "never"} | more
 
 
-def ask(client: OpenAI, text: Any, *tools: Any, **more: Any) -> Response:
+def create(client: OpenAI, text: Any, *tools: Any, **more: Any) -> Response:
     made = client.responses.create(model="scripted", input=text, tools=list(tools), **more)
     assert isinstance(made, Response)
     return made
 
 
-def streamed(server: RunningServer, text: Any, *tools: Any, **more: Any) -> Any:
+def stream(server: RunningServer, text: Any, *tools: Any, **more: Any) -> Any:
     """The resource that a stream ends with, its order checked."""
     body = {"model": "scripted", "input": text, "tools": tools, "stream": True, **more}
     got = httpx.post(f"{server.url}/v1/responses", json=body, timeout=30)
@@ -103,27 +103,27 @@ def streamed(server: RunningServer, text: Any, *tools: Any, **more: Any) -> Any:
     return check_responses([f"{block}\n\n".encode() for block in blocks])
 
 
-def kinds(response: Response) -> list[str]:
+def list_types(response: Response) -> list[str]:
     return [item.type for item in response.output]
 
 
-def last_prompt(server: RunningServer) -> str:
+def get_last_prompt(server: RunningServer) -> str:
     engine: Any = next(iter(server.app.runtime.services.models.list_loaded())).engine
     pieces = engine.tokenizer.pieces
     return b"".join(pieces[token] for token in engine.jobs[-1].prompt).decode()
 
 
-def jobs(server: RunningServer) -> int:
+def count_jobs(server: RunningServer) -> int:
     engine: Any = next(iter(server.app.runtime.services.models.list_loaded())).engine
     return len(engine.jobs)
 
 
-def bare(value: Any) -> Any:
+def remove_ids(value: Any) -> Any:
     """Without what differs from one response to the next."""
     apart = {"id", "created_at", "completed_at", "background", "approval_request_id", "call_id"}
     if isinstance(value, dict):
-        return {name: bare(inner) for name, inner in value.items() if name not in apart}
-    return [bare(inner) for inner in value] if isinstance(value, list) else value
+        return {name: remove_ids(inner) for name, inner in value.items() if name not in apart}
+    return [remove_ids(inner) for inner in value] if isinstance(value, list) else value
 
 
 # The loop
@@ -132,9 +132,9 @@ def bare(value: Any) -> Any:
 def test_a_tool_is_listed_called_and_answered_from(
     server: RunningServer, client: OpenAI, tools: LocalServer
 ) -> None:
-    before = jobs(server) if list(server.app.runtime.services.models.list_loaded()) else 0
-    made = ask(client, "Add two and three.", of(tools))
-    assert kinds(made) == ["mcp_list_tools", "mcp_call", "message"]
+    before = count_jobs(server) if list(server.app.runtime.services.models.list_loaded()) else 0
+    made = create(client, "Add two and three.", make_mcp_tool(tools))
+    assert list_types(made) == ["mcp_list_tools", "mcp_call", "message"]
     assert made.output_text == "It is five."
     assert made.status == "completed"
     offered, called, _ = made.output
@@ -145,13 +145,13 @@ def test_a_tool_is_listed_called_and_answered_from(
     assert json.loads(called.arguments) == {"a": 2, "b": 3}
     assert (called.output, called.error, called.status) == ("The sum is 5.", None, "completed")
     assert tools.log.calls == ["add 2 3"]
-    assert jobs(server) == before + 2
+    assert count_jobs(server) == before + 2
     assert client.responses.retrieve(made.id).to_dict() == made.to_dict()
 
 
 def test_what_all_rounds_cost_is_told(client: OpenAI, tools: LocalServer) -> None:
-    alone = ask(client, "Hi").usage
-    made = ask(client, "Add two and three.", of(tools)).usage
+    alone = create(client, "Hi").usage
+    made = create(client, "Add two and three.", make_mcp_tool(tools)).usage
     assert alone is not None
     assert made is not None
     said = len(write_call("calc__add", a=2, b=3)) + len("It is five.")
@@ -163,25 +163,25 @@ def test_what_all_rounds_cost_is_told(client: OpenAI, tools: LocalServer) -> Non
 def test_a_stream_tells_the_same(
     server: RunningServer, client: OpenAI, tools: LocalServer, text: str
 ) -> None:
-    said = of(tools), of(tools, "other", allowed_tools=["look"]), WEATHER
-    told = streamed(server, text, *said)
-    whole = ask(client, text, *said)
-    assert bare(told) == bare(json.loads(whole.to_json()))
+    said = make_mcp_tool(tools), make_mcp_tool(tools, "other", allowed_tools=["look"]), WEATHER
+    told = stream(server, text, *said)
+    whole = create(client, text, *said)
+    assert remove_ids(told) == remove_ids(json.loads(whole.to_json()))
 
 
 def test_in_the_background(server: RunningServer, client: OpenAI, tools: LocalServer) -> None:
-    made = ask(client, "Add them.", of(tools), background=True)
+    made = create(client, "Add them.", make_mcp_tool(tools), background=True)
     for _ in client.responses.retrieve(made.id, stream=True):
         pass
     kept = client.responses.retrieve(made.id)
-    assert kinds(kept) == ["mcp_list_tools", "mcp_call", "message"]
+    assert list_types(kept) == ["mcp_list_tools", "mcp_call", "message"]
     assert kept.output_text == "It is five."
-    told = streamed(server, "Add them.", of(tools), background=True)
-    assert bare(told) == bare(json.loads(kept.to_json()))
+    told = stream(server, "Add them.", make_mcp_tool(tools), background=True)
+    assert remove_ids(told) == remove_ids(json.loads(kept.to_json()))
 
 
 def test_a_tool_that_fails_is_told_to_the_model(client: OpenAI, tools: LocalServer) -> None:
-    made = ask(client, "Fail!", of(tools))
+    made = create(client, "Fail!", make_mcp_tool(tools))
     called = made.output[1]
     assert called.type == "mcp_call"
     assert called.status == "failed"
@@ -193,9 +193,9 @@ def test_a_tool_that_fails_is_told_to_the_model(client: OpenAI, tools: LocalServ
 
 def test_several_servers(server: RunningServer, client: OpenAI, tools: LocalServer) -> None:
     with serve_tools() as other:
-        said = of(other, "other", server_url=tools.url)
-        made = ask(client, "Two", of(tools), said)
-    assert kinds(made) == ["mcp_list_tools"] * 2 + ["mcp_call"] * 2 + ["message"]
+        said = make_mcp_tool(other, "other", server_url=tools.url)
+        made = create(client, "Two", make_mcp_tool(tools), said)
+    assert list_types(made) == ["mcp_list_tools"] * 2 + ["mcp_call"] * 2 + ["message"]
     assert sorted(tools.log.calls) == ["add 1 1", "look sea"]
     assert made.output_text == "Two and the sea."
 
@@ -205,31 +205,31 @@ def test_calls_of_both_sides_in_one_round(
     server: RunningServer, client: OpenAI, tools: LocalServer, text: str
 ) -> None:
     """The remote call is made; the response ends with the client's, and goes on from there."""
-    first = ask(client, text, of(tools), WEATHER)
-    assert sorted(kinds(first)) == ["function_call", "mcp_call", "mcp_list_tools"]
+    first = create(client, text, make_mcp_tool(tools), WEATHER)
+    assert sorted(list_types(first)) == ["function_call", "mcp_call", "mcp_list_tools"]
     assert tools.log.calls == ["add 1 1"]
     (own,) = [item for item in first.output if item.type == "function_call"]
     result: Any = {"type": "function_call_output", "call_id": own.call_id, "output": "rain"}
-    second = ask(client, [result], of(tools), WEATHER, previous_response_id=first.id)
+    second = create(client, [result], make_mcp_tool(tools), WEATHER, previous_response_id=first.id)
     assert second.output_text == "It rains."
-    assert kinds(second) == ["message"]  # the list is known
-    assert "The sum is 2." in last_prompt(server)
+    assert list_types(second) == ["message"]  # the list is known
+    assert "The sum is 2." in get_last_prompt(server)
     assert tools.log.calls == ["add 1 1"]
 
 
 def test_a_list_is_asked_for_once(server: RunningServer, client: OpenAI, tools: LocalServer) -> None:
-    first = ask(client, "Hi", of(tools))
-    assert kinds(first) == ["mcp_list_tools", "message"]
+    first = create(client, "Hi", make_mcp_tool(tools))
+    assert list_types(first) == ["mcp_list_tools", "message"]
     before = len(tools.log.requests)
-    second = ask(client, "Hi again", of(tools), previous_response_id=first.id)
-    assert kinds(second) == ["message"]
+    second = create(client, "Hi again", make_mcp_tool(tools), previous_response_id=first.id)
+    assert list_types(second) == ["message"]
     items = [item.to_dict() for item in first.output]
     said: list[Any] = [{"role": "user", "content": "Hi"}, *items]
-    third = ask(client, [*said, {"role": "user", "content": "Hi again"}], of(tools))
-    assert kinds(third) == ["message"]
+    third = create(client, [*said, {"role": "user", "content": "Hi again"}], make_mcp_tool(tools))
+    assert list_types(third) == ["message"]
     assert len(tools.log.requests) == before
-    assert "calc__add" in last_prompt(server)
-    called = ask(client, "Add them.", of(tools), previous_response_id=second.id)
+    assert "calc__add" in get_last_prompt(server)
+    called = create(client, "Add them.", make_mcp_tool(tools), previous_response_id=second.id)
     assert called.output_text == "It is five."
 
 
@@ -250,21 +250,21 @@ def test_a_list_is_asked_for_once(server: RunningServer, client: OpenAI, tools: 
 def test_the_model_knows_of_tools_that_are_allowed(
     server: RunningServer, client: OpenAI, tools: LocalServer, allowed: Any, names: set[str]
 ) -> None:
-    ask(client, "Hi", of(tools, allowed_tools=allowed))
-    prompt = last_prompt(server)
+    create(client, "Hi", make_mcp_tool(tools, allowed_tools=allowed))
+    prompt = get_last_prompt(server)
     known = {name for name in ("add", "look", "fail", "slow") if f"calc__{name}" in prompt}
     assert known == names
 
 
 def test_no_more_calls_than_allowed(client: OpenAI, tools: LocalServer) -> None:
-    made = ask(client, "For ever", of(tools), max_tool_calls=2)
-    assert kinds(made).count("mcp_call") == 2
+    made = create(client, "For ever", make_mcp_tool(tools), max_tool_calls=2)
+    assert list_types(made).count("mcp_call") == 2
     assert made.status == "completed"
     assert len(tools.log.calls) == 2
 
 
 def test_no_more_rounds_than_the_operator_wants(client: OpenAI, tools: LocalServer) -> None:
-    made = ask(client, "For ever", of(tools))
+    made = create(client, "For ever", make_mcp_tool(tools))
     calls = [item for item in made.output if item.type == "mcp_call"]
     assert [item.status for item in calls] == ["completed"] * 3 + ["failed"]
     assert made.output_text == "Enough."
@@ -273,24 +273,24 @@ def test_no_more_rounds_than_the_operator_wants(client: OpenAI, tools: LocalServ
 
 def test_the_limit_of_tokens_is_for_all_rounds(client: OpenAI, tools: LocalServer) -> None:
     said = len(write_call("calc__add", a=2, b=3))
-    made = ask(client, "Add them.", of(tools), max_output_tokens=said + 6)
+    made = create(client, "Add them.", make_mcp_tool(tools), max_output_tokens=said + 6)
     assert made.status == "incomplete"
-    assert kinds(made) == ["mcp_list_tools", "mcp_call", "message"]
-    cut = ask(client, "Add them.", of(tools), max_output_tokens=said - 20)
+    assert list_types(made) == ["mcp_list_tools", "mcp_call", "message"]
+    cut = create(client, "Add them.", make_mcp_tool(tools), max_output_tokens=said - 20)
     assert cut.status == "incomplete"
     assert tools.log.calls == ["add 2 3"]  # half a call is not made
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "mcp", "server_label": "calc"}, "auto"])
 def test_a_choice_is_for_the_first_round(client: OpenAI, tools: LocalServer, choice: Any) -> None:
-    made = ask(client, "Add them.", of(tools), tool_choice=choice)
+    made = create(client, "Add them.", make_mcp_tool(tools), tool_choice=choice)
     assert made.output_text == "It is five."
 
 
 # What the client must approve
 
 
-def approval(made: Response, yes: bool, **more: Any) -> Any:
+def make_approval(made: Response, yes: bool, **more: Any) -> Any:
     (request,) = [item for item in made.output if item.type == "mcp_approval_request"]
     said = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": yes}
     return said | more
@@ -300,23 +300,23 @@ def approval(made: Response, yes: bool, **more: Any) -> Any:
 def test_a_call_waits_for_approval(
     server: RunningServer, client: OpenAI, tools: LocalServer, by: str
 ) -> None:
-    said = of(tools, require_approval="always")
+    said = make_mcp_tool(tools, require_approval="always")
     question: Any = {"role": "user", "content": "Add them."}
     more = {"conversation": client.conversations.create().id} if by == "conversation" else {}
-    first = ask(client, [question], said, **more)
-    assert kinds(first) == ["mcp_list_tools", "mcp_approval_request"]
+    first = create(client, [question], said, **more)
+    assert list_types(first) == ["mcp_list_tools", "mcp_approval_request"]
     assert tools.log.calls == []
     request = first.output[1]
     assert request.type == "mcp_approval_request"
     assert (request.name, request.server_label) == ("add", "calc")
     assert json.loads(request.arguments) == {"a": 2, "b": 3}
-    told = [approval(first, True)]
+    told = [make_approval(first, True)]
     if by == "items":
         told = [question, *(item.to_dict() for item in first.output), *told]
     if by == "previous":
         more["previous_response_id"] = first.id
-    second = ask(client, told, said, **more)
-    assert kinds(second) == ["mcp_call", "message"]
+    second = create(client, told, said, **more)
+    assert list_types(second) == ["mcp_call", "message"]
     called = second.output[0]
     assert called.type == "mcp_call"
     assert called.approval_request_id == request.id
@@ -326,13 +326,13 @@ def test_a_call_waits_for_approval(
 
 def test_what_was_approved_is_done_once(client: OpenAI, tools: LocalServer) -> None:
     """A client that sends all of it again does not have it done again."""
-    said = of(tools, require_approval="always")
+    said = make_mcp_tool(tools, require_approval="always")
     question: Any = {"role": "user", "content": "Add them."}
-    first = ask(client, [question], said, store=False)
-    told = [question, *(item.to_dict() for item in first.output), approval(first, True)]
-    second = ask(client, told, said, store=False)
+    first = create(client, [question], said, store=False)
+    told = [question, *(item.to_dict() for item in first.output), make_approval(first, True)]
+    second = create(client, told, said, store=False)
     told += [*(item.to_dict() for item in second.output), {"role": "user", "content": "Thanks"}]
-    third = ask(client, told, said, store=False)
+    third = create(client, told, said, store=False)
     assert third.output_text == "Hello there!"
     assert tools.log.calls == ["add 2 3"]
 
@@ -340,22 +340,22 @@ def test_what_was_approved_is_done_once(client: OpenAI, tools: LocalServer) -> N
 def test_what_is_not_approved_is_not_done(
     server: RunningServer, client: OpenAI, tools: LocalServer
 ) -> None:
-    said = of(tools, require_approval="always")
-    first = ask(client, "Add them.", said)
-    denied = approval(first, False, reason="It is late.")
-    second = ask(client, [denied], said, previous_response_id=first.id)
+    said = make_mcp_tool(tools, require_approval="always")
+    first = create(client, "Add them.", said)
+    denied = make_approval(first, False, reason="It is late.")
+    second = create(client, [denied], said, previous_response_id=first.id)
     assert second.output_text == "All right, I do not."
-    assert "It is late." in last_prompt(server)
+    assert "It is late." in get_last_prompt(server)
     assert tools.log.calls == []
 
 
 def test_an_approval_in_a_stream(server: RunningServer, client: OpenAI, tools: LocalServer) -> None:
-    said = of(tools, require_approval="always")
-    told = streamed(server, "Add them.", said)
+    said = make_mcp_tool(tools, require_approval="always")
+    told = stream(server, "Add them.", said)
     assert [item["type"] for item in told["output"]] == ["mcp_list_tools", "mcp_approval_request"]
     yes = {"type": "mcp_approval_response", "approve": True}
     yes |= {"approval_request_id": told["output"][1]["id"]}
-    after = streamed(server, [yes], said, previous_response_id=told["id"])
+    after = stream(server, [yes], said, previous_response_id=told["id"])
     assert [item["type"] for item in after["output"]] == ["mcp_call", "message"]
 
 
@@ -372,26 +372,26 @@ def test_an_approval_in_a_stream(server: RunningServer, client: OpenAI, tools: L
 def test_which_calls_are_to_be_approved(
     client: OpenAI, tools: LocalServer, wanted: Any, asked: bool
 ) -> None:
-    made = ask(client, "Add them.", of(tools, require_approval=wanted))
-    assert ("mcp_approval_request" in kinds(made)) == asked
+    made = create(client, "Add them.", make_mcp_tool(tools, require_approval=wanted))
+    assert ("mcp_approval_request" in list_types(made)) == asked
     assert (tools.log.calls == []) == asked
 
 
 def test_one_call_is_made_and_another_waits(client: OpenAI, tools: LocalServer) -> None:
-    said = of(tools, require_approval={"never": {"tool_names": ["add"]}})
-    made = ask(client, "Mixed", said)
-    assert kinds(made) == ["mcp_list_tools", "mcp_call", "mcp_approval_request"]
+    said = make_mcp_tool(tools, require_approval={"never": {"tool_names": ["add"]}})
+    made = create(client, "Mixed", said)
+    assert list_types(made) == ["mcp_list_tools", "mcp_call", "mcp_approval_request"]
     assert tools.log.calls == ["add 1 1"]
 
 
 def test_an_approval_of_nothing_is_refused(client: OpenAI, tools: LocalServer) -> None:
     yes = {"type": "mcp_approval_response", "approval_request_id": "mcpr_x", "approve": True}
     with pytest.raises(openai.BadRequestError) as refused:
-        ask(client, [yes], of(tools))
+        create(client, [yes], make_mcp_tool(tools))
     assert refused.value.param == "input[0].approval_request_id"
-    first = ask(client, "Add them.", of(tools, require_approval="always"))
+    first = create(client, "Add them.", make_mcp_tool(tools, require_approval="always"))
     with pytest.raises(openai.BadRequestError) as refused:
-        ask(client, [approval(first, True)], previous_response_id=first.id)
+        create(client, [make_approval(first, True)], previous_response_id=first.id)
     assert refused.value.param == "tools"
 
 
@@ -404,17 +404,17 @@ def test_a_server_that_is_not_there_breaks_nothing(server: RunningServer, client
     places = server.app.settings.mcp_hosts
     assert host not in places
     said = {"type": "mcp", "server_label": "gone", "server_url": "https://nothing.invalid/mcp"}
-    made = ask(client, "Hi", said)
-    assert kinds(made) == ["mcp_list_tools", "message"]
+    made = create(client, "Hi", said)
+    assert list_types(made) == ["mcp_list_tools", "message"]
     offered = made.output[0]
     assert offered.type == "mcp_list_tools"
     assert offered.tools == []
     assert "not a public host" in str(offered.error)
     assert made.output_text == "Hello there!"
-    told = streamed(server, "Hi", said)
+    told = stream(server, "Hi", said)
     assert told["output"][0]["error"]
-    again = ask(client, "Hi", said, previous_response_id=made.id)
-    assert kinds(again) == ["mcp_list_tools", "message"]  # it is asked anew
+    again = create(client, "Hi", said, previous_response_id=made.id)
+    assert list_types(again) == ["mcp_list_tools", "message"]  # it is asked anew
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0x7f000001", "[::ffff:127.0.0.1]"])
@@ -424,7 +424,7 @@ def test_a_request_may_not_name_this_machine(
     with serve_tools() as inside:
         url = inside.url.replace("127.0.0.1", host)
         said = {"type": "mcp", "server_label": "calc", "server_url": url}
-        made = ask(client, "Hi", said)
+        made = create(client, "Hi", said)
         assert inside.log.requests == []
     assert made.output[0].type == "mcp_list_tools"
     assert made.output[0].error
@@ -434,16 +434,16 @@ def test_the_operator_s_servers_are_named_by_label(client: OpenAI, tools: LocalS
     said: Any = {"type": "mcp", "server_label": "calc", "require_approval": "never"}
     said["headers"] = {"x-tenant": "anna"}
     before = len(tools.log.requests)
-    assert ask(client, "Add them.", said).output_text == "It is five."
+    assert create(client, "Add them.", said).output_text == "It is five."
     assert all(one["x-tenant"] == "anna" for one in tools.log.requests[before:])
     with pytest.raises(openai.BadRequestError) as refused:
-        ask(client, "Hi", said | {"server_label": "nobody"})
+        create(client, "Hi", said | {"server_label": "nobody"})
     assert "nobody" in refused.value.message
 
 
 def test_what_a_server_is_told_is_not_told_again(client: OpenAI, tools: LocalServer) -> None:
     before = len(tools.log.requests)
-    made = ask(client, "Add them.", of(tools, authorization="s3cret", headers={"x-key": "k3y"}))
+    made = create(client, "Add them.", make_mcp_tool(tools, authorization="s3cret", headers={"x-key": "k3y"}))
     sent = tools.log.requests[before:]
     assert all(one["authorization"] == "Bearer s3cret" for one in sent)
     assert all(one["x-key"] == "k3y" for one in sent)
@@ -454,11 +454,11 @@ def test_what_a_server_is_told_is_not_told_again(client: OpenAI, tools: LocalSer
 
 def test_too_many_servers_are_refused(client: OpenAI, tools: LocalServer) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        ask(client, "Hi", *(of(tools, f"s{number}") for number in range(40)))
+        create(client, "Hi", *(make_mcp_tool(tools, f"s{number}") for number in range(40)))
     assert refused.value.param == "tools"
 
 
-ODD: list[Any] = [
+SCHEMAS: list[Any] = [
     ({"type": "object", "properties": {"n": {"$ref": "http://127.0.0.1:1/x.json"}}}, True),
     ({"type": "object", "properties": {"n": {"type": "no such type"}}}, True),
     ({"type": "object", "properties": {"n": {"pattern": "(?<=a)b(?!c)\\1"}}}, False),
@@ -468,7 +468,7 @@ ODD: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "unusable"), ODD, ids=range(len(ODD)))
+@pytest.mark.parametrize(("schema", "unusable"), SCHEMAS, ids=range(len(SCHEMAS)))
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_schemas_of_strangers_break_nothing(schema: Any, unusable: bool, choice: Any) -> None:
     def answer(message: dict[str, Any]) -> Any:
@@ -482,7 +482,7 @@ def test_schemas_of_strangers_break_nothing(schema: Any, unusable: bool, choice:
         options: Any = {"chat_template": THINKER, "mcp_hosts": [odd.host]}
         with serve_scripted(engine, **options) as server, make_client(server) as client:
             raw = client.responses.with_raw_response.create(
-                model="scripted", input="Odd", tools=[of(odd)], tool_choice=choice
+                model="scripted", input="Odd", tools=[make_mcp_tool(odd)], tool_choice=choice
             )
     assert raw.parse().output_text == "It rains."
     warned = "The schema of the remote tool `calc__odd` is not used."
@@ -493,7 +493,7 @@ def test_whoever_leaves_takes_the_call_along(server: RunningServer, tools: Local
     seen = tools.log
     seen.slow_started.clear()
     seen.slow_cancelled.clear()
-    body = {"model": "scripted", "input": "Slowly", "tools": [of(tools)], "stream": True}
+    body = {"model": "scripted", "input": "Slowly", "tools": [make_mcp_tool(tools)], "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/responses", json=body, timeout=30):
         assert seen.slow_started.wait(20)
     assert seen.slow_cancelled.wait(20)
@@ -503,7 +503,7 @@ def test_a_background_response_is_cancelled_in_its_call(client: OpenAI, tools: L
     seen = tools.log
     seen.slow_started.clear()
     seen.slow_cancelled.clear()
-    made = ask(client, "Slowly", of(tools), background=True)
+    made = create(client, "Slowly", make_mcp_tool(tools), background=True)
     assert seen.slow_started.wait(20)
     began = time.monotonic()
     ended = client.responses.cancel(made.id)
@@ -519,7 +519,7 @@ def test_an_output_leaves_room_in_the_context(tools: LocalServer) -> None:
     options: dict[str, Any] = {"mcp_hosts": [tools.host], "mcp_output": 1_000_000}
     options["chat_template"] = THINKER
     with serve_scripted(engine, **options) as server, make_client(server) as client:
-        made = ask(client, "Say a lot.", of(tools, allowed_tools=["big"]), truncation="auto")
+        made = create(client, "Say a lot.", make_mcp_tool(tools, allowed_tools=["big"]), truncation="auto")
     called = made.output[1]
     assert called.type == "mcp_call"
     assert (called.output or "").endswith("3,000 of 100,000 characters are shown.]")
@@ -530,7 +530,7 @@ def test_a_tool_that_takes_too_long_is_told(tools: LocalServer) -> None:
     options["chat_template"] = THINKER
     engine = ScriptedEngine(SCRIPT, tokens=True)
     with serve_scripted(engine, **options) as server, make_client(server) as client:
-        assert ask(client, "Slowly", of(tools)).output_text == "Too slow."
+        assert create(client, "Slowly", make_mcp_tool(tools)).output_text == "Too slow."
 
 
 def test_while_a_tool_is_called_the_engine_is_for_others() -> None:
@@ -543,7 +543,7 @@ def test_while_a_tool_is_called_the_engine_is_for_others() -> None:
             make_client(server) as client,
             ThreadPoolExecutor() as pool,
         ):
-            asking = pool.submit(ask, client, "Slowly", of(tools))
+            asking = pool.submit(create, client, "Slowly", make_mcp_tool(tools))
             assert tools.log.slow_started.wait(20)
             with httpx.stream(
                 "POST", f"{server.url}/v1/chat/completions", json=make_chat("Hang", stream=True)

@@ -1,4 +1,4 @@
-"""Servers of remote tools for tests: real ones of the SDK, and hostile ones made by hand."""
+"""MCP servers for tests: real ones of the SDK, and faulty or hostile ones."""
 
 from __future__ import annotations
 
@@ -30,53 +30,53 @@ IMAGE = base64.b64encode(b"\x89PNG" * 1000).decode()
 
 
 class ServerLog:
-    """What a server was asked."""
+    """The requests and calls that a server got."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.requests: list[dict[str, Any]] = []  # method, path and headers of each
-        self.slow_started = threading.Event()  # the slow tool is at work
+        self.slow_started = threading.Event()  # the slow tool is running
         self.slow_cancelled = threading.Event()  # it was cancelled
-        self.session_closed = threading.Event()  # a session was given up
+        self.session_closed = threading.Event()  # a client ended its session
 
 
-def make_tool_server(seen: ServerLog) -> MCPServer:
-    """A server with a tool for everything that can come back."""
+def make_tool_server(log: ServerLog) -> MCPServer:
+    """A server with a tool for each kind of result."""
     server = MCPServer("test", log_level="ERROR")
 
     @server.tool(structured_output=False)
     def add(a: int, b: int) -> str:
         """Add two numbers."""
-        seen.calls.append(f"add {a} {b}")
+        log.calls.append(f"add {a} {b}")
         return f"The sum is {a + b}."
 
     @server.tool(structured_output=False, annotations=ToolAnnotations(read_only_hint=True))
     def look(at: str) -> str:
         """Look at something."""
-        seen.calls.append(f"look {at}")
+        log.calls.append(f"look {at}")
         return f"There is nothing at {at}."
 
     @server.tool(structured_output=False)
     def fail() -> str:
         """Fail."""
-        seen.calls.append("fail")
+        log.calls.append("fail")
         raise ValueError("the disk is on fire")
 
     @server.tool(structured_output=False)
     async def slow() -> str:
-        """Take for ever."""
-        seen.calls.append("slow")
-        seen.slow_started.set()
+        """Never return."""
+        log.calls.append("slow")
+        log.slow_started.set()
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
-            seen.slow_cancelled.set()
+            log.slow_cancelled.set()
             raise
         return "at last"
 
     @server.tool(structured_output=False)
     def big(size: int) -> str:
-        """Say a lot."""
+        """Return a long text."""
         return "x" * size
 
     @server.tool()
@@ -107,11 +107,11 @@ def make_tool_server(seen: ServerLog) -> MCPServer:
 
 
 class LocalServer:
-    """An app on a port of this machine."""
+    """An app that runs on a port of this machine."""
 
-    def __init__(self, app: Any, seen: ServerLog, **options: Any) -> None:
+    def __init__(self, app: Any, log: ServerLog, **options: Any) -> None:
         self._app = app
-        self.log = seen
+        self.log = log
         self.kind = ""
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -150,8 +150,8 @@ class LocalServer:
 
 
 @contextmanager
-def serve_app(app: Any, seen: ServerLog | None = None, **options: Any) -> Iterator[LocalServer]:
-    server = LocalServer(app, seen or ServerLog(), **options)
+def serve_app(app: Any, log: ServerLog | None = None, **options: Any) -> Iterator[LocalServer]:
+    server = LocalServer(app, log or ServerLog(), **options)
     server.start()
     try:
         yield server
@@ -162,21 +162,21 @@ def serve_app(app: Any, seen: ServerLog | None = None, **options: Any) -> Iterat
 @contextmanager
 def serve_tools(transport: str = "http", **options: Any) -> Iterator[LocalServer]:
     """A server of the SDK; `transport` is `http`, or `sse` for the older one."""
-    seen = ServerLog()
-    server = make_tool_server(seen)
+    log = ServerLog()
+    server = make_tool_server(log)
     app = server.sse_app(sse_path="/mcp") if transport == "sse" else None
-    with serve_app(app or server.streamable_http_app(**options), seen) as made:
-        yield made
+    with serve_app(app or server.streamable_http_app(**options), log) as local_server:
+        yield local_server
 
 
 AnswerMessage = Callable[[dict[str, Any]], Any]
 
 
 def make_raw_app(answer: AnswerMessage, **options: Any) -> Any:
-    """An app that answers each message of the protocol with what `answer` makes of it.
+    """An app that answers each message of the protocol with what `answer` returns for it:
 
-    That is a result, an error, or bytes that are sent as they are. `options` are the status, the
-    kind of content and further headers of every answer that is bytes, and the name of a session.
+    a result, an error, or bytes that are sent as they are. `options` are the status and the headers
+    of answers that are bytes, and the id of a session.
     """
     session = {"mcp-session-id": options["session"]} if "session" in options else {}
 
@@ -188,17 +188,17 @@ def make_raw_app(answer: AnswerMessage, **options: Any) -> Any:
             await _send(send, 405, b"", {})
             return
         message = msgspec.json.decode(body)
-        made = answer(message)
-        if isinstance(made, Awaitable):
-            made = await made
+        reply = answer(message)
+        if isinstance(reply, Awaitable):
+            reply = await reply
         if "id" not in message:
             await _send(send, 202, b"", {})
-        elif isinstance(made, bytes):
-            await _send(send, options.get("status", 200), made, options.get("headers", {}))
+        elif isinstance(reply, bytes):
+            await _send(send, options.get("status", 200), reply, options.get("headers", {}))
         else:
-            kind = "error" if isinstance(made, dict) and "code" in made else "result"
-            reply = {"jsonrpc": "2.0", "id": message["id"], kind: made}
-            await _send(send, 200, msgspec.json.encode(reply), session)
+            kind = "error" if isinstance(reply, dict) and "code" in reply else "result"
+            response = {"jsonrpc": "2.0", "id": message["id"], kind: reply}
+            await _send(send, 200, msgspec.json.encode(response), session)
 
     return app
 
@@ -213,14 +213,14 @@ async def _read_body(receive: Any) -> bytes:
 
 
 async def _send(send: Any, status: int, body: bytes, headers: dict[str, str]) -> None:
-    told = {"content-type": "application/json"} | headers
-    raw = [(name.encode(), value.encode()) for name, value in told.items()]
+    headers = {"content-type": "application/json"} | headers
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
 
 
 def answer_initialize(message: dict[str, Any]) -> dict[str, Any]:
-    """How a server of the older versions greets, and that it knows nothing else."""
+    """Answer as a server of an older protocol version that supports nothing else."""
     if message["method"] != "initialize":
         return {"code": -32601, "message": "Method not found"}
     return {

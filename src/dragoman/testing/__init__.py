@@ -1,10 +1,27 @@
-"""What Dragoman's own tests stand on, shipped for yours.
+"""What Dragoman's own tests are built on, shipped for yours. Nothing here needs a model.
 
-- `ScriptedEngine`, `Reply`, `ByteTokenizer`: an engine that says what you tell it to, and goes wrong
-  where you tell it to.
-- `check_engine`: what every engine must keep to; run it over your own.
-- `check_format`: what the output parser promises; run it over a format and texts of your own.
-- `every_cut`: ways of cutting a text, for proving that a reader does not care.
+`ScriptedEngine` plays replies that you write down, so that you can test a client, a template or a
+server without a model. It can fail in every way a real engine fails:
+
+    engine = ScriptedEngine({"weather": "It rains.", "thanks": "You are welcome."})
+    engine = ScriptedEngine(Reply("Half an ans", raise_at=2))
+    dragoman.serve(engine)
+
+`check_engine` runs every check that the server relies on over your own engine. It raises
+`NotConformant`, with a line for each check that failed, or returns a `CheckResult` for each:
+
+    results = asyncio.run(check_engine(MyEngine()))
+
+`check_format` parses a text with an output format of yours, cut in every way, and returns what the
+text means after checking that the cuts make no difference:
+
+    output = check_format(lambda: OutputParser(MY_FORMAT, tools=tools), text)
+    assert output.calls == [("weather", {"city": "Paris"})]
+
+`every_cut` yields the ways to cut a text into pieces, for testing any other streaming parser:
+
+    for pieces in every_cut(text):
+        assert parse(pieces) == expected
 """
 
 from __future__ import annotations
@@ -12,7 +29,7 @@ from __future__ import annotations
 from dragoman.testing.byte_tokenizer import ByteTokenizer
 from dragoman.testing.conformance import CheckResult, NotConformant, check_engine
 from dragoman.testing.cuts import every_cut
-from dragoman.testing.format_checks import check_format
+from dragoman.testing.format_checks import ParsedOutput, check_format
 from dragoman.testing.replies import Reply
 from dragoman.testing.scripted import ScriptedEngine
 
@@ -20,6 +37,7 @@ __all__ = [
     "ByteTokenizer",
     "CheckResult",
     "NotConformant",
+    "ParsedOutput",
     "Reply",
     "ScriptedEngine",
     "check_engine",

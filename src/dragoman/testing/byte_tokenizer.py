@@ -1,8 +1,8 @@
-"""A vocabulary small enough to hold in one's head: every byte is a token.
+"""A small vocabulary in which every byte is a token.
 
-Ids 0 … 255 are the bytes themselves, so that any text can be said and any character of more than
-one byte can be cut. A few special tokens follow, spelled as chat templates spell them. It is a
-model's tokenizer in every respect but the file.
+Ids 0 … 255 are the bytes themselves, so that every text can be written and every character of
+several bytes can be cut. A few special tokens follow, named as chat templates name them. It is a
+complete tokenizer; only the model file is missing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
 class ByteTokenizer(Tokenizer):
-    """Bytes as ids, then control tokens, then markup.
+    """Bytes as ids, then control tokens, then markup tokens.
 
-    The first control token begins a text and the last one ends a turn. Markup tokens are whole
-    too, but they are shown.
+    The first control token begins a text and the last one ends a turn. Markup tokens are single
+    tokens, too, but they are visible text.
     """
 
     def __init__(
@@ -33,39 +33,41 @@ class ByteTokenizer(Tokenizer):
         markup: Sequence[str] = (),
         add_bos: bool = False,
     ) -> None:
-        whole = [*specials, *markup]
-        ids = {text: 256 + at for at, text in enumerate(whole)}
-        ends = ids[specials[-1]] if specials else None
+        texts = [*specials, *markup]
+        ids = {text: 256 + index for index, text in enumerate(texts)}
+        eos_id = ids[specials[-1]] if specials else None
         vocabulary = Vocabulary(
-            pieces=[bytes([byte]) for byte in range(256)] + [text.encode() for text in whole],
+            pieces=[bytes([byte]) for byte in range(256)] + [text.encode() for text in texts],
             specials=ids,
             control=frozenset(ids[text] for text in specials),
             bos_id=ids[specials[0]] if specials else None,
-            eos_id=ends,
-            eos_ids=frozenset() if ends is None else frozenset({ends}),
+            eos_id=eos_id,
+            eos_ids=frozenset() if eos_id is None else frozenset({eos_id}),
             add_bos=add_bos and bool(specials),
             variables={"bos_token": specials[0], "eos_token": specials[-1]} if specials else {},
             source="bytes",
         )
-        super().__init__(vocabulary, _backend())
-        choices = "|".join(map(re.escape, sorted(whole, key=len, reverse=True)))
-        self._split = re.compile(f"({choices})") if whole else None
+        super().__init__(vocabulary, _create_backend())
+        alternatives = "|".join(map(re.escape, sorted(texts, key=len, reverse=True)))
+        self._special_pattern = re.compile(f"({alternatives})") if texts else None
 
     def split_specials(self, text: str) -> list[str]:
-        """The text cut around its special tokens, which stay as parts of their own."""
-        return [part for part in self._split.split(text) if part] if self._split else [text]
+        """Split the text around its special tokens, each of which is a part of its own."""
+        if self._special_pattern is None:
+            return [text]
+        return [part for part in self._special_pattern.split(text) if part]
 
     def encode_with_specials(self, text: str) -> list[int]:
-        """Ids of a text in which special tokens are written out."""
+        """Return the ids of a text in which special tokens are written out."""
         ids: list[int] = []
         for part in self.split_specials(text):
-            known = self.specials.get(part)
-            ids.extend(part.encode() if known is None else (known,))
+            special_id = self.specials.get(part)
+            ids.extend(part.encode() if special_id is None else (special_id,))
         return ids
 
 
-def _backend() -> Backend:
-    """Merges nothing, so that what is left of a text is its bytes."""
+def _create_backend() -> Backend:
+    """Create a backend that merges nothing, so that its tokens are bytes."""
     backend = Backend(models.BPE(vocab=dict(BYTE_LETTERS), merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return backend

@@ -1,7 +1,7 @@
-"""How a scripted engine says one choice, and the numbers it makes up on the way.
+"""How a scripted engine plays one choice, and the numbers it makes up.
 
-Every number is a hash of what was said and where, so that two runs agree and a test can tell a
-logprob that belongs to its token from one that slipped.
+Every number is a hash of a token and its position, so that two runs agree and a test can tell
+whether a logprob belongs to its token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OTHER_WORDS = (" the", " a", "\n", " and", " not", ".", " I", " of")
 
 
 class ChoiceScript:
-    """Says one choice of a reply."""
+    """Plays one choice of a reply."""
 
     def __init__(
         self,
@@ -38,67 +38,71 @@ class ChoiceScript:
         self._tokenizer = tokenizer
         self._count = 0
 
-    def steps(self) -> Iterator[Step]:
+    def iter_steps(self) -> Iterator[Step]:
         if self._limit is not None and self._limit <= 0:
             yield Step(self._choice, finish="length")
             return
-        for piece in self._said():
-            step = self._text(piece) if isinstance(piece, str) else self._ids(piece)
+        for piece in self._iter_pieces():
+            step = self._play_text(piece) if isinstance(piece, str) else self._play_ids(piece)
             yield step
             if step.finish is not None:
                 return
         stop_id = None if self._tokenizer is None else self._tokenizer.eos_id
         yield Step(self._choice, finish="stop", stop_id=stop_id)
 
-    def _said(self) -> Iterator[str | list[int]]:
-        """The text once, and again for as long as the job forbids an end."""
+    def _iter_pieces(self) -> Iterator[str | list[int]]:
+        """Yield the text once, and again for as long as the job forbids an end."""
         yield from self._pieces
         sampling = self._job.sampling
-        endless = sampling.ignore_eos and self._limit is not None
-        while self._pieces and (endless or self._count < (sampling.min_tokens or 0)):
+        is_endless = sampling.ignore_eos and self._limit is not None
+        while self._pieces and (is_endless or self._count < (sampling.min_tokens or 0)):
             yield from self._pieces
 
-    def _full(self) -> bool:
+    def _has_reached_limit(self) -> bool:
         return self._limit is not None and self._count >= self._limit
 
-    def _text(self, piece: str) -> Step:
-        marks = [] if self._job.logprobs is None else self._marks([piece])
+    def _play_text(self, piece: str) -> Step:
+        logprobs = [] if self._job.logprobs is None else self._make_logprobs([piece])
         self._count += 1
-        finish: StepFinish | None = "length" if self._full() else None
-        return Step(self._choice, piece, tokens=1, logprobs=marks, finish=finish)
+        finish: StepFinish | None = "length" if self._has_reached_limit() else None
+        return Step(self._choice, piece, tokens=1, logprobs=logprobs, finish=finish)
 
-    def _ids(self, piece: list[int]) -> Step:
-        end = next((at for at, token in enumerate(piece) if self._ends(token, at)), None)
+    def _play_ids(self, piece: list[int]) -> Step:
+        end = next((index for index, token in enumerate(piece) if self._is_end(token, index)), None)
         ids = piece[:end]
         if self._limit is not None:
             ids = ids[: self._limit - self._count]
-        marks = self._marks(ids)
+        logprobs = self._make_logprobs(ids)
         self._count += len(ids)
-        step = Step(self._choice, ids=ids, tokens=len(ids), logprobs=marks)
-        if self._full():
+        step = Step(self._choice, ids=ids, tokens=len(ids), logprobs=logprobs)
+        if self._has_reached_limit():
             return msgspec.structs.replace(step, finish="length")
         if end is not None:
             return msgspec.structs.replace(step, finish="stop", stop_id=piece[end])
         return step
 
-    def _ends(self, token: int, ahead: int) -> bool:
+    def _is_end(self, token: int, index: int) -> bool:
+        """Whether a token ends the choice at this index of the piece."""
         sampling = self._job.sampling
-        if self._count + ahead < (sampling.min_tokens or 0):
+        if self._count + index < (sampling.min_tokens or 0):
             return False
         assert self._tokenizer is not None
         if token in self._tokenizer.eos_ids:
             return not sampling.ignore_eos
         return token in (sampling.stop_token_ids or ())
 
-    def _marks(self, tokens: Sequence[int | str]) -> list[Logprob]:
+    def _make_logprobs(self, tokens: Sequence[int | str]) -> list[Logprob]:
         top = self._job.logprobs
         if top is None:
             return []
-        return [make_logprob(token, self._count + at, top) for at, token in enumerate(tokens)]
+        return [
+            make_token_logprob(token, self._count + index, top)
+            for index, token in enumerate(tokens)
+        ]
 
 
 def cut_ids(tokenizer: ByteTokenizer, reply: Reply, text: str) -> list[list[int]]:
-    """Runs of ids; a control token is a run of its own and is never cut."""
+    """Cut a reply into runs of ids; a control token is a run of its own and is never cut."""
     if reply.pieces:
         return [
             list(piece) if isinstance(piece, bytes) else tokenizer.encode_with_specials(piece)
@@ -115,23 +119,26 @@ def cut_ids(tokenizer: ByteTokenizer, reply: Reply, text: str) -> list[list[int]
     return runs
 
 
-def make_logprob(token: int | str, position: int, top: int) -> Logprob:
-    """A number that depends on nothing but the token and its place; the token leads its top."""
+def make_token_logprob(token: int | str, position: int, top: int) -> Logprob:
+    """Make a logprob that depends on the token and its position only; the token leads its top."""
     value = -(zlib.crc32(f"{position}:{token}".encode()) % 2000) / 1000
 
-    def entry(rank: int) -> Logprob:
+    def make_entry(rank: int) -> Logprob:
         logprob = value - rank / 2
         if isinstance(token, int):
             return Logprob((token + 7 * rank) % 256 if rank else token, logprob)
         other = OTHER_WORDS[(rank - 1) % len(OTHER_WORDS)] * (1 + rank // len(OTHER_WORDS))
         return Logprob(-1, logprob, text=other if rank else token)
 
-    best = entry(0)
-    return msgspec.structs.replace(best, top=tuple(entry(rank) for rank in range(top)))
+    best = make_entry(0)
+    return msgspec.structs.replace(best, top=tuple(make_entry(rank) for rank in range(top)))
 
 
 def make_vector(text: str, size: int) -> list[float]:
-    raw = hashlib.shake_256(text.encode()).digest(2 * size)
-    values = [int.from_bytes(raw[at : at + 2]) / 32767.5 - 1 for at in range(0, 2 * size, 2)]
+    """Make a vector of length 1 that is a hash of the text."""
+    digest = hashlib.shake_256(text.encode()).digest(2 * size)
+    values = [
+        int.from_bytes(digest[start : start + 2]) / 32767.5 - 1 for start in range(0, 2 * size, 2)
+    ]
     length = math.sqrt(sum(value * value for value in values)) or 1.0
     return [value / length for value in values]

@@ -1,11 +1,11 @@
-"""What every engine must keep to, as a function anybody can run over theirs.
+"""Checks that an engine keeps the contract, for your own engine too.
 
     results = asyncio.run(check_engine(MyEngine()))
 
-Each check asks for one thing the pipeline builds on. All of them are run, unless the engine cannot
-be asked at all, and then one `NotConformant` (an `AssertionError`) tells what was not kept. A check
-of something the engine does not claim to do is skipped, and says so. The checks ask only through
-the engine's own methods. The engine is closed at the end.
+Each check tests one thing that the pipeline relies on. All of them run, unless the engine fails a
+basic one; then one `NotConformant` (an `AssertionError`) lists what failed. A check of something
+that the engine does not claim to support is skipped, with the reason. The checks use only the
+engine's own methods. The engine is closed at the end.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Literal
 from msgspec import Struct
 
 from dragoman.testing.engine_checks import BASIC_CHECKS, CHECKS, Check
-from dragoman.testing.subject import CheckSkipped, EngineUnderTest, MakeJob
+from dragoman.testing.subject import CheckSkipped, EngineUnderTest, JobFactory
 from dragoman.types import Engine
 
 
 class CheckResult(Struct, frozen=True):
-    """How one check came out."""
+    """The outcome of one check; `note` says why it failed or was skipped."""
 
     name: str
     about: str
-    outcome: Literal["kept", "broken", "skipped"]
+    outcome: Literal["passed", "failed", "skipped"]
     note: str = ""
 
 
@@ -34,37 +34,37 @@ class NotConformant(AssertionError):
 
     def __init__(self, results: Sequence[CheckResult]) -> None:
         self.results = list(results)
-        broken = [result for result in results if result.outcome == "broken"]
-        lines = [f"- {result.name}: {result.note}" for result in broken]
-        super().__init__("\n".join(["The engine does not keep to the contract:", *lines]))
+        failed = [result for result in results if result.outcome == "failed"]
+        lines = [f"- {result.name}: {result.note}" for result in failed]
+        super().__init__("\n".join(["The engine does not keep the contract:", *lines]))
 
 
 async def check_engine(
     engine: Engine,
     *,
-    make_job: MakeJob | None = None,
+    make_job: JobFactory | None = None,
     patience: float = 30.0,
     deterministic: bool = True,
 ) -> list[CheckResult]:
-    """Run all checks over an engine; `NotConformant` if it breaks one.
+    """Run all checks over an engine; raise `NotConformant` if one fails.
 
-    `make_job` turns a text into a job, for an engine that wants more than a prompt; it may be
-    async. `patience` is how many seconds a step may take. An engine whose greedy answers are not
-    always the same says so with `deterministic=False`.
+    `make_job` turns a text into a job, for an engine that needs more than a prompt; it may be
+    async. `patience` is how many seconds a step may take. Pass `deterministic=False` for an engine
+    whose greedy answers are not always the same.
     """
     subject = EngineUnderTest(engine, make_job, patience, deterministic)
     results: list[CheckResult] = []
     for check in CHECKS:
-        result = await _run(check, subject)
+        result = await _run_check(check, subject)
         results.append(result)
-        if result.outcome == "broken" and check in BASIC_CHECKS:
+        if result.outcome == "failed" and check in BASIC_CHECKS:
             break
-    if any(result.outcome == "broken" for result in results):
+    if any(result.outcome == "failed" for result in results):
         raise NotConformant(results)
     return results
 
 
-async def _run(check: Check, subject: EngineUnderTest) -> CheckResult:
+async def _run_check(check: Check, subject: EngineUnderTest) -> CheckResult:
     name = check.__name__
     about = (check.__doc__ or "").partition("\n")[0]
     try:
@@ -72,7 +72,7 @@ async def _run(check: Check, subject: EngineUnderTest) -> CheckResult:
     except CheckSkipped as reason:
         return CheckResult(name, about, "skipped", str(reason))
     except AssertionError as error:
-        return CheckResult(name, about, "broken", str(error))
+        return CheckResult(name, about, "failed", str(error))
     except Exception as error:
-        return CheckResult(name, about, "broken", f"{type(error).__name__} was raised: {error}")
-    return CheckResult(name, about, "kept")
+        return CheckResult(name, about, "failed", f"{type(error).__name__} was raised: {error}")
+    return CheckResult(name, about, "passed")

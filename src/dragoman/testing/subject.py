@@ -1,4 +1,4 @@
-"""An engine under test, and how the checks ask it."""
+"""The engine under test, and the jobs that the checks run on it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from dragoman.engines import get_capabilities
-from dragoman.types import Capabilities, Engine, Job, Sampling, Step
+from dragoman.types import Capabilities, Engine, Job, Json, Sampling, Step
 
 T = TypeVar("T")
-MakeJob: TypeAlias = Callable[[str], Job | Awaitable[Job]]
+JobFactory: TypeAlias = Callable[[str], Job | Awaitable[Job]]
 PROMPTS = (
     "The capital of France is",
     "Once upon a time there was a small town by the sea, and in that town",
@@ -27,31 +27,31 @@ class CheckSkipped(Exception):
 
 
 class EngineUnderTest:
-    """The engine under test, and how to ask it."""
+    """An engine, and helpers to make and run jobs on it."""
 
     def __init__(
-        self, engine: Engine, make_job: MakeJob | None, patience: float, deterministic: bool
+        self, engine: Engine, make_job: JobFactory | None, patience: float, deterministic: bool
     ) -> None:
         self.engine = engine
         self.capabilities: Capabilities = get_capabilities(engine)
         self.patience = patience
         self.deterministic = deterministic
-        self._make_job = make_job
+        self._job_factory = make_job
         self._number = 0
 
-    async def make_job(self, text: str = PROMPTS[0], **changes: Any) -> Job:
-        """A short greedy job; fields of `Sampling` and of `Job` can be changed by name."""
-        if self._make_job is not None:
-            made = self._make_job(text)
-            job = await made if inspect.isawaitable(made) else made
+    async def make_job(self, text: str = PROMPTS[0], **changes: Json) -> Job:
+        """Make a short greedy job; `changes` are fields of `Sampling` and of `Job`."""
+        if self._job_factory is not None:
+            created = self._job_factory(text)
+            job = await created if inspect.isawaitable(created) else created
         else:
             job = Job(id="", prompt=await self.make_prompt(text))
         self._number += 1
-        said: dict[str, Any] = {"temperature": 0.0, "max_tokens": 8}
-        said |= {
+        fields: dict[str, Json] = {"temperature": 0.0, "max_tokens": 8}
+        fields |= {
             name: changes.pop(name) for name in tuple(changes) if name in Sampling.__struct_fields__
         }
-        sampling = Sampling(**said).with_defaults(job.sampling)
+        sampling = Sampling(**fields).with_defaults(job.sampling)
         return msgspec.structs.replace(
             job, id=f"check-{self._number}", sampling=sampling, **changes
         )
@@ -64,7 +64,7 @@ class EngineUnderTest:
         return ids
 
     async def collect(self, job: Job) -> list[Step]:
-        """Every step of a job, or a failure when none comes for too long."""
+        """Run a job and return its steps; fail when the next one takes too long."""
         await self.wait(self.engine.admit(job), "`admit` did not return")
         steps: list[Step] = []
         async with aclosing(self.engine.generate(job)) as stream:
@@ -81,17 +81,18 @@ class EngineUnderTest:
         except StopAsyncIteration:
             return None
 
-    async def wait(self, work: Awaitable[T], failing: str) -> T:
+    async def wait(self, work: Awaitable[T], failure: str) -> T:
         try:
             async with asyncio.timeout(self.patience):
                 return await work
         except TimeoutError:
-            raise AssertionError(f"{failing} within {self.patience:g} s") from None
+            raise AssertionError(f"{failure} within {self.patience:g} s") from None
 
 
 def get_output(steps: Sequence[Step], choice: int = 0) -> tuple[str, list[int]]:
-    mine = [step for step in steps if step.choice == choice]
-    return "".join(step.text or "" for step in mine), [id_ for step in mine for id_ in step.ids]
+    """Return the text and the ids of a choice."""
+    own = [step for step in steps if step.choice == choice]
+    return "".join(step.text or "" for step in own), [token for step in own for token in step.ids]
 
 
 def count_tokens(steps: Sequence[Step], choice: int = 0) -> int:
@@ -99,8 +100,8 @@ def count_tokens(steps: Sequence[Step], choice: int = 0) -> int:
 
 
 def get_finish(steps: Sequence[Step], choice: int = 0) -> str | None:
-    said = [step.finish for step in steps if step.choice == choice and step.finish]
-    return said[-1] if said else None
+    reasons = [step.finish for step in steps if step.choice == choice and step.finish]
+    return reasons[-1] if reasons else None
 
 
 def get_prompt_tokens(steps: Sequence[Step]) -> int | None:
