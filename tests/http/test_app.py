@@ -1,4 +1,4 @@
-"""The outer wall: routes, keys, hosts, limits, errors. Generated from the live table of routes."""
+"""Routes, keys, hosts, bodies and errors. Most tests are generated from the live route table."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ from tests.support.serving import (
     serve_scripted,
 )
 
-TABLE = make_scripted_app().router.routes
-ROUTES = [route for route in TABLE if route.method != WEBSOCKET]
-OPEN = {"/", "/docs", "/health", "/health/live", "/health/ready"}
+ALL_ROUTES = make_scripted_app().router.routes
+ROUTES = [route for route in ALL_ROUTES if route.method != WEBSOCKET]
+OPEN_PATHS = {"/", "/docs", "/health", "/health/live", "/health/ready"}
 LEAKS = re.compile(r"0x[0-9a-f]{6,}|Traceback|site-packages|/root/|/work/|/tmp/|Struct|msgspec")
 
 
-def name(route: Route) -> str:
+def route_name(route: Route) -> str:
     return f"{route.method} {route.path}"
 
 
-def address(route: Route) -> str:
-    """A path of the route, with samples in place of its parameters."""
+def make_path(route: Route) -> str:
+    """A path of the route, with sample values for its parameters."""
     path = route.path.replace("{model...}", "scripted")
     return re.sub(r"\{(\w+)\}", r"some_\1", path)
 
 
-def is_error(response: httpx.Response, route: Route | None = None) -> dict[str, Any]:
-    """The error object, which every failure has, and nothing that should stay inside."""
+def check_error(response: httpx.Response, route: Route | None = None) -> dict[str, Any]:
+    """Check the error object that every failure has, and that it leaks no internals."""
     assert response.headers["content-type"] == "application/json"
     assert not LEAKS.search(response.text)
     body = response.json()
     encode_error = openai.encode_error if route is None else route.dialects[0].encode_error
-    shape = json.loads(encode_error(DragomanError("What happened."), "req_1"))
-    assert set(body) == set(shape)
-    assert set(body["error"]) == set(shape["error"])
+    expected = json.loads(encode_error(DragomanError("The message."), "req_1"))
+    assert set(body) == set(expected)
+    assert set(body["error"]) == set(expected["error"])
     assert isinstance(body["error"]["message"], str)
     assert response.headers["x-request-id"]
     error: dict[str, Any] = body["error"]
@@ -66,9 +66,9 @@ def is_error(response: httpx.Response, route: Route | None = None) -> dict[str, 
 
 @pytest.mark.parametrize("kind", [ERROR_CLASSES[name] for name in sorted(ERROR_CLASSES)])
 def test_d69_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
-    body = json.loads(openai.encode_error(kind("What happened.", param="there")))["error"]
+    body = json.loads(openai.encode_error(kind("The message.", param="there")))["error"]
     assert set(body) == {"message", "type", "param", "code"}
-    assert body["message"] == "What happened."
+    assert body["message"] == "The message."
     assert body["param"] == "there"
     assert body["type"] == kind.type
     assert body["code"] == kind.code
@@ -76,52 +76,54 @@ def test_d69_type_and_code_are_not_swapped(kind: type[DragomanError]) -> None:
     assert kind.code is None or kind.code != kind.type or kind.status == 503
 
 
-def test_d68_a_server_without_models_answers_404() -> None:
+def test_d68_server_without_models_sends_404() -> None:
     models = ModelRegistry(ModelCatalog(), load)
     app = make_app(runtime.build_runtime(models, config.load({"port": 0})), local=True)
     with run_app(app) as server:
         response = httpx.post(f"{server.url}/v1/chat/completions", json=make_chat())
         assert response.status_code == 404
-        assert is_error(response)["code"] == "model_not_found"
+        assert check_error(response)["code"] == "model_not_found"
         assert httpx.get(f"{server.url}/v1/models").json() == {"object": "list", "data": []}
         assert httpx.get(f"{server.url}/tokenizer_info").status_code == 404
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    with serve_scripted(ScriptedEngine("Hello there!")) as made:
-        yield made
+    with serve_scripted(ScriptedEngine("Hello there!")) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     file = tmp_path_factory.mktemp("keys") / "keys"
     file.write_text("# a comment\nfrom-file\n")
     keys = {"api_key": ("secret", "sk-é"), "admin_key": ("boss",), "api_key_file": str(file)}
-    with serve_scripted(ScriptedEngine("Hello there!"), **keys) as made:
-        yield made
+    with serve_scripted(ScriptedEngine("Hello there!"), **keys) as server:
+        yield server
 
 
-def ask(server: RunningServer, route: Route, **more: Any) -> httpx.Response:
+def send_to(server: RunningServer, route: Route, **fields: Any) -> httpx.Response:
     with httpx.Client(base_url=server.url) as client:
-        return client.request(route.method, address(route), **more)
+        return client.request(route.method, make_path(route), **fields)
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=name)
-def test_every_route_but_the_open_ones_needs_a_key(guarded: RunningServer, route: Route) -> None:
-    response = ask(guarded, route)
-    if route.path in OPEN:
+@pytest.mark.parametrize("route", ROUTES, ids=route_name)
+def test_every_route_except_open_ones_needs_a_key(
+    guarded_server: RunningServer, route: Route
+) -> None:
+    response = send_to(guarded_server, route)
+    if route.path in OPEN_PATHS:
         assert response.status_code == 200
     else:
         assert response.status_code == 401
-        assert is_error(response, route)["code"] in ("invalid_api_key", None)
+        assert check_error(response, route)["code"] in ("invalid_api_key", None)
 
 
-def test_a_path_that_does_not_exist_is_guarded_too(guarded: RunningServer) -> None:
-    assert httpx.get(f"{guarded.url}/v1/secret").status_code == 401
+def test_unknown_path_needs_a_key(guarded_server: RunningServer) -> None:
+    assert httpx.get(f"{guarded_server.url}/v1/secret").status_code == 401
 
 
-CARRIERS: list[tuple[dict[str, str], int]] = [
+KEY_HEADERS: list[tuple[dict[str, str], int]] = [
     ({"authorization": "Bearer secret"}, 200),
     ({"authorization": "bearer secret"}, 200),
     ({"x-api-key": "secret"}, 200),
@@ -140,60 +142,64 @@ CARRIERS: list[tuple[dict[str, str], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("headers", "status"), CARRIERS)
-def test_a_key_is_shown_in_two_ways(
-    guarded: RunningServer, headers: dict[str, str], status: int
+@pytest.mark.parametrize(("headers", "status"), KEY_HEADERS)
+def test_key_is_accepted_in_two_headers(
+    guarded_server: RunningServer, headers: dict[str, str], status: int
 ) -> None:
-    response = httpx.get(f"{guarded.url}/v1/models", headers=headers)
+    response = httpx.get(f"{guarded_server.url}/v1/models", headers=headers)
     assert response.status_code == status
 
 
-def test_a_key_may_be_any_bytes(guarded: RunningServer) -> None:
-    with httpx.Client(base_url=guarded.url) as client:
+def test_key_can_be_any_bytes(guarded_server: RunningServer) -> None:
+    with httpx.Client(base_url=guarded_server.url) as client:
         right = client.get("/v1/models", headers={b"x-api-key": "sk-é".encode()})
         wrong = client.get("/v1/models", headers={b"x-api-key": b"sk-\xff\x80"})
     assert (right.status_code, wrong.status_code) == (200, 401)
 
 
-def test_a_key_in_the_address_opens_nothing(guarded: RunningServer) -> None:
-    assert httpx.get(f"{guarded.url}/v1/models?api_key=secret&key=secret").status_code == 401
+def test_key_in_the_query_string_is_ignored(guarded_server: RunningServer) -> None:
+    assert httpx.get(f"{guarded_server.url}/v1/models?api_key=secret&key=secret").status_code == 401
 
 
-def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+def test_key_file_is_reloaded_when_it_changes(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("one\n")
     with serve_scripted(ScriptedEngine("x"), api_key_file=str(file)) as server:
 
-        def allowed(key: str) -> bool:
+        def is_allowed(key: str) -> bool:
             headers = {"x-api-key": key}
             return httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
 
-        assert allowed("one")
+        assert is_allowed("one")
         file.write_text("two, longer\n")
         deadline = 500
-        while allowed("one") and deadline:
+        while is_allowed("one") and deadline:
             deadline -= 1
         assert deadline
-        assert allowed("two, longer")
+        assert is_allowed("two, longer")
 
 
-ADMIN = [route for route in ROUTES if route.access == "admin"]
+ADMIN_ROUTES = [route for route in ROUTES if route.access == "admin"]
 
 
-@pytest.mark.parametrize("route", ADMIN, ids=name)
-def test_admin_routes_want_an_admin_key(guarded: RunningServer, route: Route) -> None:
-    assert ask(guarded, route).status_code == 401
-    plain = ask(guarded, route, headers={"x-api-key": "secret"}, json={"model": "scripted"})
+@pytest.mark.parametrize("route", ADMIN_ROUTES, ids=route_name)
+def test_admin_routes_need_an_admin_key(guarded_server: RunningServer, route: Route) -> None:
+    assert send_to(guarded_server, route).status_code == 401
+    plain = send_to(
+        guarded_server, route, headers={"x-api-key": "secret"}, json={"model": "scripted"}
+    )
     assert plain.status_code == 403
-    assert is_error(plain)["code"] == "forbidden"
-    admin = ask(guarded, route, headers={"x-api-key": "boss"}, json={"model": "scripted"})
+    assert check_error(plain)["code"] == "forbidden"
+    admin = send_to(
+        guarded_server, route, headers={"x-api-key": "boss"}, json={"model": "scripted"}
+    )
     assert admin.status_code in (200, 400)
 
 
-def test_admin_routes_are_shut_when_there_are_keys_but_no_admin_key() -> None:
+def test_admin_routes_are_forbidden_with_keys_but_no_admin_key() -> None:
     with serve_scripted(ScriptedEngine("x"), api_key=("secret",)) as server:
-        for route in ADMIN:
-            response = ask(server, route, headers={"x-api-key": "secret"}, json={"model": "x"})
+        for route in ADMIN_ROUTES:
+            response = send_to(server, route, headers={"x-api-key": "secret"}, json={"model": "x"})
             assert response.status_code == 403
 
 
@@ -215,19 +221,19 @@ TWO_HOSTS = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r
 
 
 @pytest.mark.parametrize(("host", "status"), HOSTS)
-def test_a_local_server_answers_only_to_its_own_names(
+def test_local_server_rejects_other_host_names(
     server: RunningServer, host: str, status: int
 ) -> None:
     response = httpx.get(f"{server.url}/v1/models", headers={"host": host})
     assert response.status_code == status
     if status != 200:
-        is_error(response)
+        check_error(response)
 
 
-def test_two_names_are_none(server: RunningServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as made:
-        made.sendall(TWO_HOSTS)
-        assert made.recv(65536).startswith(b"HTTP/1.1 400 ")
+def test_two_host_headers_get_400(server: RunningServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(TWO_HOSTS)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +248,7 @@ def test_two_names_are_none(server: RunningServer) -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
-def test_a_web_page_from_elsewhere_is_refused(
+def test_web_page_of_another_origin_is_rejected(
     server: RunningServer, origin: str, status: int, method: str
 ) -> None:
     response = httpx.request(method, f"{server.url}/v1/models", headers={"origin": origin})
@@ -251,19 +257,21 @@ def test_a_web_page_from_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize("host", ["a/?x=", "x/health/live?", "[::1]/docs"])
-@pytest.mark.parametrize("route", ROUTES, ids=name)
-def test_no_host_header_gets_past_the_key(guarded: RunningServer, route: Route, host: str) -> None:
-    response = ask(guarded, route, headers={"host": host})
+@pytest.mark.parametrize("route", ROUTES, ids=route_name)
+def test_no_host_header_bypasses_the_key(
+    guarded_server: RunningServer, route: Route, host: str
+) -> None:
+    response = send_to(guarded_server, route, headers={"host": host})
     assert response.status_code == 400
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=name)
-def test_d80_a_wrong_method_is_a_405_with_the_error_object(
+@pytest.mark.parametrize("route", ROUTES, ids=route_name)
+def test_d80_wrong_method_gets_405_with_an_error_object(
     server: RunningServer, route: Route
 ) -> None:
-    response = httpx.request("PATCH", f"{server.url}{address(route)}")
+    response = httpx.request("PATCH", f"{server.url}{make_path(route)}")
     assert response.status_code == 405
-    assert is_error(response, route)["code"] in ("method_not_allowed", None)
+    assert check_error(response, route)["code"] in ("method_not_allowed", None)
     assert route.method in response.headers["allow"]
     assert WEBSOCKET not in response.headers["allow"]
 
@@ -271,62 +279,58 @@ def test_d80_a_wrong_method_is_a_405_with_the_error_object(
 @pytest.mark.parametrize(
     "path", ["/nothing", "/v1", "/v1/", "/v2/models", "/v1/chat", "//", "/%00"]
 )
-def test_d80_an_unknown_path_is_a_404_with_the_error_object(
-    server: RunningServer, path: str
-) -> None:
+def test_d80_unknown_path_gets_404_with_an_error_object(server: RunningServer, path: str) -> None:
     response = httpx.get(f"{server.url}{path}")
     assert response.status_code == 404
-    assert is_error(response)["code"] == "not_found"
+    assert check_error(response)["code"] == "not_found"
 
 
-POSTS = [route for route in ROUTES if route.request_type is not None]
+BODY_ROUTES = [route for route in ROUTES if route.request_type is not None]
 
 
-@pytest.mark.parametrize("route", POSTS, ids=name)
+@pytest.mark.parametrize("route", BODY_ROUTES, ids=route_name)
 @pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data; boundary=x", "text/html"])
-def test_d80_a_wrong_content_type_is_a_415(server: RunningServer, route: Route, kind: str) -> None:
-    response = ask(server, route, content=b"{}", headers={"content-type": kind})
+def test_d80_wrong_content_type_gets_415(server: RunningServer, route: Route, kind: str) -> None:
+    response = send_to(server, route, content=b"{}", headers={"content-type": kind})
     assert response.status_code == 415
-    is_error(response, route)
+    check_error(response, route)
 
 
-@pytest.mark.parametrize("route", POSTS, ids=name)
+@pytest.mark.parametrize("route", BODY_ROUTES, ids=route_name)
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"null", b"\xff", b'{"model": NaN}', b'{"model": "\\ud800"}', b"1"]
 )
-def test_d80_a_body_that_is_not_valid_is_a_400(
-    server: RunningServer, route: Route, body: bytes
-) -> None:
-    response = ask(server, route, content=body)
+def test_d80_invalid_body_gets_400(server: RunningServer, route: Route, body: bytes) -> None:
+    response = send_to(server, route, content=body)
     assert response.status_code == 400
-    is_error(response, route)
+    check_error(response, route)
 
 
-def test_fact10_every_path_works_without_v1() -> None:
+def test_fact10_every_path_exists_without_v1() -> None:
     for route in ROUTES:
         if route.path.startswith("/v1/"):
             assert len(path_variants(route.path)) == 2
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/models"])
-def test_fact9_models_with_and_without_v1(server: RunningServer, path: str) -> None:
-    listed = httpx.get(f"{server.url}{path}").json()
-    assert listed["object"] == "list"
-    assert listed["data"][0]["id"] == "scripted"
-    assert listed["data"][0]["object"] == "model"
-    assert isinstance(listed["data"][0]["created"], int)
-    assert listed == httpx.get(f"{server.url}{path}").json()  # D82: created is stable
+def test_fact9_models_are_listed_with_and_without_v1(server: RunningServer, path: str) -> None:
+    listing = httpx.get(f"{server.url}{path}").json()
+    assert listing["object"] == "list"
+    assert listing["data"][0]["id"] == "scripted"
+    assert listing["data"][0]["object"] == "model"
+    assert isinstance(listing["data"][0]["created"], int)
+    assert listing == httpx.get(f"{server.url}{path}").json()  # D82: created is stable
 
 
-def test_fact9_the_messages_dialect_lists_models_its_own_way(server: RunningServer) -> None:
+def test_fact9_anthropic_clients_get_their_own_model_list(server: RunningServer) -> None:
     headers = {"anthropic-version": "2023-06-01"}
-    listed = httpx.get(f"{server.url}/v1/models", headers=headers).json()
-    assert listed["data"][0]["type"] == "model"
-    assert listed["first_id"] == listed["last_id"] == "scripted"
-    assert listed["has_more"] is False
+    listing = httpx.get(f"{server.url}/v1/models", headers=headers).json()
+    assert listing["data"][0]["type"] == "model"
+    assert listing["first_id"] == listing["last_id"] == "scripted"
+    assert listing["has_more"] is False
 
 
-def test_one_model_by_id_with_slashes_and_colons() -> None:
+def test_model_id_may_contain_slashes_and_colons() -> None:
     with serve_scripted(ScriptedEngine("x"), name="owner/model:7b") as server:
         card = httpx.get(f"{server.url}/v1/models/owner/model:7b").json()
         assert card["id"] == "owner/model:7b"
@@ -334,25 +338,25 @@ def test_one_model_by_id_with_slashes_and_colons() -> None:
         assert encoded == card
         missing = httpx.get(f"{server.url}/v1/models/owner/other")
         assert missing.status_code == 404
-        assert is_error(missing)["code"] == "model_not_found"
+        assert check_error(missing)["code"] == "model_not_found"
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("path", ["/", "/metrics", "/health/live", "/?beta=true"])
-def test_fact7_probes_are_answered(server: RunningServer, method: str, path: str) -> None:
+def test_fact7_probes_get_200(server: RunningServer, method: str, path: str) -> None:
     response = httpx.request(method, f"{server.url}{path}")
     assert response.status_code == 200
     if method == "HEAD":
         assert response.content == b""
 
 
-def test_fact7_a_query_that_means_nothing_is_ignored(server: RunningServer) -> None:
+def test_fact7_unknown_query_fields_are_ignored(server: RunningServer) -> None:
     for query in ("?beta=true", "?", "?&&=%zz"):
         response = httpx.post(f"{server.url}/v1/chat/completions{query}", json=make_chat())
         assert response.status_code == 200
 
 
-IDS = [
+REQUEST_IDS = [
     ("my-id.1:2", True),
     ("x" * 128, True),
     ("x" * 129, False),
@@ -362,27 +366,29 @@ IDS = [
 ]
 
 
-@pytest.mark.parametrize(("sent", "kept"), IDS)
-def test_fact4_a_sane_request_id_comes_back(server: RunningServer, sent: str, kept: bool) -> None:
-    response = httpx.get(f"{server.url}/health/live", headers={"x-request-id": sent})
-    assert (response.headers["x-request-id"] == sent) == kept
+@pytest.mark.parametrize(("request_id", "accepted"), REQUEST_IDS)
+def test_fact4_wellformed_request_id_is_returned(
+    server: RunningServer, request_id: str, accepted: bool
+) -> None:
+    response = httpx.get(f"{server.url}/health/live", headers={"x-request-id": request_id})
+    assert (response.headers["x-request-id"] == request_id) == accepted
 
 
 @pytest.mark.parametrize("key", ["", "  "])
-def test_an_empty_key_is_refused_at_startup(key: str) -> None:
+def test_empty_key_is_rejected_at_startup(key: str) -> None:
     for option in ("api_key", "admin_key"):
         with pytest.raises(runtime.StartupError, match="empty"):
             make_scripted_app(**{option: (key,)})
 
 
-def test_a_misspelt_option_is_refused_at_startup() -> None:
+def test_unknown_option_is_rejected_at_startup() -> None:
     with pytest.raises(config.SettingsError, match="api_keys"):
         make_scripted_app(api_keys=("secret",))
     with pytest.raises(config.SettingsError, match="port"):
         make_scripted_app(port=99_999)
 
 
-def test_a_packed_body_is_a_415(server: RunningServer) -> None:
+def test_compressed_body_gets_415(server: RunningServer) -> None:
     response = httpx.post(
         f"{server.url}/v1/chat/completions",
         content=b"\x1f\x8b",
@@ -391,37 +397,42 @@ def test_a_packed_body_is_a_415(server: RunningServer) -> None:
     assert response.status_code == 415
 
 
-def test_further_hosts_may_be_allowed() -> None:
+def test_configured_hosts_are_allowed() -> None:
     with serve_scripted(ScriptedEngine("x"), allowed_host=("Example.com:80", "other")) as server:
         for host, status in (("example.com", 200), ("OTHER:9", 200), ("third", 403)):
             response = httpx.get(f"{server.url}/v1/models", headers={"host": host})
             assert response.status_code == status
 
 
-def operations(path: dict[str, Any]) -> list[dict[str, Any]]:
-    return [one for method, one in path.items() if not method.startswith("x-")]
+def list_operations(path: dict[str, Any]) -> list[dict[str, Any]]:
+    return [operation for method, operation in path.items() if not method.startswith("x-")]
 
 
-def test_d78_the_document_lists_exactly_the_routes(server: RunningServer) -> None:
+def test_d78_openapi_document_lists_exactly_the_routes(server: RunningServer) -> None:
     document = httpx.get(f"{server.url}/openapi.json").json()
-    listed = {
+    listing = {
         (method.removeprefix("x-").upper(), path)
         for path, methods in document["paths"].items()
         for method in methods
     }
-    assert listed == {(route.method, route.path.replace("...}", "}")) for route in TABLE}
+    assert listing == {(route.method, route.path.replace("...}", "}")) for route in ALL_ROUTES}
     for path, methods in document["paths"].items():
-        for operation in operations(methods):
-            named = [one["name"] for one in operation.get("parameters", []) if one["in"] == "path"]
-            assert named == re.findall(r"\{(\w+)\}", path)
-    every = [one["operationId"] for at in document["paths"].values() for one in operations(at)]
-    assert len(every) == len(set(every))
+        for operation in list_operations(methods):
+            parameters = operation.get("parameters", [])
+            names = [field["name"] for field in parameters if field["in"] == "path"]
+            assert names == re.findall(r"\{(\w+)\}", path)
+    ids = [
+        operation["operationId"]
+        for methods in document["paths"].values()
+        for operation in list_operations(methods)
+    ]
+    assert len(ids) == len(set(ids))
     assert document["openapi"].startswith("3.")
     fields = document["components"]["schemas"]["ChatRequest"]["properties"]
     assert {"messages", "temperature", "top_k", "lora", "grammar", "tool_choice"} <= set(fields)
 
 
-def test_the_docs_page_needs_nothing_from_elsewhere(server: RunningServer) -> None:
+def test_docs_page_loads_nothing_from_other_hosts(server: RunningServer) -> None:
     page = httpx.get(f"{server.url}/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert not re.search(r"(src|href)=|https?://|@import", page.text)
@@ -437,9 +448,10 @@ WARNINGS: list[tuple[list[str], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "told"), WARNINGS)
-def test_a_warning_is_a_header_of_plain_letters(said: list[str], told: list[str]) -> None:
-    assert make_warning_headers(said) == [(b"x-dragoman-warning", one.encode()) for one in told]
+@pytest.mark.parametrize(("warnings", "values"), WARNINGS)
+def test_warning_header_is_printable_ascii(warnings: list[str], values: list[str]) -> None:
+    expected = [(b"x-dragoman-warning", value.encode()) for value in values]
+    assert make_warning_headers(warnings) == expected
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -450,14 +462,16 @@ def test_a_warning_is_a_header_of_plain_letters(said: list[str], told: list[str]
         ("completions", {"model": "scripted", "prompt": "hi"}),
     ],
 )
-def test_what_is_not_kept_to_is_said_in_a_header(
+def test_ignored_fields_are_reported_in_a_header(
     path: str, fields: dict[str, Any], streamed: bool
 ) -> None:
     fields = fields | {"choice": ["yes", "no"], "stream": streamed}
     with serve_scripted(ScriptedEngine("yes", grammars=True)) as server:
-        for said, count in (({}, 0), ({"response_format": {"type": "json_object"}}, 1)):
-            response = httpx.post(f"{server.url}/v1/{path}", json=fields | said)
+        for ignored, count in (({}, 0), ({"response_format": {"type": "json_object"}}, 1)):
+            response = httpx.post(f"{server.url}/v1/{path}", json=fields | ignored)
             assert response.status_code == 200
-            told = response.headers.get_list("x-dragoman-warning")
-            assert len(told) == count
-            assert all("`response_format`" in one and "`choice`" in one for one in told)
+            warnings = response.headers.get_list("x-dragoman-warning")
+            assert len(warnings) == count
+            assert all(
+                "`response_format`" in warning and "`choice`" in warning for warning in warnings
+            )

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.http import closing
 from dragoman.testing import ScriptedEngine
-from tests.http.test_app import is_error as check_error_body
+from tests.http.test_app import check_error as check_error_body
 from tests.support.serving import RunningServer, make_chat, poll_until, serve_scripted
 
 EXCESS = b"y" * 8_000_000  # far more than socket buffers hold

@@ -438,7 +438,9 @@ class Trip(BaseModel):
 
 def test_typed_answers() -> None:
     script = '{"city": "Rom", "days": 2}'
-    with serve_scripted(ScriptedEngine(script, check_grammars=True), chat_template=THINKER) as server:
+    with serve_scripted(
+        ScriptedEngine(script, check_grammars=True), chat_template=THINKER
+    ) as server:
         client = speaking(server)
         message = client.messages.parse(**REQUEST, output_format=Trip)
         assert message.parsed_output == Trip(city="Rom", days=2)
@@ -458,7 +460,9 @@ def test_typed_answers() -> None:
     ],
 )
 def test_calls_that_must_be_made(fields: Any) -> None:
-    with serve_scripted(ScriptedEngine(PARIS, check_grammars=True), chat_template=THINKER) as server:
+    with serve_scripted(
+        ScriptedEngine(PARIS, check_grammars=True), chat_template=THINKER
+    ) as server:
         message = ask(speaking(server), "x", tools=TOOLS, **fields)
     assert told(message)[2] == [CALLED]
     assert message.stop_reason == "tool_use"

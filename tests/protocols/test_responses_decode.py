@@ -203,7 +203,7 @@ TOLD: list[tuple[list[Item], list[Message]]] = [
             says(None, REQUEST_MADE, reasoning="t"),
             result(
                 "mcpr_1",
-                "The user did not approve this call. It was not made. They said: Not now.",
+                "The user did not approve this call. It was not made. Reason: Not now.",
             ),
         ],
     ),

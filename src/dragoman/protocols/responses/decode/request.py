@@ -1,14 +1,13 @@
-"""Reading a request for a response.
+"""Decode a Responses request.
 
-`decode` says everything that can be said of a body by itself. What it refers to (an earlier
-response, a conversation, items, remote servers) is for the caller to find; `to_request` then makes
-the question of it all.
+`decode_request` does everything that a body by itself allows. The caller looks up what the body
+refers to (an earlier response, a conversation, items, remote servers); `to_request` then builds the
+`Request` from all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from msgspec import DecodeError, json
 from msgspec.structs import asdict, replace
@@ -28,22 +27,23 @@ from dragoman.protocols.responses.decode.fields import (
 from dragoman.protocols.responses.decode.messages import MessageBuilder
 from dragoman.protocols.responses.types import Item, ToolOrigin
 from dragoman.protocols.shared import openai, response_format
-from dragoman.protocols.shared.json_body import check_depth, decode_body
+from dragoman.protocols.shared.json_body import check_depth, decode_body, missing_field
 from dragoman.protocols.shared.signer import ContentPacker
-from dragoman.types import Chat, Constraint, Message, Request, Tool
+from dragoman.protocols.shared.tool_choice import duplicate_tool
+from dragoman.types import Chat, Constraint, Json, Message, Request, Tool
 
 LOGPROBS = "message.output_text.logprobs"
 ENCRYPTED = "reasoning.encrypted_content"
-# what other servers have more of
-INCLUDABLE = frozenset(
+# values of `include`, with those that only other servers support
+INCLUDE_VALUES = frozenset(
     {
         *(LOGPROBS, ENCRYPTED, "file_search_call.results", "web_search_call.results"),
         *("web_search_call.action.sources", "code_interpreter_call.outputs"),
         *("message.input_image.image_url", "computer_call_output.output.image_url"),
     }
 )
-# fields that mean something where nothing is answered
-READING = frozenset(
+# fields that have a meaning where nothing is generated
+PROMPT_FIELDS = frozenset(
     {
         *("model", "input", "instructions", "previous_response_id", "conversation", "tools"),
         *("tool_choice", "parallel_tool_calls", "reasoning", "text", "truncation", "image"),
@@ -54,23 +54,25 @@ READING = frozenset(
 
 
 def decode_request(body: bytes, strict: bool = False) -> DecodedRequest:
-    return _asked(decode_body(body, ResponseRequest, strict), strict)
+    return _decode(decode_body(body, ResponseRequest, strict), strict)
 
 
 def decode_websocket_request(body: bytes | str, strict: bool = False) -> DecodedRequest:
-    """A frame that asks for a response, which is always streamed."""
+    """Decode a WebSocket message that requests a response, which is always streamed."""
     raw = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
-    said = decode_body(raw, WebSocketRequest, strict)
-    if said.type != "response.create":
+    fields = decode_body(raw, WebSocketRequest, strict)
+    if fields.type != "response.create":
         raise BadRequest("`type` must be `response.create`.", param="type", code="invalid_value")
-    openai.reject_unsupported({"background": said.background}, "a socket has no background")
-    if said.stream is False:
-        raise BadRequest("A socket only streams: leave `stream` out.", param="stream")
-    return _asked(replace(said, stream=True), strict)
+    openai.reject_unsupported(
+        {"background": fields.background}, "a WebSocket has no background responses"
+    )
+    if fields.stream is False:
+        raise BadRequest("A WebSocket always streams: omit `stream`.", param="stream")
+    return _decode(replace(fields, stream=True), strict)
 
 
 def get_stream_id(body: bytes) -> str | None:
-    """Which stream of a socket a frame is for, if it says so."""
+    """Return which stream of a WebSocket a message belongs to, if it has an id."""
     try:
         return json.decode(body, type=WebSocketStreamId).stream_id
     except (DecodeError, RecursionError):
@@ -78,249 +80,262 @@ def get_stream_id(body: bytes) -> str | None:
 
 
 def decode_compact_request(body: bytes, strict: bool = False) -> DecodedRequest:
-    """A request whose answer would be a summary of what goes in."""
-    return _asked(_reading(decode_body(body, ResponseRequest, strict), strict), strict)
+    """Decode a request for a summary of a conversation."""
+    fields = decode_body(body, ResponseRequest, strict)
+    return _decode(_keep_prompt_fields(fields, strict), strict)
 
 
 def decode_count_request(body: bytes, strict: bool = False) -> DecodedRequest:
-    """A request that is only counted; where it names no model, the caller chooses one."""
-    said = _reading(decode_body(body, InputTokensRequest, strict), strict)
-    return _checked(DecodedRequest(said, items.normalize_items(said.input)))
+    """Decode a request whose tokens are counted; without a model, the caller chooses one."""
+    fields = _keep_prompt_fields(decode_body(body, InputTokensRequest, strict), strict)
+    return _validate(DecodedRequest(fields, items.normalize_items(fields.input)))
 
 
-def _reading(said: ResponseRequest, strict: bool) -> ResponseRequest:
-    """Only the fields that mean something where nothing is answered."""
-    given = {name: value for name, value in asdict(said).items() if value is not None}
+def _keep_prompt_fields(fields: ResponseRequest, strict: bool) -> ResponseRequest:
+    """Drop the fields that have no meaning where nothing is generated."""
+    given = {name: value for name, value in asdict(fields).items() if value is not None}
     for name in given:
-        if strict and name not in READING:
+        if strict and name not in PROMPT_FIELDS:
             raise BadRequest(f"Unrecognized field `{name}`.", param=name, code="unknown_parameter")
-    return type(said)(**{name: value for name, value in given.items() if name in READING})
+    kept = {name: value for name, value in given.items() if name in PROMPT_FIELDS}
+    return type(fields)(**kept)
 
 
-def _asked(said: ResponseRequest, strict: bool) -> DecodedRequest:
-    openai.check_model(said.model)
-    _refuse(said)
-    _check_pairs(said)
+def _decode(fields: ResponseRequest, strict: bool) -> DecodedRequest:
+    openai.check_model(fields.model)
+    _reject_unsupported(fields)
+    _check_combinations(fields)
     if strict:
-        _check_include(said.include or [])
-    openai.decode_stops(said.stop, strict)
-    asked = DecodedRequest(said, items.normalize_items(said.input))
-    if not (asked.items or said.previous_response_id or said.conversation):
-        raise BadRequest("`input` is required.", param="input", code="missing_required_parameter")
-    return _checked(asked)
+        _check_include(fields.include or [])
+    openai.decode_stops(fields.stop, strict)
+    request = DecodedRequest(fields, items.normalize_items(fields.input))
+    if not (request.items or fields.previous_response_id or fields.conversation):
+        raise missing_field("input")
+    return _validate(request)
 
 
-def _refuse(said: ResponseRequest) -> None:
-    openai.reject_unsupported({"prompt": said.prompt}, "there are no stored prompts here")
+def _reject_unsupported(fields: ResponseRequest) -> None:
+    openai.reject_unsupported({"prompt": fields.prompt}, "this server has no stored prompts")
     openai.reject_unsupported(
-        {"chat_template": said.chat_template}, "a request cannot bring its own template"
+        {"chat_template": fields.chat_template}, "a request cannot bring its own template"
     )
-    openai.reject_unsupported({"max_tokens": said.max_tokens}, "use `max_output_tokens`")
-    openai.reject_unsupported({"response_format": said.response_format}, "use `text.format`")
-    if said.n not in (None, 1):
-        openai.reject_unsupported({"n": said.n}, "a response is one answer")
+    openai.reject_unsupported({"max_tokens": fields.max_tokens}, "use `max_output_tokens`")
+    openai.reject_unsupported({"response_format": fields.response_format}, "use `text.format`")
+    if fields.n not in (None, 1):
+        openai.reject_unsupported({"n": fields.n}, "a response is one answer")
 
 
-def _check_pairs(said: ResponseRequest) -> None:
-    if said.previous_response_id is not None and said.conversation is not None:
+def _check_combinations(fields: ResponseRequest) -> None:
+    if fields.previous_response_id is not None and fields.conversation is not None:
         raise BadRequest(
-            "`previous_response_id` and `conversation` cannot be had together: give one of them.",
+            "`previous_response_id` and `conversation` cannot be combined: send one of them.",
             param="conversation",
             code="mutually_exclusive_parameters",
         )
-    if said.background and said.store is False:
+    if fields.background and fields.store is False:
         raise BadRequest(
-            "`background` needs `store`: an answer that is not kept cannot be asked for later.",
+            "`background` needs `store`: a response that is not stored cannot be retrieved.",
             param="background",
         )
 
 
-def _check_include(said: list[str]) -> None:
-    for i, name in enumerate(said):
-        if name not in INCLUDABLE:
-            known = ", ".join(f"`{one}`" for one in sorted(INCLUDABLE))
+def _check_include(include: list[str]) -> None:
+    for i, name in enumerate(include):
+        if name not in INCLUDE_VALUES:
+            known = ", ".join(f"`{value}`" for value in sorted(INCLUDE_VALUES))
             at = f"include[{i}]"
             raise BadRequest(f"`{at}` must be one of {known}.", param=at, code="invalid_value")
 
 
-def _checked(asked: DecodedRequest) -> DecodedRequest:
-    """All that needs no conversation is made once, to find out whether it can be."""
-    get_mcp_servers(asked)
-    check_depth(asked.fields.tool_choice, "tool_choice")
-    check_depth(_format(asked.fields).schema, "text.format.schema")
-    model = asked.fields.model or "?"  # of a request that leaves it to the caller
-    whole = replace(asked, fields=replace(asked.fields, model=model))
-    _request(whole, _offered(asked, ()), (), (), [])
-    return asked
+def _validate(request: DecodedRequest) -> DecodedRequest:
+    """Build once what does not depend on the conversation, to see whether it is valid."""
+    get_mcp_servers(request)
+    check_depth(request.fields.tool_choice, "tool_choice")
+    check_depth(_get_format(request.fields).schema, "text.format.schema")
+    model = request.fields.model or "?"  # a request without a model leaves it to the caller
+    named = replace(request, fields=replace(request.fields, model=model))
+    _make_request(named, _declare_tools(request, ()), (), (), [])
+    return request
 
 
-def get_references(asked: DecodedRequest) -> list[str]:
-    """The ids of items that the input only refers to."""
-    return items.get_reference_ids(asked.items)
+def get_references(request: DecodedRequest) -> list[str]:
+    """Return the ids of the items that the input only refers to."""
+    return items.get_reference_ids(request.items)
 
 
-def get_mcp_servers(asked: DecodedRequest) -> list[mcp.McpTool]:
-    """The remote servers that the request names."""
-    return mcp.decode_mcp_servers(_raw_tools(asked.fields))
+def get_mcp_servers(request: DecodedRequest) -> list[mcp.McpTool]:
+    """Return the remote servers that the request declares."""
+    return mcp.decode_mcp_servers(_list_raw_tools(request.fields))
 
 
-def _raw_tools(said: ResponseRequest) -> Iterator[tuple[dict[str, Any], str]]:
-    """All tools as the client wrote them, secrets included."""
-    for i, tool in enumerate(said.tools or ()):
+def _list_raw_tools(fields: ResponseRequest) -> Iterator[tuple[dict[str, Json], str]]:
+    """Yield all tools as the client sent them, secrets included, with their paths."""
+    for i, tool in enumerate(fields.tools or ()):
         yield tool, f"tools[{i}]"
-    for i, item in enumerate(said.input if isinstance(said.input, list) else ()):
-        if item.get("type") in items.TOOLS:
+    for i, item in enumerate(fields.input if isinstance(fields.input, list) else ()):
+        if item.get("type") in items.TOOL_ITEM_TYPES:
             for j, tool in enumerate(item["tools"]):
                 yield tool, f"input[{i}].tools[{j}]"
 
 
-def get_tool_origins(asked: DecodedRequest, history: Sequence[Item] = ()) -> dict[str, ToolOrigin]:
-    """What the client calls the tools that the model knows by flat names."""
-    return _offered(asked, history).origins
+def get_tool_origins(
+    request: DecodedRequest, history: Sequence[Item] = ()
+) -> dict[str, ToolOrigin]:
+    """Return the origins of the tools, by the flat names that the model knows."""
+    return _declare_tools(request, history).origins
 
 
-def _offered(asked: DecodedRequest, history: Iterable[Item]) -> tools.DeclaredTools:
+def _declare_tools(request: DecodedRequest, history: Iterable[Item]) -> tools.DeclaredTools:
     earlier = [(item, "tools") for item in history]
-    now = [(item, f"input[{i}].tools") for i, item in enumerate(asked.items)]
-    adding = ((item["tools"], at) for item, at in earlier + now if item["type"] in items.TOOLS)
-    return tools.decode_tools(asked.fields.tools, adding)
+    current = [(item, f"input[{i}].tools") for i, item in enumerate(request.items)]
+    added = (
+        (item["tools"], at)
+        for item, at in earlier + current
+        if item["type"] in items.TOOL_ITEM_TYPES
+    )
+    return tools.decode_tools(request.fields.tools, added)
 
 
-def continue_request(asked: DecodedRequest, output: Sequence[Item]) -> DecodedRequest:
-    """The same for the next round of a response that has said `output` so far.
+def continue_request(request: DecodedRequest, output: Sequence[Item]) -> DecodedRequest:
+    """Return the request for the next round of a response with this output so far.
 
-    A call that was demanded has been made: the rounds after it are free to end.
+    A call that was required has been made: later rounds may end without one.
     """
-    said, choice = asked.fields, asked.fields.tool_choice
+    fields, choice = request.fields, request.fields.tool_choice
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        said = replace(said, tool_choice={**choice, "mode": "auto"})
+        fields = replace(fields, tool_choice={**choice, "mode": "auto"})
     elif choice not in (None, "none"):
-        said = replace(said, tool_choice="auto")
-    return DecodedRequest(said, [*asked.items, *output])
+        fields = replace(fields, tool_choice="auto")
+    return DecodedRequest(fields, [*request.items, *output])
 
 
 def to_request(
-    asked: DecodedRequest,
+    request: DecodedRequest,
     history: Sequence[Item],
     *,
     owner: str,
-    sealing: ContentPacker,
+    packer: ContentPacker,
     remote: Sequence[Tool] = (),
 ) -> Request:
-    """The question, after what was said before; references in the items have been resolved."""
-    offered = _offered(asked, history)
-    telling = MessageBuilder(offered.get_flat_name, sealing)
+    """Build the `Request`; references among the items have been resolved."""
+    declared = _declare_tools(request, history)
+    builder = MessageBuilder(declared.get_flat_name, packer)
     for item in history:
-        telling.add(item, "previous_response_id")
-    for i, item in enumerate(asked.items):
-        telling.add(item, f"input[{i}]")
-    messages = telling.messages(asked.fields.instructions)
+        builder.add(item, "previous_response_id")
+    for i, item in enumerate(request.items):
+        builder.add(item, f"input[{i}]")
+    messages = builder.build(request.fields.instructions)
     if not messages:
-        raise BadRequest("`input` is required.", param="input", code="missing_required_parameter")
-    request = _request(asked, offered, remote, messages, telling.warnings)
-    return replace(request, owner=owner, store=asked.is_stored, prefill_only=not asked.wants_answer)
+        raise missing_field("input")
+    made = _make_request(request, declared, remote, messages, builder.warnings)
+    return replace(
+        made, owner=owner, store=request.is_stored, prefill_only=not request.wants_answer
+    )
 
 
-def _request(
-    asked: DecodedRequest,
-    offered: tools.DeclaredTools,
+def _make_request(
+    request: DecodedRequest,
+    declared: tools.DeclaredTools,
     remote: Sequence[Tool],
     messages: tuple[Message, ...],
     warnings: list[str],
 ) -> Request:
-    said = asked.fields
-    chosen, unkept = tools.decode_tool_choice(said.tool_choice, offered, remote)
-    shape, replaced = response_format.resolve_constraint(
-        said, _shape(said), "text.format", chosen.mode == "required"
+    fields = request.fields
+    choice, choice_warnings = tools.decode_tool_choice(fields.tool_choice, declared, remote)
+    constraint, constraint_warnings = response_format.resolve_constraint(
+        fields, _decode_constraint(fields), "text.format", choice.mode == "required"
     )
+    parallel = fields.parallel_tool_calls is not False and not choice.forces_named_tool
     chat = Chat(
         messages=messages,
-        tools=_together(offered, remote),
-        tool_choice=chosen.mode,
-        allowed_tools=chosen.allowed_tools,
-        parallel_tool_calls=said.parallel_tool_calls is not False and not chosen.forces_named_tool,
-        forces_named_tool=chosen.forces_named_tool,
-        response_format=response_format.to_template_format(_response_format(said)),
-        template_kwargs=dict(said.chat_template_kwargs or {}),
-        reasoning_effort=None if said.reasoning is None else said.reasoning.effort,
-        thinking_budget=said.thinking_budget,
+        tools=_join_tools(declared, remote),
+        tool_choice=choice.mode,
+        allowed_tools=choice.allowed_tools,
+        parallel_tool_calls=parallel,
+        forces_named_tool=choice.forces_named_tool,
+        response_format=response_format.to_template_format(_to_response_format(fields)),
+        template_kwargs=dict(fields.chat_template_kwargs or {}),
+        reasoning_effort=None if fields.reasoning is None else fields.reasoning.effort,
+        thinking_budget=fields.thinking_budget,
         client_field_names={"reasoning_effort": "reasoning.effort"},
         optional_fields=("reasoning_effort",),
     )
     return openai.make_request(
-        said,
+        fields,
         False,
-        said.max_output_tokens,
+        fields.max_output_tokens,
         prompts=(chat,),
-        constraint=shape,
-        logprobs=(said.top_logprobs or 0) if LOGPROBS in asked.include else None,
-        warnings=(*offered.warnings, *unkept, *replaced, *_unkept(asked), *warnings),
+        constraint=constraint,
+        logprobs=(fields.top_logprobs or 0) if LOGPROBS in request.include else None,
+        warnings=(
+            *declared.warnings,
+            *choice_warnings,
+            *constraint_warnings,
+            *_warn_about_ignored(request),
+            *warnings,
+        ),
     )
 
 
-def _together(offered: tools.DeclaredTools, remote: Sequence[Tool]) -> tuple[Tool, ...]:
+def _join_tools(declared: tools.DeclaredTools, remote: Sequence[Tool]) -> tuple[Tool, ...]:
     for tool in remote:
-        if tool.name in offered.tools:
-            raise BadRequest(f"Two tools are called `{tool.name}`.", param="tools")
-    return (*offered.tools.values(), *remote)
+        if tool.name in declared.tools:
+            raise duplicate_tool(tool.name, "tools")
+    return (*declared.tools.values(), *remote)
 
 
-def _unkept(asked: DecodedRequest) -> list[str]:
-    """What is known and has no effect, though it would change the answer."""
-    said, found = asked.fields, []
-    if said.top_logprobs and LOGPROBS not in asked.include:
-        found.append(f"`top_logprobs` has no effect without `include: {LOGPROBS}`.")
-    if said.context_management:
-        found.append("`context_management` has no effect: nothing is made shorter by itself here.")
-    if said.moderation:
-        found.append("`moderation` has no effect: nothing is moderated here.")
-    thinking, wording = (
-        said.reasoning or ResponseReasoningOptions(),
-        said.text or ResponseTextOptions(),
-    )
-    if thinking.mode not in (None, "standard"):
-        found.append("`reasoning.mode` has no effect here.")
-    if thinking.context not in (None, "auto"):
-        found.append("`reasoning.context` has no effect: all thoughts that are sent are read.")
-    if wording.verbosity not in (None, "medium"):
-        found.append("`text.verbosity` has no effect: ask for it in words.")
-    return found
+def _warn_about_ignored(request: DecodedRequest) -> list[str]:
+    """Return warnings about known fields that would change the answer but have no effect."""
+    fields, warnings = request.fields, []
+    if fields.top_logprobs and LOGPROBS not in request.include:
+        warnings.append(f"`top_logprobs` has no effect without `include: {LOGPROBS}`.")
+    if fields.context_management:
+        warnings.append("`context_management` has no effect: use `truncation` or compact.")
+    if fields.moderation:
+        warnings.append(openai.MODERATION_WARNING)
+    reasoning = fields.reasoning or ResponseReasoningOptions()
+    text = fields.text or ResponseTextOptions()
+    if reasoning.mode not in (None, "standard"):
+        warnings.append("`reasoning.mode` has no effect here.")
+    if reasoning.context not in (None, "auto"):
+        warnings.append("`reasoning.context` has no effect: the model reads all reasoning sent.")
+    if text.verbosity not in (None, "medium"):
+        warnings.append(openai.warn_about_verbosity("text.verbosity"))
+    return warnings
 
 
-def _shape(said: ResponseRequest) -> Constraint | None:
-    """What `text.format` asks for."""
-    form = _format(said)
-    match form.type:
+def _decode_constraint(fields: ResponseRequest) -> Constraint | None:
+    text_format, at = _get_format(fields), "text.format"
+    match text_format.type:
         case "text":
             return None
         case "json_object":
-            return response_format.make_json_constraint(None, form.strict, "text.format")
+            return response_format.make_json_constraint(None, text_format.strict, at)
         case "json_schema":
-            at = "text.format"
             for name in ("name", "schema"):
-                if getattr(form, name) is None:
-                    raise BadRequest(
-                        f"`{at}.{name}` is required.",
-                        param=f"{at}.{name}",
-                        code="missing_required_parameter",
-                    )
-            response_format.check_schema_name(form.name, f"{at}.name")
-            return response_format.make_json_constraint(form.schema, form.strict, f"{at}.schema")
+                if getattr(text_format, name) is None:
+                    raise missing_field(f"{at}.{name}")
+            response_format.check_schema_name(text_format.name, f"{at}.name")
+            return response_format.make_json_constraint(
+                text_format.schema, text_format.strict, f"{at}.schema"
+            )
     raise BadRequest(
-        "`text.format.type` must be `text`, `json_object` or `json_schema`.",
-        param="text.format.type",
+        f"`{at}.type` must be `text`, `json_object` or `json_schema`.", param=f"{at}.type"
     )
 
 
-def _format(said: ResponseRequest) -> ResponseTextFormat:
-    options = said.text or ResponseTextOptions()
+def _get_format(fields: ResponseRequest) -> ResponseTextFormat:
+    options = fields.text or ResponseTextOptions()
     return options.format or ResponseTextFormat("text")
 
 
-def _response_format(said: ResponseRequest) -> response_format.ResponseFormat | None:
-    """The same as chat has it, which templates know."""
-    form = _format(said)
-    if form.type != "json_schema" or form.name is None or form.schema is None:
-        return response_format.ResponseFormat(form.type)
-    inner = response_format.JsonSchemaFormat(form.name, form.schema, form.description, form.strict)
-    return response_format.ResponseFormat(form.type, inner)
+def _to_response_format(fields: ResponseRequest) -> response_format.ResponseFormat:
+    """Return `text.format` as the `response_format` of chat completions."""
+    text_format = _get_format(fields)
+    kind, name, schema = text_format.type, text_format.name, text_format.schema
+    if kind != "json_schema" or name is None or schema is None:
+        return response_format.ResponseFormat(kind)
+    named = response_format.JsonSchemaFormat(
+        name, schema, text_format.description, text_format.strict
+    )
+    return response_format.ResponseFormat(kind, named)

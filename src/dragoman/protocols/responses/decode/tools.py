@@ -1,16 +1,16 @@
-"""The tools of a request, and which of them the answer may or must call.
+"""The tools of a Responses request, and which of them the answer may or must call.
 
-A model knows a tool by one flat name. A tool of a namespace has that of the namespace in front, so
-that it is called the same whatever else is declared; `Known` leads back to what the client says.
-Tools that only other servers can run are left out with a warning. `mcp` tools stand for servers
-that have to be asked first: the caller does so, and brings their tools as `remote`.
+The model knows each tool by one flat name. A tool of a namespace has the namespace's name in front,
+so that its name does not depend on what else is declared; `ToolOrigin` leads back to the client's
+name. Tools that only other servers can run are dropped, with a warning. `mcp` tools stand for
+servers that must be asked for their tools first: the caller does so and passes them as `remote`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
@@ -19,31 +19,32 @@ from dragoman.errors import BadRequest
 from dragoman.protocols.responses.decode.items import RawTools
 from dragoman.protocols.responses.types import ToolOrigin, UniqueNames
 from dragoman.protocols.shared import openai
-from dragoman.protocols.shared.json_body import check_depth, convert_value
+from dragoman.protocols.shared.json_body import check_depth, convert_value, missing_field
 from dragoman.protocols.shared.response_format import GrammarText
 from dragoman.protocols.shared.tool_choice import (
     DecodedToolChoice,
     allow_tools,
     decode_mode,
+    duplicate_tool,
     force_tool,
     invalid_tool_choice,
     undeclared_tool,
 )
-from dragoman.types import Constraint, Tool
+from dragoman.types import Constraint, Json, Tool
 
-MOST = 4096  # tools
-_ODD = re.compile(r"[^a-zA-Z0-9_-]")
+MAX_TOOLS = 4096
+_INVALID_CHARACTER = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class ResponsesFunctionTool(Struct):
     name: openai.Name
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: dict[str, Json] | None = None
     strict: bool | None = None
 
 
 class CustomToolFormat(Struct):
-    """`text`, or a `grammar`: what the text of a custom tool looks like."""
+    """What the input of a custom tool must satisfy: `text`, or a `grammar`."""
 
     type: str
     syntax: str | None = None
@@ -63,7 +64,7 @@ class ToolNamespace(Struct):
 
 
 class ResponsesToolName(Struct):
-    """A tool that was declared, or all those of a server or a namespace."""
+    """A declared tool, or all tools of a server or a namespace."""
 
     type: str
     name: str | None = None
@@ -77,45 +78,46 @@ class ResponsesToolChoice(ResponsesToolName):
 
 
 class DeclaredTools(Struct):
-    """The tools that were declared, by the names that the model knows."""
+    """The tools that a request declares, by the flat names that the model knows."""
 
     tools: dict[str, Tool] = field(default_factory=dict)
     origins: dict[str, ToolOrigin] = field(default_factory=dict)
-    server_labels: list[str] = field(default_factory=list)  # of servers that have more
-    dropped_types: list[str] = field(default_factory=list)  # kinds that cannot be run here
-    lists: int = 0  # how many lists of tools there were
+    server_labels: list[str] = field(default_factory=list)  # of servers that have more tools
+    dropped_types: list[str] = field(default_factory=list)  # types that cannot run here
+    list_count: int = 0  # lists of tools so far
     _names: UniqueNames = field(default_factory=UniqueNames)
-    _flats: dict[tuple[str | None, str], str] = field(default_factory=dict)
-    _alone: dict[str, str | None] = field(default_factory=dict)  # None: in several namespaces
-    _list: dict[str, int] = field(default_factory=dict)  # in which a tool was declared last
+    _flat_names: dict[tuple[str | None, str], str] = field(default_factory=dict)
+    # flat names by the bare name; None for a name in several namespaces
+    _by_bare_name: dict[str, str | None] = field(default_factory=dict)
+    _last_list: dict[str, int] = field(default_factory=dict)  # that declared a tool
 
     @property
     def warnings(self) -> list[str]:
-        kinds = dict.fromkeys(self.dropped_types)
-        return [f"Tools of type `{kind}` are left out: they cannot be run here." for kind in kinds]
+        types = dict.fromkeys(self.dropped_types)
+        return [f"Tools of type `{kind}` are ignored: this server cannot run them." for kind in types]
 
     def get_flat_name(self, namespace: str | None, name: str) -> str:
-        """What a tool is called here, declared or not; clients may forget its namespace."""
-        found = self._flats.get((namespace, name))
-        if found is None and namespace is None:
-            found = self._alone.get(name)
-        return found or join_name(namespace, name)
+        """Return the flat name of a tool, declared or not; clients may omit its namespace."""
+        flat = self._flat_names.get((namespace, name))
+        if flat is None and namespace is None:
+            flat = self._by_bare_name.get(name)
+        return flat or join_name(namespace, name)
 
-    def add(self, tool: Tool, known: ToolOrigin) -> str:
-        """Add a tool, or replace one of an earlier list; the name that it has here."""
-        key = known.namespace, known.name
-        flat = self._flats.get(key)
-        if flat is not None and self._list[flat] == self.lists:
+    def add(self, tool: Tool, origin: ToolOrigin) -> str:
+        """Add a tool, or replace one of an earlier list; return its flat name."""
+        key = origin.namespace, origin.name
+        flat = self._flat_names.get(key)
+        if flat is not None and self._last_list[flat] == self.list_count:
             at = tool.param.rpartition(".")[0]
-            raise BadRequest(f"Two tools are called `{known.name}`.", param=f"{at}.name")
+            raise duplicate_tool(origin.name, f"{at}.name")
         if flat is None:
-            if len(self.tools) == MOST:
-                raise BadRequest(f"There are more than {MOST:,} tools.", param="tools")
-            flat = self._flats[key] = self._names.make_unique(join_name(*key))
-            self._alone[known.name] = None if known.name in self._alone else flat
+            if len(self.tools) == MAX_TOOLS:
+                raise BadRequest(f"There are more than {MAX_TOOLS:,} tools.", param="tools")
+            flat = self._flat_names[key] = self._names.make_unique(join_name(*key))
+            self._by_bare_name[origin.name] = None if origin.name in self._by_bare_name else flat
         self.tools[flat] = replace(tool, name=flat)
-        self.origins[flat] = known
-        self._list[flat] = self.lists
+        self.origins[flat] = origin
+        self._last_list[flat] = self.list_count
         return flat
 
 
@@ -123,208 +125,207 @@ def join_name(namespace: str | None, name: str) -> str:
     return name if namespace is None else f"{namespace.rstrip('_')}__{name}"
 
 
-def make_remote_name(label: str, name: str) -> str:
-    """What the tool of a remote server is called here."""
-    return join_name(label, _ODD.sub("_", name))
+def make_remote_name(server_label: str, name: str) -> str:
+    """Return the flat name of a remote server's tool."""
+    return join_name(server_label, _INVALID_CHARACTER.sub("_", name))
 
 
 def decode_tools(
-    said: RawTools | None, later: Iterable[tuple[RawTools, str]] = ()
+    tools: RawTools | None, added: Iterable[tuple[RawTools, str]] = ()
 ) -> DeclaredTools:
-    """The tools of a request, and those that items add `later`, each list with its place.
+    """Decode the tools of a request, and those that items add, each list with its path.
 
-    A tool that is declared twice at once is an error; one that is added replaces an earlier one.
+    A tool that one list declares twice is an error; a later list replaces a tool.
     """
-    found = DeclaredTools()
-    for tools, at in ((said or [], "tools"), *later):
-        for i, tool in enumerate(tools):
-            _declare(found, tool, f"{at}[{i}]")
-        found.lists += 1
-    return found
+    declared = DeclaredTools()
+    for raw_tools, at in ((tools or [], "tools"), *added):
+        for i, tool in enumerate(raw_tools):
+            _declare(declared, tool, f"{at}[{i}]")
+        declared.list_count += 1
+    return declared
 
 
 def _declare(
-    found: DeclaredTools, said: dict[str, Any], at: str, namespace: str | None = None
+    declared: DeclaredTools, tool: dict[str, Json], at: str, namespace: str | None = None
 ) -> str | None:
-    """Add a tool, whatever it is; its name, if the model is to know it."""
-    check_depth(said, at)
-    kind = get_type(said, at)
+    """Add a tool of any type; return its flat name if the model may call it."""
+    check_depth(tool, at)
+    kind = get_type(tool, at)
     match kind:
         case "function":
-            tool = _function(convert_value(said, ResponsesFunctionTool, at), at)
-            return found.add(tool, ToolOrigin(kind="function", name=tool.name, namespace=namespace))
+            made = _decode_function(convert_value(tool, ResponsesFunctionTool, at), at)
+            origin = ToolOrigin(kind="function", name=made.name, namespace=namespace)
+            return declared.add(made, origin)
         case "custom":
-            tool = _custom(convert_value(said, CustomTool, at), at)
-            return found.add(tool, ToolOrigin(kind="custom", name=tool.name, namespace=namespace))
+            made = _decode_custom(convert_value(tool, CustomTool, at), at)
+            origin = ToolOrigin(kind="custom", name=made.name, namespace=namespace)
+            return declared.add(made, origin)
         case "namespace" if namespace is None:
-            _unfold(found, convert_value(said, ToolNamespace, at), at)
+            _declare_namespace(declared, convert_value(tool, ToolNamespace, at), at)
         case "mcp" if namespace is None:
-            found.server_labels.append(str(said.get("server_label")))
+            declared.server_labels.append(str(tool.get("server_label")))
         case _:
-            found.dropped_types.append(kind)
+            declared.dropped_types.append(kind)
     return None
 
 
-def get_type(said: dict[str, Any], at: str) -> str:
-    if "type" not in said:
-        at = f"{at}.type"
-        raise BadRequest(f"`{at}` is required.", param=at, code="missing_required_parameter")
-    kind = said["type"]
+def get_type(tool: dict[str, Json], at: str) -> str:
+    at = f"{at}.type"
+    if "type" not in tool:
+        raise missing_field(at)
+    kind = tool["type"]
     if not isinstance(kind, str) or len(kind) > 64:
-        at = f"{at}.type"
         raise BadRequest(f"`{at}` must be a string of at most 64 characters.", param=at)
     return kind
 
 
-def _unfold(found: DeclaredTools, said: ToolNamespace, at: str) -> None:
-    """The tools of a namespace; what is said of it as a whole is said with the first."""
+def _declare_namespace(declared: DeclaredTools, namespace: ToolNamespace, at: str) -> None:
+    """Add the tools of a namespace; its description goes in front of the first tool's."""
     names = [
-        _declare(found, tool, f"{at}.tools[{i}]", said.name) for i, tool in enumerate(said.tools)
+        _declare(declared, tool, f"{at}.tools[{i}]", namespace.name)
+        for i, tool in enumerate(namespace.tools)
     ]
     first = next((name for name in names if name is not None), None)
-    if said.description and first is not None:
-        tool = found.tools[first]
-        both = [f"{said.name}: {said.description}", tool.description]
-        text = "\n\n".join(text for text in both if text)
-        found.tools[first] = replace(tool, description=text)
+    if namespace.description and first is not None:
+        tool = declared.tools[first]
+        descriptions = [f"{namespace.name}: {namespace.description}", tool.description]
+        text = "\n\n".join(description for description in descriptions if description)
+        declared.tools[first] = replace(tool, description=text)
 
 
-def _function(said: ResponsesFunctionTool, at: str) -> Tool:
+def _decode_function(tool: ResponsesFunctionTool, at: str) -> Tool:
     return Tool(
-        name=said.name,
-        description=said.description,
-        parameters=said.parameters,
-        strict=said.strict,
+        name=tool.name,
+        description=tool.description,
+        parameters=tool.parameters,
+        strict=tool.strict,
         param=f"{at}.parameters",
     )
 
 
-def _custom(said: CustomTool, at: str) -> Tool:
-    """A tool that takes free text: to the model, a function of one string."""
-    shape = _input(said.format, f"{at}.format")
-    wanted = "The text to call this tool with."
-    if said.format is not None and shape is not None:
-        wanted += f" It follows this {said.format.syntax} grammar:\n{shape.value}"
+def _decode_custom(tool: CustomTool, at: str) -> Tool:
+    """Decode a tool that takes free text: for the model, a function with one string."""
+    constraint = _decode_input_format(tool.format, f"{at}.format")
+    description = "The text to call this tool with."
+    if tool.format is not None and constraint is not None:
+        description += f" It follows this {tool.format.syntax} grammar:\n{constraint.value}"
     return Tool(
-        name=said.name,
-        description=said.description,
+        name=tool.name,
+        description=tool.description,
         parameters={
             "type": "object",
-            "properties": {"input": {"type": "string", "description": wanted}},
+            "properties": {"input": {"type": "string", "description": description}},
             "required": ["input"],
             "additionalProperties": False,
         },
         param=f"{at}.format",
         takes_free_text=True,
-        input=shape,
+        input=constraint,
     )
 
 
-def _input(said: CustomToolFormat | None, at: str) -> Constraint | None:
-    if said is None or said.type == "text":
+def _decode_input_format(input_format: CustomToolFormat | None, at: str) -> Constraint | None:
+    if input_format is None or input_format.type == "text":
         return None
-    if said.type != "grammar":
+    if input_format.type != "grammar":
         raise BadRequest(f"`{at}.type` must be `text` or `grammar`.", param=f"{at}.type")
-    inside = f"{at}.definition"
-    if said.definition is None:
-        raise BadRequest(
-            f"`{inside}` is required.", param=inside, code="missing_required_parameter"
-        )
-    match said.syntax:
+    definition, path = input_format.definition, f"{at}.definition"
+    if definition is None:
+        raise missing_field(path)
+    match input_format.syntax:
         case "lark":
-            return Constraint(kind="grammar", value=said.definition, param=inside, language="lark")
+            return Constraint(kind="grammar", value=definition, param=path, language="lark")
         case "regex":
-            return Constraint(kind="regex", value=said.definition, param=inside)
+            return Constraint(kind="regex", value=definition, param=path)
     raise BadRequest(f"`{at}.syntax` must be `lark` or `regex`.", param=f"{at}.syntax")
 
 
-# The choice
+# Tool choice
 
-NOTHING_LEFT = "`tool_choice` has no effect: none of its tools can be called here."
+NO_TOOL_LEFT = "`tool_choice` has no effect: this server can run none of its tools."
 
 
 def decode_tool_choice(
-    said: str | dict[str, Any] | None, declared: DeclaredTools, remote: Sequence[Tool]
+    choice: str | dict[str, Json] | None, declared: DeclaredTools, remote: Sequence[Tool]
 ) -> tuple[DecodedToolChoice, list[str]]:
-    """What the choice comes down to, and a sentence for what of it cannot be kept to."""
-    every = (*declared.tools.values(), *remote)
-    if said is None or isinstance(said, str):
-        unusable = bool(declared.server_labels or declared.dropped_types)
-        if said == "required" and not every and unusable:
-            return DecodedToolChoice("auto"), [NOTHING_LEFT]
-        return decode_mode(said or "auto", bool(every)), []
-    choice: ResponsesToolChoice = convert_value(said, ResponsesToolChoice, "tool_choice")
-    if choice.type == "allowed_tools":
-        return _allowed(choice, declared, remote)
-    names = ToolLookup(declared, remote).find(choice, "tool_choice")
+    """Return the choice, and a warning if it has no effect."""
+    tools = (*declared.tools.values(), *remote)
+    if choice is None or isinstance(choice, str):
+        has_dropped = bool(declared.server_labels or declared.dropped_types)
+        if choice == "required" and not tools and has_dropped:
+            return DecodedToolChoice("auto"), [NO_TOOL_LEFT]
+        return decode_mode(choice or "auto", bool(tools)), []
+    fields: ResponsesToolChoice = convert_value(choice, ResponsesToolChoice, "tool_choice")
+    if fields.type == "allowed_tools":
+        return _decode_allowed_tools(fields, declared, remote)
+    names = ToolLookup(declared, remote).find(fields, "tool_choice")
     if not names:
-        return DecodedToolChoice("auto"), [NOTHING_LEFT]
-    if len(names) == 1 and choice.name is not None and choice.type != "namespace":
+        return DecodedToolChoice("auto"), [NO_TOOL_LEFT]
+    if len(names) == 1 and fields.name is not None and fields.type != "namespace":
         return force_tool(names[0]), []
-    return allow_tools("required", names, every, "tool_choice"), []
+    return allow_tools("required", names, tools, "tool_choice"), []
 
 
-def _allowed(
-    said: ResponsesToolChoice, declared: DeclaredTools, remote: Sequence[Tool]
+def _decode_allowed_tools(
+    choice: ResponsesToolChoice, declared: DeclaredTools, remote: Sequence[Tool]
 ) -> tuple[DecodedToolChoice, list[str]]:
     at = "tool_choice"
-    if not said.tools:
+    if not choice.tools:
         raise BadRequest(f"`{at}.tools` must list a tool.", param=f"{at}.tools")
     names: set[str] = set()
-    choosable, seen = ToolLookup(declared, remote), set[tuple[str | None, ...]]()
-    for i, tool in enumerate(said.tools):
+    lookup, seen = ToolLookup(declared, remote), set[tuple[str | None, ...]]()
+    for i, tool in enumerate(choice.tools):
         key = (tool.type, tool.namespace, tool.name, tool.server_label)
-        if key not in seen:  # one that is listed again may stand for thousands of tools
-            names.update(choosable.find(tool, f"{at}.tools[{i}]"))
+        if key not in seen:  # a repeated entry may stand for thousands of tools
+            names.update(lookup.find(tool, f"{at}.tools[{i}]"))
             seen.add(key)
-    found = allow_tools(said.mode, names, (*declared.tools.values(), *remote), at)
-    if names or found.mode == "auto":
-        return found, []
-    return DecodedToolChoice("auto", ()), [NOTHING_LEFT]
+    decoded = allow_tools(choice.mode, names, (*declared.tools.values(), *remote), at)
+    if names or decoded.mode == "auto":
+        return decoded, []
+    return DecodedToolChoice("auto", ()), [NO_TOOL_LEFT]
 
 
 class ToolLookup:
-    """The tools that a choice may mean, found once for all that it lists."""
+    """Finds the tools that a choice names, indexed once for all its entries."""
 
     def __init__(self, declared: DeclaredTools, remote: Sequence[Tool]) -> None:
         self._declared = declared
-        self._spaces: dict[str | None, list[str]] = {}  # by namespace
-        for flat, known in declared.origins.items():
-            self._spaces.setdefault(known.namespace, []).append(flat)
-        self._theirs: dict[str | None, dict[str, None]] = {
-            one: {} for one in declared.server_labels
-        }
-        # where several servers may be meant, the longest name tells
-        longest = sorted(declared.server_labels, key=len, reverse=True) if remote else []
-        starts = [(join_name(label, ""), label) for label in longest]
+        self._by_namespace: dict[str | None, list[str]] = {}
+        for flat, origin in declared.origins.items():
+            self._by_namespace.setdefault(origin.namespace, []).append(flat)
+        labels = declared.server_labels
+        self._by_server: dict[str | None, dict[str, None]] = {label: {} for label in labels}
+        # the longest label wins where the names of several servers match
+        longest_first = sorted(labels, key=len, reverse=True) if remote else []
+        prefixes = [(join_name(label, ""), label) for label in longest_first]
         for tool in remote:
-            fit = (label for start, label in starts if tool.name.startswith(start))
-            self._theirs.get(next(fit, None), {})[tool.name] = None
+            matching = (label for prefix, label in prefixes if tool.name.startswith(prefix))
+            self._by_server.get(next(matching, None), {})[tool.name] = None
 
-    def find(self, said: ResponsesToolName, at: str) -> list[str]:
-        """The tools that are meant; none where only another server could run them."""
-        match said.type:
+    def find(self, tool: ResponsesToolName, at: str) -> list[str]:
+        """Return the flat names of the tools; none if only another server can run them."""
+        match tool.type:
             case "function" | "custom" | "namespace":
-                if said.name is None:
+                if tool.name is None:
                     raise BadRequest(f"`{at}` must name a tool.", param=at)
-                names = self._own(said.type, said.namespace, said.name)
+                names = self._find_declared(tool.type, tool.namespace, tool.name)
                 if not names:
                     raise undeclared_tool(at)
                 return names
             case "mcp":
-                theirs = self._theirs.get(said.server_label)
-                if theirs is None:
+                server_tools = self._by_server.get(tool.server_label)
+                if server_tools is None:
                     raise undeclared_tool(at)
-                if said.name is None:
-                    return list(theirs)
-                name = make_remote_name(said.server_label or "", said.name)
-                return [name] if name in theirs else []
+                if tool.name is None:
+                    return list(server_tools)
+                name = make_remote_name(tool.server_label or "", tool.name)
+                return [name] if name in server_tools else []
             case "allowed_tools":
                 raise invalid_tool_choice()
         return []
 
-    def _own(self, kind: str, namespace: str | None, name: str) -> list[str]:
+    def _find_declared(self, kind: str, namespace: str | None, name: str) -> list[str]:
         if kind == "namespace":
-            return self._spaces.get(name, [])
+            return self._by_namespace.get(name, [])
         flat = self._declared.get_flat_name(namespace, name)
         return [flat] if flat in self._declared.origins else []
