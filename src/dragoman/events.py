@@ -96,7 +96,7 @@ class Completion:
     def __init__(self) -> None:
         self._choices: dict[int, Choice] = {}
         self._runs: dict[int, list[tuple[Channel, int, list[str]]]] = {}
-        self._ids: dict[tuple[int, int], str] = {}
+        self._call_ids: dict[tuple[int, int], str] = {}
         self.usage = Usage()
 
     def add(self, delta: Delta) -> None:
@@ -104,9 +104,9 @@ class Completion:
         if choice is None:
             choice = self._choices[delta.choice] = Choice(delta.choice)
         if delta.text or delta.channel.startswith("tool_"):
-            self._run(delta).append(delta.text)
+            self._get_run(delta).append(delta.text)
         if delta.id:
-            self._ids[delta.choice, delta.call] = delta.id
+            self._call_ids[delta.choice, delta.call] = delta.id
         choice.tokens.extend(delta.tokens)
         if delta.finish is not None:
             choice.finish = delta.finish
@@ -114,32 +114,32 @@ class Completion:
         if delta.usage is not None:
             self.usage += delta.usage
 
-    def _run(self, delta: Delta) -> list[str]:
+    def _get_run(self, delta: Delta) -> list[str]:
         """Return the texts of the current run of this channel, or start a new run."""
         runs = self._runs.setdefault(delta.choice, [])
         if not runs or runs[-1][:2] != (delta.channel, delta.call):
             runs.append((delta.channel, delta.call, []))
         return runs[-1][2]
 
-    def choices(self) -> list[Choice]:
+    def build_choices(self) -> list[Choice]:
         """Return all choices by index, with their texts joined."""
         for index, runs in self._runs.items():
-            whole: dict[tuple[Channel, int], str] = {}
+            joined: dict[tuple[Channel, int], str] = {}
             choice = self._choices[index]
             choice.parts = [
-                OutputPart(channel, "".join(said), call) for channel, call, said in runs
+                OutputPart(channel, "".join(texts), call) for channel, call, texts in runs
             ]
             for part in choice.parts:
                 key = (part.channel, part.call)
-                whole[key] = whole.get(key, "") + part.text
-            for (channel, call), text in sorted(whole.items()):
-                self._put(choice, channel, call, text)
-        for (index, call), id_ in self._ids.items():
-            self._choices[index].calls[call].id = id_
+                joined[key] = joined.get(key, "") + part.text
+            for (channel, call), text in sorted(joined.items()):
+                self._set_text(choice, channel, call, text)
+        for (index, call), call_id in self._call_ids.items():
+            self._choices[index].calls[call].id = call_id
         return [self._choices[index] for index in sorted(self._choices)]
 
     @staticmethod
-    def _put(choice: Choice, channel: Channel, call: int, text: str) -> None:
+    def _set_text(choice: Choice, channel: Channel, call: int, text: str) -> None:
         match channel:
             case "text":
                 choice.text = text

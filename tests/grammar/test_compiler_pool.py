@@ -202,14 +202,14 @@ def test_the_cache_is_bounded_by_bytes(letter: str) -> None:
         text = letter * (n * 20)
         kept = CompiledGrammar(text, (text,)) if n % 2 else SerializedError("BadRequest", text)
         cache.put(n.to_bytes(32, "little"), kept)
-        assert cache.bytes <= limit
+        assert cache.size <= limit
     assert cache.get((999).to_bytes(32, "little")) is not None
     assert cache.get((1).to_bytes(32, "little")) is None
-    whole, count = cache.bytes, len(cache)
+    whole, count = cache.size, len(cache)
     cache.put(b"huge", CompiledGrammar("x" * (limit // 2)))
-    assert (cache.bytes, len(cache)) == (whole, count)  # it pushed out nobody
+    assert (cache.size, len(cache)) == (whole, count)  # it pushed out nobody
     cache.put((999).to_bytes(32, "little"), CompiledGrammar("small"))
-    assert cache.bytes < whole
+    assert cache.size < whole
     assert len(cache) == count
 
 

@@ -51,7 +51,7 @@ class LineEncoder:
         return [encode_line(failed=error.message)]
 
     def encode_whole(self, completion: Completion) -> bytes:
-        [choice] = completion.choices()
+        [choice] = completion.build_choices()
         return json.dumps({"text": choice.text, "tokens": completion.usage.completion}).encode()
 
 

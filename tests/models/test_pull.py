@@ -334,7 +334,7 @@ def test_progress_bar_updates_a_terminal_and_writes_lines_elsewhere() -> None:
         for done in (0.0, 0.001, 0.002, 1.0):
             bar("downloading", done)
         bar.close()
-    assert pipe.getvalue() == "downloading 0%\nfetching 100%\n"
+    assert pipe.getvalue() == "downloading 0%\ndownloading 100%\n"
     assert screen.getvalue().startswith("\rdownloading  [")
     assert screen.getvalue().endswith("100%\n")
     assert screen.getvalue().count("\n") == 1

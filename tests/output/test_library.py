@@ -58,7 +58,7 @@ def test_parse_a_whole_text_with_reasoning() -> None:
 
 @pytest.mark.parametrize("find", [find_tools, find_reasoning, OutputParser])
 def test_an_unknown_name_lists_the_choices(find: Any) -> None:
-    with pytest.raises(ValueError, match=r"unknown .* parser 'nonsense'; there are: .*harmony"):
+    with pytest.raises(ValueError, match=r"unknown .* parser 'nonsense'; choose one of: .*harmony"):
         find("nonsense")
 
 

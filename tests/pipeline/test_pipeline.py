@@ -100,8 +100,8 @@ def test_d87_what_is_kept_of_a_streamed_answer_is_all_of_it(server: RunningServe
 
     server.run_coroutine(answer())
     assert len(written) > 3
-    assert kept.choices()[0].text == "".join(written) == "Hello there!"
-    assert kept.choices()[0].finish == "stop"
+    assert kept.build_choices()[0].text == "".join(written) == "Hello there!"
+    assert kept.build_choices()[0].finish == "stop"
 
 
 def test_layers_of_sampling() -> None:

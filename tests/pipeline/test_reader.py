@@ -86,7 +86,7 @@ def test_d47_merged_steps_are_read_as_single_ones(
     steps = tokens_of(text, manner)
     single = read(steps, stops, limit=limit)
     together = read(merged(steps, sizes), stops, limit=limit)
-    assert together.choices() == single.choices()
+    assert together.build_choices() == single.build_choices()
     assert together.usage == single.usage
 
 
@@ -101,7 +101,7 @@ def test_plain_text_is_read_alike_too(manner: str, limit: int | None, logprobs: 
         for step in steps:
             for delta in reader.feed(step):
                 whole.add(delta)
-        return whole.choices(), whole.usage.completion
+        return whole.build_choices(), whole.usage.completion
 
     steps = tokens_of("abc", manner)
     assert plain(merge_steps(steps)) == plain(steps)
@@ -112,7 +112,7 @@ def test_a_token_without_text_is_counted_however_it_came() -> None:
     steps.append(Step(finish="stop"))
     for came in (steps, merge_steps(steps)):
         whole = read(came)
-        assert whole.choices()[0].text == "ab"
+        assert whole.build_choices()[0].text == "ab"
         assert whole.usage.completion == 4
 
 
@@ -120,7 +120,7 @@ def test_tokens_that_came_as_one_text_are_told_apart_by_their_logprobs() -> None
     texts = ("<think>", "hm", "</think>", "Hi", " you")
     marks = [Logprob(-1, -0.5, text=text) for text in texts]
     whole = read([Step(text="".join(texts), tokens=5, logprobs=marks), Step(finish="stop")])
-    assert [token.text for token in whole.choices()[0].tokens] == ["Hi", " you"]
+    assert [token.text for token in whole.build_choices()[0].tokens] == ["Hi", " you"]
     assert whole.usage.reasoning == 1
 
 
@@ -128,14 +128,14 @@ def test_tokens_that_came_as_one_text_are_told_apart_by_their_logprobs() -> None
 def test_every_token_is_where_its_characters_are(text: str, manner: str) -> None:
     """One token a letter, or a byte: so what is counted must be as long as what is said."""
     whole = read(tokens_of(text, manner))
-    [choice] = whole.choices()
+    [choice] = whole.build_choices()
     size = len if manner != "ids" else lambda said: len(said.encode())
     assert whole.usage.reasoning == size(choice.reasoning)
     assert b"".join(token.data for token in choice.tokens).decode() == choice.text
     assert whole.usage.completion == size(text)
     untold = read(tokens_of(text, manner), tell=False)
     assert untold.usage == whole.usage
-    assert untold.choices()[0].reasoning == ""
+    assert untold.build_choices()[0].reasoning == ""
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_tokens_of_a_call_are_not_kept() -> None:
     for step in steps:
         for delta in reader.feed(step):
             whole.add(delta)
-    [choice] = whole.choices()
+    [choice] = whole.build_choices()
     assert b"".join(token.data for token in choice.tokens).decode() == choice.text == "\n \nSo."
 
 
@@ -239,7 +239,7 @@ def as_tokens(text: str, speech: OutputFormat, known: ByteTokenizer) -> Choice:
             whole.add(delta)
     for delta in reader.feed(Step(finish="stop")):
         whole.add(delta)
-    [choice] = whole.choices()
+    [choice] = whole.build_choices()
     return choice
 
 

@@ -50,7 +50,7 @@ def ask(
     **fields: Any,
 ) -> Request:
     found = asked(**fields) if found is None else found
-    return responses.to_request(found, history, owner="me", sealing=Paper(), remote=remote)
+    return responses.to_request(found, history, owner="me", packer=Paper(), remote=remote)
 
 
 def talk(**fields: Any) -> Chat:

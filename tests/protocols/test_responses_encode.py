@@ -156,10 +156,10 @@ def test_a_thought_is_told_as_text_and_as_a_summary_if_asked() -> None:
 
 def test_a_thought_is_sealed_if_asked_for() -> None:
     asked = frozenset(["reasoning.encrypted_content"])
-    events = response(thought("hm"), finish(), made=writer(include=asked, sealing=Sealing()))
+    events = response(thought("hm"), finish(), made=writer(include=asked, packer=Sealing()))
     sealed = output(events)[0]["encrypted_content"]
     assert Sealing().unpack("reasoning", sealed) == b"hm"
-    events = response(thought("hm"), finish(), made=writer(sealing=Sealing()))
+    events = response(thought("hm"), finish(), made=writer(packer=Sealing()))
     assert "encrypted_content" not in output(events)[0]
 
 

@@ -1,4 +1,4 @@
-"""Remote tools against what others wrote: the official conformance suite, and a server from npm.
+"""Remote tools with software of others: the official conformance suite, and a server from npm.
 
-`make test-mcp` installs them. Which of the suite's scenarios apply is said in `test_conformance`.
+`make test-mcp` installs them. `test_conformance` lists the scenarios of the suite that apply.
 """

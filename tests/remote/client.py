@@ -1,4 +1,4 @@
-"""The toolbox as a command, for the conformance suite: lists a server's tools and calls each once.
+"""The MCP client as a command, for the conformance suite: lists tools and calls each of them once.
 
 python -m tests.remote.client URL
 """
@@ -16,7 +16,7 @@ from dragoman.mcp.client import McpClient
 from dragoman.mcp.types import ListedTool, McpServer
 from dragoman.mcp.url_guard import UrlGuard, parse_endpoint
 
-CONTEXT = "MCP_CONFORMANCE_CONTEXT"  # what the suite has to say to a client: calls to make
+CONTEXT = "MCP_CONFORMANCE_CONTEXT"  # set by the suite: the calls to make
 EXAMPLES: dict[str, Any] = {
     "string": "text",
     "integer": 2,
@@ -28,10 +28,10 @@ EXAMPLES: dict[str, Any] = {
 
 
 def make_arguments(tool: ListedTool, first: ListedTool) -> dict[str, Any]:
-    """Something for all that a tool must be given; for a `schema`, that of the first tool."""
-    wanted = tool.input_schema.get("properties", {})
+    """Examples for the required arguments; for a `schema`, that of the first tool."""
+    properties = tool.input_schema.get("properties", {})
     examples = {
-        name: wanted[name].get("default", EXAMPLES.get(wanted[name].get("type"), "text"))
+        name: properties[name].get("default", EXAMPLES.get(properties[name].get("type"), "text"))
         for name in tool.input_schema.get("required", ())
     }
     return examples | ({"schema": first.input_schema} if "schema" in examples else {})
@@ -39,23 +39,23 @@ def make_arguments(tool: ListedTool, first: ListedTool) -> dict[str, Any]:
 
 def list_calls(tools: list[ListedTool]) -> list[tuple[str, dict[str, Any]]]:
     context = msgspec.json.decode(os.environ.get(CONTEXT) or "{}")
-    wanted = context.get("toolCalls")
-    if wanted is None:
+    requested = context.get("toolCalls")
+    if requested is None:
         return [(tool.name, make_arguments(tool, tools[0])) for tool in tools]
-    return [(one["name"], one.get("arguments", {})) for one in wanted]
+    return [(call["name"], call.get("arguments", {})) for call in requested]
 
 
 async def run(url: str) -> None:
-    where = parse_endpoint(url)
-    host = f"[{where.host}]" if ":" in where.host else where.host
-    tools = McpClient(UrlGuard([f"{host}:{where.port}"]), 20.0)
+    endpoint = parse_endpoint(url)
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    client = McpClient(UrlGuard([f"{host}:{endpoint.port}"]), 20.0)
     server = McpServer(label="suite", url=url)
     try:
-        found = await tools.list_tools(server)
-        for name, given in list_calls(found):
-            print(name, given, await tools.call_tool(server, name, given, 10_000))
+        tools = await client.list_tools(server)
+        for name, arguments in list_calls(tools):
+            print(name, arguments, await client.call_tool(server, name, arguments, 10_000))
     finally:
-        await tools.aclose()
+        await client.aclose()
 
 
 if __name__ == "__main__":

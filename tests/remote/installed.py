@@ -1,4 +1,4 @@
-"""Where `make test-mcp` has put things."""
+"""The paths of what `make test-mcp` installs."""
 
 from __future__ import annotations
 

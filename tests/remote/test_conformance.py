@@ -1,7 +1,7 @@
-"""The official conformance suite of the Model Context Protocol, held against our toolbox.
+"""The official conformance suite of the Model Context Protocol, run with our client.
 
-The toolbox is a client that lists tools and calls them. It has no user to ask, no model to lend and
-no browser to sign in with: a request brings the token that a server wants, if it wants one.
+The client lists tools and calls them. It has no user to ask, offers no model to servers, and cannot
+sign in with a browser: requests bring the token that a server needs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from tests.remote.installed import NODE, ROOT, SUITE
 
 OLD, NEW = "2025-11-25", "2026-07-28"
-# scenarios that apply, and the versions of the protocol that they are run with
+# scenarios that apply, each with a version of the protocol
 SCENARIOS = [
     ("initialize", "2025-06-18"),
     ("initialize", OLD),
@@ -31,18 +31,18 @@ SCENARIOS = [
     ("json-schema-2020-12-preservation", OLD),
     ("json-schema-2020-12-preservation", NEW),
 ]
-# those that do not, and why
+# scenarios that do not apply, and why
 NOT_APPLICABLE = {
-    r"auth/.*": "signing in is the client's: it sends `authorization` or `headers` with the tool",
+    r"auth/.*": "clients sign in themselves: they send `authorization` or `headers` with the tool",
     r"elicitation-.*": "there is no user to ask in the middle of a response",
-    r"sep-2322-client-request-state": "it answers questions to a user, and there is none to ask",
+    r"sep-2322-client-request-state": "it needs answers of a user",
     r"sep-2640-.*": "skills are resources; only tools are used",
 }
 
 
 def run_suite(*arguments: str) -> tuple[int, str]:
-    """How the suite ended, and all that it said."""
-    done = subprocess.run(
+    """The exit status of the suite, and its output."""
+    result = subprocess.run(
         [NODE, SUITE, *arguments],
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -51,14 +51,14 @@ def run_suite(*arguments: str) -> tuple[int, str]:
         timeout=120,
         check=False,
     )
-    return done.returncode, done.stdout
+    return result.returncode, result.stdout
 
 
-def test_every_scenario_is_either_run_or_apart() -> None:
-    """A newer suite has more of them; somebody has to look."""
-    _, told = run_suite("list", "--client")
-    names = set(re.findall(r"^\s+- (\S+) \[", told, re.MULTILINE))
-    assert len(names) > 20, told
+def test_every_scenario_is_listed_here() -> None:
+    """A newer suite may have more; each must be run, or listed as not applicable."""
+    _, output = run_suite("list", "--client")
+    names = set(re.findall(r"^\s+- (\S+) \[", output, re.MULTILINE))
+    assert len(names) > 20, output
     applied = {name for name, _ in SCENARIOS}
     assert applied <= names
     for name in names - applied:
@@ -68,11 +68,11 @@ def test_every_scenario_is_either_run_or_apart() -> None:
 @pytest.mark.parametrize(("scenario", "version"), SCENARIOS)
 def test_the_scenario_passes(scenario: str, version: str) -> None:
     command = f"{sys.executable} -m tests.remote.client"
-    status, told = run_suite(
+    status, output = run_suite(
         *("client", "--command", command, "--scenario", scenario),
         *("--spec-version", version, "--timeout", "60000"),
     )
-    assert status == 0, told
-    found = re.search(r"Passed: (\d+)/(\d+), 0 failed, 0 warnings", told)
-    assert found is not None, told
-    print(f"{scenario} {version}: {found[0]}")
+    assert status == 0, output
+    summary = re.search(r"Passed: (\d+)/(\d+), 0 failed, 0 warnings", output)
+    assert summary is not None, output
+    print(f"{scenario} {version}: {summary[0]}")

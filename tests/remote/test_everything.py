@@ -1,4 +1,4 @@
-"""A server that others wrote, with every feature that there is, used in a loop."""
+"""The reference server of the protocol, with every feature, used in rounds of calls."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TEMPLATE = Path(__file__).parent.parent / "templates" / "thinker.jinja"
 
 
 def write_call(name: str, **arguments: Any) -> str:
-    said = json.dumps({"name": f"every__{name}", "arguments": arguments})
-    return f"<think>\nI call.\n</think>\n\n<tool_call>\n{said}\n</tool_call>"
+    body = json.dumps({"name": f"every__{name}", "arguments": arguments})
+    return f"<think>\nI call.\n</think>\n\n<tool_call>\n{body}\n</tool_call>"
 
 
-# one conversation: each result is answered with the next call
+# one conversation: the model answers each result with the next call
 SCRIPT = [
     Reply(write_call("get-sum", a=19, b=23), when="Begin"),
     Reply(write_call("echo", message="It is 42."), when="The sum of"),
@@ -48,13 +48,13 @@ SCRIPT = [
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    said = (tmp_path_factory.mktemp("everything") / "log").open("wb")
+    log = (tmp_path_factory.mktemp("everything") / "log").open("wb")
     server = subprocess.Popen(
         [NODE, EVERYTHING, request.param],
         env={"PORT": str(port)},
         stdin=subprocess.DEVNULL,
-        stdout=said,
-        stderr=said,
+        stdout=log,
+        stderr=log,
     )
     try:
         _wait(port)
@@ -63,7 +63,7 @@ def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     finally:
         server.terminate()
         server.wait(20)
-        said.close()
+        log.close()
 
 
 def _wait(port: int) -> None:
@@ -83,23 +83,23 @@ def server(url: str) -> Iterator[RunningServer]:
     engine = ScriptedEngine(SCRIPT, tokens=True)
     with serve_scripted(
         engine, chat_template=TEMPLATE, mcp=[f"every={url}"], mcp_timeout=60.0
-    ) as made:
-        yield made
+    ) as running:
+        yield running
 
 
-def test_a_loop_through_everything(server: RunningServer) -> None:
+def test_every_tool_is_called_in_turn(server: RunningServer) -> None:
     client = OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=120)
     tool: Any = {"type": "mcp", "server_label": "every", "require_approval": "never"}
-    made = client.responses.create(model="scripted", input="Begin", tools=[tool])
-    calls = [item for item in made.output if item.type == "mcp_call"]
-    told = {item.name: item.output or "" for item in calls if item.error is None}
-    assert made.output_text.strip() == "The sum is 42; the rest was seen.", made.to_json()
-    assert told["get-sum"] == "The sum of 19 and 23 is 42."
-    assert told["echo"] == "Echo: It is 42."
-    assert "it cannot be shown here" in told["get-tiny-image"]
-    assert json.loads(told["get-structured-content"])["temperature"]
-    assert "Long running operation completed" in told["trigger-long-running-operation"]
-    assert "Resource 1" in told["get-resource-reference"]
+    response = client.responses.create(model="scripted", input="Begin", tools=[tool])
+    calls = [item for item in response.output if item.type == "mcp_call"]
+    outputs = {item.name: item.output or "" for item in calls if item.error is None}
+    assert response.output_text.strip() == "The sum is 42; the rest was seen.", response.to_json()
+    assert outputs["get-sum"] == "The sum of 19 and 23 is 42."
+    assert outputs["echo"] == "Echo: It is 42."
+    assert "it cannot be shown here" in outputs["get-tiny-image"]
+    assert json.loads(outputs["get-structured-content"])["temperature"]
+    assert "Long running operation completed" in outputs["trigger-long-running-operation"]
+    assert "Resource 1" in outputs["get-resource-reference"]
     assert [item.name for item in calls if item.error is not None] == ["get-sum"]
     assert len(calls) == 7
     streamed = httpx.post(
@@ -108,5 +108,5 @@ def test_a_loop_through_everything(server: RunningServer) -> None:
         timeout=120,
     )
     blocks = [block for block in streamed.text.split("\n\n") if block and block[0] != ":"]
-    again = check_responses([f"{block}\n\n".encode() for block in blocks])
-    assert [item["type"] for item in again["output"]] == [item.type for item in made.output]
+    resource = check_responses([f"{block}\n\n".encode() for block in blocks])
+    assert [item["type"] for item in resource["output"]] == [item.type for item in response.output]

@@ -163,7 +163,7 @@ class Talk:
                     for call in choice.calls
                 ),
             )
-            for choice in whole.choices()
+            for choice in whole.build_choices()
         ]
 
     @property

@@ -27,13 +27,13 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from dragoman.errors import BadRequest
+from dragoman.types import BoundedCache
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,7 +99,11 @@ class TokenMasker:
         self._textless_ids = self._eos_ids | frozenset(control_ids)  # tokens that match no text
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
-        self._matchers: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._matchers = BoundedCache[str, LLMatcher](
+            max_entries=CACHED_GRAMMARS,
+            max_size=CACHED_CHARACTERS,
+            measure=lambda grammar, _: len(grammar),
+        )
 
     def prepare(self) -> None:
         """Build the vocabulary now, which the first grammar would have to wait for."""
@@ -112,14 +116,11 @@ class TokenMasker:
         call it in a thread.
         """
         with self._lock:
-            matcher = self._matchers.pop(grammar, None)
-            if matcher is not None:
-                self._matchers[grammar] = matcher
+            matcher = self._matchers.get(grammar)
         if matcher is None:
             matcher = self._compile(grammar)
             with self._lock:
-                self._matchers[grammar] = matcher
-                self._shrink_cache()
+                self._matchers.put(grammar, matcher)
         ends = self._eos_ids | frozenset(stop_ids)
         state = GrammarState(
             matcher.deep_copy(), len(self._pieces), ends, self._textless_ids & ends
@@ -127,17 +128,10 @@ class TokenMasker:
         state.on_broken = partial(self._evict, grammar)
         return state
 
-    def _shrink_cache(self) -> None:
-        while (
-            len(self._matchers) > CACHED_GRAMMARS
-            or sum(map(len, self._matchers)) > CACHED_CHARACTERS
-        ):
-            self._matchers.popitem(last=False)
-
     def _evict(self, grammar: str) -> None:
         """Forget a matcher: a state too costly for one copy breaks what all copies share."""
         with self._lock:
-            self._matchers.pop(grammar, None)
+            self._matchers.pop(grammar)
 
     def _compile(self, grammar: str) -> LLMatcher:
         """Return a matcher at the start of the grammar; every choice gets a copy of it."""

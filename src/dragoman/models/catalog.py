@@ -32,6 +32,7 @@ from dragoman.engines.llamacpp import gguf
 from dragoman.errors import ModelBroken
 from dragoman.models.mapping import ModelOptions, read_mapping
 from dragoman.models.pull import DEFAULT_ALIASES, DEFAULT_FILE
+from dragoman.types import BoundedCache
 
 log = logging.getLogger("dragoman.catalog")
 
@@ -104,7 +105,7 @@ class ModelCatalog:
         self.added: list[ModelSource] = []  # by the operator
         self._index: list[NameIndex] = []
         self._sources: list[ModelSource] = []
-        self._headers: dict[FileStamp, ModelSource] = {}
+        self._headers = BoundedCache[FileStamp, ModelSource](max_entries=MAX_FILES)
         self._lock = threading.Lock()
 
     def list_sources(self) -> list[ModelSource]:
@@ -179,9 +180,7 @@ class ModelCatalog:
             entry = describe_directory(path) if path.is_dir() else describe_gguf(path)
             place = os.path.realpath(path)
             entry = msgspec.structs.replace(entry, real_path=place, stamp=stamp)
-            if len(self._headers) > MAX_FILES:
-                self._headers.clear()
-            self._headers[stamp] = entry
+            self._headers.put(stamp, entry)
         return msgspec.structs.replace(entry, options=self.base)
 
     def _index_scanned(self, entries: list[ModelSource]) -> list[NameIndex]:

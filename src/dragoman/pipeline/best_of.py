@@ -11,7 +11,7 @@ def select_best(
     completion: Completion, generated: int, requested: int, with_logprobs: bool
 ) -> Iterator[Delta]:
     """Yield the `requested` likeliest of each prompt's `generated` choices, one delta for each."""
-    choices, usage, index = completion.choices(), completion.usage, 0
+    choices, usage, index = completion.build_choices(), completion.usage, 0
     for first in range(0, len(choices), generated):
         ranked = sorted(
             choices[first : first + generated],

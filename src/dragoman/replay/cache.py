@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -16,6 +16,7 @@ import msgspec
 
 from dragoman.replay.digest import ReplayEntry
 from dragoman.store.rows import StoredTurn
+from dragoman.types import BoundedCache
 
 log = logging.getLogger("dragoman.replay")
 
@@ -37,22 +38,24 @@ class ReplayCache:
     """Entries by owner and key. The least recently used ones go first."""
 
     def __init__(self, max_bytes: int, store: ReplayStore | None = None) -> None:
-        self._max_bytes = max_bytes
-        self._entries: OrderedDict[tuple[str, str], tuple[ReplayEntry, str | None]] = OrderedDict()
+        self._entries = BoundedCache[tuple[str, str], tuple[ReplayEntry, str | None]](
+            max_size=max_bytes, measure=_measure_entry, on_drop=self._remove_key
+        )
         self._keys_by_source: defaultdict[tuple[str, str | None], set[str]] = defaultdict(set)
         self._queue: deque[tuple[str, list[StoredTurn]]] = deque()
         self._writer: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
         self.store = store
-        self.size = 0
         self.dropped = 0  # entries that were not written
 
     def get(self, owner: str, key: str) -> ReplayEntry | None:
         stored = self._entries.get((owner, key))
-        if stored is None:
-            return None
-        self._entries.move_to_end((owner, key))
-        return stored[0]
+        return None if stored is None else stored[0]
+
+    @property
+    def size(self) -> int:
+        """The size of all entries in bytes."""
+        return self._entries.size
 
     def put(self, owner: str, entries: dict[str, ReplayEntry], source: str | None = None) -> None:
         """Add entries; `source` is the response that they are deleted with."""
@@ -94,8 +97,8 @@ class ReplayCache:
         """Drop the entries of these responses. When this returns, none of them is being written."""
         dropped = frozenset(sources)
         for source in dropped:
-            for key in self._keys_by_source.pop((owner, source), ()):
-                self.size -= _size(self._entries.pop((owner, key))[0])
+            for key in list(self._keys_by_source.get((owner, source), ())):
+                self._entries.pop((owner, key))
         queued = [
             (row_owner, [row for row in rows if row_owner != owner or row.source not in dropped])
             for row_owner, rows in self._queue
@@ -111,17 +114,12 @@ class ReplayCache:
             self._writer.cancel()
 
     def _add(self, owner: str, key: str, entry: ReplayEntry, source: str | None) -> None:
-        if (owner, key) in self._entries:
-            self._drop(owner, key)
-        self._entries[owner, key] = entry, source
+        self._entries.pop((owner, key))
         self._keys_by_source[owner, source].add(key)
-        self.size += _size(entry)
-        while self.size > self._max_bytes:
-            self._drop(*next(iter(self._entries)))
+        self._entries.put((owner, key), (entry, source))
 
-    def _drop(self, owner: str, key: str) -> None:
-        entry, source = self._entries.pop((owner, key))
-        self.size -= _size(entry)
+    def _remove_key(self, place: tuple[str, str], stored: tuple[ReplayEntry, str | None]) -> None:
+        (owner, key), (_, source) = place, stored
         keys = self._keys_by_source[owner, source]
         keys.discard(key)
         if not keys:
@@ -140,5 +138,6 @@ class ReplayCache:
                 log.warning("cannot store turns for replay: %s", error or type(error).__name__)
 
 
-def _size(entry: ReplayEntry) -> int:
+def _measure_entry(place: tuple[str, str], stored: tuple[ReplayEntry, str | None]) -> int:
+    entry, _ = stored
     return ENTRY_OVERHEAD + len(entry.opening) + len(entry.ids)

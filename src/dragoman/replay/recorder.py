@@ -59,7 +59,7 @@ class ReplayRecorder:
         self._service.prefix_index(self._scope).add(self._scope.owner, prompt + answer)
         if answer_start is None or not ids:
             return
-        [choice] = fold_deltas(self._deltas.pop(index)).choices()
+        [choice] = fold_deltas(self._deltas.pop(index)).build_choices()
         answer_digest = digest_answer(
             choice.text, ((call.name, call.arguments) for call in choice.calls)
         )

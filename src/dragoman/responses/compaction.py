@@ -45,7 +45,7 @@ async def compact(
     `observe` is called with every delta of the summary.
     """
     request = responses.to_request(
-        decoded, context.history, owner=context.owner, sealing=context.signer
+        decoded, context.history, owner=context.owner, packer=context.signer
     )
     plan = await prepare_truncated(_make_summary_request(request), context.services)
     completion = Completion()
@@ -56,7 +56,7 @@ async def compact(
 
     with closing(plan):
         await pipeline.generate(plan, deliver)
-    choice = completion.choices()[0]
+    choice = completion.build_choices()[0]
     if not choice.text.strip():
         raise EngineFailed(NO_SUMMARY)
     summary = responses.make_compaction_item(choice.text, context.signer)

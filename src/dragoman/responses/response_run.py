@@ -254,7 +254,7 @@ async def _prepare_round(
             responses.continue_request(decoded, output) if output else decoded,
             context.history,
             owner=context.owner,
-            sealing=context.signer,
+            packer=context.signer,
             remote=tools.tools,
         )
         warnings = (*request.warnings, *tools.warnings)

@@ -162,7 +162,7 @@ class ResponseService:
     async def count_tokens(self, request: DecodedRequest, owner: str) -> int:
         """The number of tokens of a request's prompt."""
         request, context = await self.load_context(request, owner, {})
-        prompt = responses.to_request(request, context.history, owner=owner, sealing=context.signer)
+        prompt = responses.to_request(request, context.history, owner=owner, packer=context.signer)
         return await pipeline.count_prompt_tokens(prompt, self._services)
 
     # stored responses

@@ -235,7 +235,9 @@ async def closing_cancels(on: EngineUnderTest) -> None:
     await on.read_step(stream)
     await on.wait(stream.aclose(), "closing a job half way did not return")
     assert await on.read_step(stream) is None, "a step came after the job was closed"
-    assert get_finish(await on.collect(await on.make_job())), "after a closed job the next was not finished"
+    assert get_finish(await on.collect(await on.make_job())), (
+        "after a closed job the next was not finished"
+    )
 
 
 @check
@@ -253,7 +255,9 @@ async def cancelling_the_task_cancels(on: EngineUnderTest) -> None:
         assert task.done(), f"the job went on for {on.patience:g} s after its reader was cancelled"
         if running:
             assert task.cancelled(), "the cancellation was swallowed; let CancelledError through"
-        assert get_finish(await on.collect(await on.make_job())), "after a cancelled job the next failed"
+        assert get_finish(await on.collect(await on.make_job())), (
+            "after a cancelled job the next failed"
+        )
 
 
 async def _read(on: EngineUnderTest, job: Job, steps: int, begun: asyncio.Event) -> None:
@@ -279,7 +283,9 @@ async def rejects_long_prompts(on: EngineUnderTest) -> None:
         await on.wait(on.engine.admit(too_long), "`admit` did not return")
     except ContextOverflow:
         return
-    raise AssertionError(f"a prompt longer than the context of {on.capabilities.context} was admitted")
+    raise AssertionError(
+        f"a prompt longer than the context of {on.capabilities.context} was admitted"
+    )
 
 
 @check

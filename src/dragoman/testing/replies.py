@@ -13,7 +13,7 @@ from __future__ import annotations
 import builtins
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -37,10 +37,10 @@ class Reply(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     max_uses: int | None = None  # how often it may be played; None is without limit
     variants: tuple[str, ...] = ()  # other texts, for further choices and other seeds
     chunks: CutBy | int = "words"  # a number is so many characters; bytes only as token ids
-    pieces: tuple[str | bytes, ...] = ()  # the steps themselves; bytes only as token ids
+    pieces: tuple[Any, ...] = ()  # the steps themselves, as str; as bytes only with token ids
     pace: float | None = None  # seconds between steps; None is the engine's pace
     raise_at: int | None = None
-    error: BaseException | str = "EngineFailed"  # what is raised: an exception, or its name
+    error: Any = "EngineFailed"  # what is raised: an exception, or its name
     hang_at: int | None = None  # nothing more comes until the job is cancelled
     exit_at: int | None = None  # the process exits
     no_finish: bool = False  # ends without a finish reason

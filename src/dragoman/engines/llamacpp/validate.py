@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from dragoman.engines.limits import (
 )
 from dragoman.engines.llamacpp.params import DOMINANT_BIAS, NativeRequest
 from dragoman.errors import BadRequest
-from dragoman.types import Job, Sampling
+from dragoman.types import BoundedCache, Job, Sampling
 
 if TYPE_CHECKING:
     from dragoman.engines.llamacpp.engine import LlamaCppEngine
@@ -55,16 +54,13 @@ class GrammarVerifier:
 
     def __init__(self, engine: LlamaCppEngine) -> None:
         self._engine = engine
-        self._verified: OrderedDict[bytes, None] = OrderedDict()
+        self._verified = BoundedCache[bytes, bool](max_entries=VERIFIED_GRAMMARS)
 
     async def verify(self, grammar: str) -> None:
         digest = hashlib.sha256(grammar.encode()).digest()
-        if digest not in self._verified:
+        if not self._verified.get(digest):
             await self._verify(grammar)
-        self._verified[digest] = None
-        self._verified.move_to_end(digest)
-        if len(self._verified) > VERIFIED_GRAMMARS:
-            self._verified.popitem(last=False)
+            self._verified.put(digest, True)
 
     async def _verify(self, grammar: str) -> None:
         """Ask for two control tokens; a grammar may name one of them, but hardly both."""

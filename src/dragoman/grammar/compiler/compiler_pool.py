@@ -124,7 +124,7 @@ class CompilerPool:
     def stats(self) -> CompilerStats:
         return CompilerStats(
             entries=len(self._cache),
-            bytes=self._cache.bytes,
+            bytes=self._cache.size,
             hits=self._hits,
             misses=self._misses,
             restarts=self._restarts,

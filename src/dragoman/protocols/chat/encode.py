@@ -113,7 +113,7 @@ class ChatEncoder(openai.ChunkEncoder):
             "chat.completion",
             envelope.created,
             envelope.model,
-            [self._make_choice(choice) for choice in completion.choices()],
+            [self._make_choice(choice) for choice in completion.build_choices()],
             openai.encode_usage(completion.usage),
         )
         return encode(answer)

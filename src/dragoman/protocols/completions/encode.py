@@ -95,7 +95,7 @@ class CompletionEncoder(openai.ChunkEncoder):
                 TextOffsets().encode_logprobs(choice.tokens) if self._with_logprobs else None,
                 choice.finish or "stop",
             )
-            for choice in completion.choices()
+            for choice in completion.build_choices()
         ]
         envelope = self.envelope
         answer = TextCompletion(

@@ -304,7 +304,7 @@ class MessagesEncoder:
 
     def encode_whole(self, completion: Completion) -> bytes:
         content = BlockList(self._sign, self._omits_reasoning)
-        [choice] = completion.choices()
+        [choice] = completion.build_choices()
         for part in choice.parts:
             call_id = choice.calls[part.call].id if part.channel == "tool_name" else ""
             content.add_delta(part.channel, part.text, call_id)

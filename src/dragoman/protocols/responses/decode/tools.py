@@ -94,7 +94,9 @@ class DeclaredTools(Struct):
     @property
     def warnings(self) -> list[str]:
         types = dict.fromkeys(self.dropped_types)
-        return [f"Tools of type `{kind}` are ignored: this server cannot run them." for kind in types]
+        return [
+            f"Tools of type `{kind}` are ignored: this server cannot run them." for kind in types
+        ]
 
     def get_flat_name(self, namespace: str | None, name: str) -> str:
         """Return the flat name of a tool, declared or not; clients may omit its namespace."""
