@@ -226,7 +226,7 @@ def test_several_servers_can_be_used(
 def test_a_round_can_call_remote_tools_and_the_clients(
     server: RunningServer, client: OpenAI, tools: LocalServer, text: str
 ) -> None:
-    """The remote call is response; the response ends with the client's call and can be continued."""
+    """The server makes the remote call; the response ends with the client's call."""
     first = create(client, text, make_mcp_tool(tools), WEATHER)
     assert sorted(list_types(first)) == ["function_call", "mcp_call", "mcp_list_tools"]
     assert tools.log.calls == ["add 1 1"]

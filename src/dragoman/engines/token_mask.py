@@ -99,7 +99,7 @@ class TokenMasker:
         self._textless_ids = self._eos_ids | frozenset(control_ids)  # tokens that match no text
         self._lock = threading.Lock()
         self._tokenizer: LLTokenizer | None = None
-        self._matchers = BoundedCache[str, LLMatcher](
+        self._matchers: BoundedCache[str, LLMatcher] = BoundedCache(
             max_entries=CACHED_GRAMMARS,
             max_size=CACHED_CHARACTERS,
             measure=lambda grammar, _: len(grammar),

@@ -1,6 +1,6 @@
-"""The checks of an engine, one function each, in the order they are run.
+"""The checks of an engine, one function each, in the order they run.
 
-The first line of a check's docstring is the promise it checks, as docs and reports show it.
+The first line of a check's docstring is the promise that it checks, as docs and reports show it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -26,41 +26,44 @@ from dragoman.testing.subject import (
 )
 from dragoman.types import Adapter, Job, Logprob, Step
 
-Check: TypeAlias = Callable[[EngineUnderTest], Coroutine[Any, Any, None]]
+Check: TypeAlias = Callable[[EngineUnderTest], Coroutine[object, object, None]]
 CHECKS: list[Check] = []
 
 
 def check(function: Check) -> Check:
-    """Add a check; its docstring's first line is what docs show."""
+    """Register a check."""
     CHECKS.append(function)
     return function
 
 
 @check
-async def admits_an_ordinary_job(on: EngineUnderTest) -> None:
-    """`admit` lets an ordinary job pass, and returns nothing."""
-    admit: Any = on.engine.admit
-    answer = await on.wait(admit(await on.make_job()), "`admit` did not return")
-    assert answer is None, f"`admit` returned {answer!r}; it raises or returns nothing"
+async def admits_an_ordinary_job(subject: EngineUnderTest) -> None:
+    """`admit` accepts an ordinary job, and returns nothing."""
+    admit: Callable[[Job], Coroutine[object, object, object]] = subject.engine.admit
+    result = await subject.wait(admit(await subject.make_job()), "`admit` did not return")
+    assert result is None, f"`admit` returned {result!r}; it must raise or return nothing"
 
 
 @check
-async def generates_an_async_generator(on: EngineUnderTest) -> None:
+async def generates_an_async_generator(subject: EngineUnderTest) -> None:
     """`generate` returns an async generator at once, without being awaited."""
-    stream: Any = on.engine.generate(await on.make_job())
+    generate: Callable[[Job], object] = subject.engine.generate
+    stream = generate(await subject.make_job())
     if inspect.isawaitable(stream):
         if inspect.iscoroutine(stream):
             stream.close()
         raise AssertionError("`generate` must be called without `await`: write it with `yield`")
-    closable = hasattr(stream, "__anext__") and hasattr(stream, "aclose")
-    assert closable, f"`generate` returned {type(stream).__name__}, which cannot be closed"
-    await on.wait(stream.aclose(), "closing a job that has not begun did not return")
+    close = getattr(stream, "aclose", None)
+    is_closable = hasattr(stream, "__anext__") and close is not None
+    assert is_closable, f"`generate` returned {type(stream).__name__}, which cannot be closed"
+    assert close is not None
+    await subject.wait(close(), "closing a job that has not started did not return")
 
 
 @check
-async def yields_steps(on: EngineUnderTest) -> None:
-    """Every job yields at least one thing, and all are `Step`s with fields of the right type."""
-    steps = await on.collect(await on.make_job())
+async def yields_steps(subject: EngineUnderTest) -> None:
+    """Every job yields at least one step, and all are `Step`s with fields of the right type."""
+    steps = await subject.collect(await subject.make_job())
     assert steps, "nothing was yielded; even an empty answer has a step with a `finish`"
     for step in steps:
         assert isinstance(step, Step), f"yielded {type(step).__name__} instead of `Step`"
@@ -70,74 +73,76 @@ async def yields_steps(on: EngineUnderTest) -> None:
             raise AssertionError(f"a step has a field of the wrong type: {error}") from None
 
 
-BASIC_CHECKS = frozenset(CHECKS)  # an engine that fails one of these cannot be asked anything else
+BASIC_CHECKS = frozenset(CHECKS)  # an engine that fails one of these cannot run the others
 
 
 @check
-async def finishes_each_choice_once(on: EngineUnderTest) -> None:
-    """Every choice says `finish` exactly once, and nothing of it follows."""
+async def finishes_each_choice_once(subject: EngineUnderTest) -> None:
+    """Every choice has exactly one step with `finish`, which is its last."""
     for n in (1, 2):
-        done: set[int] = set()
-        steps = await on.collect(await on.make_job(n=n))
+        finished: set[int] = set()
+        steps = await subject.collect(await subject.make_job(n=n))
         for step in steps:
-            assert step.choice not in done, (
+            assert step.choice not in finished, (
                 f"choice {step.choice} was finished and then got another step"
             )
             if step.finish is not None:
-                done.add(step.choice)
-        silent = {step.choice for step in steps} - done
-        assert not silent, f"choices {sorted(silent)} ended without a `finish`"
+                finished.add(step.choice)
+        unfinished = {step.choice for step in steps} - finished
+        assert not unfinished, f"choices {sorted(unfinished)} ended without a `finish`"
 
 
 @check
-async def numbers_choices_from_zero(on: EngineUnderTest) -> None:
-    """A job of n choices answers with choices 0 … n-1, all of them."""
+async def numbers_choices_from_zero(subject: EngineUnderTest) -> None:
+    """A job of n choices yields steps of choices 0 … n-1, all of them."""
     for n in (1, 3):
-        seen = {step.choice for step in await on.collect(await on.make_job(n=n))}
-        assert seen == set(range(n)), f"n={n} was answered with choices {sorted(seen)}"
+        choices = {step.choice for step in await subject.collect(await subject.make_job(n=n))}
+        assert choices == set(range(n)), f"n={n} was answered with choices {sorted(choices)}"
 
 
 @check
-async def respects_max_tokens(on: EngineUnderTest) -> None:
-    """An answer cut by `max_tokens` has so many tokens and says `length`."""
-    whole = await on.collect(await on.make_job())
-    natural = count_tokens(whole)
-    assert natural <= 8, f"max_tokens=8 was answered with {natural} tokens"
-    if natural == 8:
+async def respects_max_tokens(subject: EngineUnderTest) -> None:
+    """An answer that `max_tokens` ends has that many tokens and the finish reason `length`."""
+    whole = await subject.collect(await subject.make_job())
+    length = count_tokens(whole)
+    assert length <= 8, f"max_tokens=8 was answered with {length} tokens"
+    if length == 8:
         assert get_finish(whole) == "length", f"8 of 8 tokens ended as {get_finish(whole)!r}"
-    if natural < 2 or not on.deterministic:
+    if length < 2 or not subject.deterministic:
         raise CheckSkipped("needs an answer of two tokens that comes out the same twice")
-    cut = await on.collect(await on.make_job(max_tokens=natural // 2))
-    count, finish = count_tokens(cut), get_finish(cut)
-    assert count == natural // 2, f"max_tokens={natural // 2} was answered with {count} tokens"
-    assert finish == "length", f"an answer cut by max_tokens said {finish!r} instead of 'length'"
+    short = await subject.collect(await subject.make_job(max_tokens=length // 2))
+    count, finish = count_tokens(short), get_finish(short)
+    assert count == length // 2, f"max_tokens={length // 2} was answered with {count} tokens"
+    assert finish == "length", f"an answer ended by max_tokens has finish {finish!r}, not 'length'"
 
 
 @check
-async def repeats_a_greedy_answer(on: EngineUnderTest) -> None:
+async def repeats_a_greedy_answer(subject: EngineUnderTest) -> None:
     """Temperature 0 gives the same answer twice."""
-    if not on.deterministic:
+    if not subject.deterministic:
         raise CheckSkipped("the engine does not claim it")
-    first, second = [get_output(await on.collect(await on.make_job())) for _ in range(2)]
+    first, second = [get_output(await subject.collect(await subject.make_job())) for _ in range(2)]
     assert first == second, f"two greedy runs differ: {first!r} and {second!r}"
 
 
 @check
-async def repeats_a_seeded_answer(on: EngineUnderTest) -> None:
+async def repeats_a_seeded_answer(subject: EngineUnderTest) -> None:
     """The same seed gives the same answer twice."""
-    honours = on.capabilities.sampling is None or "seed" in on.capabilities.sampling
-    if not on.deterministic or not honours:
+    if not subject.deterministic or "seed" not in subject.capabilities.sampling:
         raise CheckSkipped("the engine does not claim it")
-    runs = [await on.collect(await on.make_job(temperature=1.0, seed=11, n=2)) for _ in range(2)]
+    runs = [
+        await subject.collect(await subject.make_job(temperature=1.0, seed=11, n=2))
+        for _ in range(2)
+    ]
     for choice in range(2):
         first, second = (get_output(run, choice) for run in runs)
-        assert first == second, f"choice {choice} of two runs with one seed differs"
+        assert first == second, f"choice {choice} of two runs with the same seed differs"
 
 
 @check
-async def counts_tokens(on: EngineUnderTest) -> None:
-    """Steps count their tokens, and the prompt's tokens are said once for the job."""
-    steps = await on.collect(await on.make_job(n=2))
+async def counts_tokens(subject: EngineUnderTest) -> None:
+    """Steps count their tokens, and one step of the job counts those of the prompt."""
+    steps = await subject.collect(await subject.make_job(n=2))
     for step in steps:
         assert step.tokens >= 0, f"a step counts {step.tokens} tokens"
         if step.ids:
@@ -145,199 +150,207 @@ async def counts_tokens(on: EngineUnderTest) -> None:
                 f"a step with {len(step.ids)} ids counts {step.tokens} tokens"
             )
     for choice in range(2):
-        said = any(get_output(steps, choice))
-        assert count_tokens(steps, choice) or not said, f"choice {choice} has text but no tokens"
-    prompts = [step.prompt_tokens for step in steps if step.prompt_tokens is not None]
-    assert len(prompts) == 1, f"`prompt_tokens` was said {len(prompts)} times, not once"
-    assert prompts[0] > 0, f"`prompt_tokens` is {prompts[0]}"
+        has_output = any(get_output(steps, choice))
+        assert count_tokens(steps, choice) or not has_output, (
+            f"choice {choice} has text but no tokens"
+        )
+    counts = [step.prompt_tokens for step in steps if step.prompt_tokens is not None]
+    assert len(counts) == 1, f"`prompt_tokens` was reported {len(counts)} times, not once"
+    assert counts[0] > 0, f"`prompt_tokens` is {counts[0]}"
     cached = max((step.cached_tokens or 0 for step in steps), default=0)
-    assert cached <= prompts[0], f"{cached} cached tokens of a prompt of {prompts[0]}"
+    assert cached <= counts[0], f"{cached} cached tokens of a prompt of {counts[0]}"
 
 
 @check
-async def reports_logprobs_on_request(on: EngineUnderTest) -> None:
-    """One logprob for each token when asked, none otherwise."""
-    plain = await on.collect(await on.make_job())
-    assert not any(step.logprobs for step in plain), "logprobs came though nobody asked"
-    if on.capabilities.logprobs < 0:
+async def reports_logprobs_on_request(subject: EngineUnderTest) -> None:
+    """One logprob for each token on request, none otherwise."""
+    plain = await subject.collect(await subject.make_job())
+    assert not any(step.logprobs for step in plain), "logprobs came without being requested"
+    if subject.capabilities.logprobs < 0:
         raise CheckSkipped("the engine has no logprobs")
-    top = min(2, on.capabilities.logprobs)
-    steps = await on.collect(await on.make_job(logprobs=top))
-    marks = [mark for step in steps for mark in step.logprobs]
+    top = min(2, subject.capabilities.logprobs)
+    steps = await subject.collect(await subject.make_job(logprobs=top))
+    logprobs = [logprob for step in steps for logprob in step.logprobs]
     count = count_tokens(steps)
-    assert len(marks) == count, f"{len(marks)} logprobs for {count} tokens"
-    for mark in marks:
-        _check_mark(mark, top)
-        if mark.logprob is None:
-            raise AssertionError("a token of the answer has no logprob")
+    assert len(logprobs) == count, f"{len(logprobs)} logprobs for {count} tokens"
+    for logprob in logprobs:
+        _check_logprob(logprob, top)
+        assert logprob.logprob is not None, "a token of the answer has no logprob"
 
 
-def _check_mark(mark: Logprob, top: int) -> None:
-    assert len(mark.top) <= top, f"{len(mark.top)} alternatives where {top} were asked for"
-    for one in (mark, *mark.top):
-        value = one.logprob
-        sound = value is None or (not math.isnan(value) and value <= 1e-4)
-        assert sound, f"{value} is not the logarithm of a probability"
+def _check_logprob(logprob: Logprob, top: int) -> None:
+    count = len(logprob.top)
+    assert count <= top, f"{count} alternatives where {top} were requested"
+    for entry in (logprob, *logprob.top):
+        value = entry.logprob
+        is_valid = value is None or (not math.isnan(value) and value <= 1e-4)
+        assert is_valid, f"{value} is not the logarithm of a probability"
 
 
 @check
-async def reports_prompt_logprobs_on_request(on: EngineUnderTest) -> None:
-    """A prompt's own tokens are reported with their logprobs; the first one has none."""
-    if not on.capabilities.prompt_logprobs:
+async def reports_prompt_logprobs_on_request(subject: EngineUnderTest) -> None:
+    """The tokens of the prompt are reported with their logprobs; the first one has none."""
+    if not subject.capabilities.prompt_logprobs:
         raise CheckSkipped("the engine has no prompt logprobs")
-    steps = await on.collect(await on.make_job(prompt_logprobs=1, logprobs=1))
-    marks = [mark for step in steps for mark in step.prompt_logprobs]
+    steps = await subject.collect(await subject.make_job(prompt_logprobs=1, logprobs=1))
+    logprobs = [logprob for step in steps for logprob in step.prompt_logprobs]
     count = get_prompt_tokens(steps)
-    assert len(marks) == count, f"{len(marks)} prompt logprobs for {count} prompt tokens"
-    assert marks[0].logprob is None, "the first token of a prompt cannot have a logprob"
-    for mark in marks:
-        _check_mark(mark, 1)
+    assert len(logprobs) == count, f"{len(logprobs)} prompt logprobs for {count} prompt tokens"
+    assert logprobs[0].logprob is None, "the first token of a prompt cannot have a logprob"
+    for logprob in logprobs:
+        _check_logprob(logprob, 1)
 
 
 @check
-async def isolates_jobs(on: EngineUnderTest) -> None:
-    """Jobs that run at once answer as they do alone."""
-    alone = [await on.collect(await on.make_job(prompt)) for prompt in PROMPTS]
-    jobs = [await on.make_job(prompt) for prompt in PROMPTS]
-    together = await asyncio.gather(*map(on.collect, jobs))
-    for prompt, first, second in zip(PROMPTS, alone, together, strict=True):
+async def isolates_jobs(subject: EngineUnderTest) -> None:
+    """Jobs that run at once give the same answers as alone."""
+    alone = [await subject.collect(await subject.make_job(prompt)) for prompt in PROMPTS]
+    jobs = [await subject.make_job(prompt) for prompt in PROMPTS]
+    concurrent = await asyncio.gather(*map(subject.collect, jobs))
+    for prompt, first, second in zip(PROMPTS, alone, concurrent, strict=True):
         counts = [get_prompt_tokens(steps) for steps in (first, second)]
         assert counts[0] == counts[1], (
             f"the prompt {prompt!r} has {counts[0]} tokens alone and {counts[1]} beside others"
         )
-        if on.deterministic:
-            texts = [get_output(steps) for steps in (first, second)]
-            assert texts[0] == texts[1], f"{texts[0]!r} became {texts[1]!r} beside other jobs"
+        if subject.deterministic:
+            outputs = [get_output(steps) for steps in (first, second)]
+            assert outputs[0] == outputs[1], (
+                f"{outputs[0]!r} became {outputs[1]!r} beside other jobs"
+            )
 
 
 @check
-async def stops_at_a_stop_token(on: EngineUnderTest) -> None:
-    """A stop token ends the answer, is named in `stop_id`, and is not part of it."""
-    honours = on.capabilities.sampling is None or "stop_token_ids" in on.capabilities.sampling
-    if not on.capabilities.token_prompts or not honours or not on.deterministic:
+async def stops_at_a_stop_token(subject: EngineUnderTest) -> None:
+    """A stop token ends the answer, is reported in `stop_id`, and is not part of the answer."""
+    capabilities = subject.capabilities
+    is_claimed = capabilities.token_prompts and "stop_token_ids" in capabilities.sampling
+    if not is_claimed or not subject.deterministic:
         raise CheckSkipped("the engine does not claim it")
-    ids = get_output(await on.collect(await on.make_job()))[1]
-    at = next((at for at in range(1, len(ids)) if ids[at] not in ids[:at]), None)
-    if at is None:
+    ids = get_output(await subject.collect(await subject.make_job()))[1]
+    position = next((index for index in range(1, len(ids)) if ids[index] not in ids[:index]), None)
+    if position is None:
         raise CheckSkipped("needs an answer of two different tokens")
-    steps = await on.collect(await on.make_job(stop_token_ids=(ids[at],)))
-    said, finish = get_output(steps)[1], get_finish(steps)
-    assert finish == "stop", f"an answer ended by a stop token said {finish!r}"
-    assert said == ids[:at], f"with {ids[at]} as stop token {ids} became {said}"
-    last = [step.stop_id for step in steps if step.finish is not None]
-    assert last == [ids[at]], f"`stop_id` is {last[0]}, but {ids[at]} ended the answer"
+    stop_id = ids[position]
+    steps = await subject.collect(await subject.make_job(stop_token_ids=(stop_id,)))
+    output, finish = get_output(steps)[1], get_finish(steps)
+    assert finish == "stop", f"an answer ended by a stop token has finish {finish!r}"
+    assert output == ids[:position], f"with {stop_id} as stop token {ids} became {output}"
+    reported = [step.stop_id for step in steps if step.finish is not None]
+    assert reported == [stop_id], f"`stop_id` is {reported[0]}, but {stop_id} ended the answer"
 
 
 @check
-async def closing_cancels(on: EngineUnderTest) -> None:
-    """Closing a job half way ends it at once, and the engine goes on to answer others."""
-    stream = on.engine.generate(await on.make_job(max_tokens=256))
-    await on.read_step(stream)
-    await on.wait(stream.aclose(), "closing a job half way did not return")
-    assert await on.read_step(stream) is None, "a step came after the job was closed"
-    assert get_finish(await on.collect(await on.make_job())), (
-        "after a closed job the next was not finished"
-    )
+async def closing_cancels(subject: EngineUnderTest) -> None:
+    """Closing a job half way ends it at once, and the engine still runs other jobs."""
+    stream = subject.engine.generate(await subject.make_job(max_tokens=256))
+    await subject.read_step(stream)
+    await subject.wait(stream.aclose(), "closing a job half way did not return")
+    assert await subject.read_step(stream) is None, "a step came after the job was closed"
+    steps = await subject.collect(await subject.make_job())
+    assert get_finish(steps), "after a closed job the next was not finished"
 
 
 @check
-async def cancelling_the_task_cancels(on: EngineUnderTest) -> None:
+async def cancelling_the_task_cancels(subject: EngineUnderTest) -> None:
     """Cancelling the task that reads a job ends the job, before its first step and after it."""
     for steps in (0, 1):
-        begun = asyncio.Event()
-        job = await on.make_job(max_tokens=256)
-        task = asyncio.create_task(_read(on, job, steps, begun))
-        await begun.wait()
+        started = asyncio.Event()
+        job = await subject.make_job(max_tokens=256)
+        task = asyncio.create_task(_read_job(subject, job, steps, started))
+        await started.wait()
         await asyncio.sleep(0)  # let the reader get to its wait
-        running = not task.done()
+        is_running = not task.done()
         task.cancel()
-        await asyncio.wait({task}, timeout=on.patience)
-        assert task.done(), f"the job went on for {on.patience:g} s after its reader was cancelled"
-        if running:
-            assert task.cancelled(), "the cancellation was swallowed; let CancelledError through"
-        assert get_finish(await on.collect(await on.make_job())), (
-            "after a cancelled job the next failed"
+        await asyncio.wait({task}, timeout=subject.patience)
+        assert task.done(), (
+            f"the job went on for {subject.patience:g} s after its reader was cancelled"
         )
+        if is_running:
+            assert task.cancelled(), "the cancellation was swallowed; let CancelledError through"
+        after = await subject.collect(await subject.make_job())
+        assert get_finish(after), "after a cancelled job the next failed"
 
 
-async def _read(on: EngineUnderTest, job: Job, steps: int, begun: asyncio.Event) -> None:
-    """Read a job to its end; tell when so many steps have come."""
-    async with aclosing(on.engine.generate(job)) as stream:
+async def _read_job(subject: EngineUnderTest, job: Job, steps: int, started: asyncio.Event) -> None:
+    """Read a job to its end; set the event once so many steps (0 or 1) have come."""
+    async with aclosing(subject.engine.generate(job)) as stream:
         if not steps:
-            begun.set()
+            started.set()
         async for _ in stream:
-            begun.set()
+            started.set()
 
 
 @check
-async def rejects_long_prompts(on: EngineUnderTest) -> None:
-    """`admit` refuses a prompt that fills the context, with `ContextOverflow`."""
-    if on.capabilities.context is None:
+async def rejects_long_prompts(subject: EngineUnderTest) -> None:
+    """`admit` rejects a prompt that fills the context, with `ContextOverflow`."""
+    context = subject.capabilities.context
+    if context is None:
         raise CheckSkipped("the engine has no context length")
-    job = await on.make_job()
-    prompt: list[int] | str = "so " * (on.capabilities.context + 1)
+    job = await subject.make_job()
+    prompt: list[int] | str = "so " * (context + 1)
     if isinstance(job.prompt, list):
-        prompt = job.prompt * (on.capabilities.context // len(job.prompt) + 1)
+        prompt = job.prompt * (context // len(job.prompt) + 1)
     too_long = msgspec.structs.replace(job, prompt=prompt)
     try:
-        await on.wait(on.engine.admit(too_long), "`admit` did not return")
+        await subject.wait(subject.engine.admit(too_long), "`admit` did not return")
     except ContextOverflow:
         return
-    raise AssertionError(
-        f"a prompt longer than the context of {on.capabilities.context} was admitted"
-    )
+    raise AssertionError(f"a prompt longer than the context of {context} was admitted")
 
 
 @check
-async def rejects_unknown_adapters(on: EngineUnderTest) -> None:
-    """`admit` refuses an adapter it does not have, with `BadRequest`."""
-    if not on.capabilities.lora:
+async def rejects_unknown_adapters(subject: EngineUnderTest) -> None:
+    """`admit` rejects an adapter that the engine does not have, with `BadRequest`."""
+    if not subject.capabilities.lora:
         raise CheckSkipped("the engine has no adapters")
-    job = await on.make_job(lora=(Adapter("no such adapter"),))
+    job = await subject.make_job(lora=(Adapter("no such adapter"),))
     try:
-        await on.wait(on.engine.admit(job), "`admit` did not return")
+        await subject.wait(subject.engine.admit(job), "`admit` did not return")
     except BadRequest:
         return
     raise AssertionError("an adapter that does not exist was admitted")
 
 
 @check
-async def embeds(on: EngineUnderTest) -> None:
+async def embeds(subject: EngineUnderTest) -> None:
     """One vector of the promised length for each input, in order, the same for the same input."""
-    if not on.capabilities.embeddings:
+    size = subject.capabilities.embeddings
+    if not size:
         raise CheckSkipped("the engine does not embed")
-    embed = getattr(on.engine, "embed", None)
+    embed = getattr(subject.engine, "embed", None)
     assert embed is not None, "`capabilities` promise embeddings, but there is no `embed`"
-    inputs = [await on.make_prompt(PROMPTS[at]) for at in (0, 1, 0)]
-    vectors = await on.wait(embed(inputs), "`embed` did not return")
+    inputs = [await subject.make_prompt(PROMPTS[index]) for index in (0, 1, 0)]
+    vectors = await subject.wait(embed(inputs), "`embed` did not return")
     lengths = [len(vector) for vector in vectors]
-    assert lengths == [on.capabilities.embeddings] * 3, (
-        f"3 inputs gave vectors of {lengths} numbers; promised were {on.capabilities.embeddings}"
+    assert lengths == [size] * 3, (
+        f"3 inputs gave vectors of {lengths} numbers; promised were {size}"
     )
     assert all(math.isfinite(value) for vector in vectors for value in vector), (
         "a vector holds something that is not a finite number"
     )
-    near = [math.dist(vectors[0], vector) for vector in vectors]
-    assert near[2] < 1e-2 * max(near[1], 1e-6), "one input twice gave two different vectors"
+    distances = [math.dist(vectors[0], vector) for vector in vectors]
+    assert distances[2] < 1e-2 * max(distances[1], 1e-6), (
+        "the same input twice gave two different vectors"
+    )
 
 
 @check
-async def tokenizes(on: EngineUnderTest) -> None:
-    """`tokenize` gives the ids of a text."""
-    if not on.capabilities.tokenize:
+async def tokenizes(subject: EngineUnderTest) -> None:
+    """`tokenize` returns the ids of a text."""
+    if not subject.capabilities.tokenize:
         raise CheckSkipped("the engine does not tokenize")
-    tokenize = getattr(on.engine, "tokenize", None)
+    tokenize = getattr(subject.engine, "tokenize", None)
     assert tokenize is not None, "`capabilities` promise tokens, but there is no `tokenize`"
-    ids = await on.wait(tokenize(PROMPTS[0], False), "`tokenize` did not return")
-    sound = isinstance(ids, list) and ids and all(type(id_) is int and id_ >= 0 for id_ in ids)
-    assert sound, f"`tokenize` gave {ids!r}; it gives a list of ids"
+    ids = await subject.wait(tokenize(PROMPTS[0], False), "`tokenize` did not return")
+    is_valid = isinstance(ids, list) and ids and all(type(id_) is int and id_ >= 0 for id_ in ids)
+    assert is_valid, f"`tokenize` returned {ids!r}; it must return a list of ids"
 
 
 @check
-async def closes_twice(on: EngineUnderTest) -> None:
+async def closes_twice(subject: EngineUnderTest) -> None:
     """`aclose` can be called twice."""
-    aclose = getattr(on.engine, "aclose", None)
+    aclose = getattr(subject.engine, "aclose", None)
     if aclose is None:
         raise CheckSkipped("the engine has nothing to close")
     for _ in range(2):
-        await on.wait(aclose(), "`aclose` did not return")
+        await subject.wait(aclose(), "`aclose` did not return")

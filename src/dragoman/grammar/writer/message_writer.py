@@ -1,7 +1,8 @@
-"""A whole answer in a format whose messages have headers.
+"""Writes the rules of a whole answer in a format whose messages have headers.
 
-An answer is a row of messages; the header of each says whether it is thoughts, text, or a call and
-of which tool. A prompt may end where a header begins, so the first one may lack its opening mark.
+An answer is a sequence of messages. The header of each message decides whether it is reasoning,
+text, or a call of the tool it names. A prompt may end with the start of a header, so the first
+header of an answer may lack its opening marker.
 """
 
 from __future__ import annotations
@@ -19,198 +20,223 @@ from dragoman.output.spec import MessageHeader
 
 
 class HeaderWriter:
-    """The headers of messages; where an answer is `silent`, none that a thought could have."""
+    """Writes headers; for an answer `without_reasoning`, none that reasoning could have.
+
+    `prompt_end` is the end of the prompt if a header starts there.
+    """
 
     def __init__(
-        self, lark: LarkBuilder, header: MessageHeader, opening: str, *, without_reasoning: bool = False
+        self,
+        lark: LarkBuilder,
+        header: MessageHeader,
+        prompt_end: str,
+        *,
+        without_reasoning: bool = False,
     ) -> None:
-        """`opening` is what the prompt ends with, if that is where a header begins."""
         self.lark = lark
         self.header = header
-        self.ends_at_next_header = (
-            not header.close
-        )  # a message then ends where the next header begins
-        self._opening = opening
-        thoughts = [route for route, where in header.routes if where == "reasoning"]
-        self._templates = [
-            (kind, text)
-            for kind, text in header.spellings
-            if not without_reasoning or (kind != "reasoning" and not any(re.search(r, text) for r in thoughts))
+        self._prompt_end = prompt_end
+        patterns = [pattern for pattern, channel in header.routes if channel == "reasoning"]
+        self._spellings = [
+            (channel, text)
+            for channel, text in header.spellings
+            if not without_reasoning
+            or (
+                channel != "reasoning" and not any(re.search(pattern, text) for pattern in patterns)
+            )
         ]
 
-    def write_headers(self, where: str, first: bool, name: str = "") -> list[str]:
-        """Headers of a kind; the first of an answer may lack what the prompt ends with."""
-        found = []
-        for text in [text for kind, text in self._templates if kind == where]:
-            bare = next((text[len(one) :] for one in self.header.open if text.startswith(one)), "")
-            opened = self._opening.endswith(self.header.open) or not self.header.separator
-            if self.ends_at_next_header and not first:
-                found.append(bare)
-            elif bare and opened and (first or bare.startswith("<")):
-                found += [text, bare]
+    @property
+    def ends_at_next_header(self) -> bool:
+        """Whether messages have no closing marker, so that the next header ends them."""
+        return not self.header.close
+
+    def write_headers(self, channel: str, *, is_first: bool, name: str = "") -> list[str]:
+        """Write the headers of a channel; the first of an answer may lack its opening marker."""
+        headers: list[str] = []
+        is_open = self._prompt_end.endswith(self.header.open) or not self.header.separator
+        for text in [text for kind, text in self._spellings if kind == channel]:
+            rest = next(
+                (text[len(opener) :] for opener in self.header.open if text.startswith(opener)), ""
+            )
+            if self.ends_at_next_header and not is_first:
+                headers.append(rest)
+            elif rest and is_open and (is_first or rest.startswith("<")):
+                headers += [text, rest]
             else:
-                found += [text, text.lstrip()] if first else [text]
+                headers += [text, text.lstrip()] if is_first else [text]
         return [
-            self.lark.write_marker(text.replace("{name}", name)) for text in dict.fromkeys(found)
+            self.lark.write_marker(text.replace("{name}", name)) for text in dict.fromkeys(headers)
         ]
 
 
 class MessageWriter:
-    """Writes the rules of one answer. No text of it holds one of `banned`."""
+    """Writes the rules of one answer, whose text contains none of the `banned` markers."""
 
     def __init__(
         self,
-        heads: HeaderWriter,
+        headers: HeaderWriter,
         calls: CallWriter | None,
-        offers: Sequence[ParsedTool],
+        tools: Sequence[ParsedTool],
         banned: Sequence[str] = (),
     ) -> None:
-        self.lark = heads.lark
-        self._write_headers = heads.write_headers
-        self._header = heads.header
+        self.lark = headers.lark
+        self._headers = headers
+        self._header = headers.header
+        self._ends_at_next_header = headers.ends_at_next_header
         self._calls = calls
         self._ignored_markers = () if calls is None else calls.ignored_markers
-        self._tools = offers
+        self._tools = tools
         self._banned_markers = banned
-        self._ends_at_next_header = heads.ends_at_next_header
 
-    def write_constrained(self, content: str | None, *, starts_in_reasoning: bool, parallel: bool) -> str:
-        """Thoughts, then content of a shape or calls."""
+    def write_constrained(
+        self, content: str | None, *, starts_in_reasoning: bool, parallel: bool
+    ) -> str:
+        """Write reasoning, then constrained content or calls."""
 
-        def last(first: bool) -> str:
-            found = []
+        def write_last(is_first: bool) -> str:
+            options = []
             if content is not None:
-                heads = (
-                    self._write_headers("text", first)[:2]
-                    if first
-                    else self._write_headers("text", first)[:1]
-                )
-                found.append(
-                    f"{join_alternatives(heads)} {self.lark.add_optional_space()} {content} {self._write_end()}"
-                )
+                headers = self._headers.write_headers("text", is_first=is_first)
+                header = join_alternatives(headers[: 2 if is_first else 1])
+                space = self.lark.add_optional_space()
+                options.append(f"{header} {space} {content} {self._write_end()}")
             if self._calls is not None:
-                found.append(self._write_calls(first, parallel))
-            return join_alternatives(found)
+                options.append(self._write_calls(is_first=is_first, parallel=parallel))
+            return join_alternatives(options)
 
-        return self._write_after_reasoning(last, inside=starts_in_reasoning)
+        return self._write_after_reasoning(write_last, starts_in_reasoning=starts_in_reasoning)
 
     def write_free(self, *, starts_in_reasoning: bool, parallel: bool, may_stay_open: bool) -> str:
-        """Messages of any kind; one call at most where only one may be made."""
-        text = self.lark.add_text_without([*map(marker_to_regex, self._list_markers())], "FREE") + "?"
-        closed = self._write_message_rest()
-        short = write_text_until(self.lark, ANY, self._header.close, self._list_markers())
-        ends = [text, short] if self._header.close else [text]
-        rows = self._write_messages(parallel)
-        if starts_in_reasoning:
-            unclosed = [text] if may_stay_open else []
-            return join_alternatives([f"{closed} {rows}", *unclosed])
-        first = join_alternatives(
-            [*self._write_headers("text", True), *self._write_headers("reasoning", True)]
-        )
-        found = [f"{first} {one}" for one in ends]
-        found += [f"{first} {closed} {rows}"]
-        if self._calls is not None:
-            found.append(
-                f"{self._write_call(True)} {self._write_after_call(rows) if parallel else ''}"
-            )
-        found = [f"({joint})? {one}" for one in found] if (joint := self._write_joint()) else found
-        # where a header begins in letters, text without a header would swallow it
-        bare = all(text.startswith("<") for _, text in self._header.spellings)
-        return join_alternatives([*found, *(ends if bare else ())])
+        """Write messages of any kind; without `parallel`, at most one of them is a call.
 
-    def _write_messages(self, parallel: bool) -> str:
-        """Messages that follow a first one, or none."""
-        name = self.lark.reserve("rows")
-        joint = self._write_joint()
-        text = self.lark.add_text_without([*map(marker_to_regex, self._list_markers())], "FREE") + "?"
-        heads = join_alternatives(
-            [*self._write_headers("text", False), *self._write_headers("reasoning", False)]
-        )
-        closed = self._write_message_rest()
-        found = ['""', f"{joint} {heads} {text}", f"{joint} {heads} {closed} {name}"]
-        if self._ends_at_next_header:
-            found += self._write_text_after_marker([text, f"{closed} {name}"])
+        With `may_stay_open`, the answer may end inside reasoning that is never closed.
+        """
+        text, rest = self._write_text(), self._write_message_rest()
+        ends = [text]
+        if self._header.close:
+            ends.append(write_text_until(self.lark, ANY, self._header.close, self._list_markers()))
+        messages = self._write_messages(parallel=parallel)
+        if starts_in_reasoning:
+            return join_alternatives([f"{rest} {messages}", *([text] if may_stay_open else ())])
+        header = self._write_any_header(is_first=True)
+        options = [f"{header} {end}" for end in ends]
+        options += [f"{header} {rest} {messages}"]
         if self._calls is not None:
-            found.append(
-                f"{joint} {self._write_call(False)} {self._write_after_call(name) if parallel else ''}"
-            )
-        return self.lark.define(name, " | ".join(found))
+            more = self._write_after_call(messages) if parallel else ""
+            options.append(f"{self._write_call(is_first=True)} {more}")
+        if separator := self._write_separator():
+            options = [f"({separator})? {option}" for option in options]
+        # text without a header would swallow a header that begins with a letter
+        allows_no_header = all(spelling.startswith("<") for _, spelling in self._header.spellings)
+        return join_alternatives([*options, *(ends if allows_no_header else ())])
+
+    def _write_messages(self, *, parallel: bool) -> str:
+        """Write any number of messages after the first one."""
+        name = self.lark.reserve("messages")
+        separator, text = self._write_separator(), self._write_text()
+        header, rest = self._write_any_header(is_first=False), self._write_message_rest()
+        options = ['""', f"{separator} {header} {text}", f"{separator} {header} {rest} {name}"]
+        if self._ends_at_next_header:
+            options += self._write_text_after_marker([text, f"{rest} {name}"])
+        if self._calls is not None:
+            more = self._write_after_call(name) if parallel else ""
+            options.append(f"{separator} {self._write_call(is_first=False)} {more}")
+        return self.lark.define(name, " | ".join(options))
+
+    def _write_any_header(self, *, is_first: bool) -> str:
+        """Write a header of text or reasoning."""
+        text = self._headers.write_headers("text", is_first=is_first)
+        reasoning = self._headers.write_headers("reasoning", is_first=is_first)
+        return join_alternatives([*text, *reasoning])
 
     def _write_text_after_marker(self, after: Sequence[str]) -> list[str]:
-        """What follows a header's mark where that is only a word: the text goes on after it."""
+        """Write what follows an opening marker that is an ordinary word and begins no header.
+
+        The text of the message continues there, up to one of `after`.
+        """
         lark = self.lark
-        heads = [text for kind, text in self._header.spellings if kind != "call"]
-        heads += [
-            text.replace("{name}", offer.name)
-            for kind, text in self._header.spellings
-            for offer in self._tools
-            if kind == "call"
+        spellings = [text for channel, text in self._header.spellings if channel != "call"]
+        spellings += [
+            text.replace("{name}", tool.name)
+            for channel, text in self._header.spellings
+            for tool in self._tools
+            if channel == "call"
         ]
-        bare = [text.removeprefix(self._header.open[0]) for text in heads]
-        begun = "|".join(map(prefixes_to_regex, bare))
-        known = "|".join(map(escape_regex, bare))
-        other = f"/(?s:.+)/ & ~/{begun}/ & ~/(?:{known})(?s:.*)/{exclude_partial_markers(self._banned_markers)}"
-        differs = lark.add_shortest_match(lark.add_terminal(other, "OTHER"))
-        return [lark.add_terminal(f"/{begun}/ & ~/{known}/", "BEGUN")] + [
-            f"{differs} {one}" for one in after
-        ]
+        rests = [text.removeprefix(self._header.open[0]) for text in spellings]
+        partial = "|".join(map(prefixes_to_regex, rests))
+        whole = "|".join(map(escape_regex, rests))
+        other = f"/(?s:.+)/ & ~/{partial}/ & ~/(?:{whole})(?s:.*)/"
+        other += exclude_partial_markers(self._banned_markers)
+        no_header = lark.add_shortest_match(lark.add_terminal(other, "OTHER"))
+        partial_header = lark.add_terminal(f"/{partial}/ & ~/{whole}/", "PARTIAL")
+        return [partial_header, *(f"{no_header} {continuation}" for continuation in after)]
 
-    def _write_after_call(self, rows: str) -> str:
-        """What follows a call, which does not run up to the next header as a text does."""
+    def _write_after_call(self, messages: str) -> str:
+        """Write what follows a call, which does not extend to the next header as text does."""
         if not self._ends_at_next_header:
-            return rows
-        return f"({self.lark.add_optional_space()} {self.lark.write_any_marker(self._header.open)} {rows})?"
+            return messages
+        opener = self.lark.write_any_marker(self._header.open)
+        return f"({self.lark.add_optional_space()} {opener} {messages})?"
 
-    def _write_after_reasoning(self, last: Callable[[bool], str], *, inside: bool) -> str:
-        joint, closed = self._write_joint(), self._write_message_rest()
-        heads = self._write_headers("reasoning", False)
-        again = f"({joint} {join_alternatives(heads)} {closed})*" if heads else ""
-        if inside:
-            return f"{closed} {again} {joint} {last(False)}"
-        first = self._write_headers("reasoning", True)
-        if not first:
-            return last(True)
+    def _write_after_reasoning(
+        self, write_last: Callable[[bool], str], *, starts_in_reasoning: bool
+    ) -> str:
+        """Write optional messages of reasoning, and the last message.
+
+        `write_last` takes whether the last message is also the first.
+        """
+        separator, rest = self._write_separator(), self._write_message_rest()
+        headers = self._headers.write_headers("reasoning", is_first=False)
+        more = f"({separator} {join_alternatives(headers)} {rest})*" if headers else ""
+        if starts_in_reasoning:
+            return f"{rest} {more} {separator} {write_last(False)}"
+        first_headers = self._headers.write_headers("reasoning", is_first=True)
+        if not first_headers:
+            return write_last(True)
+        first = f"{join_alternatives(first_headers)} {rest}"
         return join_alternatives(
-            [last(True), f"{join_alternatives(first)} {closed} {again} {joint} {last(False)}"]
+            [write_last(True), f"{first} {more} {separator} {write_last(False)}"]
         )
 
-    # messages
+    # Single messages
 
-    def _write_calls(self, first: bool, parallel: bool) -> str:
-        joint = self._write_joint()
+    def _write_calls(self, *, is_first: bool, parallel: bool) -> str:
+        separator = self._write_separator()
         if self._ends_at_next_header:
-            joint = (
-                f"{self.lark.add_optional_space()} {self.lark.write_any_marker(self._header.open)}"
-            )
-        more = f"({joint} {self._write_call(False)})*" if parallel else ""
-        return f"{self._write_call(first)} {more}"
+            opener = self.lark.write_any_marker(self._header.open)
+            separator = f"{self.lark.add_optional_space()} {opener}"
+        more = f"({separator} {self._write_call(is_first=False)})*" if parallel else ""
+        return f"{self._write_call(is_first=is_first)} {more}"
 
-    def _write_call(self, first: bool) -> str:
+    def _write_call(self, *, is_first: bool) -> str:
         assert self._calls is not None  # noqa: S101
-        found = []
-        for offer in self._tools:
-            rest = self._calls.write_addressed_call(offer)
-            heads = self._write_headers("call", first, offer.name)
-            found += [f"{head} {rest} {self._write_end()}" for head in heads]
-        return self.lark.add_rule(" | ".join(found), "message")
+        options = []
+        for tool in self._tools:
+            rest = self._calls.write_addressed_call(tool)
+            headers = self._headers.write_headers("call", is_first=is_first, name=tool.name)
+            options += [f"{header} {rest} {self._write_end()}" for header in headers]
+        return self.lark.add_rule(" | ".join(options), "message")
 
-    def _write_joint(self) -> str:
+    def _write_text(self) -> str:
+        """Write optional text without markers."""
+        return self.lark.add_text_without(map(marker_to_regex, self._list_markers()), "FREE") + "?"
+
+    def _write_separator(self) -> str:
         return self.lark.write_marker(self._header.separator) if self._header.separator else ""
 
     def _write_message_rest(self) -> str:
-        """The rest of a message up to its end; a header in it would be taken for one."""
-        marks = [mark for mark in self._list_markers() if mark not in self._list_closing_markers()]
-        return write_text_until(self.lark, ANY, self._list_closing_markers(), marks)
-
-    def _list_closing_markers(self) -> tuple[str, ...]:
-        return self._header.close or self._header.open
+        """Write a message after its header; the parser would act on a header inside it."""
+        closing = self._header.close or self._header.open
+        banned = [marker for marker in self._list_markers() if marker not in closing]
+        return write_text_until(self.lark, ANY, closing, banned)
 
     def _write_end(self) -> str:
-        """What may close the last message."""
-        marks = (*self._header.close, *self._ignored_markers)
-        return f"({self.lark.write_any_marker(marks)}){UP_TO_THREE}" if marks else ""
+        """Write the markers that may close the last message."""
+        markers = (*self._header.close, *self._ignored_markers)
+        return f"({self.lark.write_any_marker(markers)}){UP_TO_THREE}" if markers else ""
 
     def _list_markers(self) -> list[str]:
         header = self._header
-        ends = [mark for mark in header.end if mark.strip()]
+        ends = [marker for marker in header.end if marker.strip()]
         return list(dict.fromkeys((*header.open, *header.close, *ends, *self._banned_markers)))

@@ -174,7 +174,7 @@ class TaggedValueWriter:
     ) -> None:
         self._writer = writer
         self._cdata = cdata
-        self._lark = writer.lark
+        self.lark = writer.lark
         self._trims_newlines = trim == "newline"
         self._banned_markers = (*banned, CDATA[0]) if cdata else banned
 
@@ -227,16 +227,16 @@ class TaggedValueWriter:
             said = join_alternatives(
                 self._write_literal(json.loads(value)) for value in node.values
             )
-            return f"{said} {self._lark.write_any_marker(closes)}"
+            return f"{said} {self.lark.write_any_marker(closes)}"
         body = build_bare_regex(node) + self._exclude_other_types(node, others, closes)
         if not self._trims_newlines or body == ANY:
             return write_text_until(
-                self._lark, body, closes, self._banned_markers, some=cannot_be_empty(node)
+                self.lark, body, closes, self._banned_markers, some=cannot_be_empty(node)
             )
         body += r" & /(?:[^\n](?:(?s:.*)[^\n])?)?/"
         every = [f"\n{mark}" for mark in closes] + list(closes)
         inner = write_text_until(
-            self._lark, body, every, self._banned_markers, some=cannot_be_empty(node)
+            self.lark, body, every, self._banned_markers, some=cannot_be_empty(node)
         )
         return f'"\\n"? {inner}'
 
@@ -253,7 +253,7 @@ class TaggedValueWriter:
     ) -> str:
         """What sees to it that a text is not read as something else."""
         taken = node.excluded_types if isinstance(node, UnambiguousText) else ANY_KIND
-        firsts = dict.fromkeys(escape_regex(one[0]) for one in closes if self._lark.is_plain_text(one))
+        firsts = dict.fromkeys(escape_regex(one[0]) for one in closes if self.lark.is_plain_text(one))
         return exclude_types(
             list_restricted_types(others) | taken, "".join(firsts) if closes else None
         )
@@ -261,11 +261,11 @@ class TaggedValueWriter:
     def _write_grammar_text(self, node: GrammarText, closes: Sequence[str]) -> str:
         """A text that keeps to a grammar."""
         marks = [
-            mark for mark in (*closes, *self._banned_markers) if self._lark.is_plain_text(mark)
+            mark for mark in (*closes, *self._banned_markers) if self.lark.is_plain_text(mark)
         ]
         breaks = "\n" if self._trims_newlines else ""
-        said = write_grammar_text(self._lark, node, DelimitedSyntax(tuple(dict.fromkeys(marks)), breaks))
-        return f"{said} {self._lark.write_any_marker(closes)}"
+        said = write_grammar_text(self.lark, node, DelimitedSyntax(tuple(dict.fromkeys(marks)), breaks))
+        return f"{said} {self.lark.write_any_marker(closes)}"
 
     def _write_cdata(self, node: TextualNode, closes: Sequence[str], others: Sequence[Node]) -> str:
         """A text in a section of its own, which may hold every mark but the section's end."""
@@ -274,18 +274,18 @@ class TaggedValueWriter:
             said = join_alternatives(quote_literal(json.loads(value)) for value in node.values)
             inner = f"{said} {quote_literal(end)}"
         elif isinstance(node, GrammarText):
-            inner = f"{write_grammar_text(self._lark, node, DelimitedSyntax((end,)))} {quote_literal(end)}"
+            inner = f"{write_grammar_text(self.lark, node, DelimitedSyntax((end,)))} {quote_literal(end)}"
         else:
             body = build_bare_regex(node) + self._exclude_other_types(node, others)
-            inner = write_text_until(self._lark, body, (end,), some=cannot_be_empty(node))
+            inner = write_text_until(self.lark, body, (end,), some=cannot_be_empty(node))
         line = '"\\n"?' if self._trims_newlines else ""
-        return f"{line} {quote_literal(start)} {inner} {self._lark.write_any_marker(closes)}"
+        return f"{line} {quote_literal(start)} {inner} {self.lark.write_any_marker(closes)}"
 
     def write_json(self, nodes: Sequence[Node], closes: Sequence[str]) -> str:
         """A value that is written as JSON."""
-        space = self._lark.add_optional_space()
+        space = self.lark.add_optional_space()
         said = join_alternatives(map(self._writer.write_value, nodes))
-        return f"{space} {said} {space} {self._lark.write_any_marker(closes)}"
+        return f"{space} {said} {space} {self.lark.write_any_marker(closes)}"
 
 
 def list_types(node: Node) -> Types:
