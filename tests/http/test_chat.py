@@ -1,4 +1,4 @@
-"""Chat completions on the wire: what clients rely on, with the openai client as judge."""
+"""Chat completions on the wire, mostly through the openai package."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def server() -> Iterator[RunningServer]:
         Reply(TEXT, when="unicode", chunks="bytes"),
         Reply("one two three four five six", when="count"),
         Reply("alpha", variants=("beta", "gamma"), when="variants"),
-        Reply("some text and then it breaks", when="break", raise_at=3),
-        Reply("breaks at once", when="early", raise_at=0),
+        Reply("some text and then a failure", when="break", raise_at=3),
+        Reply("fails at once", when="early", raise_at=0),
         Reply(
             "odd exception", when="odd", raise_at=1, error=ZeroDivisionError("secret 0xdeadbeef")
         ),
@@ -46,8 +46,8 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="module")
 def client(server: RunningServer) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 def post(server: RunningServer, **fields: Any) -> httpx.Response:
@@ -61,29 +61,29 @@ def stream(server: RunningServer, text: str = "hi", **fields: Any) -> list[Any]:
     return parse_events(post(server, text=text, stream=True, **fields))
 
 
-def test_a_whole_answer(client: OpenAI) -> None:
-    answer = client.chat.completions.create(
+def test_whole_response(client: OpenAI) -> None:
+    response = client.chat.completions.create(
         model="scripted", messages=[{"role": "user", "content": "hi"}]
     )
-    assert answer.id.startswith("chatcmpl-")
-    assert answer.object == "chat.completion"
-    assert answer.model == "scripted"
-    choice = answer.choices[0]
+    assert response.id.startswith("chatcmpl-")
+    assert response.object == "chat.completion"
+    assert response.model == "scripted"
+    choice = response.choices[0]
     assert (choice.index, choice.finish_reason) == (0, "stop")
     assert choice.message.content == "Hello there!"
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == len("Hello there!")
-    assert answer.usage.total_tokens == answer.usage.prompt_tokens + len("Hello there!")
+    assert response.usage is not None
+    assert response.usage.completion_tokens == len("Hello there!")
+    assert response.usage.total_tokens == response.usage.prompt_tokens + len("Hello there!")
 
 
-def test_d83_a_plain_answer_has_no_tool_fields(server: RunningServer) -> None:
+def test_d83_plain_answer_has_no_tool_fields(server: RunningServer) -> None:
     choice = post(server).json()["choices"][0]
     assert choice["message"] == {"role": "assistant", "content": "Hello there!", "refusal": None}
     assert choice["logprobs"] is None
     assert set(choice) == {"index", "message", "logprobs", "finish_reason"}
 
 
-def test_d8_d10_d11_the_chunks_of_a_stream(server: RunningServer) -> None:
+def test_d8_d10_d11_chunks_of_a_stream(server: RunningServer) -> None:
     chunks = stream(server)
     for field in ("id", "created", "model", "object"):
         assert len({chunk[field] for chunk in chunks}) == 1
@@ -105,7 +105,7 @@ def test_d9_no_chunk_is_empty(server: RunningServer) -> None:
         assert choice["delta"].get("content") or choice["finish_reason"]
 
 
-def test_fact11_the_headers_of_a_stream(server: RunningServer) -> None:
+def test_fact11_headers_of_a_stream(server: RunningServer) -> None:
     response = post(server, stream=True)
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers["cache-control"] == "no-cache"
@@ -115,7 +115,7 @@ def test_fact11_the_headers_of_a_stream(server: RunningServer) -> None:
     assert response.text.endswith("data: [DONE]\n\n")
 
 
-def test_d3_fact17_every_character_arrives_whole(server: RunningServer) -> None:
+def test_d3_fact17_characters_are_never_split(server: RunningServer) -> None:
     chunks = stream(server, "unicode")
     deltas = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
     assert "".join(deltas) == TEXT
@@ -124,7 +124,7 @@ def test_d3_fact17_every_character_arrives_whole(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("usage", [True, False])
-def test_d15_fact26_usage_comes_last_and_only_when_asked_for(
+def test_d15_fact26_usage_comes_last_and_only_on_request(
     server: RunningServer, usage: bool
 ) -> None:
     chunks = stream(server, "hello you", stream_options={"include_usage": usage})
@@ -157,29 +157,31 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", CASES)
-def test_d6_a_stream_adds_up_to_the_whole_answer(client: OpenAI, fields: dict[str, Any]) -> None:
-    """The client's own accumulator is the judge."""
-    said = dict(fields)
-    messages: Any = [{"role": "user", "content": said.pop("text", "hi")}]
-    whole = client.chat.completions.create(model="scripted", messages=messages, **said)
+def test_d6_stream_accumulates_to_the_whole_response(
+    client: OpenAI, fields: dict[str, Any]
+) -> None:
+    """The accumulator of the openai package adds up the chunks."""
+    parameters = dict(fields)
+    messages: Any = [{"role": "user", "content": parameters.pop("text", "hi")}]
+    whole = client.chat.completions.create(model="scripted", messages=messages, **parameters)
     state = ChatCompletionStreamState()
     for chunk in client.chat.completions.create(
         model="scripted",
         messages=messages,
         stream=True,
         stream_options={"include_usage": True},
-        **said,
+        **parameters,
     ):
         state.handle_chunk(chunk)
-    added = state.current_completion_snapshot
-    assert added.usage == whole.usage
-    assert len(added.choices) == len(whole.choices)
-    for mine, theirs in zip(added.choices, whole.choices, strict=True):
-        assert mine.index == theirs.index
-        assert mine.finish_reason == theirs.finish_reason
-        assert mine.message.role == theirs.message.role
-        assert mine.message.content == theirs.message.content
-        content = mine.logprobs and mine.logprobs.content
+    accumulated = state.current_completion_snapshot
+    assert accumulated.usage == whole.usage
+    assert len(accumulated.choices) == len(whole.choices)
+    for ours, theirs in zip(accumulated.choices, whole.choices, strict=True):
+        assert ours.index == theirs.index
+        assert ours.finish_reason == theirs.finish_reason
+        assert ours.message.role == theirs.message.role
+        assert ours.message.content == theirs.message.content
+        content = ours.logprobs and ours.logprobs.content
         assert content == (theirs.logprobs and theirs.logprobs.content)
 
 
@@ -189,8 +191,8 @@ def test_d28_fact25_several_choices(server: RunningServer) -> None:
     whole = post(server, text="variants", n=3).json()
     texts = {choice["index"]: choice["message"]["content"] for choice in whole["choices"]}
     assert texts == {0: "alpha", 1: "beta", 2: "gamma"}
-    one = post(server, text="variants").json()["usage"]
-    assert whole["usage"]["prompt_tokens"] == one["prompt_tokens"]
+    single = post(server, text="variants").json()["usage"]
+    assert whole["usage"]["prompt_tokens"] == single["prompt_tokens"]
     assert whole["usage"]["completion_tokens"] == len("alpha" + "beta" + "gamma")
 
 
@@ -202,22 +204,22 @@ def test_d29_every_choice_has_the_same_limits(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("tokens", [False, True])
-def test_d7_stops_are_cut_on_every_engine_and_in_both_dialects(
+def test_d7_stop_strings_are_cut_on_every_engine_and_in_both_apis(
     streamed: bool, tokens: bool
 ) -> None:
     with serve_scripted(ScriptedEngine("one two three", tokens=tokens)) as server:
-        said = {"stop": ["two"], "stream": streamed, "max_tokens": 50}
-        prompt = {"model": "scripted", "prompt": "x", **said}
+        parameters = {"stop": ["two"], "stream": streamed, "max_tokens": 50}
+        prompt = {"model": "scripted", "prompt": "x", **parameters}
         for response in (
-            post(server, **said),
+            post(server, **parameters),
             httpx.post(f"{server.url}/v1/completions", json=prompt),
         ):
-            answers = parse_events(response) if streamed else [response.json()]
+            bodies = parse_events(response) if streamed else [response.json()]
             text = ""
-            for answer in answers:
-                choice = answer["choices"][0]
-                said_here = choice.get("delta") or choice.get("message") or choice
-                text += said_here.get("content", said_here.get("text")) or ""
+            for body in bodies:
+                choice = body["choices"][0]
+                message = choice.get("delta") or choice.get("message") or choice
+                text += message.get("content", message.get("text")) or ""
             assert text == "one "
 
 
@@ -227,7 +229,7 @@ def test_d5_stop_wins_over_length(server: RunningServer) -> None:
     assert whole["choices"][0]["message"]["content"] == "one "
 
 
-def test_d4_no_delta_holds_a_stop_string(server: RunningServer) -> None:
+def test_d4_no_delta_contains_a_part_of_a_stop_string(server: RunningServer) -> None:
     chunks = stream(server, "count", stop=["three"])
     text = ""
     for chunk in chunks:
@@ -236,15 +238,15 @@ def test_d4_no_delta_holds_a_stop_string(server: RunningServer) -> None:
     assert text == "one two "
 
 
-def test_d32_the_end_of_the_context_is_length() -> None:
+def test_d32_end_of_the_context_finishes_with_length() -> None:
     engine = ScriptedEngine("x" * 500, tokens=True, context=100)
     with serve_scripted(engine) as server:
-        answer = post(server).json()
-        assert answer["choices"][0]["finish_reason"] == "length"
-        assert answer["usage"]["total_tokens"] == 100
+        response = post(server).json()
+        assert response["choices"][0]["finish_reason"] == "length"
+        assert response["usage"]["total_tokens"] == 100
 
 
-def test_fact30_d33_d34_logprobs_of_a_model_without_tags(server: RunningServer) -> None:
+def test_fact30_d33_d34_logprobs_of_plain_text(server: RunningServer) -> None:
     whole = post(server, text="unicode", logprobs=True, top_logprobs=3).json()
     entries = whole["choices"][0]["logprobs"]["content"]
     assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == TEXT
@@ -257,7 +259,7 @@ def test_fact30_d33_d34_logprobs_of_a_model_without_tags(server: RunningServer) 
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("case", ["early", "odd"])
-def test_d12_d73_an_engine_that_breaks_is_a_500(
+def test_d12_d73_failing_engine_gets_500(
     server: RunningServer, client: OpenAI, case: str, streamed: bool
 ) -> None:
     if case == "early" or not streamed:
@@ -276,13 +278,13 @@ def test_d12_d73_an_engine_that_breaks_is_a_500(
     assert "0xdead" not in str(failure.value)
 
 
-def test_d13_a_stream_that_breaks_ends_with_an_error(server: RunningServer, client: OpenAI) -> None:
+def test_d13_failing_stream_ends_with_an_error(server: RunningServer, client: OpenAI) -> None:
     before = server.app.metrics.succeeded
     chunks = stream(server, "break")
     assert set(chunks[-1]) == {"error"}
     assert set(chunks[-1]["error"]) == {"message", "type", "param", "code"}
     assert not any(chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]), (
-        "a broken stream has no finish reason"
+        "a failed stream has no finish reason"
     )
     assert server.app.metrics.succeeded == before
     with pytest.raises(openai.APIError):
@@ -294,9 +296,7 @@ def test_d13_a_stream_that_breaks_ends_with_an_error(server: RunningServer, clie
 
 
 @pytest.mark.parametrize("case", ["endless", "badtoken", "badchoice"])
-def test_d17_d20_an_engine_that_talks_nonsense_is_reported(
-    server: RunningServer, case: str
-) -> None:
+def test_d17_d20_invalid_steps_of_an_engine_get_500(server: RunningServer, case: str) -> None:
     whole = post(server, text=case)
     assert whole.status_code == 500
     streamed = post(server, text=case, stream=True)
@@ -304,20 +304,18 @@ def test_d17_d20_an_engine_that_talks_nonsense_is_reported(
     assert last["error"]["code"] == "engine_error"
 
 
-def test_d20_a_logprob_that_is_no_number_is_reported(server: RunningServer) -> None:
+def test_d20_nan_logprob_gets_500(server: RunningServer) -> None:
     assert post(server, text="nan", logprobs=True).status_code == 500
 
 
-def test_what_an_engine_says_after_the_end_is_not_heard(server: RunningServer) -> None:
+def test_steps_after_the_finish_are_ignored(server: RunningServer) -> None:
     assert post(server, text="afterfinish").json()["choices"][0]["message"]["content"] == (
         "after the end"
     )
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_fact5_d12_a_prompt_that_does_not_fit_is_a_400(
-    server: RunningServer, streamed: bool
-) -> None:
+def test_fact5_d12_prompt_that_does_not_fit_gets_400(server: RunningServer, streamed: bool) -> None:
     response = post(server, text="x" * 5000, stream=streamed)
     assert response.status_code == 400
     error = response.json()["error"]
@@ -326,11 +324,11 @@ def test_fact5_d12_a_prompt_that_does_not_fit_is_a_400(
     assert "rate limit" not in error["message"].lower()
 
 
-def test_fact33_a_limit_beyond_the_context_is_clamped(server: RunningServer) -> None:
+def test_fact33_max_tokens_beyond_the_context_is_clamped(server: RunningServer) -> None:
     assert post(server, max_tokens=32_000).status_code == 200
 
 
-def test_c5_an_unknown_model_is_a_404(client: OpenAI) -> None:
+def test_c5_unknown_model_gets_404(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as failure:
         client.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": "hi"}])
     assert failure.value.code == "model_not_found"
@@ -338,12 +336,12 @@ def test_c5_an_unknown_model_is_a_404(client: OpenAI) -> None:
     assert failure.value.param == "model"
 
 
-def test_any_model_answers_every_name() -> None:
+def test_any_model_setting_accepts_every_name() -> None:
     with serve_scripted("Hi.", any_model=True) as server:
-        answer = httpx.post(
+        response = httpx.post(
             f"{server.url}/v1/chat/completions", json=make_chat(model="gpt-9")
         ).json()
-        assert answer["model"] == "scripted"
+        assert response["model"] == "scripted"
 
 
 def test_served_names_are_aliases() -> None:
@@ -354,7 +352,7 @@ def test_served_names_are_aliases() -> None:
         assert post(server, model="third").status_code == 404
 
 
-def test_d71_an_unknown_adapter_is_a_400(server: RunningServer) -> None:
+def test_d71_unknown_adapter_gets_400(server: RunningServer) -> None:
     assert post(server, lora="poet").status_code == 200
     response = post(server, lora="painter")
     assert response.status_code == 400
@@ -362,7 +360,7 @@ def test_d71_an_unknown_adapter_is_a_400(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("template", [None, "{{ messages[0].content }}"])
-def test_what_a_model_cannot_do_is_refused_by_the_name_it_was_asked_by(
+def test_unsupported_field_is_rejected_by_its_name(
     template: str | None,
 ) -> None:
     with serve_scripted("x", chat_template=template) as server:
@@ -371,26 +369,26 @@ def test_what_a_model_cannot_do_is_refused_by_the_name_it_was_asked_by(
         assert response.json()["error"]["param"] == "reasoning_effort"
 
 
-def test_d66_a_thousand_requests_have_distinct_ids_and_right_answers() -> None:
+def test_d66_a_thousand_requests_get_distinct_ids_and_their_own_answers() -> None:
     script = [Reply(f"answer {i}.", when=f"question {i}.") for i in range(1000)]
     with serve_scripted(ScriptedEngine(script), queue=2000) as server:
 
-        async def ask(i: int) -> tuple[str, str]:
+        async def send(i: int) -> tuple[str, str]:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             body = json.dumps(make_chat(f"question {i}.")).encode()
             writer.write(
                 b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
                 b"x-request-id: the-same\r\ncontent-length: %d\r\n\r\n" % len(body) + body
             )
-            answer = json.loads((await reader.read()).partition(b"\r\n\r\n")[2])
+            response = json.loads((await reader.read()).partition(b"\r\n\r\n")[2])
             writer.close()
-            return answer["id"], answer["choices"][0]["message"]["content"]
+            return response["id"], response["choices"][0]["message"]["content"]
 
-        async def everyone() -> list[tuple[str, str]]:
-            return await asyncio.gather(*(ask(i) for i in range(1000)))
+        async def run_all() -> list[tuple[str, str]]:
+            return await asyncio.gather(*(send(i) for i in range(1000)))
 
-        answers = asyncio.run(everyone())
-    assert len({identity for identity, _ in answers}) == 1000
+        answers = asyncio.run(run_all())
+    assert len({completion_id for completion_id, _ in answers}) == 1000
     assert [text for _, text in answers] == [f"answer {i}." for i in range(1000)]
 
 
@@ -404,49 +402,49 @@ def test_obfuscation_hides_the_length_of_a_token() -> None:
         assert all("obfuscation" in json.loads(frame[6:]) for frame in frames)
 
 
-# Kept
+# Stored completions
 
 
-def test_a_completion_that_cannot_be_kept_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_to_store_a_completion_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise Unavailable("It is down.")
 
     with serve_scripted("Hello there!") as server:
         monkeypatch.setattr(CompletionRepository, "add", fail)
-        made = post(server, store=True)
-        assert made.json()["choices"][0]["message"]["content"] == "Hello there!"
-        assert "could not be kept" in made.headers["x-dragoman-warning"]
+        response = post(server, store=True)
+        assert response.json()["choices"][0]["message"]["content"] == "Hello there!"
+        assert "storing the answer failed" in response.headers["x-dragoman-warning"]
         assert parse_events(post(server, store=True, stream=True))
 
 
-def test_a_completion_can_be_kept() -> None:
+def test_completion_can_be_stored() -> None:
     with (
         serve_scripted("Hello there!") as server,
-        OpenAI(base_url=f"{server.url}/v1", api_key="x") as ai,
+        OpenAI(base_url=f"{server.url}/v1", api_key="x") as client,
     ):
-        said: Any = [
+        conversation: Any = [
             {"role": "system", "content": "Be kind."},
             {"role": "user", "content": [{"type": "text", "text": "hi"}]},
         ]
-        more: Any = {"model": "scripted", "messages": said, "store": True}
-        whole = ai.chat.completions.create(**more, metadata={"of": "whole"})
-        with ai.chat.completions.stream(**more, metadata={"of": "stream"}) as stream:
+        request: Any = {"model": "scripted", "messages": conversation, "store": True}
+        whole = client.chat.completions.create(**request, metadata={"of": "whole"})
+        with client.chat.completions.stream(**request, metadata={"of": "stream"}) as stream:
             streamed = stream.get_final_completion()
-        for made, note in ((whole, "whole"), (streamed, "stream")):
-            kept = ai.chat.completions.retrieve(made.id)
-            assert kept.choices[0].message.content == "Hello there!"
-            assert kept.to_dict()["metadata"] == {"of": note}
-        listed = ai.chat.completions.list(metadata={"of": "stream"})
-        assert [one.id for one in listed] == [streamed.id]
-        assert [one.id for one in ai.chat.completions.list(limit=1)] != []
-        assert not list(ai.chat.completions.list(model="another"))
-        messages = list(ai.chat.completions.messages.list(whole.id, limit=1))
-        assert [one.content for one in messages] == ["Be kind.", "hi"]
-        changed = ai.chat.completions.update(whole.id, metadata={"of": "test"})
-        assert changed.to_dict()["metadata"] == {"of": "test"}
-        assert ai.chat.completions.delete(whole.id).deleted
+        for completion, value in ((whole, "whole"), (streamed, "stream")):
+            stored = client.chat.completions.retrieve(completion.id)
+            assert stored.choices[0].message.content == "Hello there!"
+            assert stored.to_dict()["metadata"] == {"of": value}
+        listing = client.chat.completions.list(metadata={"of": "stream"})
+        assert [completion.id for completion in listing] == [streamed.id]
+        assert [completion.id for completion in client.chat.completions.list(limit=1)] != []
+        assert not list(client.chat.completions.list(model="another"))
+        messages = list(client.chat.completions.messages.list(whole.id, limit=1))
+        assert [message.content for message in messages] == ["Be kind.", "hi"]
+        updated = client.chat.completions.update(whole.id, metadata={"of": "test"})
+        assert updated.to_dict()["metadata"] == {"of": "test"}
+        assert client.chat.completions.delete(whole.id).deleted
         with pytest.raises(openai.NotFoundError):
-            ai.chat.completions.retrieve(whole.id)
-        other = ai.chat.completions.create(model="scripted", messages=said)
+            client.chat.completions.retrieve(whole.id)
+        other = client.chat.completions.create(model="scripted", messages=conversation)
         with pytest.raises(openai.NotFoundError):
-            ai.chat.completions.retrieve(other.id)
+            client.chat.completions.retrieve(other.id)

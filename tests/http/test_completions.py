@@ -1,4 +1,4 @@
-"""Text completions, embeddings and tokens on the wire."""
+"""Text completions, embeddings and tokenizing on the wire."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="module")
 def client(server: RunningServer) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as made:
-        yield made
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 def post(server: RunningServer, path: str = "/v1/completions", **fields: Any) -> httpx.Response:
     return httpx.post(f"{server.url}{path}", json={"model": "scripted", **fields}, timeout=30)
 
 
-def test_a_completion(client: OpenAI) -> None:
-    answer = client.completions.create(model="scripted", prompt="one", max_tokens=50)
-    assert answer.id.startswith("cmpl-")
-    assert answer.object == "text_completion"
-    assert answer.choices[0].text == "first answer"
-    assert answer.choices[0].finish_reason == "stop"
-    assert answer.usage is not None
-    assert answer.usage.prompt_tokens == 3
+def test_whole_completion(client: OpenAI) -> None:
+    response = client.completions.create(model="scripted", prompt="one", max_tokens=50)
+    assert response.id.startswith("cmpl-")
+    assert response.object == "text_completion"
+    assert response.choices[0].text == "first answer"
+    assert response.choices[0].finish_reason == "stop"
+    assert response.usage is not None
+    assert response.usage.prompt_tokens == 3
 
 
 def test_c10_the_default_limit_is_16_tokens() -> None:
@@ -58,31 +58,31 @@ def test_c10_the_default_limit_is_16_tokens() -> None:
         assert whole["choices"][0]["finish_reason"] == "length"
 
 
-def test_d84_every_prompt_of_a_list_is_answered(client: OpenAI) -> None:
-    answer = client.completions.create(model="scripted", prompt=["one", "two"], n=2)
-    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
-    texts = [choice.text for choice in answer.choices]
+def test_d84_every_prompt_of_a_list_gets_a_completion(client: OpenAI) -> None:
+    response = client.completions.create(model="scripted", prompt=["one", "two"], n=2)
+    assert [choice.index for choice in response.choices] == [0, 1, 2, 3]
+    texts = [choice.text for choice in response.choices]
     assert texts == ["first answer", "first answer", "second", "second"]
-    assert answer.usage is not None
-    assert answer.usage.prompt_tokens == 6
+    assert response.usage is not None
+    assert response.usage.prompt_tokens == 6
 
 
 def test_prompts_as_token_ids(client: OpenAI) -> None:
     ids = list(b"one")
-    answer = client.completions.create(model="scripted", prompt=[ids, list(b"two")])
-    assert [choice.text for choice in answer.choices] == ["first answer", "second"]
+    response = client.completions.create(model="scripted", prompt=[ids, list(b"two")])
+    assert [choice.text for choice in response.choices] == ["first answer", "second"]
     single = client.completions.create(model="scripted", prompt=ids)
     assert single.choices[0].text == "first answer"
 
 
-def test_a_token_that_does_not_exist_is_a_400(server: RunningServer) -> None:
+def test_unknown_token_id_gets_400(server: RunningServer) -> None:
     response = post(server, prompt=[[1, 999_999]])
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "prompt"
 
 
 @pytest.mark.parametrize("prompt", ["", [""], [[]], []])
-def test_an_empty_prompt_is_a_400(server: RunningServer, prompt: Any) -> None:
+def test_empty_prompt_gets_400(server: RunningServer, prompt: Any) -> None:
     response = post(server, prompt=prompt)
     assert response.status_code == 400
     assert response.json()["error"]["param"].startswith("prompt")
@@ -101,28 +101,28 @@ def test_an_empty_prompt_is_a_400(server: RunningServer, prompt: Any) -> None:
         {"max_tokens": 4, "logprobs": 1},
     ],
 )
-def test_d6_a_stream_adds_up_to_the_whole_answer(
+def test_d6_stream_accumulates_to_the_whole_response(
     server: RunningServer, fields: dict[str, Any]
 ) -> None:
-    said: dict[str, Any] = {"prompt": "one", "max_tokens": 40} | fields
-    whole = post(server, **said).json()
-    streamed = post(server, **said, stream=True, stream_options={"include_usage": True})
+    parameters: dict[str, Any] = {"prompt": "one", "max_tokens": 40} | fields
+    whole = post(server, **parameters).json()
+    streamed = post(server, **parameters, stream=True, stream_options={"include_usage": True})
     chunks = parse_events(streamed)
     assert chunks[-1]["usage"] == whole["usage"]
     assert chunks[-1]["choices"] == []
-    added: dict[int, dict[str, Any]] = {}
+    accumulated: dict[int, dict[str, Any]] = {}
     for chunk in chunks[:-1]:
         assert chunk["object"] == "text_completion"
-        one = chunk["choices"][0]
-        mine = added.setdefault(one["index"], {"text": "", "logprobs": None, "finish": None})
-        mine["text"] += one["text"]
-        mine["finish"] = one["finish_reason"] or mine["finish"]
-        if one["logprobs"]:
-            lists = mine["logprobs"] = mine["logprobs"] or {}
-            for name, values in one["logprobs"].items():
+        part = chunk["choices"][0]
+        ours = accumulated.setdefault(part["index"], {"text": "", "logprobs": None, "finish": None})
+        ours["text"] += part["text"]
+        ours["finish"] = part["finish_reason"] or ours["finish"]
+        if part["logprobs"]:
+            lists = ours["logprobs"] = ours["logprobs"] or {}
+            for name, values in part["logprobs"].items():
                 lists.setdefault(name, []).extend(values)
     for choice in whole["choices"]:
-        assert added[choice["index"]] == {
+        assert accumulated[choice["index"]] == {
             "text": choice["text"],
             "logprobs": choice["logprobs"],
             "finish": choice["finish_reason"],
@@ -141,7 +141,7 @@ def test_fact57_echo_with_logprobs(server: RunningServer) -> None:
     assert lists["text_offset"] == [0, 1, 2, 3]
 
 
-def test_offsets_count_characters_whatever_tokens_they_are_made_of() -> None:
+def test_text_offsets_count_characters_not_tokens() -> None:
     with serve_scripted(ScriptedEngine("😀a日", tokens=True)) as server:
         whole = post(server, prompt="x", logprobs=0).json()["choices"][0]
         assert whole["logprobs"]["text_offset"] == [0, 0, 0, 0, 1, 2, 2, 2]
@@ -154,19 +154,21 @@ def test_echo_without_generating(server: RunningServer) -> None:
     assert whole["usage"]["completion_tokens"] == 0
 
 
-def test_best_of_keeps_the_likeliest(server: RunningServer) -> None:
-    every = post(server, prompt="best", n=4, logprobs=0, max_tokens=9).json()["choices"]
+def test_best_of_returns_the_most_likely(server: RunningServer) -> None:
+    choices = post(server, prompt="best", n=4, logprobs=0, max_tokens=9).json()["choices"]
 
-    def mean(choice: Any) -> float:
+    def mean_logprob(choice: Any) -> float:
         values = choice["logprobs"]["token_logprobs"]
         return float(sum(values) / len(values))
 
-    best = sorted(every, key=mean, reverse=True)
-    answer = post(server, prompt="best", n=2, best_of=4, max_tokens=9).json()
-    assert [choice["text"] for choice in answer["choices"]] == [one["text"] for one in best[:2]]
-    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
-    assert answer["choices"][0]["logprobs"] is None
-    assert answer["usage"]["completion_tokens"] == sum(len(one["text"]) for one in every)
+    best = sorted(choices, key=mean_logprob, reverse=True)
+    response = post(server, prompt="best", n=2, best_of=4, max_tokens=9).json()
+    assert [choice["text"] for choice in response["choices"]] == [
+        choice["text"] for choice in best[:2]
+    ]
+    assert [choice["index"] for choice in response["choices"]] == [0, 1]
+    assert response["choices"][0]["logprobs"] is None
+    assert response["usage"]["completion_tokens"] == sum(len(choice["text"]) for choice in choices)
 
 
 def test_d16_best_of_cannot_be_streamed(client: OpenAI) -> None:
@@ -174,13 +176,11 @@ def test_d16_best_of_cannot_be_streamed(client: OpenAI) -> None:
         client.completions.create(model="scripted", prompt="x", best_of=3, stream=True)
 
 
-def test_fact58_embeddings_as_the_client_asks_for_them(
-    client: OpenAI, server: RunningServer
-) -> None:
-    answer = client.embeddings.create(model="scripted", input=["hello", "world", "hello"])
-    assert [one.index for one in answer.data] == [0, 1, 2]
-    assert answer.data[0].embedding == answer.data[2].embedding != answer.data[1].embedding
-    assert answer.usage.prompt_tokens == 15
+def test_fact58_embeddings_of_the_openai_package(client: OpenAI, server: RunningServer) -> None:
+    response = client.embeddings.create(model="scripted", input=["hello", "world", "hello"])
+    assert [item.index for item in response.data] == [0, 1, 2]
+    assert response.data[0].embedding == response.data[2].embedding != response.data[1].embedding
+    assert response.usage.prompt_tokens == 15
     plain = post(server, "/v1/embeddings", input="hello", encoding_format="float").json()
     packed = post(server, "/v1/embeddings", input="hello", encoding_format="base64").json()
     vector = plain["data"][0]["embedding"]
@@ -197,14 +197,14 @@ def test_embeddings_of_token_ids(client: OpenAI) -> None:
     assert ids.data[0].embedding == text.data[0].embedding
 
 
-def test_dimensions_shorten_and_normalise(server: RunningServer) -> None:
+def test_dimensions_shorten_and_normalize(server: RunningServer) -> None:
     short = post(server, "/v1/embeddings", input="hello", dimensions=4).json()
     vector = short["data"][0]["embedding"]
     assert len(vector) == 4
     assert math.hypot(*vector) == pytest.approx(1)
-    more = post(server, "/v1/embeddings", input="hello", dimensions=100_000)
-    assert more.status_code == 400
-    assert more.json()["error"]["param"] == "dimensions"
+    too_many = post(server, "/v1/embeddings", input="hello", dimensions=100_000)
+    assert too_many.status_code == 400
+    assert too_many.json()["error"]["param"] == "dimensions"
 
 
 def test_d16_embeddings_cannot_be_streamed(server: RunningServer) -> None:
@@ -213,38 +213,38 @@ def test_d16_embeddings_cannot_be_streamed(server: RunningServer) -> None:
     assert response.json()["error"]["param"] == "stream"
 
 
-def test_an_engine_that_cannot_embed_says_so() -> None:
+def test_engine_without_embeddings_gets_400() -> None:
     with serve_scripted(ScriptedEngine("x", embeddings=0)) as server:
         response = post(server, "/v1/embeddings", input="hello")
         assert response.status_code == 400
         assert response.json()["error"]["param"] == "model"
 
 
-def test_an_input_that_does_not_fit_is_a_400(server: RunningServer) -> None:
+def test_input_that_does_not_fit_gets_400(server: RunningServer) -> None:
     response = post(server, "/v1/embeddings", input="x" * 3000)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "context_length_exceeded"
     assert response.json()["error"]["param"] == "input"
 
 
-def test_fact59_tokens_there_and_back(server: RunningServer) -> None:
+def test_fact59_tokenize_and_detokenize(server: RunningServer) -> None:
     text = "naïve 😀"
-    answer = post(server, "/tokenize", prompt=text, return_token_strs=True).json()
-    assert answer["tokens"] == list(text.encode())
-    assert answer["count"] == len(answer["tokens"])
-    assert answer["max_model_len"] == 2048
-    assert len(answer["token_strs"]) == answer["count"]
-    back = post(server, "/detokenize", tokens=answer["tokens"]).json()
+    response = post(server, "/tokenize", prompt=text, return_token_strs=True).json()
+    assert response["tokens"] == list(text.encode())
+    assert response["count"] == len(response["tokens"])
+    assert response["max_model_len"] == 2048
+    assert len(response["token_strs"]) == response["count"]
+    back = post(server, "/detokenize", tokens=response["tokens"]).json()
     assert back == {"prompt": text}
     info = httpx.get(f"{server.url}/tokenizer_info").json()
     assert info["vocab_size"] >= 256
 
 
-def test_a_conversation_is_tokenised_as_it_would_be_sent(server: RunningServer) -> None:
+def test_tokenize_renders_a_conversation_like_a_completion(server: RunningServer) -> None:
     messages = [{"role": "user", "content": "one"}]
-    answer = post(server, "/tokenize", messages=messages).json()
+    response = post(server, "/tokenize", messages=messages).json()
     whole = post(server, "/v1/chat/completions", messages=messages).json()
-    assert answer["count"] == whole["usage"]["prompt_tokens"]
+    assert response["count"] == whole["usage"]["prompt_tokens"]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_conversation_is_tokenised_as_it_would_be_sent(server: RunningServer) 
         ("/detokenize", {}, "tokens"),
     ],
 )
-def test_wrong_fields_of_the_small_services(
+def test_invalid_tokenize_fields_are_named(
     server: RunningServer, path: str, fields: dict[str, Any], param: str
 ) -> None:
     response = post(server, path, **fields)

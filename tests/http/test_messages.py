@@ -1,7 +1,7 @@
-"""The Messages dialect on the line, as the `anthropic` package speaks it.
+"""The Messages API on the wire, through the `anthropic` package.
 
-The answers come from a scripted engine; the package's own accumulator adds up the streams, and its
-strict mode checks every answer against its types.
+The answers come from a scripted engine; the accumulator of the package adds up the streams, and its
+strict mode checks every response against its types.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 from anthropic import Anthropic
 from pydantic import BaseModel
 
-from dragoman.protocols.messages import model_list as listing
+from dragoman.protocols.messages import model_list
 from dragoman.protocols.models import ModelCard
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
@@ -41,70 +41,72 @@ PARIS = (
     '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris 😀", "days": 2}}\n</tool_call>'
 )
 NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-THOUGHT = "<think>\nIs it 雨 there?\n</think>\n\n"
-CALLED = ("weather", {"city": "Paris 😀", "days": 2})
+REASONING = "<think>\nIs it 雨 there?\n</think>\n\n"
+PARIS_CALL = ("weather", {"city": "Paris 😀", "days": 2})
 REQUEST: dict[str, Any] = {
     "model": "scripted",
     "max_tokens": 100,
     "messages": [{"role": "user", "content": "say it."}],
 }
-# what is asked -> what the model says
-SAYS = {
+# name in the prompt -> what the model writes
+REPLIES = {
     "hello": "Hello there!",
-    "thought": f"{THOUGHT}It is.",
-    "only thought": THOUGHT,
+    "reasoning": f"{REASONING}It is.",
+    "only reasoning": REASONING,
     "unclosed": "<think>\nAnd then",
     "call": PARIS,
-    "both": f"{THOUGHT}Let me look. {PARIS}",
+    "both": f"{REASONING}Let me look. {PARIS}",
     "parallel": f"{PARIS}\n{NOW}",
     "around": f"Before. {PARIS} After.",
     "nothing": "",
     "stop": "one END two",
 }
-WAYS: dict[str, dict[str, Any]] = {"words": {"chunks": "words"}, "bytes": {"chunks": "bytes"}}
+CHUNKINGS: dict[str, dict[str, Any]] = {"words": {"chunks": "words"}, "bytes": {"chunks": "bytes"}}
 
 
-def replies(**how: Any) -> list[Reply]:
-    return [Reply(text, when=f"say {name}.", **how) for name, text in SAYS.items()]
+def make_replies(**options: Any) -> list[Reply]:
+    return [Reply(text, when=f"say {name}.", **options) for name, text in REPLIES.items()]
 
 
-OPEN: list[Anthropic] = []  # clients of the test that runs
+CLIENTS: list[Anthropic] = []  # clients of the running test
 
 
 @pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
+def _close_clients() -> Iterator[None]:
     yield
-    while OPEN:
-        OPEN.pop().close()
+    while CLIENTS:
+        CLIENTS.pop().close()
 
 
-def connected(server: RunningServer, **more: Any) -> Anthropic:
-    usual: dict[str, Any] = {"api_key": "none", "max_retries": 0}
-    return Anthropic(base_url=server.url, _strict_response_validation=True, **usual | more)
+def make_client(server: RunningServer, **options: Any) -> Anthropic:
+    defaults: dict[str, Any] = {"api_key": "none", "max_retries": 0}
+    return Anthropic(base_url=server.url, _strict_response_validation=True, **defaults | options)
 
 
-def speaking(server: RunningServer, **more: Any) -> Anthropic:
-    """A client that is closed when its test is over."""
-    OPEN.append(connected(server, **more))
-    return OPEN[-1]
+def open_client(server: RunningServer, **options: Any) -> Anthropic:
+    """A client that is closed after the test."""
+    CLIENTS.append(make_client(server, **options))
+    return CLIENTS[-1]
 
 
-@pytest.fixture(scope="module", params=WAYS)
+@pytest.fixture(scope="module", params=CHUNKINGS)
 def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
-    engine = ScriptedEngine(replies(**WAYS[request.param]), tokens=request.param == "bytes")
-    with serve_scripted(engine, chat_template=THINKER) as made:
-        yield made
+    engine = ScriptedEngine(
+        make_replies(**CHUNKINGS[request.param]), tokens=request.param == "bytes"
+    )
+    with serve_scripted(engine, chat_template=THINKER) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
 def client(server: RunningServer) -> Iterator[Anthropic]:
-    with connected(server) as made:
-        yield made
+    with make_client(server) as client:
+        yield client
 
 
-def ask(client: Anthropic, said: str, **fields: Any) -> Any:
-    """The answer to a request, after checking that its stream adds up to the same."""
-    messages: Any = [{"role": "user", "content": f"say {said}."}]
+def create(client: Anthropic, prompt: str, **fields: Any) -> Any:
+    """Create a message; check that its stream adds up to the same."""
+    messages: Any = [{"role": "user", "content": f"say {prompt}."}]
     fields = {"model": "scripted", "max_tokens": 1000, "messages": messages} | fields
     whole = client.messages.create(**fields)
     with client.messages.stream(**fields) as stream:
@@ -112,39 +114,40 @@ def ask(client: Anthropic, said: str, **fields: Any) -> Any:
         streamed = stream.get_final_message()
     assert events[0] == "message_start"
     assert events[-2:] == ["message_delta", "message_stop"]
-    assert plain(streamed) == plain(whole)
+    assert normalize(streamed) == normalize(whole)
     return whole
 
 
-def plain(message: Any) -> dict[str, Any]:
-    """What of a message must not depend on how it came."""
-    told: dict[str, Any] = message.model_dump(exclude={"id"}, warnings=False)
-    for block in told["content"]:
+def normalize(message: Any) -> dict[str, Any]:
+    """The part of a message that must not depend on streaming."""
+    fields: dict[str, Any] = message.model_dump(exclude={"id"}, warnings=False)
+    for block in fields["content"]:
         block.pop("parsed_output", None)
         if block["type"] == "tool_use":
             block["id"] = "call"
-    return told
+    return fields
 
 
-def told(message: Any) -> tuple[str, str, list[Any]]:
-    """Text, thoughts and calls, white space around them apart."""
+def summarize(message: Any) -> tuple[str, str, list[Any]]:
+    """Text, reasoning and calls, without surrounding white space."""
     blocks = message.content
-    said = "".join(block.text for block in blocks if block.type == "text").strip()
-    thoughts = "".join(block.thinking for block in blocks if block.type == "thinking").strip()
-    return said, thoughts, [(one.name, one.input) for one in blocks if one.type == "tool_use"]
+    text = "".join(block.text for block in blocks if block.type == "text").strip()
+    reasoning = "".join(block.thinking for block in blocks if block.type == "thinking").strip()
+    calls = [(block.name, block.input) for block in blocks if block.type == "tool_use"]
+    return text, reasoning, calls
 
 
-# name, fields of the request -> text, thoughts, calls, why it ended
+# prompt, fields of the request -> text, reasoning, calls, stop reason
 CASES: list[tuple[str, dict[str, Any], str, str, list[Any], str]] = [
     ("hello", {}, "Hello there!", "", [], "end_turn"),
-    ("thought", {"thinking": ENABLED}, "It is.", "Is it 雨 there?", [], "end_turn"),
-    ("thought", {"thinking": {"type": "adaptive"}}, "It is.", "Is it 雨 there?", [], "end_turn"),
-    ("thought", {}, "It is.", "", [], "end_turn"),
-    ("thought", {"thinking": {"type": "disabled"}}, "It is.", "", [], "end_turn"),
-    ("only thought", {"thinking": ENABLED}, "", "Is it 雨 there?", [], "end_turn"),
-    ("only thought", {}, "", "", [], "end_turn"),
+    ("reasoning", {"thinking": ENABLED}, "It is.", "Is it 雨 there?", [], "end_turn"),
+    ("reasoning", {"thinking": {"type": "adaptive"}}, "It is.", "Is it 雨 there?", [], "end_turn"),
+    ("reasoning", {}, "It is.", "", [], "end_turn"),
+    ("reasoning", {"thinking": {"type": "disabled"}}, "It is.", "", [], "end_turn"),
+    ("only reasoning", {"thinking": ENABLED}, "", "Is it 雨 there?", [], "end_turn"),
+    ("only reasoning", {}, "", "", [], "end_turn"),
     ("unclosed", {"thinking": ENABLED}, "", "And then", [], "end_turn"),
-    ("call", {"tools": TOOLS}, "", "", [CALLED], "tool_use"),
+    ("call", {"tools": TOOLS}, "", "", [PARIS_CALL], "tool_use"),
     ("call", {"tools": []}, PARIS, "", [], "end_turn"),
     ("call", {"tools": TOOLS, "tool_choice": {"type": "none"}}, PARIS, "", [], "end_turn"),
     (
@@ -152,58 +155,58 @@ CASES: list[tuple[str, dict[str, Any], str, str, list[Any], str]] = [
         {"tools": TOOLS, "thinking": ENABLED},
         "Let me look.",
         "Is it 雨 there?",
-        [CALLED],
+        [PARIS_CALL],
         "tool_use",
     ),
-    ("parallel", {"tools": TOOLS}, "", "", [CALLED, ("now", {})], "tool_use"),
-    ("around", {"tools": TOOLS}, "Before.  After.", "", [CALLED], "tool_use"),
+    ("parallel", {"tools": TOOLS}, "", "", [PARIS_CALL, ("now", {})], "tool_use"),
+    ("around", {"tools": TOOLS}, "Before.  After.", "", [PARIS_CALL], "tool_use"),
     ("nothing", {}, "", "", [], "end_turn"),
     ("stop", {"stop_sequences": ["END"]}, "one", "", [], "stop_sequence"),
     ("hello", {"max_tokens": 1}, "H", "", [], "max_tokens"),
 ]
 
 
-@pytest.mark.parametrize(("said", "fields", "text", "thoughts", "calls", "reason"), CASES)
-def test_answers(
+@pytest.mark.parametrize(("prompt", "fields", "text", "reasoning", "calls", "reason"), CASES)
+def test_text_reasoning_and_calls(
     client: Anthropic,
-    said: str,
+    prompt: str,
     fields: dict[str, Any],
     text: str,
-    thoughts: str,
+    reasoning: str,
     calls: list[Any],
     reason: str,
 ) -> None:
-    message = ask(client, said, **fields)
-    found, *rest = told(message)
-    assert found.startswith(text) if reason == "max_tokens" else found == text
-    assert rest == [thoughts, calls]
+    message = create(client, prompt, **fields)
+    output, *rest = summarize(message)
+    assert output.startswith(text) if reason == "max_tokens" else output == text
+    assert rest == [reasoning, calls]
     assert message.stop_reason == reason
     assert message.stop_sequence == ("END" if reason == "stop_sequence" else None)
     assert message.model == "scripted"
 
 
 @pytest.mark.parametrize("limit", range(1, 140, 7))
-def test_an_answer_that_is_cut_off_anywhere(client: Anthropic, limit: int) -> None:
-    message = ask(client, "both", tools=TOOLS, thinking=ENABLED, max_tokens=limit)
+def test_answer_can_be_cut_off_anywhere(client: Anthropic, limit: int) -> None:
+    message = create(client, "both", tools=TOOLS, thinking=ENABLED, max_tokens=limit)
     assert message.stop_reason in ("max_tokens", "tool_use")
 
 
-def test_the_beta_part_of_the_package(client: Anthropic) -> None:
+def test_beta_client_of_the_package(client: Anthropic) -> None:
     message = client.beta.messages.create(
         model="scripted",
         max_tokens=1000,
         messages=[{"role": "user", "content": "say both."}],
         tools=TOOLS,
         thinking=ENABLED,
-        betas=["interleaved-thinking-2025-05-14", "never-heard-of-2030-01-01"],
+        betas=["interleaved-thinking-2025-05-14", "unknown-2030-01-01"],
     )
-    assert told(message)[2] == [CALLED]
+    assert summarize(message)[2] == [PARIS_CALL]
 
 
-# Cost
+# Usage
 
 
-def test_what_it_costs_is_what_is_counted() -> None:
+def test_usage_equals_the_token_count() -> None:
     engine = ScriptedEngine("Hello.", tokens=True, cached=7)
     fields: dict[str, Any] = {
         "model": "scripted",
@@ -211,151 +214,151 @@ def test_what_it_costs_is_what_is_counted() -> None:
         "system": "Be kind.",
         "tools": TOOLS,
     }
-    with serve_scripted(engine, chat_template=THINKER) as server, speaking(server) as client:
-        counted = client.messages.count_tokens(**fields).input_tokens
-        assert client.beta.messages.count_tokens(**fields).input_tokens == counted
-        message = ask(client, "it", **fields)
+    with serve_scripted(engine, chat_template=THINKER) as server, open_client(server) as client:
+        count = client.messages.count_tokens(**fields).input_tokens
+        assert client.beta.messages.count_tokens(**fields).input_tokens == count
+        message = create(client, "it", **fields)
         bare = client.messages.count_tokens(model="scripted", messages=REQUEST["messages"])
-        assert counted > bare.input_tokens
+        assert count > bare.input_tokens
         usage = message.usage
         assert usage.cache_read_input_tokens == 7
         assert usage.cache_creation_input_tokens == 0
-        assert usage.input_tokens + 7 == counted == len(engine.jobs[0].prompt)
+        assert usage.input_tokens + 7 == count == len(engine.jobs[0].prompt)
         assert usage.output_tokens == len("Hello.")
         with client.messages.stream(max_tokens=5, **fields) as stream:
             first = next(iter(stream))
         assert first.type == "message_start"
-        assert first.message.usage.input_tokens == counted
+        assert first.message.usage.input_tokens == count
 
 
-def test_a_prompt_can_be_read_ahead() -> None:
+def test_max_tokens_zero_only_prefills() -> None:
     engine = ScriptedEngine("Hello.", tokens=True)
     with serve_scripted(engine, chat_template=THINKER) as server:
-        message = ask(speaking(server), "it", max_tokens=0)
+        message = create(open_client(server), "it", max_tokens=0)
     assert (message.content, message.stop_reason) == ([], "max_tokens")
     assert message.usage.input_tokens == len(engine.jobs[0].prompt)
     assert message.usage.output_tokens == 0
     assert engine.jobs[0].sampling.max_tokens == 1
 
 
-def test_the_end_of_the_context_is_told_from_a_limit() -> None:
+def test_end_of_the_context_differs_from_max_tokens() -> None:
     engine = ScriptedEngine("word " * 100, tokens=True, context=200)
     with serve_scripted(engine, chat_template=THINKER) as server:
-        client = speaking(server)
-        full, cut = ask(client, "it", max_tokens=20_000), ask(client, "it", max_tokens=5)
+        client = open_client(server)
+        full, cut = create(client, "it", max_tokens=20_000), create(client, "it", max_tokens=5)
     assert full.stop_reason == "model_context_window_exceeded"
     assert cut.stop_reason == "max_tokens"
 
 
-def test_thoughts_are_counted_told_or_not() -> None:
+def test_reasoning_is_counted_even_if_hidden() -> None:
     with serve_scripted(
-        ScriptedEngine(SAYS["thought"], tokens=True), chat_template=THINKER
+        ScriptedEngine(REPLIES["reasoning"], tokens=True), chat_template=THINKER
     ) as server:
-        client = speaking(server)
-        shown, hidden = ask(client, "it", thinking=ENABLED), ask(client, "it")
-        for message in (shown, hidden):
+        client = open_client(server)
+        visible, hidden = create(client, "it", thinking=ENABLED), create(client, "it")
+        for message in (visible, hidden):
             assert message.usage.output_tokens_details.thinking_tokens > 0
-        assert shown.usage.output_tokens == hidden.usage.output_tokens
+        assert visible.usage.output_tokens == hidden.usage.output_tokens
 
 
-def test_more_than_the_context_is_less() -> None:
+def test_max_tokens_beyond_the_context_is_clamped() -> None:
     engine = ScriptedEngine("Hello.", tokens=True, context=200)
-    with serve_scripted(engine, chat_template=THINKER) as server, speaking(server) as client:
-        assert told(ask(client, "it", max_tokens=20_000))[0] == "Hello."
+    with serve_scripted(engine, chat_template=THINKER) as server, open_client(server) as client:
+        assert summarize(create(client, "it", max_tokens=20_000))[0] == "Hello."
         with pytest.raises(anthropic.BadRequestError) as caught:
-            ask(client, "it" * 200, max_tokens=20_000)
-    found = re.search(
+            create(client, "it" * 200, max_tokens=20_000)
+    match = re.search(
         r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", caught.value.api_message or ""
     )
-    assert found is not None
-    assert int(found[1]) > int(found[2]) == 200
+    assert match is not None
+    assert int(match[1]) > int(match[2]) == 200
 
 
-# Loops
+# Conversations
 
 
-def prompts(engine: ScriptedEngine) -> list[str]:
-    """What the model was shown, request by request."""
+def get_prompts(engine: ScriptedEngine) -> list[str]:
+    """The prompts that the engine got."""
     return [str(job.prompt) for job in engine.jobs]
 
 
 @pytest.mark.parametrize("display", ["summarized", "omitted"])
-def test_a_loop_with_thoughts(display: str) -> None:
-    engine = ScriptedEngine([Reply("Hm.</think>It rains.", when="Well?"), Reply(SAYS["both"])])
+def test_tool_loop_with_reasoning(display: str) -> None:
+    engine = ScriptedEngine([Reply("Hm.</think>It rains.", when="Well?"), Reply(REPLIES["both"])])
     thinking: Any = ENABLED | {"display": display}
-    with serve_scripted(engine, chat_template=THINKER) as server, speaking(server) as client:
+    with serve_scripted(engine, chat_template=THINKER) as server, open_client(server) as client:
         history: list[Any] = [{"role": "user", "content": "Weather?"}]
-        first = ask(client, "x", messages=history, tools=TOOLS, thinking=thinking)
-        assert bool(told(first)[1]) is (display == "summarized")
+        first = create(client, "x", messages=history, tools=TOOLS, thinking=thinking)
+        assert bool(summarize(first)[1]) is (display == "summarized")
         call = next(block for block in first.content if block.type == "tool_use")
         results: Any = [
             {"type": "tool_result", "tool_use_id": call.id, "content": "rain"},
             {"type": "text", "text": "Well?", "cache_control": {"type": "ephemeral"}},
         ]
         history += [first.to_param(), {"role": "user", "content": results}]
-        second = ask(client, "x", messages=history, tools=TOOLS, thinking=thinking)
-    assert told(second)[0] == "It rains."
-    shown = prompts(engine)[-1]
-    assert "<think>\nIs it 雨 there?\n</think>" in shown
-    assert '"city": "Paris' in shown
-    assert shown.index("rain<|im_end|>") < shown.index("Well?")
+        second = create(client, "x", messages=history, tools=TOOLS, thinking=thinking)
+    assert summarize(second)[0] == "It rains."
+    rendered = get_prompts(engine)[-1]
+    assert "<think>\nIs it 雨 there?\n</think>" in rendered
+    assert '"city": "Paris' in rendered
+    assert rendered.index("rain<|im_end|>") < rendered.index("Well?")
 
 
-def test_a_thought_of_somebody_elses_is_not_shown() -> None:
-    engine = ScriptedEngine([Reply("Yes.", when="again"), Reply(SAYS["thought"])])
+def test_reasoning_signed_for_another_key_is_dropped() -> None:
+    engine = ScriptedEngine([Reply("Yes.", when="again"), Reply(REPLIES["reasoning"])])
     with serve_scripted(engine, chat_template=THINKER, api_key=("mine", "theirs")) as server:
-        first = ask(speaking(server, api_key="mine"), "x", thinking=ENABLED)
+        first = create(open_client(server, api_key="mine"), "x", thinking=ENABLED)
         history: list[Any] = [
             REQUEST["messages"][0],
             first.to_param(),
             {"role": "user", "content": "again"},
         ]
         fields: Any = REQUEST | {"messages": history}
-        for key, shown in (("mine", True), ("theirs", False)):
-            client = speaking(server, api_key=key)
-            answer = client.messages.with_raw_response.create(**fields)
-            assert ("Is it 雨 there?" in prompts(engine)[-1]) is shown
-            assert ("signature" in answer.headers.get("x-dragoman-warning", "")) is not shown
+        for key, is_kept in (("mine", True), ("theirs", False)):
+            client = open_client(server, api_key=key)
+            response = client.messages.with_raw_response.create(**fields)
+            assert ("Is it 雨 there?" in get_prompts(engine)[-1]) is is_kept
+            assert ("signature" in response.headers.get("x-dragoman-warning", "")) is not is_kept
 
 
-def test_the_billing_header_does_not_change_the_prompt(server: RunningServer) -> None:
+def test_billing_header_does_not_change_the_prompt(server: RunningServer) -> None:
     engine = ScriptedEngine("Hello.")
-    with serve_scripted(engine, chat_template=THINKER) as other, speaking(other) as client:
+    with serve_scripted(engine, chat_template=THINKER) as other, open_client(other) as client:
         for version in ("1", "2"):
             system: Any = [
                 {"type": "text", "text": f"x-anthropic-billing-header: cc_version={version}"},
                 {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}},
             ]
             client.messages.create(**REQUEST, system=system)
-    assert len(set(prompts(engine))) == 1
-    assert "Be kind." in prompts(engine)[0]
-    assert "billing" not in prompts(engine)[0]
+    assert len(set(get_prompts(engine))) == 1
+    assert "Be kind." in get_prompts(engine)[0]
+    assert "billing" not in get_prompts(engine)[0]
 
 
-def test_an_answer_goes_on_with_the_last_message() -> None:
+def test_answer_continues_the_last_assistant_message() -> None:
     engine = ScriptedEngine("B)")
     messages: Any = [
         {"role": "user", "content": "A or B?"},
         {"role": "assistant", "content": "The answer is ("},
     ]
-    with serve_scripted(engine, chat_template=THINKER) as server, speaking(server) as client:
-        assert told(ask(client, "x", messages=messages))[0] == "B)"
-        assert prompts(engine)[-1].endswith("The answer is (")
-        answer = client.messages.with_raw_response.create(
+    with serve_scripted(engine, chat_template=THINKER) as server, open_client(server) as client:
+        assert summarize(create(client, "x", messages=messages))[0] == "B)"
+        assert get_prompts(engine)[-1].endswith("The answer is (")
+        response = client.messages.with_raw_response.create(
             **REQUEST | {"messages": messages}, tools=TOOLS
         )
-        assert "schemas" in answer.headers["x-dragoman-warning"]
+        assert "schemas" in response.headers["x-dragoman-warning"]
 
 
-def test_system_messages_amid_the_conversation() -> None:
+def test_system_message_inside_the_conversation() -> None:
     engine = ScriptedEngine("Hello.")
     messages: Any = [*REQUEST["messages"], {"role": "system", "content": "Mind the time."}]
-    with serve_scripted(engine, chat_template=THINKER) as server, speaking(server) as client:
-        ask(client, "x", messages=messages)
-    assert "Mind the time." in prompts(engine)[0]
+    with serve_scripted(engine, chat_template=THINKER) as server, open_client(server) as client:
+        create(client, "x", messages=messages)
+    assert "Mind the time." in get_prompts(engine)[0]
 
 
-# An agent
+# Agents
 
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 AGENT: dict[str, Any] = {
@@ -398,8 +401,8 @@ AGENT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("template", [THINKER, PLAIN, None])
-def test_what_agents_send_is_answered_by_any_model(template: Any, tmp_path: Path) -> None:
-    """A wish that the model cannot grant is a warning."""
+def test_request_of_an_agent_works_with_any_model(template: Any, tmp_path: Path) -> None:
+    """An option that the model does not support is a warning."""
     if isinstance(template, str):
         (tmp_path / "t.jinja").write_text(template)
         template = tmp_path / "t.jinja"
@@ -412,23 +415,23 @@ def test_what_agents_send_is_answered_by_any_model(template: Any, tmp_path: Path
     }
     with serve_scripted(engine, **options) as server:
         url = f"{server.url}/v1/messages?beta=true"
-        answer = httpx.post(url, json=AGENT, headers=headers)
-        assert answer.status_code == 200, answer.text
-        assert '"stop_reason":"end_turn"' in answer.text
-        warned = "output_config.effort" in answer.headers.get("x-dragoman-warning", "")
-        assert warned is (template is None or template != THINKER)
-        assert answer.headers["request-id"]
+        response = httpx.post(url, json=AGENT, headers=headers)
+        assert response.status_code == 200, response.text
+        assert '"stop_reason":"end_turn"' in response.text
+        has_warning = "output_config.effort" in response.headers.get("x-dragoman-warning", "")
+        assert has_warning is (template is None or template != THINKER)
+        assert response.headers["request-id"]
         prompt = engine.jobs[0].prompt
         assert isinstance(prompt, list)
-        shown = engine.tokenizer.decode(prompt) if engine.tokenizer else ""
-        assert "You are an agent." in shown
-        assert "noon" in shown
-        assert "billing" not in shown
+        rendered = engine.tokenizer.decode(prompt) if engine.tokenizer else ""
+        assert "You are an agent." in rendered
+        assert "noon" in rendered
+        assert "billing" not in rendered
         count = httpx.post(f"{server.url}/v1/messages/count_tokens?beta=true", json=AGENT)
         assert count.json() == {"input_tokens": len(prompt)}
 
 
-# Guarantees
+# Constraints
 
 
 class Trip(BaseModel):
@@ -436,18 +439,18 @@ class Trip(BaseModel):
     days: int
 
 
-def test_typed_answers() -> None:
+def test_parsed_output() -> None:
     script = '{"city": "Rom", "days": 2}'
     with serve_scripted(
         ScriptedEngine(script, check_grammars=True), chat_template=THINKER
     ) as server:
-        client = speaking(server)
+        client = open_client(server)
         message = client.messages.parse(**REQUEST, output_format=Trip)
         assert message.parsed_output == Trip(city="Rom", days=2)
         with client.messages.stream(**REQUEST, output_format=Trip) as stream:
             assert stream.get_final_message().parsed_output == Trip(city="Rom", days=2)
-        beside = client.messages.parse(**REQUEST, output_format=Trip, tools=TOOLS)
-        assert beside.parsed_output == Trip(city="Rom", days=2)
+        with_tools = client.messages.parse(**REQUEST, output_format=Trip, tools=TOOLS)
+        assert with_tools.parsed_output == Trip(city="Rom", days=2)
 
 
 @pytest.mark.parametrize(
@@ -459,34 +462,34 @@ def test_typed_answers() -> None:
         {"output_config": {"format": {"type": "json_schema", "schema": CITY}}},
     ],
 )
-def test_calls_that_must_be_made(fields: Any) -> None:
+def test_forced_tool_calls(fields: Any) -> None:
     with serve_scripted(
         ScriptedEngine(PARIS, check_grammars=True), chat_template=THINKER
     ) as server:
-        message = ask(speaking(server), "x", tools=TOOLS, **fields)
-    assert told(message)[2] == [CALLED]
+        message = create(open_client(server), "x", tools=TOOLS, **fields)
+    assert summarize(message)[2] == [PARIS_CALL]
     assert message.stop_reason == "tool_use"
 
 
-def test_a_single_call_that_cannot_be_had_is_refused_by_its_name() -> None:
+def test_unenforceable_single_call_is_rejected_by_its_name() -> None:
     choice: Any = {"type": "auto", "disable_parallel_tool_use": True}
     with (
         serve_scripted(ScriptedEngine(PARIS), chat_template=THINKER) as server,
         pytest.raises(anthropic.BadRequestError) as caught,
     ):
-        speaking(server).messages.create(**REQUEST, tools=TOOLS, tool_choice=choice)
+        open_client(server).messages.create(**REQUEST, tools=TOOLS, tool_choice=choice)
     assert "tool_choice.disable_parallel_tool_use" in (caught.value.api_message or "")
 
 
-def test_what_the_vendors_servers_do_is_left_out() -> None:
+def test_server_tools_of_the_vendor_are_ignored_with_a_warning() -> None:
     search: Any = {"type": "web_search_20250305", "name": "web_search", "max_uses": 2}
     with (
         serve_scripted(ScriptedEngine("Hello."), chat_template=THINKER) as server,
-        speaking(server) as client,
+        open_client(server) as client,
     ):
-        answer = client.messages.with_raw_response.create(**REQUEST, tools=[search, *TOOLS])
-        assert "web_search_20250305" in answer.headers["x-dragoman-warning"]
-        assert told(answer.parse())[0] == "Hello."
+        response = client.messages.with_raw_response.create(**REQUEST, tools=[search, *TOOLS])
+        assert "web_search_20250305" in response.headers["x-dragoman-warning"]
+        assert summarize(response.parse())[0] == "Hello."
 
 
 # Errors
@@ -502,7 +505,7 @@ def test_what_the_vendors_servers_do_is_left_out() -> None:
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
-def test_mistakes_raise_their_classes(
+def test_errors_raise_the_classes_of_the_package(
     client: Anthropic, fields: Any, kind: type[anthropic.APIStatusError], name: str, streamed: bool
 ) -> None:
     with pytest.raises(kind) as caught:
@@ -515,105 +518,105 @@ def test_mistakes_raise_their_classes(
     assert error.body["type"] == "error"
 
 
-def test_a_limit_is_required(server: RunningServer) -> None:
+def test_max_tokens_is_required(server: RunningServer) -> None:
     body = {name: value for name, value in REQUEST.items() if name != "max_tokens"}
-    answer = httpx.post(f"{server.url}/v1/messages", json=body)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["message"] == "max_tokens: Field required"
+    response = httpx.post(f"{server.url}/v1/messages", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == "max_tokens: Field required"
 
 
 @pytest.mark.parametrize("header", ["x-api-key", "authorization"])
-def test_keys(header: str) -> None:
+def test_keys_and_body_limit(header: str) -> None:
     with serve_scripted("Hello.", api_key=("secret",), body_limit=500) as server:
         with pytest.raises(anthropic.AuthenticationError) as caught:
-            speaking(server, api_key="wrong").messages.create(**REQUEST)
+            open_client(server, api_key="wrong").messages.create(**REQUEST)
         assert caught.value.type == "authentication_error"
-        with pytest.raises(anthropic.AuthenticationError) as listing:
-            speaking(server, api_key="wrong").models.list()
-        assert listing.value.type == "authentication_error"
+        with pytest.raises(anthropic.AuthenticationError) as caught_list:
+            open_client(server, api_key="wrong").models.list()
+        assert caught_list.value.type == "authentication_error"
         assert caught.value.request_id
-        said = {"api_key": "secret"} if header == "x-api-key" else {"auth_token": "secret"}
-        client = speaking(server, **{"api_key": None} | said)
-        assert told(client.messages.create(**REQUEST))[0] == "Hello."
+        key = {"api_key": "secret"} if header == "x-api-key" else {"auth_token": "secret"}
+        client = open_client(server, **{"api_key": None} | key)
+        assert summarize(client.messages.create(**REQUEST))[0] == "Hello."
         with pytest.raises(anthropic.ContentTooLargeError) as large:
             client.messages.create(**REQUEST, system="x" * 1000)
         assert isinstance(large.value.body, dict)
         assert large.value.body["error"]["type"] == "request_too_large"
 
 
-def test_what_is_not_there_in_this_dialects_words(server: RunningServer) -> None:
+def test_unknown_paths_get_errors_of_this_api(server: RunningServer) -> None:
     for path, method, status in (("/v1/messages", "GET", 405), ("/v1/messages/x", "GET", 404)):
-        answer = httpx.request(method, f"{server.url}{path}")
-        assert answer.status_code == status
-        assert answer.json()["type"] == "error"
+        response = httpx.request(method, f"{server.url}{path}")
+        assert response.status_code == status
+        assert response.json()["type"] == "error"
 
 
-def test_an_engine_that_is_down_is_overload() -> None:
+def test_engine_that_is_down_gets_529() -> None:
     engine = ScriptedEngine("Hello.")
     with serve_scripted(engine, chat_template=THINKER) as server:
         engine.closed = True
         with pytest.raises(anthropic.OverloadedError) as caught:
-            speaking(server).messages.create(**REQUEST)
+            open_client(server).messages.create(**REQUEST)
         assert caught.value.type == "overloaded_error"
         assert "retry-after" in caught.value.response.headers
 
 
-def test_a_stream_that_breaks_raises() -> None:
+def test_failing_stream_raises() -> None:
     engine = ScriptedEngine(Reply("Half an ans", raise_at=2))
     with serve_scripted(engine, chat_template=THINKER) as server:
-        stream = speaking(server).messages.create(**REQUEST, stream=True)
+        stream = open_client(server).messages.create(**REQUEST, stream=True)
         with pytest.raises(anthropic.APIStatusError) as caught:
             list(stream)
         assert caught.value.type == "api_error"
         with pytest.raises(anthropic.InternalServerError) as whole:
-            speaking(server).messages.create(**REQUEST)
+            open_client(server).messages.create(**REQUEST)
         assert whole.value.type == "api_error"
 
 
-# The line itself
+# Streams on the wire
 
 
-def test_a_silent_stream_is_pinged() -> None:
+def test_silent_stream_gets_ping_events() -> None:
     engine = ScriptedEngine(Reply("done"), pace=None)
     body = REQUEST | {"stream": True}
     with (
         serve_scripted(engine, patience=0.02, ping=0.05) as server,
-        httpx.stream("POST", f"{server.url}/v1/messages?beta=true", json=body) as answer,
+        httpx.stream("POST", f"{server.url}/v1/messages?beta=true", json=body) as response,
     ):
-        lines = answer.iter_lines()
-        seen = [next(lines) for _ in range(12)]
-    assert seen[0] == "event: message_start"
-    assert seen.count("event: ping") >= 2
-    assert seen.count('data: {"type":"ping"}') >= 2
-    assert not any(line.startswith(":") for line in seen)
+        lines = response.iter_lines()
+        received = [next(lines) for _ in range(12)]
+    assert received[0] == "event: message_start"
+    assert received.count("event: ping") >= 2
+    assert received.count('data: {"type":"ping"}') >= 2
+    assert not any(line.startswith(":") for line in received)
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/messages", "/v1/messages?beta=true"])
-def test_frames_as_they_are(server: RunningServer, path: str) -> None:
+def test_raw_frames(server: RunningServer, path: str) -> None:
     body = REQUEST | {"messages": [{"role": "user", "content": "say hello."}], "stream": True}
-    answer = httpx.post(f"{server.url}{path}", json=body)
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    frames = answer.text.split("\n\n")
+    response = httpx.post(f"{server.url}{path}", json=body)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    frames = response.text.split("\n\n")
     assert frames.pop() == ""
     for frame in frames:
         event, data = frame.split("\n")
         assert event == f"event: {json.loads(data.removeprefix('data: '))['type']}"
-    assert "[DONE]" not in answer.text
+    assert "[DONE]" not in response.text
 
 
-def test_the_probe_of_agents(server: RunningServer) -> None:
+def test_head_request_of_agents(server: RunningServer) -> None:
     assert httpx.head(server.url).status_code == 200
 
 
 # Models
 
 
-def test_models_as_the_package_lists_them(client: Anthropic) -> None:
+def test_models_in_the_package(client: Anthropic) -> None:
     [model] = list(client.models.list())
     assert model.id == "scripted"
     assert model.type == "model"
     assert client.models.retrieve("scripted") == model
-    assert [one.id for one in client.models.list(limit=1)] == ["scripted"]
+    assert [item.id for item in client.models.list(limit=1)] == ["scripted"]
     assert list(client.models.list(after_id="scripted")) == []
     assert list(client.models.list(before_id="scripted")) == []
     with pytest.raises(anthropic.NotFoundError) as caught:
@@ -626,7 +629,7 @@ def test_models_as_the_package_lists_them(client: Anthropic) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "names", "more"),
+    ("query", "names", "has_more"),
     [
         ({}, "abcde", False),
         ({"limit": "2"}, "ab", True),
@@ -638,10 +641,10 @@ def test_models_as_the_package_lists_them(client: Anthropic) -> None:
         ({"after_id": "a", "before_id": "d"}, "bc", False),
     ],
 )
-def test_a_page_of_models(query: dict[str, str], names: str, more: bool) -> None:
+def test_pages_of_models(query: dict[str, str], names: str, has_more: bool) -> None:
     cards = [ModelCard(id=name, created=0) for name in "abcde"]
-    answer = json.loads(listing.encode_model_page(cards, query))
-    assert "".join(model["id"] for model in answer["data"]) == names
-    assert answer["has_more"] is more
-    assert answer["first_id"] == (names[:1] or None)
-    assert answer["last_id"] == (names[-1:] or None)
+    response = json.loads(model_list.encode_model_page(cards, query))
+    assert "".join(model["id"] for model in response["data"]) == names
+    assert response["has_more"] is has_more
+    assert response["first_id"] == (names[:1] or None)
+    assert response["last_id"] == (names[-1:] or None)

@@ -1,8 +1,6 @@
-"""What a response repeats of its request."""
+"""The fields of a response that repeat its request."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from msgspec.structs import asdict
 
@@ -13,70 +11,75 @@ from dragoman.protocols.responses.decode.fields import (
     ResponseTextOptions,
 )
 from dragoman.protocols.responses.secrets import remove_secrets
-from dragoman.types import Sampling
+from dragoman.types import Json, Sampling
 
-OPTIONAL = {
+# fields that are null where a tool does not have them, by the type of tool
+NULLABLE_FIELDS = {
     "function": ("description", "parameters", "strict"),
     "custom": ("description",),
     "namespace": ("description",),
     "mcp": ("server_description", "allowed_tools"),
 }
-USUAL = (("custom", "format", {"type": "text"}), ("mcp", "require_approval", "always"))
+# the type of tool, a field and its default
+FIELD_DEFAULTS = (("custom", "format", {"type": "text"}), ("mcp", "require_approval", "always"))
 
 
-def make_echoed_fields(asked: DecodedRequest, model: str, sampling: Sampling) -> dict[str, Any]:
-    """The fields of a response that are settled before it: by its request and the model's usual."""
-    said = asked.fields
-    thinking = said.reasoning or ResponseReasoningOptions()
-    conversation = asked.conversation_id
+def make_echoed_fields(
+    request: DecodedRequest, model: str, sampling: Sampling
+) -> dict[str, Json]:
+    """Return the fields that are known before generation, with the model's sampling defaults."""
+    fields = request.fields
+    reasoning = fields.reasoning or ResponseReasoningOptions()
+    conversation_id = request.conversation_id
     return {
         "model": model,
-        "instructions": said.instructions,
-        "previous_response_id": said.previous_response_id,
-        "conversation": None if conversation is None else {"id": conversation},
-        "tools": [show_tool(tool) for tool in said.tools or ()],
-        "tool_choice": "auto" if said.tool_choice is None else said.tool_choice,
-        "parallel_tool_calls": said.parallel_tool_calls is not False,
-        "max_tool_calls": said.max_tool_calls,
-        "max_output_tokens": said.max_output_tokens,
-        "text": _text(said.text or ResponseTextOptions()),
-        "reasoning": {"effort": thinking.effort, "summary": thinking.requested_summary},
-        "temperature": _or(sampling.temperature, 1.0),
-        "top_p": _or(sampling.top_p, 1.0),
-        "presence_penalty": _or(sampling.presence_penalty, 0.0),
-        "frequency_penalty": _or(sampling.frequency_penalty, 0.0),
-        "top_logprobs": said.top_logprobs or 0,
-        "truncation": said.truncation or "disabled",
-        "store": asked.is_stored,
-        "background": bool(said.background),
+        "instructions": fields.instructions,
+        "previous_response_id": fields.previous_response_id,
+        "conversation": None if conversation_id is None else {"id": conversation_id},
+        "tools": [show_tool(tool) for tool in fields.tools or ()],
+        "tool_choice": "auto" if fields.tool_choice is None else fields.tool_choice,
+        "parallel_tool_calls": fields.parallel_tool_calls is not False,
+        "max_tool_calls": fields.max_tool_calls,
+        "max_output_tokens": fields.max_output_tokens,
+        "text": _show_text_options(fields.text or ResponseTextOptions()),
+        "reasoning": {"effort": reasoning.effort, "summary": reasoning.requested_summary},
+        "temperature": _get_or(sampling.temperature, 1.0),
+        "top_p": _get_or(sampling.top_p, 1.0),
+        "presence_penalty": _get_or(sampling.presence_penalty, 0.0),
+        "frequency_penalty": _get_or(sampling.frequency_penalty, 0.0),
+        "top_logprobs": fields.top_logprobs or 0,
+        "truncation": fields.truncation or "disabled",
+        "store": request.is_stored,
+        "background": bool(fields.background),
         "service_tier": "default",
-        "metadata": said.metadata or {},
-        "safety_identifier": said.safety_identifier,
-        "prompt_cache_key": said.prompt_cache_key,
-        "prompt_cache_retention": said.prompt_cache_retention,
-        "user": said.user,
+        "metadata": fields.metadata or {},
+        "safety_identifier": fields.safety_identifier,
+        "prompt_cache_key": fields.prompt_cache_key,
+        "prompt_cache_retention": fields.prompt_cache_retention,
+        "user": fields.user,
     }
 
 
-def show_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool with all its keys, and without what gives access to a server."""
-    plain: dict[str, Any] = remove_secrets(tool)
-    whole = plain | {name: plain.get(name) for name in OPTIONAL.get(str(plain.get("type")), ())}
-    if whole.get("type") == "namespace":
-        inside = whole.get("tools")  # of one that was left out it may be anything
-        tools = inside if isinstance(inside, list) else []
-        whole["tools"] = [show_tool(tool) for tool in tools if isinstance(tool, dict)]
-    for kind, name, usual in USUAL:
-        if whole.get("type") == kind and whole.get(name) is None:
-            whole[name] = usual
-    return whole
+def show_tool(tool: dict[str, Json]) -> dict[str, Json]:
+    """Return a tool with all its fields, and without what gives access to a server."""
+    shown: dict[str, Json] = remove_secrets(tool)
+    shown |= {name: shown.get(name) for name in NULLABLE_FIELDS.get(str(shown.get("type")), ())}
+    if shown.get("type") == "namespace":
+        nested = shown.get("tools")  # anything, if the namespace was dropped
+        tools = nested if isinstance(nested, list) else []
+        shown["tools"] = [show_tool(tool) for tool in tools if isinstance(tool, dict)]
+    for kind, name, default in FIELD_DEFAULTS:
+        if shown.get("type") == kind and shown.get(name) is None:
+            shown[name] = default
+    return shown
 
 
-def _text(said: ResponseTextOptions) -> dict[str, Any]:
-    form = said.format or ResponseTextFormat("text")
-    whole = asdict(form) if form.type == "json_schema" else {"type": form.type}
-    return {"format": whole, "verbosity": said.verbosity or "medium"}
+def _show_text_options(options: ResponseTextOptions) -> dict[str, Json]:
+    text_format = options.format or ResponseTextFormat("text")
+    is_schema = text_format.type == "json_schema"
+    shown = asdict(text_format) if is_schema else {"type": text_format.type}
+    return {"format": shown, "verbosity": options.verbosity or "medium"}
 
 
-def _or(said: float | None, default: float) -> float:
-    return default if said is None else said
+def _get_or(value: float | None, default: float) -> float:
+    return default if value is None else value

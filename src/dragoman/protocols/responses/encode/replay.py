@@ -1,4 +1,4 @@
-"""A response that is finished, told again as a stream, with one piece for each part."""
+"""Encode a stored response as a stream of events again, with one delta for each part."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 import msgspec
 
 from dragoman.protocols.responses.encode.frames import EventEncoder
-from dragoman.protocols.responses.encode.resource import ENDS
+from dragoman.protocols.responses.encode.resource import FINAL_EVENTS
 from dragoman.protocols.responses.types import Item
+from dragoman.types import Json
 
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
-BEGINNING = ("created", "in_progress")
-_UNKNOWN: dict[str, Any] = {
+_decode = msgspec.json.Decoder(dict[str, Json]).decode
+FIRST_EVENTS = ("created", "in_progress")
+# fields of a response that has just begun
+_UNFINISHED_RESPONSE: dict[str, Json] = {
     "status": "in_progress",
     "output": [],
     "usage": None,
@@ -21,7 +23,8 @@ _UNKNOWN: dict[str, Any] = {
     "incomplete_details": None,
     "completed_at": None,
 }
-_EMPTY: dict[str, Any] = {
+# fields of an item that has just begun
+_EMPTY_FIELDS: dict[str, Json] = {
     "status": "in_progress",
     "content": [],
     "summary": [],
@@ -34,103 +37,105 @@ _EMPTY: dict[str, Any] = {
 
 
 def encode_stored_events(body: bytes) -> list[bytes]:
-    """The events of a response; without an end, if it has none yet."""
-    kept = _decode(body)
+    """Encode the events of a response; without a final event if it has not ended."""
+    resource = _decode(body)
     events = EventEncoder()
-    begun = kept | _UNKNOWN
-    frames = [events.encode_event(f"response.{kind}", response=begun) for kind in BEGINNING]
-    for index, item in enumerate(kept["output"]):
-        frames += _ItemReplay(events, index, item).frames()
-    if kept["status"] in ENDS:
-        frames.append(events.encode_event(ENDS[kept["status"]], response=kept))
+    begun = resource | _UNFINISHED_RESPONSE
+    frames = [events.encode_event(f"response.{kind}", response=begun) for kind in FIRST_EVENTS]
+    for index, item in enumerate(resource["output"]):
+        frames += _ItemReplay(events, index, item).encode()
+    if resource["status"] in FINAL_EVENTS:
+        frames.append(events.encode_event(FINAL_EVENTS[resource["status"]], response=resource))
     return frames
 
 
 class _ItemReplay:
-    """The events of one item."""
+    """Encodes the events of one item."""
 
     def __init__(self, events: EventEncoder, index: int, item: Item) -> None:
         self._events = events
         self._index = index
         self._item = item
 
-    def frames(self) -> Iterator[bytes]:
+    def encode(self) -> Iterator[bytes]:
         item = self._item
-        yield self._whole("added", _bare(item))
+        yield self._encode_item("added", _make_empty(item))
         match item["type"]:
             case "message" | "reasoning":
-                yield from self._parts(item)
+                yield from self._encode_parts(item)
             case "function_call":
-                yield from self._said("function_call_arguments", "arguments", name=item["name"])
+                name = item["name"]
+                yield from self._encode_text("function_call_arguments", "arguments", name=name)
             case "custom_tool_call":
-                yield from self._said("custom_tool_call_input", "input")
+                yield from self._encode_text("custom_tool_call_input", "input")
             case "mcp_call":
-                yield self._event("mcp_call.in_progress")
-                yield from self._said("mcp_call_arguments", "arguments")
+                yield self._encode_event("mcp_call.in_progress")
+                yield from self._encode_text("mcp_call_arguments", "arguments")
                 if item["status"] in ("completed", "failed"):
-                    yield self._event(f"mcp_call.{item['status']}")
+                    yield self._encode_event(f"mcp_call.{item['status']}")
             case "mcp_list_tools":
-                yield self._event("mcp_list_tools.in_progress")
+                yield self._encode_event("mcp_list_tools.in_progress")
                 end = "completed" if item.get("error") is None else "failed"
-                yield self._event(f"mcp_list_tools.{end}")
-        if not _cut(item):
-            yield self._whole("done", item)
+                yield self._encode_event(f"mcp_list_tools.{end}")
+        if not _is_cut_call(item):
+            yield self._encode_item("done", item)
 
-    def _whole(self, kind: str, item: Item) -> bytes:
+    def _encode_item(self, kind: str, item: Item) -> bytes:
         return self._events.encode_event(
             f"response.output_item.{kind}", output_index=self._index, item=item
         )
 
-    def _event(self, kind: str, **fields: Any) -> bytes:
+    def _encode_event(self, kind: str, **fields: Any) -> bytes:
         item_id = self._item["id"]
         return self._events.encode_event(
             f"response.{kind}", item_id=item_id, output_index=self._index, **fields
         )
 
-    def _said(self, kind: str, field: str, **named: Any) -> Iterator[bytes]:
+    def _encode_text(self, kind: str, field: str, **done_fields: Json) -> Iterator[bytes]:
         text = self._item[field]
         if text:
-            yield self._event(f"{kind}.delta", delta=text)
-        if not _cut(self._item) or (kind == "mcp_call_arguments" and _readable(text)):
-            yield self._event(f"{kind}.done", **named, **{field: text})
+            yield self._encode_event(f"{kind}.delta", delta=text)
+        if not _is_cut_call(self._item) or (kind == "mcp_call_arguments" and _is_json(text)):
+            yield self._encode_event(f"{kind}.done", **done_fields, **{field: text})
 
-    def _parts(self, item: Item) -> Iterator[bytes]:
+    def _encode_parts(self, item: Item) -> Iterator[bytes]:
         for index, part in enumerate(item.get("content") or ()):
             kind = part["type"]
-            more = {"logprobs": part.get("logprobs") or []} if kind == "output_text" else {}
-            empty = part | {"text": ""} | ({"logprobs": []} if more else {})
+            logprobs = {"logprobs": part.get("logprobs") or []} if kind == "output_text" else {}
+            empty = part | {"text": ""} | ({"logprobs": []} if logprobs else {})
             at = {"content_index": index}
-            yield self._event("content_part.added", part=empty, **at)
+            yield self._encode_event("content_part.added", part=empty, **at)
             if part["text"]:
-                yield self._event(f"{kind}.delta", delta=part["text"], **more, **at)
-            yield self._event(f"{kind}.done", text=part["text"], **more, **at)
-            yield self._event("content_part.done", part=part, **at)
+                yield self._encode_event(f"{kind}.delta", delta=part["text"], **logprobs, **at)
+            yield self._encode_event(f"{kind}.done", text=part["text"], **logprobs, **at)
+            yield self._encode_event("content_part.done", part=part, **at)
         for index, part in enumerate(item.get("summary") or ()):
             at = {"summary_index": index}
-            yield self._event("reasoning_summary_part.added", part=part | {"text": ""}, **at)
+            empty = part | {"text": ""}
+            yield self._encode_event("reasoning_summary_part.added", part=empty, **at)
             if part["text"]:
-                yield self._event("reasoning_summary_text.delta", delta=part["text"], **at)
-            yield self._event("reasoning_summary_text.done", text=part["text"], **at)
-            yield self._event("reasoning_summary_part.done", part=part, **at)
+                yield self._encode_event("reasoning_summary_text.delta", delta=part["text"], **at)
+            yield self._encode_event("reasoning_summary_text.done", text=part["text"], **at)
+            yield self._encode_event("reasoning_summary_part.done", part=part, **at)
 
 
-def _bare(item: Item) -> Item:
-    """An item as it was when it began."""
+def _make_empty(item: Item) -> Item:
+    """Return an item as it was when it began."""
     if item["type"] == "mcp_approval_request":
         return item
-    bare = {name: _EMPTY.get(name, value) for name, value in item.items()}
-    bare.pop("encrypted_content", None)
-    return bare
+    empty = {name: _EMPTY_FIELDS.get(name, value) for name, value in item.items()}
+    empty.pop("encrypted_content", None)
+    return empty
 
 
-def _cut(item: Item) -> bool:
-    """Whether it is a call that was cut, which is never done; see `calls`."""
+def _is_cut_call(item: Item) -> bool:
+    """Return whether the item is a call that was cut, which is never done; see `calls`."""
     calls = ("function_call", "custom_tool_call", "mcp_call")
     return item["type"] in calls and item.get("status") in ("incomplete", "in_progress", "calling")
 
 
-def _readable(arguments: str) -> bool:
-    """Whether arguments are whole, of a call that nobody answered."""
+def _is_json(arguments: str) -> bool:
+    """Return whether arguments are complete, of a call that was never answered."""
     try:
         msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):

@@ -1,12 +1,12 @@
-"""The response itself, as it is told in events, given back whole and kept.
+"""The response resource, as it is sent in events, returned whole and stored.
 
-All its fields are there always, null where nothing is to be said. What repeats the request comes
-from the frame; the rest is what became of the answer.
+All its fields are always there, null where they have no value. Those that repeat the request come
+from `ResponseInfo`; the others describe the answer.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -14,13 +14,14 @@ from dragoman.errors import ContextOverflow, DragomanError
 from dragoman.events import Usage
 from dragoman.protocols.responses.types import Item, ResponseInfo
 from dragoman.protocols.shared.openai import encode
+from dragoman.types import Json
 
-Status: TypeAlias = Literal[
+ResponseStatus: TypeAlias = Literal[
     "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
 ]
 
-# what the fields that repeat a request are without one
-UNSAID: dict[str, Any] = {
+# the fields that repeat a request, for a request that does not set them
+DEFAULT_FIELDS: dict[str, Json] = {
     "background": False,
     "frequency_penalty": 0.0,
     "instructions": None,
@@ -44,84 +45,84 @@ UNSAID: dict[str, Any] = {
     "truncation": "disabled",
 }
 
-# the event that a response ends with; there is none of its own for one that was cancelled, and
-# this is the one that all accumulators end on without an error to show
-ENDS: dict[str, str] = {
+# The last event of a response, by its status. There is no event for a cancelled response; this is
+# the one on which all clients stop accumulating without raising an error.
+FINAL_EVENTS: dict[str, str] = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
     "cancelled": "response.incomplete",
     "failed": "response.failed",
 }
 
-LOST = "The server stopped before this response was finished."
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+SERVER_STOPPED = "The server stopped before this response was finished."
+_decode = msgspec.json.Decoder(dict[str, Json]).decode
 
 
-def make_resource(frame: ResponseInfo) -> dict[str, Any]:
-    """The resource of a response that nothing became of yet."""
+def make_resource(info: ResponseInfo) -> dict[str, Json]:
+    """Return the resource of a response that has no output yet."""
     return {
-        "id": frame.id,
+        "id": info.id,
         "object": "response",
-        "created_at": frame.created,
+        "created_at": info.created,
         "status": "in_progress",
         "completed_at": None,
         "error": None,
         "incomplete_details": None,
-        "model": frame.model,
+        "model": info.model,
         "output": [],
         "usage": None,
-        **UNSAID,
-        **frame.echoed_fields,
+        **DEFAULT_FIELDS,
+        **info.echoed_fields,
     }
 
 
-def encode_usage(spent: Usage) -> dict[str, Any]:
+def encode_usage(usage: Usage) -> dict[str, Json]:
     return {
-        "input_tokens": spent.prompt,
-        "input_tokens_details": {"cached_tokens": spent.cached, "cache_write_tokens": 0},
-        "output_tokens": spent.completion,
-        "output_tokens_details": {"reasoning_tokens": spent.reasoning},
-        "total_tokens": spent.prompt + spent.completion,
+        "input_tokens": usage.prompt,
+        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+        "output_tokens": usage.completion,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": usage.prompt + usage.completion,
     }
 
 
-def encode_response_error(failure: DragomanError) -> dict[str, str]:
-    """An error in the words that agents know: by them they wait, try again, or make room."""
-    message = failure.message
-    if isinstance(failure, ContextOverflow):
+def encode_response_error(error: DragomanError) -> dict[str, str]:
+    """Encode an error with the codes by which agents wait, retry or shorten the conversation."""
+    message = error.message
+    if isinstance(error, ContextOverflow):
         code = "context_length_exceeded"
-    elif failure.status == 429:
+    elif error.status == 429:
         code = "rate_limit_exceeded"
-        if failure.retry_after:
-            message += f" Please try again in {failure.retry_after:g}s."
-    elif failure.status == 503:
+        if error.retry_after:
+            message += f" Please try again in {error.retry_after:g}s."
+    elif error.status == 503:
         code = "server_is_overloaded"
     else:
-        code = "invalid_prompt" if failure.status < 500 else "server_error"
+        code = "invalid_prompt" if error.status < 500 else "server_error"
     return {"code": code, "message": message}
 
 
 def mark_failed(body: bytes) -> bytes:
-    """A response that was kept unfinished, as that of a server that died."""
-    return _stopped(body, "failed", {"code": "server_error", "message": LOST})
+    """Return an unfinished stored response as failed, because its server died."""
+    return _end_response(body, "failed", {"code": "server_error", "message": SERVER_STOPPED})
 
 
 def mark_cancelled(body: bytes) -> bytes:
-    """A response that was kept unfinished, as one that is not wanted any more."""
-    return _stopped(body, "cancelled", None)
+    """Return an unfinished stored response as cancelled."""
+    return _end_response(body, "cancelled", None)
 
 
-def _stopped(body: bytes, status: Status, why: dict[str, str] | None) -> bytes:
-    kept = _decode(body)
-    if kept["status"] in ENDS:
+def _end_response(body: bytes, status: ResponseStatus, error: dict[str, str] | None) -> bytes:
+    resource = _decode(body)
+    if resource["status"] in FINAL_EVENTS:
         return body
-    kept |= {"status": status, "error": why, "completed_at": None}
-    kept["output"] = [mark_incomplete(item) for item in kept["output"]]
-    return encode(kept)
+    resource |= {"status": status, "error": error, "completed_at": None}
+    resource["output"] = [mark_incomplete(item) for item in resource["output"]]
+    return encode(resource)
 
 
 def mark_incomplete(item: Item) -> Item:
-    """An item that nothing more will become of."""
+    """Return an item that will not be continued."""
     if item.get("status") in ("in_progress", "calling"):
         return item | {"status": "incomplete"}
     return item
