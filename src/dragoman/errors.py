@@ -70,12 +70,86 @@ class ContextOverflow(BadRequest):
     code = "context_length_exceeded"
 
 
+class MissingParameter(BadRequest):
+    code = "missing_required_parameter"
+
+
+class UnknownParameter(BadRequest):
+    code = "unknown_parameter"
+
+
+class InvalidType(BadRequest):
+    code = "invalid_type"
+
+
+class InvalidValue(BadRequest):
+    code = "invalid_value"
+
+
+class InvalidJson(BadRequest):
+    code = "invalid_json"
+
+
+class InvalidHost(BadRequest):
+    code = "bad_host"
+
+
+class InvalidHttp(BadRequest):
+    code = "bad_http"
+
+
+class MutuallyExclusive(BadRequest):
+    code = "mutually_exclusive_parameters"
+
+
+class InvalidSchema(BadRequest):
+    code = "invalid_schema"
+
+
+class SchemaTooComplex(BadRequest):
+    code = "schema_too_complex"
+
+
+class UnsupportedKeyword(BadRequest):
+    code = "unsupported_keyword"
+
+
+class InvalidGrammar(BadRequest):
+    code = "invalid_grammar"
+
+
+class ConstraintTooComplex(BadRequest):
+    code = "constraint_too_complex"
+
+
 class AdapterNotFound(BadRequest):
     code = "adapter_not_found"
 
 
+class PreviousResponseNotFound(BadRequest):
+    code = "previous_response_not_found"
+
+
+class PreviousResponseNotFinished(BadRequest):
+    code = "previous_response_not_finished"
+
+
+class UnknownItem(BadRequest):
+    """A request refers to an item that does not exist."""
+
+    code = "item_not_found"
+
+
+class DuplicateItem(BadRequest):
+    code = "duplicate_item"
+
+
 class TemplateRejected(BadRequest):
     code = "template_rejected"
+
+
+class TemplateTooCostly(TemplateRejected):
+    code = "template_too_costly"
 
 
 class Unauthorized(DragomanError):
@@ -98,6 +172,16 @@ class NotFound(DragomanError):
 
 class ModelNotFound(NotFound):
     code = "model_not_found"
+
+
+class ConversationNotFound(NotFound):
+    code = "conversation_not_found"
+
+
+class ItemNotFound(NotFound):
+    """The URL names an item that does not exist."""
+
+    code = "item_not_found"
 
 
 class MethodNotAllowed(DragomanError):
@@ -160,6 +244,16 @@ class EngineDown(Unavailable):
 
 class Draining(Unavailable):
     code = "draining"
+
+
+class StoreUnavailable(Unavailable):
+    code = "store_unavailable"
+
+
+class ResponseCancelled(DragomanError):
+    """The client cancelled a response in the background."""
+
+    code = "cancelled"
 
 
 class SerializedError(Struct, frozen=True, array_like=True):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import Settings
-from dragoman.detection import DetectedFormats, RoundTripCheck, ProbeTurn, detect
+from dragoman.detection import DetectedFormats, ProbeTurn, RoundTripCheck, detect
 from dragoman.detection.sources import TemplateSource, read_template_source, read_text
 from dragoman.errors import ModelBroken
 from dragoman.formats import reasoning_formats, tool_formats
@@ -238,7 +238,9 @@ def format_report(source: TemplateSource, whole: bool = False) -> str:
 def _how_sure(found: DetectedFormats) -> str:
     if not found.renders_messages:
         return SILENT
-    return FAILED if found.failed_checks and found.confidence == "partly" else SURE[found.confidence]
+    return (
+        FAILED if found.failed_checks and found.confidence == "partly" else SURE[found.confidence]
+    )
 
 
 def _of_tools(found: DetectedFormats, tools: ToolFormat | None) -> Iterator[str]:

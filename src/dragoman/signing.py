@@ -4,7 +4,7 @@ A signature is a MAC under a key that all processes of one server share. It prov
 issued these bytes to this owner for this purpose, so a client can neither invent nor alter them,
 nor use them with another API key or in another place.
 
-Packed content is signed and compressed, not encrypted: whoever has it can read it. It holds only
+Packed content is signed and compressed, not encrypted: anyone who has it can read it. It holds only
 what its owner has received anyway. Signatures do not expire, and the same content can be sent back
 any number of times.
 """

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from dragoman.mcp.client import McpClient, parse_servers
-from dragoman.mcp.types import CallResult, ListedTool, McpServer, ToolsUnavailable
+from dragoman.mcp.types import ListedTool, McpServer, ToolCallResult, ToolsUnavailable
 from dragoman.mcp.url_guard import UrlGuard
 from tests.support.mcp_servers import (
     LocalServer,
@@ -58,13 +58,13 @@ def run_with_client(
 
 def call_tool(
     server: LocalServer, name: str, arguments: Any = None, seconds: float = 20.0
-) -> CallResult:
+) -> ToolCallResult:
     result = run_with_client(
         server,
         lambda client, target: client.call_tool(target, name, arguments or {}, 1000),
         seconds,
     )
-    assert isinstance(result, CallResult)
+    assert isinstance(result, ToolCallResult)
     return result
 
 
@@ -88,15 +88,15 @@ def test_tools_are_listed(server: LocalServer) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "expected"),
     [
-        ("add", {"a": 1, "b": 2}, CallResult(output="The sum is 3.")),
-        ("only.structured", {}, CallResult(output='{"größe": 42}')),
-        ("structured", {}, CallResult(output='{\n  "answer": 42\n}')),
-        ("fail", {}, CallResult(error="Error executing tool fail")),
-        ("nothing", {}, CallResult(error="Unknown tool: nothing")),
+        ("add", {"a": 1, "b": 2}, ToolCallResult(output="The sum is 3.")),
+        ("only.structured", {}, ToolCallResult(output='{"größe": 42}')),
+        ("structured", {}, ToolCallResult(output='{\n  "answer": 42\n}')),
+        ("fail", {}, ToolCallResult(error="Error executing tool fail")),
+        ("nothing", {}, ToolCallResult(error="Unknown tool: nothing")),
     ],
 )
 def test_a_call_returns_its_result(
-    server: LocalServer, name: str, arguments: Any, expected: CallResult
+    server: LocalServer, name: str, arguments: Any, expected: ToolCallResult
 ) -> None:
     assert call_tool(server, name, arguments) == expected
 
@@ -128,7 +128,7 @@ def test_a_response_that_is_far_too_large_is_not_read(server: LocalServer) -> No
         result = await client.call_tool(target, "big", {"size": 6_000_000}, 1000)
         assert result.output is None
         assert "The server" in (result.error or "")
-        assert await client.call_tool(target, "add", {"a": 1, "b": 1}, 1000) == CallResult(
+        assert await client.call_tool(target, "add", {"a": 1, "b": 1}, 1000) == ToolCallResult(
             "The sum is 2."
         )
 
@@ -136,7 +136,7 @@ def test_a_response_that_is_far_too_large_is_not_read(server: LocalServer) -> No
 
 
 def test_calls_run_concurrently_in_one_session(server: LocalServer) -> None:
-    async def work(client: McpClient, target: McpServer) -> list[CallResult]:
+    async def work(client: McpClient, target: McpServer) -> list[ToolCallResult]:
         await client.list_tools(target)
         return await asyncio.gather(
             *(client.call_tool(target, "add", {"a": n, "b": n}, 1000) for n in range(20))
@@ -153,7 +153,7 @@ def test_calls_run_concurrently_in_one_session(server: LocalServer) -> None:
 def test_a_call_times_out(server: LocalServer) -> None:
     server.log.slow_cancelled.clear()
     result = call_tool(server, "slow", seconds=0.5)
-    assert result == CallResult(error="The tool did not answer within 0.5 seconds.")
+    assert result == ToolCallResult(error="The tool did not answer within 0.5 seconds.")
     assert was_cancelled(server)
 
 
@@ -245,7 +245,7 @@ def test_an_expired_session_is_opened_again() -> None:
     headers = {"content-type": "text/plain"}
     app = make_raw_app(answer, status=404, headers=headers, session="abc")
     with serve_app(app) as server:
-        assert call_tool(server, "any") == CallResult("here")
+        assert call_tool(server, "any") == ToolCallResult("here")
     assert len(sessions) == 2
 
 
@@ -256,7 +256,7 @@ def test_an_unreachable_server_is_reported() -> None:
     with serve_tools() as server:
         pass
     assert get_list_error(server) == "The server could not be reached."
-    assert call_tool(server, "add") == CallResult(error="The server could not be reached.")
+    assert call_tool(server, "add") == ToolCallResult(error="The server could not be reached.")
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_a_result_is_not_validated_with_the_servers_schema() -> None:
         kinds: dict[str, Any] = {"tools/list": {"tools": [tool]}, "tools/call": result}
         return kinds.get(message["method"]) or answer_initialize(message)
 
-    async def work(client: McpClient, target: McpServer) -> CallResult:
+    async def work(client: McpClient, target: McpServer) -> ToolCallResult:
         await client.list_tools(target)
         return await client.call_tool(target, "t", {}, 1000)
 

@@ -1,4 +1,4 @@
-"""What is deleted is gone: from the store, from memory, and from the way between them."""
+"""Deleting responses leaves no turn to replay: not in the database, in memory or in between."""
 
 from __future__ import annotations
 
@@ -16,48 +16,49 @@ from dragoman.replay import ReplayService
 from dragoman.replay.cache import ReplayCache
 from dragoman.replay.digest import ReplayEntry
 from dragoman.store.completions import CompletionRepository
-from dragoman.store.rows import StoredTurn as Row
+from dragoman.store.rows import StoredTurn
 from dragoman.testing import Reply, ScriptedEngine
 from tests.support.paths import TEMPLATES
 from tests.support.serving import serve_scripted
 from tests.support.stores import execute
 
 THINKER = TEMPLATES / "thinker.jinja"
-ENTRY = ReplayEntry(b"told", b"", b"", b"ids.")
-SAID: Any = [{"role": "user", "content": "hi"}]
+ENTRY = ReplayEntry(b"digest", b"", b"", b"ids.")
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
 
 
-class Talk:
-    """A client, and what its server has in memory and in its store."""
+class Session:
+    """A client, and what its server has in memory and in its database."""
 
-    def __init__(self, client: OpenAI, memory: ReplayService, url: str) -> None:
+    def __init__(self, client: OpenAI, replay: ReplayService, url: str) -> None:
         self.client = client
-        self.memory = memory
+        self.replay = replay
         self.url = url
 
-    def respond(self, **more: Any) -> str:
-        return str(self.client.responses.create(model="scripted", input="hi", **more).id)
+    def respond(self, **fields: Any) -> str:
+        return str(self.client.responses.create(model="scripted", input="hi", **fields).id)
 
-    def chat(self, **more: Any) -> str:
-        made = self.client.chat.completions.create(model="scripted", messages=SAID, **more)
-        return str(made.id)
+    def chat(self, **fields: Any) -> str:
+        completion = self.client.chat.completions.create(
+            model="scripted", messages=MESSAGES, **fields
+        )
+        return str(completion.id)
 
     @property
-    def remembered(self) -> tuple[set[str | None], set[str | None]]:
-        """Who said what is in the store, and what is in memory."""
+    def stored(self) -> tuple[set[str | None], set[str | None]]:
+        """The responses whose turns are in the database, and those in memory."""
         sources = {row[0] for row in execute(self.url, "SELECT source FROM memories")}
-        return sources, {source for _, source in self.memory._cache._entries.values()}
+        return sources, {source for _, source in self.replay._cache._entries.values()}
 
-    def settle(self, *sources: str) -> None:
-        """Wait until these have been written."""
-        late = time.monotonic() + 10
-        while self.remembered[0] != set(sources):
-            assert time.monotonic() < late, self.remembered
+    def wait_until_stored(self, *sources: str) -> None:
+        deadline = time.monotonic() + 10
+        while self.stored[0] != set(sources):
+            assert time.monotonic() < deadline, self.stored
             time.sleep(0.005)
 
 
 @pytest.fixture
-def talk(tmp_path: Path) -> Iterator[Talk]:
+def session(tmp_path: Path) -> Iterator[Session]:
     url = f"sqlite:///{tmp_path}/store.db"
     engine = ScriptedEngine(Reply("<think>\nHm.\n</think>\n\nHello there!"), tokens=True)
     with (
@@ -65,141 +66,142 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
         OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0, timeout=30) as client,
     ):
         assert server.app.runtime.services.replay is not None
-        yield Talk(client, server.app.runtime.services.replay, url)
+        yield Session(client, server.app.runtime.services.replay, url)
 
 
-def test_a_deleted_response_is_not_remembered(talk: Talk) -> None:
-    first = talk.respond()
-    second = talk.respond(previous_response_id=first)
-    talk.settle(first, second)
-    talk.client.responses.delete(second)
-    assert talk.remembered == ({first}, {first})
+def test_deleting_a_response_deletes_its_turns(session: Session) -> None:
+    first = session.respond()
+    second = session.respond(previous_response_id=first)
+    session.wait_until_stored(first, second)
+    session.client.responses.delete(second)
+    assert session.stored == ({first}, {first})
 
 
-def test_a_deleted_background_response_is_not_remembered(talk: Talk) -> None:
-    name = talk.respond(background=True)
-    for _ in talk.client.responses.retrieve(name, stream=True):
+def test_deleting_a_background_response_deletes_its_turns(session: Session) -> None:
+    name = session.respond(background=True)
+    for _ in session.client.responses.retrieve(name, stream=True):
         pass
-    talk.client.responses.delete(name)  # though it may not have been written yet
-    assert talk.remembered == (set(), set())
+    session.client.responses.delete(name)  # its turn may not be written yet
+    assert session.stored == (set(), set())
 
 
-def test_a_deleted_chat_is_not_remembered(talk: Talk) -> None:
-    name = talk.chat(store=True)
-    talk.settle(name)
-    talk.client.chat.completions.delete(name)
-    assert talk.remembered == (set(), set())
+def test_deleting_a_chat_completion_deletes_its_turns(session: Session) -> None:
+    name = session.chat(store=True)
+    session.wait_until_stored(name)
+    session.client.chat.completions.delete(name)
+    assert session.stored == (set(), set())
 
 
-def test_what_a_deleted_conversation_heard_is_not_remembered(talk: Talk) -> None:
-    conversation = talk.client.conversations.create().id
-    inside = [talk.respond(conversation=conversation) for _ in range(2)]
-    outside = talk.respond(instructions="Be kind.")
-    talk.settle(*inside, outside)
-    talk.client.conversations.delete(conversation)
-    assert talk.remembered == ({outside}, {outside})
-    assert [talk.client.responses.retrieve(name).id for name in inside] == inside
+def test_deleting_a_conversation_deletes_the_turns_of_its_responses(session: Session) -> None:
+    conversation = session.client.conversations.create().id
+    inside = [session.respond(conversation=conversation) for _ in range(2)]
+    outside = session.respond(instructions="Be kind.")
+    session.wait_until_stored(*inside, outside)
+    session.client.conversations.delete(conversation)
+    assert session.stored == ({outside}, {outside})
+    assert [session.client.responses.retrieve(name).id for name in inside] == inside
 
 
-def test_a_summary_is_nowhere_kept(talk: Talk) -> None:
-    name = talk.respond()
-    talk.settle(name)
-    talk.client.responses.compact(model="scripted", previous_response_id=name)
-    talk.client.responses.delete(name)
-    assert talk.remembered[0] == set()
+def test_compaction_stores_no_turn(session: Session) -> None:
+    name = session.respond()
+    session.wait_until_stored(name)
+    session.client.responses.compact(model="scripted", previous_response_id=name)
+    session.client.responses.delete(name)
+    assert session.stored[0] == set()
 
 
-def test_a_chain_without_a_beginning_is_explained(talk: Talk) -> None:
-    first = talk.respond()
-    second = talk.respond(previous_response_id=first)
-    talk.client.responses.delete(first)
+def test_the_error_for_a_chain_without_its_beginning(session: Session) -> None:
+    first = session.respond()
+    second = session.respond(previous_response_id=first)
+    session.client.responses.delete(first)
     with pytest.raises(openai.BadRequestError, match="the beginning of its chain") as caught:
-        talk.respond(previous_response_id=second)
+        session.respond(previous_response_id=second)
     assert caught.value.code == "previous_response_not_found"
     with pytest.raises(openai.BadRequestError, match="There is no response"):
-        talk.respond(previous_response_id="resp_x")
+        session.respond(previous_response_id="resp_x")
 
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 5])
 def test_a_list_reads_no_more_than_it_shows(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch, limit: int
+    session: Session, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    made = [talk.chat(store=True) for _ in range(4)]
-    asked: list[int] = []
+    ids = [session.chat(store=True) for _ in range(4)]
+    limits: list[int] = []
     original = CompletionRepository.list_page
 
     def list_page(self: CompletionRepository, owner: str, **page: Any) -> Any:
-        asked.append(page["limit"])
+        limits.append(page["limit"])
         return original(self, owner, **page)
 
     monkeypatch.setattr(CompletionRepository, "list_page", list_page)
-    page = talk.client.chat.completions.list(limit=limit)
+    page = session.client.chat.completions.list(limit=limit)
     assert len(page.data) == min(4, limit)
     assert page.has_more == (limit < 4)
-    assert asked == [limit + 1]
-    assert sorted(one.id for one in talk.client.chat.completions.list(limit=limit)) == sorted(made)
+    assert limits == [limit + 1]
+    listed = session.client.chat.completions.list(limit=limit)
+    assert sorted(completion.id for completion in listed) == sorted(ids)
 
 
-# The shelf
+# The cache
 
 
-class Slow:
-    """A store that takes its time."""
+class SlowStore:
+    """A database that writes when it is allowed to."""
 
     def __init__(self) -> None:
-        self.go = asyncio.Event()
-        self.rows: list[Row] = []
+        self.may_write = asyncio.Event()
+        self.rows: list[StoredTurn] = []
 
-    async def save_turns(self, owner: str, rows: Sequence[Row]) -> None:
-        await self.go.wait()
+    async def save_turns(self, owner: str, rows: Sequence[StoredTurn]) -> None:
+        await self.may_write.wait()
         self.rows += rows
 
-    async def load_turns(self, owner: str, keys: Sequence[str]) -> list[Row]:
+    async def load_turns(self, owner: str, keys: Sequence[str]) -> list[StoredTurn]:
         return [row for row in self.rows if row.key in keys]
 
 
-def test_what_is_forgotten_is_not_written_later() -> None:
-    async def scene() -> None:
-        store = Slow()
-        shelf = ReplayCache(10_000, store)
+def test_forgotten_turns_are_not_written_later() -> None:
+    async def run() -> None:
+        store = SlowStore()
+        cache = ReplayCache(10_000, store)
         for source in ("a", "b", "c"):
-            shelf.put("ann", {source: ENTRY}, source)
-            shelf.write("ann", "m", {source: ENTRY}, source)
-            await asyncio.sleep(0)  # the first is on its way
-        forgetting = asyncio.create_task(shelf.forget("ann", ["a", "b"]))
+            cache.put("ann", {source: ENTRY}, source)
+            cache.write("ann", "m", {source: ENTRY}, source)
+            await asyncio.sleep(0)  # the first one is being written
+        task = asyncio.create_task(cache.forget("ann", ["a", "b"]))
         await asyncio.sleep(0.01)
-        assert not forgetting.done()  # the store is asked to delete when it has the first one
-        assert [shelf.get("ann", key) for key in "abc"] == [None, None, ENTRY]
-        store.go.set()
-        await forgetting
+        assert not task.done()  # the caller deletes from the database once the first is written
+        assert [cache.get("ann", key) for key in "abc"] == [None, None, ENTRY]
+        store.may_write.set()
+        await task
         assert "a" in [row.key for row in store.rows]
-        await shelf.aclose()
+        await cache.aclose()
         assert [row.key for row in store.rows] == ["a", "c"]
 
-    asyncio.run(scene())
+    asyncio.run(run())
 
 
-def test_forgetting_is_for_one_owner_and_gives_the_room_back() -> None:
-    async def scene() -> None:
-        shelf = ReplayCache(10_000)
+def test_forgetting_affects_one_owner_and_frees_memory() -> None:
+    async def run() -> None:
+        cache = ReplayCache(10_000)
         for owner in ("ann", "bob"):
-            shelf.put(owner, {"k": ENTRY, "l": ENTRY}, "r")
-        half = shelf.size // 2
-        shelf.put("ann", {"l": ENTRY}, "later")  # said again by another
-        await shelf.forget("ann", ["r", "nowhere"])
-        assert shelf.get("ann", "k") is None
-        assert shelf.get("ann", "l") == ENTRY
-        assert shelf.get("bob", "k") == ENTRY
-        await shelf.forget("ann", ["later"])
-        assert shelf.size == half
+            cache.put(owner, {"k": ENTRY, "l": ENTRY}, "r")
+        half = cache.size // 2
+        cache.put("ann", {"l": ENTRY}, "later")  # another response wrote the same
+        await cache.forget("ann", ["r", "nowhere"])
+        assert cache.get("ann", "k") is None
+        assert cache.get("ann", "l") == ENTRY
+        assert cache.get("bob", "k") == ENTRY
+        await cache.forget("ann", ["later"])
+        assert cache.size == half
 
-    asyncio.run(scene())
+    asyncio.run(run())
 
 
-def test_what_was_read_from_a_store_is_forgotten_as_well() -> None:
-    async def scene() -> None:
-        store = Slow()
-        store.go.set()
+def test_turns_read_from_the_database_are_forgotten_as_well() -> None:
+    async def run() -> None:
+        store = SlowStore()
+        store.may_write.set()
         first = ReplayCache(10_000, store)
         first.write("ann", "m", {"k": ENTRY}, "r")
         await first.aclose()
@@ -209,4 +211,4 @@ def test_what_was_read_from_a_store_is_forgotten_as_well() -> None:
         await second.forget("ann", ["r"])
         assert (second.get("ann", "k"), second.size) == (None, 0)
 
-    asyncio.run(scene())
+    asyncio.run(run())

@@ -1,7 +1,7 @@
-"""The real default model goes on from what it said, though its client tells it back otherwise.
+"""The default model continues its own tokens, though its client sends the turns in another form.
 
-The model is too small to think or to call tools by itself: a template teaches it the format, a
-budget ends its thoughts, and it must call.
+The model is too small to reason or to call tools by itself: a template teaches it the format, a
+budget ends its reasoning, and it must call.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import pytest
 from tests.support.real_model import MODEL, OFFERED, TURNS, thinker, tool
 from tests.support.serving import RunningServer
 
-MANNERS = ("think", "mistral_think")
+STYLES = ("think", "mistral_think")
 PLACES = ("Paris", "Lima", "Cairo", "Oslo", "Quito")
 
 
-@pytest.fixture(scope="module", params=MANNERS)
+@pytest.fixture(scope="module", params=STYLES)
 def server(default_model: Path, request: pytest.FixtureRequest) -> Iterator[RunningServer]:
-    with thinker(default_model, request.param) as made:
-        yield made
+    with thinker(default_model, request.param) as running:
+        yield running
 
 
 def ask(server: RunningServer, messages: list[Any], **fields: Any) -> httpx.Response:
@@ -41,8 +41,8 @@ def ask(server: RunningServer, messages: list[Any], **fields: Any) -> httpx.Resp
     return response
 
 
-def retold(message: dict[str, Any]) -> dict[str, Any]:
-    """A turn as a client of another mind tells it: no thoughts, and its own JSON."""
+def rewrite_turn(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a turn as a client sends it back: without reasoning, and with other JSON."""
     calls = []
     for call in message["tool_calls"]:
         value = json.loads(call["function"]["arguments"])
@@ -51,33 +51,34 @@ def retold(message: dict[str, Any]) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
-@pytest.mark.parametrize("opened", [False, True], ids=["", "opened"])
-def test_a_tool_conversation_without_its_thoughts_is_read_from_the_cache(
-    server: RunningServer, opened: bool
+@pytest.mark.parametrize("reasoning_on", [False, True], ids=["", "reasoning on"])
+def test_a_tool_conversation_without_reasoning_is_in_the_prefix_cache(
+    server: RunningServer, reasoning_on: bool
 ) -> None:
     fields: dict[str, Any] = {"thinking_budget": 24}
-    if opened:
+    if reasoning_on:
         fields["chat_template_kwargs"] = {"enable_thinking": True}
     messages: list[Any] = [
         *TURNS,
         {"role": "user", "content": "Is it sunny elsewhere, too?"},
     ]
-    prompts = cached = thoughts = 0
+    prompt_tokens = cached_tokens = with_reasoning = 0
     for turn, place in enumerate(PLACES):
         response = ask(server, messages, **fields)
-        answer, told = response.json(), response.headers["x-dragoman-prompt"]
+        answer, header = response.json(), response.headers["x-dragoman-prompt"]
         [choice], usage = answer["choices"], answer["usage"]
         assert choice["finish_reason"] == "tool_calls"
-        thoughts += bool(choice["message"].get("reasoning_content"))
-        known = usage["prompt_tokens_details"]["cached_tokens"]
-        print(told, f"cached={known}")
+        with_reasoning += bool(choice["message"].get("reasoning_content"))
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        print(header, f"cached={cached}")
         if turn:
-            assert f"recalled={turn}," in told
-            assert told.endswith("diverged=no")
-            prompts, cached = prompts + usage["prompt_tokens"], cached + known
-        messages.append(retold(choice["message"]))
+            assert f"recalled={turn}," in header
+            assert header.endswith("diverged=no")
+            prompt_tokens += usage["prompt_tokens"]
+            cached_tokens += cached
+        messages.append(rewrite_turn(choice["message"]))
         [call] = choice["message"]["tool_calls"]
         result = {"role": "tool", "tool_call_id": call["id"], "content": f"sunny in {place}"}
         messages.append(result)
-    assert thoughts or not opened
-    assert cached >= 0.95 * prompts
+    assert with_reasoning or not reasoning_on
+    assert cached_tokens >= 0.95 * prompt_tokens

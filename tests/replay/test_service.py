@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.prompt.conversation import flatten_content
 from dragoman.replay import ReplayScope, ReplayService
-from dragoman.store.rows import StoredTurn as Row
+from dragoman.store.rows import StoredTurn
 from dragoman.testing import Reply, ScriptedEngine
 from dragoman.types import (
     Adapter,
@@ -304,16 +304,16 @@ class RecordingStore:
     """A database that a test can look into."""
 
     def __init__(self, *, fails: bool = False) -> None:
-        self.rows: dict[tuple[str, str], Row] = {}
+        self.rows: dict[tuple[str, str], StoredTurn] = {}
         self.fails = fails
         self.reads = 0
 
-    async def save_turns(self, owner: str, rows: Sequence[Row]) -> None:
+    async def save_turns(self, owner: str, rows: Sequence[StoredTurn]) -> None:
         if self.fails:
             raise OSError("the disk is full")
         self.rows |= {(owner, row.key): row for row in rows}
 
-    async def load_turns(self, owner: str, keys: Sequence[str]) -> list[Row]:
+    async def load_turns(self, owner: str, keys: Sequence[str]) -> list[StoredTurn]:
         self.reads += 1
         if self.fails:
             raise OSError("the disk is gone")

@@ -134,7 +134,7 @@ def test_a_response_runs_even_if_its_client_disconnects_at_the_start(
         with pytest.raises(asyncio.CancelledError):
             await starting
         engine: Any = next(iter(app.runtime.services.models.list_loaded())).engine
-        await engine.until(lambda counters: counters.started == 1 and counters.active == 0)
+        await engine.wait_until(lambda scripted: scripted.started == 1 and scripted.active == 0)
         await app.responder.runs.wait_idle()
         assert await store.sweep() is not None
 

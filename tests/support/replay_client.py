@@ -138,7 +138,7 @@ class ReplayClient:
                     for call in choice.calls
                 ),
             )
-            for choice in completion.choices()
+            for choice in completion.build_choices()
         ]
 
     @property

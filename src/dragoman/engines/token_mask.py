@@ -32,7 +32,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, InvalidGrammar
 from dragoman.types import BoundedCache
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def format_parse_error(message: str) -> str:
 
 
 def invalid_grammar_error(message: str) -> BadRequest:
-    return BadRequest(message, param="grammar", code="invalid_grammar")
+    return InvalidGrammar(message, param="grammar")
 
 
 def dead_end_error() -> BadRequest:

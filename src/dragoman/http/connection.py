@@ -22,7 +22,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from dragoman.config import Settings
-from dragoman.errors import BadRequest, DragomanError, HeadersTooLarge, RequestTimeout
+from dragoman.errors import DragomanError, HeadersTooLarge, InvalidHttp, RequestTimeout
 from dragoman.http.asgi import DIRECT_WRITER, Scope
 from dragoman.http.closing import LingeringClose, StallTimer
 from dragoman.http.router import Router
@@ -119,7 +119,7 @@ class Connection(HttpToolsProtocol):
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            self._reject(self._rejection or BadRequest("Invalid HTTP request.", code="bad_http"))
+            self._reject(self._rejection or InvalidHttp("Invalid HTTP request."))
             return
         if not self._upgraded:
             self._check_size(len(data))

@@ -17,11 +17,11 @@ import uuid
 from urllib.parse import urlsplit
 
 from dragoman.errors import (
-    BadRequest,
     DragomanError,
     Draining,
     EngineFailed,
     Forbidden,
+    InvalidHost,
     Unauthorized,
 )
 from dragoman.http.asgi import AsgiApp, Header, Receive, RequestContext, Scope, Send
@@ -143,7 +143,7 @@ class HostGuard:
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         host = hosts[0] if hosts else None
         if host is not None and (len(hosts) > 1 or not _HOST.fullmatch(host)):
-            raise BadRequest("The Host header is malformed.", code="bad_host")
+            raise InvalidHost("The Host header is malformed.")
         origin = request.header(b"origin")
         origin_host = None if origin is None else parse_origin(origin)
         if self._hosts is not None:

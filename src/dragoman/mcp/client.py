@@ -12,7 +12,7 @@ import importlib.util
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dragoman.mcp.types import CallResult, ListedTool, McpServer, ToolsUnavailable
+from dragoman.mcp.types import ListedTool, McpServer, ToolCallResult, ToolsUnavailable
 from dragoman.mcp.url_guard import DEFAULT_PORTS, UrlGuard
 from dragoman.types import Json
 
@@ -38,7 +38,7 @@ class McpClient:
 
     async def call_tool(
         self, server: McpServer, name: str, arguments: dict[str, Json], max_chars: int
-    ) -> CallResult:
+    ) -> ToolCallResult:
         try:
             async with asyncio.timeout(self._timeout):
                 session = await self._get_session(server)
@@ -48,9 +48,9 @@ class McpClient:
                     result = await session.call_tool(name, arguments, max_chars)
                 return result
         except TimeoutError:
-            return CallResult(error=self._make_timeout_message("tool"))
+            return ToolCallResult(error=self._make_timeout_message("tool"))
         except ToolsUnavailable as error:
-            return CallResult(error=str(error))
+            return ToolCallResult(error=str(error))
 
     def _make_timeout_message(self, subject: str) -> str:
         return f"The {subject} did not answer within {self._timeout:g} seconds."

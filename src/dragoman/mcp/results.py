@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from dragoman.mcp.types import CallResult, ListedTool
+from dragoman.mcp.types import ListedTool, ToolCallResult
 from dragoman.types import Json
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _list_children(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
 
 
-def convert_result(result: CallToolResult, max_chars: int) -> CallResult:
+def convert_result(result: CallToolResult, max_chars: int) -> ToolCallResult:
     """The result of a call as text."""
     parts = [describe_block(block) for block in result.content]
     has_text = any(block.type == "text" and block.text for block in result.content)
@@ -63,8 +63,8 @@ def convert_result(result: CallToolResult, max_chars: int) -> CallResult:
         parts.append(json.dumps(result.structured_content, ensure_ascii=False))
     text = truncate("\n".join(parts), max_chars)
     if result.is_error:
-        return CallResult(error=text or "The tool failed without an error message.")
-    return CallResult(output=text)
+        return ToolCallResult(error=text or "The tool failed without an error message.")
+    return ToolCallResult(output=text)
 
 
 def describe_block(block: ContentBlock) -> str:

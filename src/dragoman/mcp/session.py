@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import anyio
 import httpx2
@@ -41,7 +40,7 @@ from dragoman.mcp.transport import (
     GuardedTransport,
     create_http_client,
 )
-from dragoman.mcp.types import CallResult, ListedTool, McpServer, ToolsUnavailable
+from dragoman.mcp.types import ListedTool, McpServer, ToolCallResult, ToolsUnavailable
 from dragoman.mcp.url_guard import UrlGuard, UrlRejected
 from dragoman.types import Json
 
@@ -189,15 +188,17 @@ class McpSession:
                 return list(tools.values())
         raise ToolsUnavailable(TOO_MANY_PAGES)
 
-    async def call_tool(self, name: str, arguments: dict[str, Json], max_chars: int) -> CallResult:
+    async def call_tool(
+        self, name: str, arguments: dict[str, Json], max_chars: int
+    ) -> ToolCallResult:
         session = await asyncio.shield(self._opened)
         try:
             async with self._call_slots:
                 result = await _call_tool(session, name, arguments)
         except Exception as error:
-            return CallResult(error=self._handle_error(error))
+            return ToolCallResult(error=self._handle_error(error))
         if isinstance(result, InputRequiredResult):
-            return CallResult(error=INPUT_REQUIRED)
+            return ToolCallResult(error=INPUT_REQUIRED)
         return results.convert_result(result, max_chars)
 
     def _handle_error(self, error: Exception) -> str:
@@ -207,7 +208,7 @@ class McpSession:
 
 
 async def _call_tool(
-    session: ClientSession, name: str, arguments: dict[str, Any]
+    session: ClientSession, name: str, arguments: dict[str, Json]
 ) -> CallToolResult | InputRequiredResult:
     """Call a tool without the SDK's validation, which would run an untrusted schema here."""
     request = CallToolRequest(params=CallToolRequestParams(name=name, arguments=arguments))

@@ -38,7 +38,7 @@ class ListedTool(Struct, frozen=True, kw_only=True):
         return (self.annotations or {}).get("readOnlyHint") is True
 
 
-class CallResult(Struct, frozen=True):
+class ToolCallResult(Struct, frozen=True):
     """The result of a call: an output, or an error message."""
 
     output: str | None = None
@@ -56,7 +56,7 @@ class ToolClient(Protocol):
 
     async def call_tool(
         self, server: McpServer, name: str, arguments: dict[str, Json], max_chars: int
-    ) -> CallResult:
+    ) -> ToolCallResult:
         """Call a tool; the output has at most `max_chars` characters."""
         ...
 

@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.errors import BadRequest, Unsupported
+from dragoman.errors import BadRequest, ConstraintTooComplex, SchemaTooComplex, Unsupported
 from dragoman.grammar.compiler.compiler_pool import CompilerPool
-from dragoman.grammar.complexity import CONSTRAINT_TOO_COMPLEX, SCHEMA_TOO_COMPLEX
 from dragoman.grammar.grammar_spec import CompiledGrammar, GrammarSpec
 from dragoman.models.model import Model
 from dragoman.models.output_format import AnswerStart, OutputFormat
@@ -25,7 +24,7 @@ from dragoman.types import Chat, Constraint, Request, Sampling
 UNCONSTRAINED = CompiledGrammar(None)
 NOT_ENFORCED = "Tool calls are not constrained to their schemas"
 # errors after which an answer without guarantees is left unconstrained
-TOLERATED_CODES = (CONSTRAINT_TOO_COMPLEX, SCHEMA_TOO_COMPLEX, "unsupported_parameter")
+TOLERATED_ERRORS = (ConstraintTooComplex, SchemaTooComplex, Unsupported)
 
 
 class Requirement(Struct, frozen=True):
@@ -61,7 +60,7 @@ async def constrain(
     try:
         return await compiler.compile(spec)
     except BadRequest as error:
-        if requirement.is_mandatory or error.code not in TOLERATED_CODES:
+        if requirement.is_mandatory or not isinstance(error, TOLERATED_ERRORS):
             raise
         return CompiledGrammar(None, (f"{NOT_ENFORCED}: {error.message}",))
 

@@ -52,7 +52,7 @@ from dragoman.prompt.template.capabilities import (
     make_tools_variable,
     probe_capabilities,
 )
-from dragoman.prompt.template.template import TOO_COSTLY, ChatTemplate, compile_template
+from dragoman.prompt.template.template import ChatTemplate, compile_template
 from dragoman.prompt.token_cache import TokenCache
 from dragoman.prompt.turn import Turn
 from dragoman.prompt.turn_markers import drop_replays, find_replays, insert_markers
@@ -209,9 +209,8 @@ class PromptRenderer:
         if sum(map(_estimate_cost, chat.messages)) <= LARGE:
             try:
                 return work(chat, self._quick_limits)
-            except TemplateRejected as error:
-                if error.code != TOO_COSTLY:
-                    raise
+            except TemplateTooCostly:
+                pass  # try again in a thread, which has more time
         return await asyncio.to_thread(work, chat, self._limits)
 
     def _render_plain(self, chat: Chat, limits: RenderLimits) -> list[str]:
@@ -272,7 +271,7 @@ class PromptRenderer:
             raise BadRequest("The request is nested too deeply.", param="messages") from None
         except TemplateRejected as error:  # it may quote the client, with break marks inside
             message = remove_breaks(error.message)
-            raise TemplateRejected(message, param=error.param, code=error.code) from None
+            raise type(error)(message, param=error.param) from None
         has_breaks = marked.changed and not replayed
         return [remove_breaks(piece) for piece in pieces] if has_breaks else pieces
 

@@ -17,7 +17,6 @@ from dragoman.prompt.pieces import Piece, PromptPieces
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.prompt.special_tokens import BREAK, remove_breaks
 from dragoman.prompt.template.budget import RenderLimits
-from dragoman.prompt.template.template import TOO_COSTLY
 from dragoman.prompt.turn_markers import drop_replays, find_replays
 from dragoman.replay.turn_boundaries import (
     LearnedBoundaries,
@@ -79,9 +78,9 @@ class TurnSplicer:
         """
         try:
             pieces = self._render(chat, limits)
-        except TemplateRejected as error:
-            if error.code == TOO_COSTLY:
-                raise
+        except TemplateTooCostly:
+            raise
+        except TemplateRejected:
             return None, set()
         openings = [self._opening_of(replay) for replay in replays]
         spans, missing = locate_turns(pieces, openings, self._boundaries.endings)

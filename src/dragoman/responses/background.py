@@ -55,7 +55,7 @@ class BackgroundRun:
     def cancel(self) -> None:
         self.cancelled = True
         if self.tracked is not None and not self.run.encoder.is_over:
-            self.tracked.interrupt(Cancelled("The response was cancelled."))
+            self.tracked.interrupt(ResponseCancelled("The response was cancelled."))
 
     async def store_frames(self, store: Store) -> None:
         """Write new frames to the store."""
@@ -135,7 +135,7 @@ class BackgroundRuns:
         try:
             async with self._track_run() as background.tracked:
                 if background.cancelled:
-                    raise Cancelled("The response was cancelled.")
+                    raise ResponseCancelled("The response was cancelled.")
                 feed.push(run.start())
                 # the status need not be stored: its end will be, or the sweep fails it
                 with suppress(Unavailable):

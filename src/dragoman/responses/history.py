@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.errors import BadRequest, NotFound
+from dragoman.errors import (
+    BadRequest,
+    ConversationNotFound,
+    DuplicateItem,
+    ItemNotFound,
+    PreviousResponseNotFinished,
+    PreviousResponseNotFound,
+)
 from dragoman.protocols.responses import DecodedRequest, get_references
 from dragoman.protocols.responses.types import Item
 from dragoman.store.rows import RUNNING, StoredItem, StoredResponse
@@ -62,10 +69,9 @@ def _decode_chain(chain: list[StoredResponse]) -> list[Item]:
 
 def _check_has_answer(row: StoredResponse) -> None:
     if row.status in RUNNING or row.status == "failed":
-        raise BadRequest(
+        raise PreviousResponseNotFinished(
             f"The response `{row.id}` cannot be continued: it has no answer.",
             param="previous_response_id",
-            code="previous_response_not_finished",
         )
 
 
@@ -80,10 +86,9 @@ def _is_incomplete_call(item: Item) -> bool:
 
 
 def _make_missing_error(response: str) -> BadRequest:
-    return BadRequest(
+    return PreviousResponseNotFound(
         f"There is no response `{response[:80]}` to continue.",
         param="previous_response_id",
-        code="previous_response_not_found",
     )
 
 
@@ -102,10 +107,9 @@ async def _load_conversation(conversation: str, owner: str, state: PersistentSta
     while True:
         page = await load_page(after)
         if page is None:
-            raise NotFound(
+            raise ConversationNotFound(
                 f"There is no conversation `{conversation[:80]}`.",
                 param="conversation",
-                code="conversation_not_found",
             )
         items += await asyncio.to_thread(_decode_items, page)
         if len(items) > MAX_ITEMS:
@@ -150,10 +154,9 @@ def drop_repeated_items(request: DecodedRequest, history: list[Item]) -> Decoded
 
 
 def make_duplicate_error(item: str, param: str) -> BadRequest:
-    return BadRequest(
+    return DuplicateItem(
         f"The conversation has another item `{item[:80]}`: omit the id, or use a new one.",
         param=param,
-        code="duplicate_item",
     )
 
 
@@ -174,10 +177,9 @@ async def resolve_references(
         if item.get("type") != "item_reference":
             items.append(item)
         elif item["id"] not in known:
-            raise NotFound(
+            raise ItemNotFound(
                 f"There is no item `{str(item['id'])[:80]}`.",
                 param=f"input[{index}]",
-                code="item_not_found",
             )
         elif item["id"] not in in_history:  # items of the history are not repeated
             items.append(known[item["id"]])

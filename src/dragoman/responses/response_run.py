@@ -34,12 +34,6 @@ from dragoman.types import Request
 encode = msgspec.json.Encoder().encode
 
 
-class Cancelled(DragomanError):
-    """A client cancelled the response."""
-
-    code = "cancelled"
-
-
 class ResponseContext:
     """What a response needs besides its request."""
 

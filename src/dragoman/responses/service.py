@@ -171,9 +171,7 @@ class ResponseService:
         store = await self._state.get_store()
         row = await store.read(lambda tx: tx.responses.get(owner, response))
         if row is None:
-            raise NotFound(
-                f"There is no response `{response[:80]}`.", param="response_id", code="not_found"
-            )
+            raise NotFound(f"There is no response `{response[:80]}`.", param="response_id")
         return row
 
     async def get(self, owner: str, response: str) -> bytes:

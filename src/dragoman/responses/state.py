@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dragoman.errors import Unavailable
+from dragoman.errors import StoreUnavailable, Unavailable
 from dragoman.protocols import responses
 from dragoman.signing import Signer
 from dragoman.store.rows import StoredTurn, StoreError, StoreLimits
@@ -91,7 +91,6 @@ class PersistentState:
 
 
 def _make_unavailable_error() -> Unavailable:
-    return Unavailable(
+    return StoreUnavailable(
         "The server's store is not available. With `store: false` it is not needed.",
-        code="store_unavailable",
     )

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.errors import BadRequest
-from dragoman.mcp.types import CallResult, ListedTool, McpServer, ToolClient, ToolsUnavailable
+from dragoman.mcp.types import ListedTool, McpServer, ToolCallResult, ToolClient, ToolsUnavailable
 from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols.responses import McpTool, ResponseEncoder, make_remote_name
 from dragoman.protocols.responses.types import Item, RemoteCall, ToolOrigin, UniqueNames
@@ -27,8 +27,8 @@ MAX_SERVERS = 32  # of one request
 MAX_TOOLS = 1000  # of one server
 ANY_OBJECT = {"type": "object"}
 # error codes of one schema that cannot be used, and of schemas that cannot be used together
-SCHEMA_ERRORS = ("invalid_schema", "unsupported_keyword", "schema_too_complex")
-COMBINATION_ERRORS = ("constraint_too_complex", "template_rejected")
+SCHEMA_ERRORS = (InvalidSchema.code, UnsupportedKeyword.code, SchemaTooComplex.code)
+COMBINATION_ERRORS = (ConstraintTooComplex.code, TemplateRejected.code)
 MAX_SINGLE_DROPS = 8  # schemas that are dropped one at a time, before all are
 LIMIT_REACHED = "No more remote calls can be made for this response. Answer with what is known."
 
@@ -140,8 +140,8 @@ class RemoteTools:
     async def make_calls(self, encoder: ResponseEncoder, push: Push, context: int | None) -> bool:
         """Make the calls of a round. True if the model must continue with their results.
 
-        When the limit is reached, the model is told so and gives a final answer. No output takes
-        more than half of the model's `context`, even if every character is a token.
+        When the limit is reached, calls return an error, and the model gives a final answer. No
+        output takes more than half of the model's `context`, even if every character is a token.
         """
         calls = encoder.get_remote_calls()
         if not calls:
@@ -164,20 +164,20 @@ class RemoteTools:
             self._seconds_left -= time.monotonic() - started
         return not encoder.needs_client and self._rounds <= self._limits.rounds + 1
 
-    async def _call(self, call: RemoteCall, max_chars: int) -> CallResult:
+    async def _call(self, call: RemoteCall, max_chars: int) -> ToolCallResult:
         if self._rounds > self._limits.rounds or self._seconds_left <= 0:
-            return CallResult(error=LIMIT_REACHED)
+            return ToolCallResult(error=LIMIT_REACHED)
         try:
             arguments = msgspec.json.decode(call.arguments or "{}", type=dict)
         except (msgspec.DecodeError, RecursionError):
-            return CallResult(error="The arguments are not a JSON object.")
+            return ToolCallResult(error="The arguments are not a JSON object.")
         assert self._client is not None  # noqa: S101  # without a client there are no calls
         try:
             async with asyncio.timeout(self._seconds_left):
                 server = self._attached[call.server_label].server
                 return await self._client.call_tool(server, call.name, arguments, max_chars)
         except TimeoutError:
-            return CallResult(error="The tool did not answer in time.")
+            return ToolCallResult(error="The tool did not answer in time.")
 
     def close(self) -> None:
         if self._client is not None:

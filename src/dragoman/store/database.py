@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import URL, Connection, Engine, RootTransaction, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
@@ -80,7 +80,8 @@ class Database:
         if self._engine.dialect.name != "sqlite":
             return
         with _translate_errors(), self._engine.connect() as connection:
-            file: Any = connection.connection.driver_connection
+            file = connection.connection.driver_connection
+            assert isinstance(file, sqlite3.Connection)  # noqa: S101
             # run as a script, because one step of this statement frees only one page
             file.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
 

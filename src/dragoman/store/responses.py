@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, PreviousResponseNotFound
 from dragoman.store.rows import ROW, RUNNING, NumberedFrames, Status, StoredResponse
 from dragoman.store.tables import (
     IDS_PER_QUERY,
@@ -268,10 +268,9 @@ def _incomplete_chain(response: str, length: int) -> BadRequest:
     reason = "the beginning of its history has expired or was deleted"
     if length > MAX_CHAIN:
         reason = f"its history has more than {MAX_CHAIN:,} responses"
-    return BadRequest(
+    return PreviousResponseNotFound(
         f"The response `{response[:80]}` cannot be continued: {reason}.",
         param="previous_response_id",
-        code="previous_response_not_found",
     )
 
 

@@ -73,7 +73,7 @@ class ServerRepository:
     def unregister(self) -> ServerProcess:
         """Remove this server; what is returned stands for the responses that it leaves behind."""
         self._connection.execute(delete(servers).where(servers.c.id == self._this.id))
-        return _unregistered(self._this.id)
+        return _make_unregistered(self._this.id)
 
     def list_dead(self) -> list[ServerProcess]:
         """Dead servers, including unregistered ones that left running responses behind."""
@@ -86,7 +86,7 @@ class ServerRepository:
         ids = {server.id for server in registered} | {self._this.id}
         running = select(responses.c.server).where(responses.c.ended.is_(None)).distinct()
         owners = self._connection.execute(running).scalars()
-        return dead + [_unregistered(owner) for owner in owners if owner not in ids]
+        return dead + [_make_unregistered(owner) for owner in owners if owner not in ids]
 
     def fail_responses(self, server: ServerProcess, rewrite: RewriteBody) -> tuple[int, bool]:
         """Fail some responses of a dead server: how many, and whether these were the last."""
@@ -137,7 +137,7 @@ class ServerRepository:
         )
 
 
-def _unregistered(server_id: str) -> ServerProcess:
+def _make_unregistered(server_id: str) -> ServerProcess:
     return ServerProcess(server_id, "", "", 0, "")
 
 

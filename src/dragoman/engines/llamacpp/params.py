@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engines.limits import make_context_overflow
-from dragoman.errors import BadRequest, DragomanError, EngineFailed
+from dragoman.errors import DragomanError, EngineFailed, InvalidGrammar
 from dragoman.types import DEFAULT_SAMPLING, Job, Json, Logprob, Sampling
 
 FORBIDDING_BIAS = -100.0  # a bias of this or less forbids the token
@@ -176,5 +176,5 @@ def convert_error(error: NativeError, context: int) -> DragomanError:
     if error.type == "exceed_context_size_error":
         return make_context_overflow(error.n_prompt_tokens, context)
     if error.code == 400 and "grammar" in error.message:
-        return BadRequest("The grammar is invalid.", param="grammar", code="invalid_grammar")
+        return InvalidGrammar("The grammar is invalid.", param="grammar")
     return EngineFailed("The engine failed while it worked on this request.")

@@ -14,7 +14,7 @@ from dragoman.engines.limits import (
     check_token_ids,
 )
 from dragoman.engines.llamacpp.params import DOMINANT_BIAS, NativeRequest
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, InvalidGrammar
 from dragoman.types import BoundedCache, Job, Sampling
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class GrammarVerifier:
             if await self._generate_first(grammar, token) != token:
                 return
         if control_ids:
-            raise BadRequest("The grammar is invalid.", param="grammar", code="invalid_grammar")
+            raise InvalidGrammar("The grammar is invalid.", param="grammar")
 
     async def _generate_first(self, grammar: str, token: int) -> int | None:
         """Return the first token under the grammar when this token is strongly preferred."""

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, InvalidGrammar
 from dragoman.grammar.complexity import is_limit_message, make_too_complex_error
 from dragoman.grammar.lark_builder import LarkBuilder, quote_literal
 from dragoman.grammar.regex.full_match import to_full_match
@@ -224,4 +224,4 @@ def _nesting_depth(source: str, language: str) -> int:
 
 
 def _invalid_grammar(constraint: Constraint, message: str) -> BadRequest:
-    return BadRequest(message, param=constraint.param, code="invalid_grammar")
+    return InvalidGrammar(message, param=constraint.param)

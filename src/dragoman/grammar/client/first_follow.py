@@ -1,4 +1,8 @@
-"""What may stand next to what in a grammar: which leaves follow a leaf, begin a text, end one."""
+"""FIRST and FOLLOW sets: which terminals a text or rule can start with, and which can follow.
+
+They are computed as for LL parsers, as fixed points over the rules, without regard to the context in
+which a rule is called.
+"""
 
 from __future__ import annotations
 
@@ -14,91 +18,90 @@ from dragoman.grammar.client.lark_parser import (
     Terminal,
 )
 from dragoman.grammar.regex.automaton import Automaton, TooComplex
-from dragoman.grammar.regex.char_sets import contains
 
-END_OF_TEXT = Terminal("")  # what follows the last leaf
-MAX_VISITED = 400_000  # leaves that are looked at
+END_OF_TEXT = Terminal("")  # follows the last terminal
+MAX_VISITED = 400_000  # terminals
 
 
 class FollowSets:
-    """Answers for one grammar. Rules are taken for the same wherever they are called."""
+    """The FIRST and FOLLOW sets of one grammar."""
 
     def __init__(self, grammar: LarkGrammar) -> None:
         self._grammar = grammar
         self._automata: dict[str | int, Automaton] = {}
         self._visited = 0
-        self._nullable_rules: set[str] = set()  # rules that may say nothing
+        self._nullable_rules: set[str] = set()
         self._first_sets: dict[str, set[Terminal]] = {name: set() for name in grammar.rules}
         while self._extend_first_sets():
             pass
 
     def _extend_first_sets(self) -> bool:
-        """Whether more became known of where rules begin."""
-        grew = False
+        """Do one round of the fixed point; return whether a set has grown."""
+        has_grown = False
         for name, body in self._grammar.rules.items():
             if name not in self._nullable_rules and self.is_nullable(body):
                 self._nullable_rules.add(name)
-                grew = True
-            known = self._first_sets[name]
-            before = len(known)
-            known |= self._first_set(body)
-            grew = grew or len(known) > before
-        return grew
+                has_grown = True
+            first_set = self._first_sets[name]
+            size = len(first_set)
+            first_set |= self._first_set(body)
+            has_grown = has_grown or len(first_set) > size
+        return has_grown
 
-    def get_automaton(self, leaf: Terminal) -> Automaton:
-        if leaf.value not in self._automata:
-            patterns = self._grammar.regexes
-            self._automata[leaf.value] = patterns.get_automaton(self._grammar.to_regex(leaf))
-        return self._automata[leaf.value]
+    def get_automaton(self, terminal: Terminal) -> Automaton:
+        if terminal.value not in self._automata:
+            regex = self._grammar.to_regex(terminal)
+            self._automata[terminal.value] = self._grammar.regexes.get_automaton(regex)
+        return self._automata[terminal.value]
 
     def is_nullable_rule(self, rule: str) -> bool:
-        """Whether a rule may say nothing."""
+        """Whether a rule matches the empty text."""
         return rule in self._nullable_rules
 
     def can_be_nonempty(self, rule: str) -> bool:
-        """Whether a rule may say something."""
+        """Whether a rule matches any other text than the empty one."""
         return bool(self._first_sets[rule])
 
-    def is_nullable(self, part: Expression) -> bool:
-        match part:
-            case Terminal():
-                said = part.value
-                return (
-                    not said if isinstance(said, str) else self._grammar.regexes.is_nullable(said)
-                )
+    def is_nullable(self, expression: Expression) -> bool:
+        match expression:
+            case Terminal(value=str() as text):
+                return not text
+            case Terminal(value=int() as regex):
+                return self._grammar.regexes.is_nullable(regex)
             case RuleCall():
-                return part.name in self._nullable_rules
+                return expression.name in self._nullable_rules
             case Concatenation():
-                return all(map(self.is_nullable, part.parts))
+                return all(map(self.is_nullable, expression.parts))
             case Alternation():
-                return any(map(self.is_nullable, part.parts))
+                return any(map(self.is_nullable, expression.parts))
             case Repetition():
-                return part.min_count == 0 or self.is_nullable(part.part)
+                return expression.min_count == 0 or self.is_nullable(expression.part)
+        raise TypeError(expression)
 
-    def _first_set(self, part: Expression) -> set[Terminal]:
-        found = self._compute_first_set(part)
-        self._count_visits(1 + len(found))
-        return found
+    def _first_set(self, expression: Expression) -> set[Terminal]:
+        terminals = self._compute_first_set(expression)
+        self._count_visits(1 + len(terminals))
+        return terminals
 
-    def _compute_first_set(self, part: Expression) -> set[Terminal]:
-        match part:
+    def _compute_first_set(self, expression: Expression) -> set[Terminal]:
+        match expression:
             case Terminal():
-                return {part} if part.value != "" else set()
+                return {expression} if expression.value != "" else set()
             case RuleCall():
-                return self._first_sets[part.name]
+                return self._first_sets[expression.name]
             case Alternation():
-                return set().union(*map(self._first_set, part.parts))
+                return set().union(*map(self._first_set, expression.parts))
             case Repetition():
-                return self._first_set(part.part) if part.max_count != 0 else set()
-        found: set[Terminal] = set()
-        for one in part.parts:
-            found |= self._first_set(one)
-            if not self.is_nullable(one):
+                return self._first_set(expression.part) if expression.max_count != 0 else set()
+        terminals: set[Terminal] = set()
+        for part in expression.parts:
+            terminals |= self._first_set(part)
+            if not self.is_nullable(part):
                 break
-        return found
+        return terminals
 
-    def _count_visits(self, leaves: int = 1) -> None:
-        self._visited += leaves
+    def _count_visits(self, terminals: int) -> None:
+        self._visited += terminals
         if self._visited > MAX_VISITED:
             raise TooComplex
 
@@ -106,81 +109,66 @@ class FollowSets:
     def _follow_sets(self) -> dict[Terminal, set[Terminal]]:
         rules = {name: set[Terminal]() for name in self._grammar.rules}
         rules["start"] = {END_OF_TEXT}
-        leaves: dict[Terminal, set[Terminal]] = {}
-        count = -1
-        while count != (count := sum(map(len, rules.values())) + sum(map(len, leaves.values()))):
+        terminals: dict[Terminal, set[Terminal]] = {}
+        size = -1
+        while size != (size := sum(map(len, rules.values())) + sum(map(len, terminals.values()))):
             for name, body in self._grammar.rules.items():
-                self._propagate_follow(body, rules[name], rules, leaves)
-        between = set(self._grammar.ignored)
-        for after in leaves.values():
-            after |= between
-        return leaves | {one: {*leaves, *between} for one in between}
+                self._propagate_follow(body, rules[name], rules, terminals)
+        ignored = set(self._grammar.ignored)
+        for follow_set in terminals.values():
+            follow_set |= ignored
+        return terminals | {terminal: {*terminals, *ignored} for terminal in ignored}
 
     def _propagate_follow(
         self,
-        part: Expression,
-        after: set[Terminal],
+        expression: Expression,
+        follow_set: set[Terminal],
         rules: dict[str, set[Terminal]],
-        leaves: dict[Terminal, set[Terminal]],
+        terminals: dict[Terminal, set[Terminal]],
     ) -> None:
-        """Note what follows all that stands in a part."""
-        self._count_visits(1 + len(after))
-        match part:
+        """Add what follows an expression to the sets of the rules and terminals that can end it."""
+        self._count_visits(1 + len(follow_set))
+        match expression:
             case Terminal():
-                leaves.setdefault(part, set()).update(after)
+                terminals.setdefault(expression, set()).update(follow_set)
             case RuleCall():
-                rules[part.name] |= after
+                rules[expression.name] |= follow_set
             case Alternation():
-                for one in part.parts:
-                    self._propagate_follow(one, after, rules, leaves)
-            case Repetition():
-                again = (
-                    self._first_set(part.part)
-                    if part.max_count is None or part.max_count > 1
-                    else set()
-                )
-                self._propagate_follow(part.part, after | again, rules, leaves)
+                for part in expression.parts:
+                    self._propagate_follow(part, follow_set, rules, terminals)
+            case Repetition(part=part, max_count=max_count):
+                repeats = max_count is None or max_count > 1
+                first_set = self._first_set(part) if repeats else set()
+                self._propagate_follow(part, follow_set | first_set, rules, terminals)
             case Concatenation():
-                for one in reversed(part.parts):
-                    self._propagate_follow(one, after, rules, leaves)
-                    first = self._first_set(one)
-                    after = first | after if self.is_nullable(one) else first
+                for part in reversed(expression.parts):
+                    self._propagate_follow(part, follow_set, rules, terminals)
+                    first_set = self._first_set(part)
+                    follow_set = first_set | follow_set if self.is_nullable(part) else first_set
 
-    def can_continue_with(self, leaf: Terminal, rest: str) -> bool:
-        """Whether what follows a leaf can begin with a text."""
-        queue, seen = [(leaf, rest)], {(leaf, rest)}
-        for before, left in queue:
-            after = self._follow_sets.get(before, set()) - {END_OF_TEXT}
-            self._count_visits(len(after))
-            for one in after:
-                machine, state = self.get_automaton(one), 0
-                for at, letter in enumerate(left, 1):
-                    to = machine.advance(state, letter)
-                    if to is None:
+    def can_continue_with(self, terminal: Terminal, text: str) -> bool:
+        """Whether what follows a terminal can start with a text."""
+        queue, seen = [(terminal, text)], {(terminal, text)}
+        for previous, rest in queue:
+            follow_set = self._follow_sets.get(previous, set()) - {END_OF_TEXT}
+            self._count_visits(len(follow_set))
+            for following in follow_set:
+                automaton, state = self.get_automaton(following), 0
+                for length, char in enumerate(rest, 1):
+                    target = automaton.advance(state, char)
+                    if target is None:
                         break
-                    if at == len(left):
+                    if length == len(rest):
                         return True
-                    state, step = to, (one, left[at:])
-                    if machine.accepting[to] and step not in seen:
+                    state, step = target, (following, rest[length:])
+                    if automaton.accepting[target] and step not in seen:
                         seen.add(step)
                         queue.append(step)
         return False
 
-    def can_start_with(self, letter: str) -> bool:
-        """Whether a text can begin with a letter."""
+    def can_start_with(self, text: str) -> bool:
+        """Whether the first terminal of a text can start with some characters."""
         return any(
-            self.get_automaton(leaf).advance(0, letter) is not None
-            for leaf in self._first_sets["start"]
+            self.get_automaton(terminal).advance(0, text) is not None
+            for terminal in self._first_sets["start"]
         )
-
-    def ends_with(self, letter: str) -> bool:
-        """Whether a text can end with a letter."""
-        for leaf, after in self._follow_sets.items():
-            machine = self.get_automaton(leaf)
-            if END_OF_TEXT in after and any(
-                machine.accepting[to] and contains(letters, letter)
-                for leads in machine.transitions
-                for letters, to in leads
-            ):
-                return True
-        return False

@@ -1,7 +1,7 @@
-"""A client's grammar, rewritten so that it derives texts as they are written.
+"""Rewrites a client's grammar so that it derives texts in the form in which they are written.
 
-Its rules stay as they are; `leaves` has what they are made of. What is ignored between two leaves
-is written there.
+The rules stay as they are; `terminal_writer` rewrites the terminals. Terminals that the grammar
+ignores are written explicitly between two others.
 """
 
 from __future__ import annotations
@@ -20,179 +20,177 @@ from dragoman.grammar.client.lark_parser import (
     Terminal,
 )
 from dragoman.grammar.client.terminal_writer import TerminalWriter
-from dragoman.grammar.client.text_syntax import DelimitedSyntax, QuotedSyntax
+from dragoman.grammar.client.text_syntax import DelimitedSyntax, TextSyntax
 from dragoman.grammar.lark_builder import EMPTY, LarkBuilder, format_repeat, join_alternatives
 from dragoman.grammar.regex.char_sets import CharSet, intersect, to_regex_class
 
 
 class RuleWriter:
-    """Writes the rules of one grammar in one spelling."""
+    """Writes the rules of one grammar in one syntax."""
 
     def __init__(
         self,
         lark: LarkBuilder,
         grammar: LarkGrammar,
-        follow: FollowSets,
-        spelling: QuotedSyntax | DelimitedSyntax,
+        follow_sets: FollowSets,
+        syntax: TextSyntax,
     ) -> None:
         self.lark = lark
         self.grammar = grammar
-        self.follow_sets = follow
-        self._syntax = spelling
+        self.follow_sets = follow_sets
+        self._syntax = syntax
         self._names: dict[tuple[str, bool], str] = {}
-        self._terminals = TerminalWriter(lark, grammar, follow, spelling)
+        self._terminals = TerminalWriter(lark, grammar, follow_sets, syntax)
 
     def write_text(self) -> str | None:
-        """An expression for the whole text; None where none can be written."""
-        alone = self._write_single_terminal()
-        if alone is not None:
-            return alone
+        """Return an expression for the whole text, or None if no text can be written."""
+        single_terminal = self._write_single_terminal()
+        if single_terminal is not None:
+            return single_terminal
         if "start" not in self.writable_rules:
             return None
         if not self.grammar.ignored:
             return self._add_rule("start")
-        found = self._write_first(RuleCall("start"))
-        options = [] if found is None else [found]
-        return join_alternatives(
-            [*options, *([EMPTY] if self.follow_sets.is_nullable_rule("start") else [])]
-        )
+        nonempty = self._write_first(RuleCall("start"))
+        alternatives = [] if nonempty is None else [nonempty]
+        alternatives += [EMPTY] if self.follow_sets.is_nullable_rule("start") else []
+        return join_alternatives(alternatives)
 
-    def write_unpadded_terminal(self, leaf: Terminal) -> str | None:
-        """A leaf that does not end with a piece that breaks it."""
-        return self._terminals.write_unpadded(leaf)
+    def write_unpadded_terminal(self, terminal: Terminal) -> str | None:
+        """Write a terminal that does not end with padding."""
+        return self._terminals.write_unpadded(terminal)
 
     def _write_single_terminal(self) -> str | None:
-        """A text that is one leaf: between quotes nothing can be taken for its end."""
-        leaf, spelling = self.grammar.rules["start"], self._syntax
-        if (
-            not isinstance(leaf, Terminal)
-            or isinstance(leaf.value, str)
-            or isinstance(spelling, DelimitedSyntax)
-        ):
+        """Write a text that is one terminal; in quotes, its end is unambiguous."""
+        terminal, syntax = self.grammar.rules["start"], self._syntax
+        if not isinstance(terminal, Terminal) or isinstance(terminal.value, str):
             return None
-        patterns = self.grammar.regexes
-        letters = patterns.collect_chars(leaf.value)
-        if not letters:
+        if isinstance(syntax, DelimitedSyntax):
+            return None
+        if not self.grammar.regexes.collect_chars(terminal.value):
             return None
 
-        def one(some: CharSet) -> str:
-            plain = intersect(some, spelling.plain)
-            ways = [to_regex_class(plain)] if plain else []
-            return f"(?:{'|'.join([*ways, *spelling.escape_regexes(intersect(some, spelling.special))])})"
+        def write_char(chars: CharSet) -> str:
+            plain = intersect(chars, syntax.plain)
+            alternatives = [to_regex_class(plain)] if plain else []
+            alternatives += syntax.escape_regexes(intersect(chars, syntax.special))
+            return f"(?:{'|'.join(alternatives)})"
 
-        return self.lark.add_terminal(f"/{patterns.to_regex(leaf.value, one)}/", "TEXT")
+        regex = self.grammar.regexes.to_regex(terminal.value, write_char)
+        return self.lark.add_terminal(f"/{regex}/", "TEXT")
 
     # rules
 
     @cached_property
     def writable_rules(self) -> set[str]:
-        """Rules of which there are texts that can be written."""
-        found: set[str] = set()
-        count = -1
-        while count != (count := len(found)):
-            found |= {
+        """The rules with texts that can be written in this syntax: a least fixed point."""
+        writable: set[str] = set()
+        size = -1
+        while size != (size := len(writable)):
+            writable |= {
                 name
                 for name, body in self.grammar.rules.items()
-                if name not in found and self.is_writable(body, found)
+                if name not in writable and self.is_writable(body, writable)
             }
-        return found
+        return writable
 
-    def is_writable(self, part: Expression, rules: set[str]) -> bool:
-        match part:
+    def is_writable(self, expression: Expression, writable_rules: set[str]) -> bool:
+        match expression:
             case Terminal():
-                return self._is_nullable(part) or self._terminals.write(part) is not None
+                is_nullable = self.follow_sets.is_nullable(expression)
+                return is_nullable or self._terminals.write(expression) is not None
             case RuleCall():
-                return part.name in rules
+                return expression.name in writable_rules
             case Concatenation():
-                return all(self.is_writable(one, rules) for one in part.parts)
+                return all(self.is_writable(part, writable_rules) for part in expression.parts)
             case Alternation():
-                return any(self.is_writable(one, rules) for one in part.parts)
+                return any(self.is_writable(part, writable_rules) for part in expression.parts)
             case Repetition():
-                return part.min_count == 0 or self.is_writable(part.part, rules)
-
-    def _is_nullable(self, leaf: Terminal) -> bool:
-        """Whether a leaf may be no letter at all."""
-        return self.follow_sets.is_nullable(leaf)
+                return expression.min_count == 0 or self.is_writable(
+                    expression.part, writable_rules
+                )
 
     def _add_rule(self, name: str, *, first: bool = False) -> str:
-        """A rule of the client's; `first` as in `_first`."""
+        """Add a rule of the client's grammar, or its variant for `_write_first`."""
         if (name, first) not in self._names:
-            own = self._names[name, first] = self.lark.reserve("input")
+            new_name = self._names[name, first] = self.lark.reserve("input")
             body = self.grammar.rules[name]
-            said = self._write_first(body) if first else self.write(body)
-            self.lark.define(own, said or EMPTY)
+            self.lark.define(
+                new_name, (self._write_first(body) if first else self.write(body)) or EMPTY
+            )
         return self._names[name, first]
 
-    def write(self, part: Expression) -> str:
-        """A part, of which there is a text, after something else was written."""
-        possible = self.writable_rules
-        match part:
+    def write(self, expression: Expression) -> str:
+        """Write a writable expression that follows another terminal."""
+        match expression:
             case Terminal():
-                said = self._terminals.write(part)
-                if said is None:
+                text = self._terminals.write(expression)
+                if text is None:
                     return EMPTY
-                said = f"{self._ignored_text}{said}"
-                return f"({said})?" if self._is_nullable(part) else said
+                text = f"{self._ignored_text}{text}"
+                return f"({text})?" if self.follow_sets.is_nullable(expression) else text
             case RuleCall():
-                return self._add_rule(part.name)
+                return self._add_rule(expression.name)
             case Concatenation():
-                return " ".join(map(self.write, part.parts)) or EMPTY
+                return " ".join(map(self.write, expression.parts)) or EMPTY
             case Alternation():
-                return join_alternatives(map(self.write, self._writable_alternatives(part)))
-            case Repetition():
-                if not self.is_writable(part.part, possible):
+                return join_alternatives(map(self.write, self._writable_parts(expression)))
+            case Repetition(part=part, min_count=min_count, max_count=max_count):
+                if not self.is_writable(part, self.writable_rules):
                     return EMPTY
-                return f"({self.write(part.part)}){format_repeat(part.min_count, part.max_count)}"
+                return f"({self.write(part)}){format_repeat(min_count, max_count)}"
 
-    def _writable_alternatives(self, part: Alternation) -> Iterator[Expression]:
-        return (one for one in part.parts if self.is_writable(one, self.writable_rules))
+    def _writable_parts(self, alternation: Alternation) -> Iterator[Expression]:
+        return (part for part in alternation.parts if self.is_writable(part, self.writable_rules))
 
     @cached_property
     def _ignored_text(self) -> str:
-        """What may stand between two leaves and is ignored."""
-        found = [
-            said
-            for leaf in self.grammar.ignored
-            if (said := self._terminals.write(leaf)) is not None
+        """What may stand between two terminals and is ignored."""
+        texts = [
+            text for text in map(self._terminals.write, self.grammar.ignored) if text is not None
         ]
-        return f"{self.lark.add_rule(f'{join_alternatives(found)}*', 'ignored')} " if found else ""
+        if not texts:
+            return ""
+        return f"{self.lark.add_rule(f'{join_alternatives(texts)}*', 'ignored')} "
 
-    def _write_first(self, part: Expression) -> str | None:
-        """A part where nothing was written before, but for no text at all; None if it is only that.
+    def _write_first(self, expression: Expression) -> str | None:
+        """Write a nonempty expression at the start of the text; None if it matches no such text.
 
-        What is ignored stands between two leaves, so not before the first.
+        Ignored terminals stand between two others, so not before the first.
         """
-        if not self.is_writable(part, self.writable_rules):
+        if not self.is_writable(expression, self.writable_rules):
             return None
-        match part:
+        match expression:
             case Terminal():
-                return self._terminals.write(part)
-            case RuleCall():
+                return self._terminals.write(expression)
+            case RuleCall(name=name):
                 return (
-                    self._add_rule(part.name, first=True) if self._can_be_nonempty(part) else None
+                    self._add_rule(name, first=True)
+                    if self.follow_sets.can_be_nonempty(name)
+                    else None
                 )
             case Concatenation():
-                return self._write_first_of_sequence(part.parts)
+                return self._write_first_of_sequence(expression.parts)
             case Alternation():
-                found = [said for one in part.parts if (said := self._write_first(one)) is not None]
-                return join_alternatives(found) if found else None
-            case Repetition():
-                said = self._write_first(part.part) if part.max_count != 0 else None
-                most = None if part.max_count is None else part.max_count - 1
-                more = f"({self.write(part.part)}){format_repeat(max(0, part.min_count - 1), most)}"
-                return None if said is None else f"{said} {more if most != 0 else ''}"
-
-    def _can_be_nonempty(self, part: RuleCall) -> bool:
-        """Whether a rule has more to say than nothing."""
-        return self.follow_sets.can_be_nonempty(part.name)
+                alternatives = [
+                    text for text in map(self._write_first, expression.parts) if text is not None
+                ]
+                return join_alternatives(alternatives) if alternatives else None
+            case Repetition(part=part, min_count=min_count, max_count=max_count):
+                first = self._write_first(part) if max_count != 0 else None
+                max_rest = None if max_count is None else max_count - 1
+                rest = f"({self.write(part)}){format_repeat(max(0, min_count - 1), max_rest)}"
+                return None if first is None else f"{first} {rest if max_rest != 0 else ''}"
 
     def _write_first_of_sequence(self, parts: tuple[Expression, ...]) -> str | None:
-        empty = [self.follow_sets.is_nullable(part) for part in parts]
-        last = next((at for at, may in enumerate(empty) if not may), len(parts) - 1)
-        after, found = " ".join(map(self.write, parts[last + 1 :])), []
-        for at in range(last, -1, -1):
-            said = self._write_first(parts[at])
-            found += [] if said is None else [f"{said} {after}"]
-            if at:
-                after = self.lark.add_rule(f"{self.write(parts[at])} {after}", "rest")
-        return join_alternatives(found) if found else None
+        required = (
+            index for index, part in enumerate(parts) if not self.follow_sets.is_nullable(part)
+        )
+        last_first = next(required, len(parts) - 1)  # the last part that may come first
+        rest, alternatives = " ".join(map(self.write, parts[last_first + 1 :])), []
+        for index in range(last_first, -1, -1):
+            first = self._write_first(parts[index])
+            alternatives += [] if first is None else [f"{first} {rest}"]
+            if index:
+                rest = self.lark.add_rule(f"{self.write(parts[index])} {rest}", "rest")
+        return join_alternatives(alternatives) if alternatives else None

@@ -1,289 +1,283 @@
-"""Leaves of a grammar as they are written: in pieces, none of which a lexer could take for more.
+"""Rewrites the terminals of a client's grammar for a syntax, in pieces that are unambiguous to a lexer.
 
-A leaf whose letters all stand for themselves stays one piece. Between quotes any other is runs of
-such letters with escapes in between: what is left of its regular expression after an escape is a
-state, and a rule says what leads there. Between marks, and where repetitions are counted or `&` and
-`~` are used, the states are those of its machine: a piece leads from one to the next, and a run of
-letters that does not leave its state is one piece. Rules go on to the left, since a parser forgets
-what lies behind it.
+A terminal whose characters all stand for themselves stays one piece. In quotes, any other consists
+of runs of such characters with escapes between them: what remains of its regular expression after
+an escape is a state, and a rule says what leads to it. Between markers, and for expressions that
+count many repetitions or contain `&` or `~`, the states are those of the automaton: each piece leads
+from one state to another, and a run of characters that does not leave its state is one piece. The
+rules are left-recursive, since an Earley parser keeps no items for them.
 
-A mark can also come about where one leaf follows another. So a leaf ends with the beginning of a
-mark only where nothing that follows it can go on with that mark.
+A marker can also arise where one terminal follows another. So a terminal may end with a prefix of a
+marker only if nothing that can follow continues that marker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from dragoman.grammar.client.first_follow import FollowSets
 from dragoman.grammar.client.lark_parser import LarkGrammar, Terminal
-from dragoman.grammar.client.text_syntax import DelimitedSyntax, QuotedSyntax
+from dragoman.grammar.client.text_syntax import DelimitedSyntax, QuotedSyntax, TextSyntax
 from dragoman.grammar.lark_builder import LarkBuilder, join_alternatives, quote_literal
 from dragoman.grammar.regex.automaton import Automaton, TooComplex
-from dragoman.grammar.regex.char_sets import intersect, subtract, to_regex_class
+from dragoman.grammar.regex.char_sets import chars_of, intersect, subtract, to_regex_class
 from dragoman.grammar.regex.escape import escape_regex
+from dragoman.grammar.regex.regex_builder import RegexId
 
 MAX_PIECES = 5_000
 
 
 class PieceState(NamedTuple):
-    """Where a leaf is; `pending` where a mark has begun: its text may not go on with that."""
+    """A state of an automaton; `pending` after a prefix of a marker, which must not be continued."""
 
     state: int
     pending: bool = False
     accepting: bool = False
 
 
-class TerminalExpressions(NamedTuple):
-    """How a leaf is written; `unbroken` if it does not end with a piece that breaks it."""
+# regular expressions of pieces, by target state and source state
+Pieces: TypeAlias = dict[PieceState, dict[PieceState, list[str]]]
 
-    any_end: str | None = None
-    unpadded_end: str | None = None
+
+class TerminalExpressions(NamedTuple):
+    """How a terminal is written; `unpadded` if it does not end with padding."""
+
+    text: str | None = None
+    unpadded: str | None = None
 
 
 class TerminalWriter:
-    """Writes the leaves of one grammar in one spelling."""
+    """Writes the terminals of one grammar in one syntax."""
 
     def __init__(
         self,
         lark: LarkBuilder,
         grammar: LarkGrammar,
-        follow: FollowSets,
-        spelling: QuotedSyntax | DelimitedSyntax,
+        follow_sets: FollowSets,
+        syntax: TextSyntax,
     ) -> None:
         self._lark = lark
         self._grammar = grammar
-        self._follow_sets = follow
-        self._syntax = spelling
+        self._follow_sets = follow_sets
+        self._syntax = syntax
         self._expressions: dict[tuple[str | int, frozenset[str]], TerminalExpressions] = {}
         self._endings: dict[Terminal, frozenset[str]] = {}
-        self._pieces = 0
+        self._piece_count = 0
 
-    def write(self, leaf: Terminal) -> str | None:
-        """A leaf that is not empty; None where it cannot be written."""
-        return self._get_expressions(leaf).any_end
+    def write(self, terminal: Terminal) -> str | None:
+        """Write a terminal that is not empty; return None if it cannot be written."""
+        return self._get_expressions(terminal).text
 
-    def write_unpadded(self, leaf: Terminal) -> str | None:
-        """The same if it does not end with a piece that breaks it."""
-        return self._get_expressions(leaf).unpadded_end
+    def write_unpadded(self, terminal: Terminal) -> str | None:
+        """Write a terminal that does not end with padding."""
+        return self._get_expressions(terminal).unpadded
 
-    def _get_expressions(self, leaf: Terminal) -> TerminalExpressions:
-        key = leaf.value, self._allowed_endings(leaf)
+    def _get_expressions(self, terminal: Terminal) -> TerminalExpressions:
+        value, endings = terminal.value, self._allowed_endings(terminal)
+        key = value, endings
         if key not in self._expressions:
-            said = leaf.value
-            if isinstance(said, str):
-                self._expressions[key] = self._write_string(said, key[1])
+            if isinstance(value, str):
+                self._expressions[key] = self._write_string(value, endings)
             else:
-                self._expressions[key] = self._write_regex(leaf, said, key[1])
+                self._expressions[key] = self._write_regex(terminal, value, endings)
         return self._expressions[key]
 
-    def _allowed_endings(self, leaf: Terminal) -> frozenset[str]:
-        """Beginnings of marks that a leaf may end with."""
-        spelling = self._syntax
-        if isinstance(spelling, QuotedSyntax):
+    def _allowed_endings(self, terminal: Terminal) -> frozenset[str]:
+        """Return the prefixes of markers that a terminal may end with."""
+        syntax = self._syntax
+        if isinstance(syntax, QuotedSyntax):
             return frozenset()
-        if leaf not in self._endings:
-            self._endings[leaf] = frozenset(
-                begun
-                for begun in self._possible_endings(leaf, spelling)
+        if terminal not in self._endings:
+            self._endings[terminal] = frozenset(
+                prefix
+                for prefix in self._possible_endings(terminal, syntax)
                 if not any(
-                    self._follow_sets.can_continue_with(leaf, mark.removeprefix(begun))
-                    for mark in spelling.forbidden
-                    if mark.startswith(begun)
+                    self._follow_sets.can_continue_with(terminal, marker.removeprefix(prefix))
+                    for marker in syntax.forbidden
+                    if marker.startswith(prefix)
                 )
             )
-        return self._endings[leaf]
+        return self._endings[terminal]
 
-    def _possible_endings(self, leaf: Terminal, spelling: DelimitedSyntax) -> Iterable[str]:
-        """Beginnings of marks that a leaf might end with."""
-        if isinstance(leaf.value, str):
-            pending = spelling.pending_prefix(leaf.value)
-            return (pending,) if pending else ()
-        letters = self._grammar.regexes.collect_chars(leaf.value)
-        return (
-            ()
-            if letters is not None and not intersect(letters, spelling.first_chars)
-            else spelling.marker_prefixes
-        )
+    def _possible_endings(self, terminal: Terminal, syntax: DelimitedSyntax) -> Iterable[str]:
+        """Return the prefixes of markers that a terminal might end with, or more."""
+        if isinstance(terminal.value, str):
+            prefix = syntax.pending_prefix(terminal.value)
+            return (prefix,) if prefix else ()
+        chars = self._grammar.regexes.collect_chars(terminal.value)
+        if chars is not None and not intersect(chars, syntax.first_chars):
+            return ()
+        return syntax.marker_prefixes
 
-    def _write_string(self, said: str, endings: frozenset[str]) -> TerminalExpressions:
-        if not said:
+    def _write_string(self, text: str, endings: frozenset[str]) -> TerminalExpressions:
+        if not text:
             return TerminalExpressions()
         if isinstance(self._syntax, DelimitedSyntax):
-            pending = self._syntax.pending_prefix(said)
-            fits = pending == "" or pending in endings
-            whole = said[-1] not in self._syntax.padding
-            return (
-                TerminalExpressions(quote_literal(said), quote_literal(said) if whole else None)
-                if fits
-                else TerminalExpressions()
-            )
-        found, plain = [], ""
-        for letter in said:
-            one = ((ord(letter), ord(letter)),)
-            if not intersect(one, self._syntax.special):
-                plain += letter
+            prefix = self._syntax.pending_prefix(text)
+            if prefix != "" and prefix not in endings:
+                return TerminalExpressions()
+            literal = quote_literal(text)
+            is_padded = text[-1] in self._syntax.padding
+            return TerminalExpressions(literal, None if is_padded else literal)
+        pieces, plain = [], ""
+        for char in text:
+            chars = chars_of(char)
+            if not intersect(chars, self._syntax.special):
+                plain += char
                 continue
-            found += [quote_literal(plain)] if plain else []
-            ways = [to_regex_class(some)] if (some := intersect(one, self._syntax.plain)) else []
-            ways += self._syntax.escape_regexes(one)
-            found.append(self._lark.add_terminal(f"/{'|'.join(ways)}/", "PIECE"))
+            pieces += [quote_literal(plain)] if plain else []
+            unescaped = intersect(chars, self._syntax.plain)
+            alternatives = [to_regex_class(unescaped)] if unescaped else []
+            alternatives += self._syntax.escape_regexes(chars)
+            pieces.append(self._lark.add_terminal(f"/{'|'.join(alternatives)}/", "PIECE"))
             plain = ""
-        found += [quote_literal(plain)] if plain else []
-        return TerminalExpressions(self._lark.add_rule(" ".join(found), "text"))
+        pieces += [quote_literal(plain)] if plain else []
+        return TerminalExpressions(self._lark.add_rule(" ".join(pieces), "text"))
 
     def _write_regex(
-        self, leaf: Terminal, number: int, endings: frozenset[str]
+        self, terminal: Terminal, regex: RegexId, endings: frozenset[str]
     ) -> TerminalExpressions:
-        letters = self._grammar.regexes.collect_chars(number)
-        if letters == ():
+        chars = self._grammar.regexes.collect_chars(regex)
+        if chars == ():
             return TerminalExpressions()
-        if letters is not None and not intersect(letters, self._syntax.special):
-            said = self._add_lexeme(number)
-            return TerminalExpressions(said, said)
-        if letters is not None and isinstance(self._syntax, QuotedSyntax):
+        if chars is not None and not intersect(chars, self._syntax.special):
+            lexeme = self._add_lexeme(regex)
+            return TerminalExpressions(lexeme, lexeme)
+        if chars is not None and isinstance(self._syntax, QuotedSyntax):
             try:
-                return TerminalExpressions(self._write_with_escapes(number, self._syntax))
-            except TooComplex:  # there is another way
+                return TerminalExpressions(self._write_with_escapes(regex, self._syntax))
+            except TooComplex:  # use the automaton
                 pass
-        return self._write_automaton(self._follow_sets.get_automaton(leaf), endings)
+        return self._write_automaton(self._follow_sets.get_automaton(terminal), endings)
 
-    def _add_lexeme(self, number: int) -> str:
-        """An expression as it is, but for no letters at all."""
-        patterns = self._grammar.regexes
-        body = f"/{patterns.to_regex(number)}/"
-        return self._lark.add_terminal(
-            body + (" & /(?s:.+)/" if patterns.is_nullable(number) else ""), "LEAF"
-        )
+    def _add_lexeme(self, regex: RegexId) -> str:
+        """Add a terminal for an expression as it is, without the empty string."""
+        regexes = self._grammar.regexes
+        body = f"/{regexes.to_regex(regex)}/"
+        nonempty = " & /(?s:.+)/" if regexes.is_nullable(regex) else ""
+        return self._lark.add_terminal(body + nonempty, "LEXEME")
 
-    def _write_with_escapes(self, number: int, quotes: QuotedSyntax) -> str:
-        """A leaf as runs up to an escape, and a last one."""
-        patterns = self._grammar.regexes
-        leading: dict[int, list[str]] = {}  # to an expression that is left
-        names: dict[int, str] = {}
-        found, queue = [], [(number, "")]
-        for state, before in queue:
-            last = patterns.restrict_to(state, quotes.plain)
-            if last not in (patterns.empty_language, patterns.empty_string):
-                found.append(f"{before} {self._add_lexeme(last)}")
-            if before and patterns.is_nullable(state):
-                found.append(before)
-            for cut in patterns.split_at_first(state, quotes.special, quotes.plain):
-                if patterns.empty_language in (cut.before, cut.after):
+    def _write_with_escapes(self, regex: RegexId, syntax: QuotedSyntax) -> str:
+        """Write an expression as runs that each end with an escape, and a last run."""
+        regexes = self._grammar.regexes
+        paths: dict[RegexId, list[str]] = {}  # to what remains of the expression
+        names: dict[RegexId, str] = {}
+        alternatives, queue = [], [(regex, "")]
+        for remaining, before in queue:
+            last_run = regexes.restrict_to(remaining, syntax.plain)
+            if last_run not in (regexes.empty_language, regexes.empty_string):
+                alternatives.append(f"{before} {self._add_lexeme(last_run)}")
+            if before and regexes.is_nullable(remaining):
+                alternatives.append(before)
+            for split in regexes.split_at_first(remaining, syntax.special, syntax.plain):
+                if regexes.empty_language in (split.before, split.after):
                     continue
-                if cut.after not in names:
-                    names[cut.after] = self._lark.reserve("state")
-                    queue.append((cut.after, names[cut.after]))
-                escape = self._lark.add_terminal(
-                    f"/{'|'.join(quotes.escape_regexes(cut.chars))}/", "PIECE"
-                )
-                run = "" if cut.before == patterns.empty_string else self._add_lexeme(cut.before)
-                run = f"({run})?" if run and patterns.is_nullable(cut.before) else run
-                leading.setdefault(cut.after, []).append(f"{before} {run} {escape}")
+                if split.after not in names:
+                    names[split.after] = self._lark.reserve("state")
+                    queue.append((split.after, names[split.after]))
+                escapes = "|".join(syntax.escape_regexes(split.chars))
+                escape = self._lark.add_terminal(f"/{escapes}/", "PIECE")
+                run = "" if split.before == regexes.empty_string else self._add_lexeme(split.before)
+                run = f"({run})?" if run and regexes.is_nullable(split.before) else run
+                paths.setdefault(split.after, []).append(f"{before} {run} {escape}")
                 self._count_piece()
-        for state, name in names.items():
-            self._lark.define(name, " | ".join(dict.fromkeys(leading[state])))
-        return self._lark.add_rule(" | ".join(dict.fromkeys(found)), "leaf")
+        for remaining, name in names.items():
+            self._lark.define(name, " | ".join(dict.fromkeys(paths[remaining])))
+        return self._lark.add_rule(" | ".join(dict.fromkeys(alternatives)), "terminal")
 
     def _count_piece(self) -> None:
-        self._pieces += 1
-        if self._pieces > MAX_PIECES:
+        self._piece_count += 1
+        if self._piece_count > MAX_PIECES:
             raise TooComplex
 
-    def _write_automaton(self, machine: Automaton, endings: frozenset[str]) -> TerminalExpressions:
-        """The rules of a machine: one for each state, of all that leads to it."""
+    def _write_automaton(
+        self, automaton: Automaton, endings: frozenset[str]
+    ) -> TerminalExpressions:
+        """Add a rule for each state of an automaton: all paths that lead to it."""
         start = PieceState(0)
-        steps: dict[PieceState, dict[PieceState, list[str]]] = {}  # to, from, expressions
+        pieces: Pieces = {}
         queue = [start]
-        for state in queue:
-            for to, said in self._list_pieces(machine, state, endings):
-                if to not in steps:
-                    steps[to] = {}
-                    queue.append(to)
-                steps[to].setdefault(state, []).append(said)
+        for source in queue:
+            for target, regex in self._list_pieces(automaton, source, endings):
+                if target not in pieces:
+                    pieces[target] = {}
+                    queue.append(target)
+                pieces[target].setdefault(source, []).append(regex)
                 self._count_piece()
-        ends = [state for state in steps if state.accepting]
-        useful = _states_leading_to(ends, steps)
-        names = {state: self._lark.reserve("state") for state in steps if state in useful}
+        accepting = [state for state in pieces if state.accepting]
+        useful = _states_leading_to(accepting, pieces)
+        names = {state: self._lark.reserve("state") for state in pieces if state in useful}
 
-        def leading(state: PieceState, broken: Collection[str] = ()) -> list[str]:
-            """What leads to a state, without what breaks a text."""
-            found = []
-            for before, pieces in steps[state].items():
-                said = [piece for piece in pieces if piece not in broken]
-                if said and (before in names or before == start):
-                    piece = self._lark.add_terminal(f"/{'|'.join(said)}/", "PIECE")
-                    found.append(f"{names[before]} {piece}" if before in names else piece)
-            return found
+        def list_paths(target: PieceState, excluded: Collection[str] = ()) -> list[str]:
+            paths = []
+            for source, source_pieces in pieces[target].items():
+                allowed = [regex for regex in source_pieces if regex not in excluded]
+                if allowed and (source in names or source == start):
+                    piece = self._lark.add_terminal(f"/{'|'.join(allowed)}/", "PIECE")
+                    paths.append(f"{names[source]} {piece}" if source in names else piece)
+            return paths
 
         for state, name in names.items():
-            self._lark.define(name, " | ".join(leading(state)))
-        spelling = self._syntax
-        breaks = (
-            [escape_regex(one) for one in spelling.padding]
-            if isinstance(spelling, DelimitedSyntax)
-            else []
-        )
-        whole = [said for state in ends for said in leading(state, breaks)]
+            self._lark.define(name, " | ".join(list_paths(state)))
+        is_delimited = isinstance(self._syntax, DelimitedSyntax)
+        padding = [escape_regex(char) for char in self._syntax.padding] if is_delimited else []
+        unpadded = [path for state in accepting for path in list_paths(state, padding)]
         return TerminalExpressions(
-            join_alternatives(names[state] for state in ends) if ends else None,
-            self._lark.add_rule(" | ".join(whole), "whole") if whole and breaks else None,
+            join_alternatives(names[state] for state in accepting) if accepting else None,
+            self._lark.add_rule(" | ".join(unpadded), "unpadded") if unpadded and padding else None,
         )
 
     def _list_pieces(
-        self, machine: Automaton, state: PieceState, endings: frozenset[str]
+        self, automaton: Automaton, source: PieceState, endings: frozenset[str]
     ) -> Iterator[tuple[PieceState, str]]:
-        """Pieces that may follow a state: what each leads to, and its regular expression."""
-        spelling = self._syntax
-        for letters, to in machine.transitions[state.state]:
-            if not state.pending and (plain := intersect(letters, spelling.plain)):
-                yield (
-                    _piece_state(machine, to),
-                    to_regex_class(plain) + self._self_loop(machine, to),
-                )
-            if isinstance(spelling, QuotedSyntax):
-                for escape in spelling.escape_regexes(intersect(letters, spelling.special)):
-                    yield _piece_state(machine, to), escape
-        if isinstance(spelling, QuotedSyntax):
+        """Yield the pieces that may follow a state: the next state and a regular expression."""
+        syntax = self._syntax
+        for chars, target in automaton.transitions[source.state]:
+            if not source.pending and (plain := intersect(chars, syntax.plain)):
+                regex = to_regex_class(plain) + self._self_loop(automaton, target)
+                yield _piece_state(automaton, target), regex
+            if isinstance(syntax, QuotedSyntax):
+                for escape in syntax.escape_regexes(intersect(chars, syntax.special)):
+                    yield _piece_state(automaton, target), escape
+        if isinstance(syntax, QuotedSyntax):
             return
-        for letter in spelling.padding:
-            after = machine.advance(state.state, letter)
+        for char in syntax.padding:
+            after = automaton.advance(source.state, char)
             if after is not None:
-                yield _piece_state(machine, after), escape_regex(letter)
-        for begun, more in spelling.marker_prefixes.items():
-            after = machine.advance(state.state, begun)
+                yield _piece_state(automaton, after), escape_regex(char)
+        for prefix, continuing in syntax.marker_prefixes.items():
+            after = automaton.advance(source.state, prefix)
             if after is None:
                 continue
-            ends = machine.accepting[after] and begun in endings
-            yield PieceState(after, pending=True, accepting=ends), escape_regex(begun)
-            for letters, to in machine.transitions[after]:
-                if other := subtract(intersect(letters, spelling.plain), more):
-                    said = (
-                        escape_regex(begun) + to_regex_class(other) + self._self_loop(machine, to)
+            may_end = automaton.accepting[after] and prefix in endings
+            yield PieceState(after, pending=True, accepting=may_end), escape_regex(prefix)
+            for chars, target in automaton.transitions[after]:
+                if deviating := subtract(intersect(chars, syntax.plain), continuing):
+                    regex = escape_regex(prefix) + to_regex_class(deviating)
+                    yield (
+                        _piece_state(automaton, target),
+                        regex + self._self_loop(automaton, target),
                     )
-                    yield _piece_state(machine, to), said
 
-    def _self_loop(self, machine: Automaton, state: int) -> str:
-        """Letters that stand for themselves and do not leave a state."""
-        found = ""
-        for letters, to in machine.transitions[state]:
-            plain = intersect(letters, self._syntax.plain) if to == state else ()
-            found = f"{to_regex_class(plain)}*" if plain else found
-        return found
-
-
-def _piece_state(machine: Automaton, state: int) -> PieceState:
-    return PieceState(state, accepting=machine.accepting[state])
+    def _self_loop(self, automaton: Automaton, state: int) -> str:
+        """Match any number of plain characters that do not leave a state."""
+        regex = ""
+        for chars, target in automaton.transitions[state]:
+            plain = intersect(chars, self._syntax.plain) if target == state else ()
+            regex = f"{to_regex_class(plain)}*" if plain else regex
+        return regex
 
 
-def _states_leading_to(
-    ends: list[PieceState], steps: dict[PieceState, dict[PieceState, list[str]]]
-) -> set[PieceState]:
-    found, queue = set(ends), list(ends)
+def _piece_state(automaton: Automaton, state: int) -> PieceState:
+    return PieceState(state, accepting=automaton.accepting[state])
+
+
+def _states_leading_to(accepting: list[PieceState], pieces: Pieces) -> set[PieceState]:
+    useful, queue = set(accepting), list(accepting)
     while queue:
-        for before in steps.get(queue.pop(), {}):
-            if before not in found:
-                found.add(before)
-                queue.append(before)
-    return found
+        for source in pieces.get(queue.pop(), {}):
+            if source not in useful:
+                useful.add(source)
+                queue.append(source)
+    return useful

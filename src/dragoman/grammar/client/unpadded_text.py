@@ -1,7 +1,7 @@
-"""Texts that do not end with a letter which their frame would take for its own.
+"""Texts that do not end with the padding character.
 
-Where a line feed before a closing mark is markup, a text that ends with one needs another. Without
-it, only such texts can be written that end with something else.
+Where a newline before a closing marker is padding, a text that ends with a newline needs another.
+Without padding, only texts that end with something else can be written.
 """
 
 from __future__ import annotations
@@ -21,92 +21,97 @@ from dragoman.grammar.lark_builder import EMPTY, format_repeat, join_alternative
 
 
 class UnpaddedTextWriter:
-    """Writes the same rules once more, for the last part of a text."""
+    """Writes the rules of a grammar once more, for the last part of a text."""
 
-    def __init__(self, rewriting: RuleWriter) -> None:
-        self._rules = rewriting
-        self._grammar = rewriting.grammar
+    def __init__(self, rules: RuleWriter) -> None:
+        self._rules = rules
+        self._grammar = rules.grammar
         self._names: dict[str, str] = {}
 
     def write_text(self) -> str | None:
-        """An expression for the whole text; None where there is none, or none that we know of."""
-        found = self._write_last(RuleCall("start")) if not self._grammar.ignored else None
-        if found is None:
+        """Return an expression for the whole text, or None if there is no such text.
+
+        It is None as well for a grammar that ignores terminals, for which this is not implemented.
+        """
+        text = self._write_last(RuleCall("start")) if not self._grammar.ignored else None
+        if text is None:
             return None
-        return (
-            f"({found} | {EMPTY})" if self._rules.follow_sets.is_nullable_rule("start") else found
-        )
+        return f"({text} | {EMPTY})" if self._rules.follow_sets.is_nullable_rule("start") else text
 
     @cached_property
     def _writable_rules(self) -> set[str]:
-        found: set[str] = set()
-        count = -1
-        while count != (count := len(found)):
-            found |= {
+        writable: set[str] = set()
+        size = -1
+        while size != (size := len(writable)):
+            writable |= {
                 name
                 for name, body in self._grammar.rules.items()
-                if name not in found and self._is_writable(body, found)
+                if name not in writable and self._is_writable(body, writable)
             }
-        return found
+        return writable
 
-    def _is_writable(self, part: Expression, rules: set[str]) -> bool:
-        if not self._rules.is_writable(part, self._rules.writable_rules):
+    def _is_writable(self, expression: Expression, writable_rules: set[str]) -> bool:
+        if not self._rules.is_writable(expression, self._rules.writable_rules):
             return False
-        match part:
+        match expression:
             case Terminal():
-                return self._rules.write_unpadded_terminal(part) is not None
+                return self._rules.write_unpadded_terminal(expression) is not None
             case RuleCall():
-                return part.name in rules
+                return expression.name in writable_rules
             case Alternation():
-                return any(self._is_writable(one, rules) for one in part.parts)
+                return any(self._is_writable(part, writable_rules) for part in expression.parts)
             case Repetition():
-                return part.max_count != 0 and self._is_writable(part.part, rules)
+                return expression.max_count != 0 and self._is_writable(
+                    expression.part, writable_rules
+                )
             case Concatenation():
                 return any(
-                    self._is_writable(part.parts[at], rules) for at in self._last_positions(part)
+                    self._is_writable(expression.parts[index], writable_rules)
+                    for index in self._last_indexes(expression)
                 )
 
-    def _last_positions(self, part: Concatenation) -> list[int]:
-        """Places in a row that its text may end with."""
-        found = []
-        for at in range(len(part.parts) - 1, -1, -1):
-            found.append(at)
-            if not self._rules.follow_sets.is_nullable(part.parts[at]):
+    def _last_indexes(self, sequence: Concatenation) -> list[int]:
+        """Return the indexes of the parts that the text of a sequence may end with, last first."""
+        indexes = []
+        for index in range(len(sequence.parts) - 1, -1, -1):
+            indexes.append(index)
+            if not self._rules.follow_sets.is_nullable(sequence.parts[index]):
                 break
-        return found
+        return indexes
 
-    def _write_last(self, part: Expression) -> str | None:
-        """A part that says something and ends the text."""
-        if not self._is_writable(part, self._writable_rules):
+    def _write_last(self, expression: Expression) -> str | None:
+        """Write an expression that is not empty and ends the text."""
+        if not self._is_writable(expression, self._writable_rules):
             return None
-        match part:
+        match expression:
             case Terminal():
-                return self._rules.write_unpadded_terminal(part)
+                return self._rules.write_unpadded_terminal(expression)
             case RuleCall():
-                return self._add_rule(part.name)
+                return self._add_rule(expression.name)
             case Alternation():
-                return join_alternatives(
-                    said for one in part.parts if (said := self._write_last(one))
-                )
-            case Repetition():
-                most = None if part.max_count is None else part.max_count - 1
-                before = f"({self._rules.write(part.part)}){format_repeat(max(0, part.min_count - 1), most)}"
-                return f"{before if most != 0 else ''} {self._write_last(part.part)}"
+                alternatives = map(self._write_last, expression.parts)
+                return join_alternatives(text for text in alternatives if text)
+            case Repetition(part=part, min_count=min_count, max_count=max_count):
+                max_before = None if max_count is None else max_count - 1
+                repeat = format_repeat(max(0, min_count - 1), max_before)
+                before = f"({self._rules.write(part)}){repeat}"
+                return f"{before if max_before != 0 else ''} {self._write_last(part)}"
             case Concatenation():
-                return self._write_last_of_sequence(part)
+                return self._write_last_of_sequence(expression)
 
-    def _write_last_of_sequence(self, part: Concatenation) -> str:
-        ends, found = self._last_positions(part), []
-        before = " ".join(map(self._rules.write, part.parts[: ends[-1]]))
-        for at in reversed(ends):
-            said = self._write_last(part.parts[at])
-            found += [] if said is None else [f"{before} {said}"]
-            if at < ends[0]:
-                before = self._rules.lark.add_rule(f"{before} {self._rules.write(part.parts[at])}")
-        return join_alternatives(found)
+    def _write_last_of_sequence(self, sequence: Concatenation) -> str:
+        indexes, alternatives = self._last_indexes(sequence), []
+        before = " ".join(map(self._rules.write, sequence.parts[: indexes[-1]]))
+        for index in reversed(indexes):
+            last = self._write_last(sequence.parts[index])
+            alternatives += [] if last is None else [f"{before} {last}"]
+            if index < indexes[0]:
+                part = self._rules.write(sequence.parts[index])
+                before = self._rules.lark.add_rule(f"{before} {part}")
+        return join_alternatives(alternatives)
 
     def _add_rule(self, name: str) -> str:
         if name not in self._names:
-            self._names[name] = own = self._rules.lark.reserve("last")
-            self._rules.lark.define(own, self._write_last(self._grammar.rules[name]) or EMPTY)
+            self._names[name] = new_name = self._rules.lark.reserve("last")
+            self._rules.lark.define(new_name, self._write_last(self._grammar.rules[name]) or EMPTY)
         return self._names[name]

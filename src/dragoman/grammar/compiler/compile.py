@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from dragoman.errors import BadRequest
+from dragoman.errors import InvalidGrammar, UnsupportedKeyword
 from dragoman.formats import find_tools
 from dragoman.grammar.client.constraint import write_constraint
 from dragoman.grammar.compiler.verify import Verdict, verify
@@ -73,10 +73,9 @@ def _parse_tool(tool: Tool, tool_format: str | None, warnings: list[str]) -> Par
     for pointer in pointers:
         place = f"`{tool.param}`: `{pointer}`" if pointer else f"`{tool.param}`"
         if strict:
-            raise BadRequest(
+            raise UnsupportedKeyword(
                 f"{place} cannot be fully enforced in this model's format.",
                 param=tool.param,
-                code="unsupported_keyword",
             )
         warnings.append(f"{place} is only partly enforced in this model's format.")
     return parsed
@@ -170,10 +169,9 @@ def _raise_error(spec: GrammarSpec, verdict: Verdict) -> NoReturn:
         or constraint.kind not in ("grammar", "regex")
     ):
         raise make_too_complex_error(spec.param)
-    raise BadRequest(
+    raise InvalidGrammar(
         f"`{constraint.param}` matches nothing: no answer can satisfy it."
         if verdict == "empty"
         else f"`{constraint.param}` is not a valid {constraint.kind}.",
         param=constraint.param,
-        code="invalid_grammar",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import NoReturn
 
-from dragoman.errors import BadRequest
+from dragoman.errors import InvalidSchema, UnsupportedKeyword
 from dragoman.grammar.schema.limits import MAX_WARNINGS
 
 
@@ -23,12 +23,12 @@ class SchemaDiagnostics:
     def fail(self, pointer: str, problem: str) -> NoReturn:
         """Reject an invalid schema; `problem` is the predicate of the sentence about the place."""
         message = f"{self._describe(pointer)} {problem}."
-        raise BadRequest(message, param=self._param, code="invalid_schema")
+        raise InvalidSchema(message, param=self._param)
 
     def report_unenforced(self, pointer: str) -> None:
         if self._strict:
             message = f"{self._describe(pointer)} is not supported in strict schemas."
-            raise BadRequest(message, param=self._param, code="unsupported_keyword")
+            raise UnsupportedKeyword(message, param=self._param)
         self.unenforced.setdefault(pointer, f"{self._describe(pointer)} is not enforced.")
 
     def list_warnings(self) -> tuple[str, ...]:

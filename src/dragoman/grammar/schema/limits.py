@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import msgspec
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, InvalidSchema
 from dragoman.grammar.complexity import make_schema_too_complex_error
 from dragoman.types import Json
 
@@ -115,10 +115,9 @@ def _child_values(value: Json, param: str) -> list[Json]:
 
 
 def _invalid_json(param: str) -> BadRequest:
-    return BadRequest(
+    return InvalidSchema(
         f"`{param}` contains a value that is not JSON, or a number that is out of range.",
         param=param,
-        code="invalid_schema",
     )
 
 

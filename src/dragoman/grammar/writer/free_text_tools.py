@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, InvalidGrammar
 from dragoman.grammar.client.constraint import read_grammar, read_regex
 from dragoman.grammar.client.first_follow import FollowSets
 from dragoman.grammar.client.grammar_text import GrammarText
@@ -27,7 +27,9 @@ def build_arguments(shape: Constraint | None) -> Object:
     """What a call of a tool has that takes free text."""
     text = String() if shape is None else _build_text(shape)
     return Object(
-        properties=((ARGUMENT_NAME, text),), required=frozenset({ARGUMENT_NAME}), additional=Nothing()
+        properties=((ARGUMENT_NAME, text),),
+        required=frozenset({ARGUMENT_NAME}),
+        additional=Nothing(),
     )
 
 
@@ -41,11 +43,10 @@ def _build_text(shape: Constraint) -> Node:
             try:
                 return _build_grammar_text(read_grammar(shape), shape)
             except UnsupportedSyntax as error:
-                raise BadRequest(
+                raise InvalidGrammar(
                     f"`{shape.param}` cannot be enforced: {error.construct} cannot be used in the "
                     f"grammar of a tool's text.",
                     param=shape.param,
-                    code="invalid_grammar",
                 ) from None
             except (TooComplex, RecursionError):
                 raise make_too_complex_error(shape.param) from None

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from dragoman.errors import NotFound
+from dragoman.errors import ConversationNotFound, NotFound
 from dragoman.http.asgi import RequestContext
 from dragoman.http.router import Handler, Route
 from dragoman.http.routes.context import RouteContext
@@ -165,7 +165,7 @@ def _make_rows(items: list[Item]) -> list[StoredItem]:
 
 def _make_not_found(request: RequestContext) -> NotFound:
     conversation = request.params["id"][:MAX_ID_IN_ERROR]
-    return NotFound(f"There is no conversation `{conversation}`.", code="conversation_not_found")
+    return ConversationNotFound(f"There is no conversation `{conversation}`.")
 
 
 def _make_item_not_found() -> NotFound:

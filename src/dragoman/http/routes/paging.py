@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, InvalidType
 from dragoman.http.asgi import RequestContext
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
@@ -14,7 +14,7 @@ def read_int(request: RequestContext, name: str, default: int) -> int:
     if text is None:
         return default
     if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= MAX_DIGITS):
-        raise BadRequest(f"`{name}` must be an integer.", param=name, code="invalid_type")
+        raise InvalidType(f"`{name}` must be an integer.", param=name)
     return int(text)
 
 

@@ -50,7 +50,6 @@ from dragoman.prompt.template.jinja_codegen import BudgetCodeGenerator
 
 log = logging.getLogger("dragoman.template")
 
-TOO_COSTLY = "template_too_costly"
 MAX_SOURCE = 256 * 1024  # characters of a template
 FORBIDDEN_NODES: tuple[type[nodes.Node], ...] = (
     nodes.Extends,
@@ -254,9 +253,11 @@ class ChatTemplate:
                 f"The model's chat template rejects this conversation: {reason}", param="messages"
             ) from None
         except OverBudget as error:
-            raise _template_error(f"was stopped: {error}", TOO_COSTLY) from None
+            raise _template_error(f"was stopped: {error}", TemplateTooCostly) from None
         except RecursionError:
-            raise _template_error("was stopped: it calls itself too deeply", TOO_COSTLY) from None
+            raise _template_error(
+                "was stopped: it calls itself too deeply", TemplateTooCostly
+            ) from None
         except TemplateError as error:
             reason = _clean_message(error.message or "it gives no reason")
             raise _template_error(f"failed{self._locate(error)}: {reason}") from None
@@ -301,8 +302,10 @@ def compile_template(source: str) -> ChatTemplate:
     return ChatTemplate(source)
 
 
-def _template_error(what: str, code: str | None = None) -> TemplateRejected:
-    return TemplateRejected(f"The model's chat template {what}.", param="messages", code=code)
+def _template_error(
+    what: str, kind: type[TemplateRejected] = TemplateRejected
+) -> TemplateRejected:
+    return kind(f"The model's chat template {what}.", param="messages")
 
 
 def _clean_message(message: str) -> str:

@@ -54,7 +54,7 @@ def _make_message(error: DragomanError) -> str:
     message, param = error.message, error.param
     if isinstance(error, ContextOverflow):
         return _make_overflow_message(message)
-    if param is not None and error.code == "missing_required_parameter":
+    if param is not None and isinstance(error, MissingParameter):
         return f"{param}: Field required"
     return message if param is None or param in message else f"{param}: {message}"
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, MissingParameter
 from dragoman.types import (
     AudioPart,
     Content,
@@ -75,7 +75,7 @@ def _require_text(part: ContentPartFields, at: str) -> str:
     text = part.refusal if part.type == "refusal" else part.text
     if text is None:
         path = f"{at}.{name}"
-        raise BadRequest(f"`{path}` is required.", param=path, code="missing_required_parameter")
+        raise MissingParameter(f"`{path}` is required.", param=path)
     return text
 
 

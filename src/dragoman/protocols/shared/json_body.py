@@ -18,7 +18,14 @@ from typing import Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
-from dragoman.errors import BadRequest
+from dragoman.errors import (
+    BadRequest,
+    InvalidJson,
+    InvalidType,
+    InvalidValue,
+    MissingParameter,
+    UnknownParameter,
+)
 from dragoman.types import Json
 
 log = logging.getLogger("dragoman.protocols")
@@ -63,12 +70,10 @@ def decode_body(body: bytes, kind: type[StructT], strict: bool = False) -> Struc
     except msgspec.ValidationError as error:
         raise _reword(str(error)) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        raise BadRequest("The body is not valid JSON.", code="invalid_json") from None
+        raise InvalidJson("The body is not valid JSON.") from None
     unknown = [name for name in fields if name not in known]
     if unknown and strict:
-        raise BadRequest(
-            f"Unrecognized field `{unknown[0]}`.", param=unknown[0], code="unknown_parameter"
-        )
+        raise UnknownParameter(f"Unrecognized field `{unknown[0]}`.", param=unknown[0])
     if unknown:
         log.info("ignored unknown fields: %s", ", ".join(repr(name[:64]) for name in unknown[:16]))
     return decoded
@@ -81,7 +86,7 @@ def _check_sizes(body: bytes, fields: RawFields, small: set[str]) -> None:
     if body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:
         raise BadRequest(f"The body has more than {MAX_CONTAINERS:,} lists and objects.")
     if len(body) - sum(map(len, fields.values())) > MAX_FIELD_SIZE:
-        raise BadRequest("The body has a field more than once.", code="invalid_value")
+        raise InvalidValue("The body has a field more than once.")
 
 
 def convert_value(value: Json, kind: Any, at: str) -> Any:
@@ -93,13 +98,11 @@ def convert_value(value: Json, kind: Any, at: str) -> Any:
 
 
 def missing_field(path: str) -> BadRequest:
-    return BadRequest(f"`{path}` is required.", param=path, code="missing_required_parameter")
+    return MissingParameter(f"`{path}` is required.", param=path)
 
 
 def field_too_large(path: str) -> BadRequest:
-    return BadRequest(
-        f"`{path}` is larger than {MAX_FIELD_SIZE:,} bytes.", param=path, code="invalid_value"
-    )
+    return InvalidValue(f"`{path}` is larger than {MAX_FIELD_SIZE:,} bytes.", param=path)
 
 
 def require(value: V | None, path: str) -> V:
@@ -116,7 +119,7 @@ def check_depth(value: Json, at: str) -> None:
         level = [inner for outer in level for inner in _get_containers(outer)]
         if not level:
             return
-    raise BadRequest(f"`{at}` is nested too deeply.", param=at, code="invalid_value")
+    raise InvalidValue(f"`{at}` is nested too deeply.", param=at)
 
 
 def _get_containers(value: Json) -> list[Json]:
@@ -137,13 +140,11 @@ def _reword(message: str, at: str = "") -> BadRequest:
     if match := _EXPECTED.match(message):
         expected = " or ".join(_TYPE_NAMES.get(w.strip(), w) for w in match["expected"].split("|"))
         got = _TYPE_NAMES.get(match["got"], match["got"]).replace("true or false", "a boolean")
-        return BadRequest(
-            f"{subject} must be {expected}, not {got}.", param=path or None, code="invalid_type"
-        )
+        return InvalidType(f"{subject} must be {expected}, not {got}.", param=path or None)
     if match := _BOUND.match(message):
-        return BadRequest(_reword_bound(subject, match), param=path or None, code="invalid_value")
+        return InvalidValue(_reword_bound(subject, match), param=path or None)
     reason = message.partition(" - at ")[0]
-    return BadRequest(f"{subject}: {reason}.", param=path or None, code="invalid_value")
+    return InvalidValue(f"{subject}: {reason}.", param=path or None)
 
 
 def _reword_bound(subject: str, match: re.Match[str]) -> str:

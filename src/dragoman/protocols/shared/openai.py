@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from dragoman.errors import BadRequest, DragomanError, Unsupported
+from dragoman.errors import BadRequest, DragomanError, InvalidValue, Unsupported
 from dragoman.events import Delta, Token, Usage
 from dragoman.protocols.shared.json_body import missing_field
 from dragoman.types import Adapter, Json, Request, Sampling
@@ -118,9 +118,7 @@ def _decode_logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None
         return None
     for key in bias:
         if not (key.isascii() and key.isdigit() and len(key) < 10):
-            raise BadRequest(
-                "Keys of `logit_bias` must be token ids.", param="logit_bias", code="invalid_value"
-            )
+            raise InvalidValue("Keys of `logit_bias` must be token ids.", param="logit_bias")
     return {int(key): value for key, value in bias.items()}
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, InvalidJson, InvalidValue
 from dragoman.protocols.shared import openai
 from dragoman.protocols.shared.json_body import convert_value, missing_field
 from dragoman.types import Constraint, Json
@@ -191,10 +191,9 @@ def _check_type_matches_schema(response_format: ResponseFormat) -> None:
 
 def check_schema_name(name: str | None, at: str) -> None:
     if name is not None and not _SCHEMA_NAME.fullmatch(name):
-        raise BadRequest(
+        raise InvalidValue(
             f"`{at}` must be 1 to 64 letters, digits, underscores and dashes.",
             param=at,
-            code="invalid_value",
         )
 
 
@@ -309,6 +308,6 @@ def _parse_schema(text: str, at: str) -> Schema:
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        raise BadRequest(f"`{at}` is not valid JSON.", param=at, code="invalid_json") from None
+        raise InvalidJson(f"`{at}` is not valid JSON.", param=at) from None
     schema: Schema = convert_value(value, Schema, at)
     return schema

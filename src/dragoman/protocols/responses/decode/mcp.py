@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, InvalidValue
 from dragoman.protocols.shared.json_body import convert_value
 from dragoman.types import Json
 
@@ -107,4 +107,4 @@ def _decode_server(tool: dict[str, Json], at: str) -> McpTool:
 
 
 def _invalid(at: str, why: str) -> BadRequest:
-    return BadRequest(f"`{at}` {why}.", param=at, code="invalid_value")
+    return InvalidValue(f"`{at}` {why}.", param=at)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.errors import BadRequest
+from dragoman.errors import UnknownItem
 from dragoman.protocols.responses.decode import items
 from dragoman.protocols.responses.decode.tools import make_remote_name
 from dragoman.protocols.responses.types import Item
@@ -103,9 +103,7 @@ class MessageBuilder:
             case "compaction":
                 self._add_compaction(decoded)
             case "item_reference":
-                raise BadRequest(
-                    f"Item `{item['id'][:80]}` does not exist.", param=at, code="item_not_found"
-                )
+                raise UnknownItem(f"Item `{item['id'][:80]}` does not exist.", param=at)
             case _ if kind not in HIDDEN_TYPES:
                 self._add_client_call(kind, item)
 

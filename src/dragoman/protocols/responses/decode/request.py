@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import DecodeError, json
 from msgspec.structs import asdict, replace
 
-from dragoman.errors import BadRequest
+from dragoman.errors import BadRequest, InvalidValue, MutuallyExclusive, UnknownParameter
 from dragoman.protocols.responses.decode import items, mcp, tools
 from dragoman.protocols.responses.decode.fields import (
     DecodedRequest,
@@ -62,7 +62,7 @@ def decode_websocket_request(body: bytes | str, strict: bool = False) -> Decoded
     raw = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
     fields = decode_body(raw, WebSocketRequest, strict)
     if fields.type != "response.create":
-        raise BadRequest("`type` must be `response.create`.", param="type", code="invalid_value")
+        raise InvalidValue("`type` must be `response.create`.", param="type")
     openai.reject_unsupported(
         {"background": fields.background}, "a WebSocket has no background responses"
     )
@@ -96,7 +96,7 @@ def _keep_prompt_fields(fields: ResponseRequest, strict: bool) -> ResponseReques
     given = {name: value for name, value in asdict(fields).items() if value is not None}
     for name in given:
         if strict and name not in PROMPT_FIELDS:
-            raise BadRequest(f"Unrecognized field `{name}`.", param=name, code="unknown_parameter")
+            raise UnknownParameter(f"Unrecognized field `{name}`.", param=name)
     kept = {name: value for name, value in given.items() if name in PROMPT_FIELDS}
     return type(fields)(**kept)
 
@@ -127,10 +127,9 @@ def _reject_unsupported(fields: ResponseRequest) -> None:
 
 def _check_combinations(fields: ResponseRequest) -> None:
     if fields.previous_response_id is not None and fields.conversation is not None:
-        raise BadRequest(
+        raise MutuallyExclusive(
             "`previous_response_id` and `conversation` cannot be combined: send one of them.",
             param="conversation",
-            code="mutually_exclusive_parameters",
         )
     if fields.background and fields.store is False:
         raise BadRequest(
@@ -144,7 +143,7 @@ def _check_include(include: list[str]) -> None:
         if name not in INCLUDE_VALUES:
             known = ", ".join(f"`{value}`" for value in sorted(INCLUDE_VALUES))
             at = f"include[{i}]"
-            raise BadRequest(f"`{at}` must be one of {known}.", param=at, code="invalid_value")
+            raise InvalidValue(f"`{at}` must be one of {known}.", param=at)
 
 
 def _validate(request: DecodedRequest) -> DecodedRequest:
