@@ -1,30 +1,32 @@
-"""Every way a request can fail, with the status it has on the wire.
+"""Every way a request can fail: the status, type and code that clients get.
 
     DragomanError
-    ├── BadRequest              400  the client's fault, `param` says where
-    │   ├── Unsupported         400  known, but this model or server cannot do it
-    │   ├── ContextOverflow     400  prompt does not fit
-    │   └── TemplateRejected    400  the model's template refused the conversation
+    ├── BadRequest              400  the client's fault; `param` names the field
+    │   ├── Unsupported         400  known, but this model or server does not support it
+    │   ├── ContextOverflow     400  the prompt is too long
+    │   ├── TemplateRejected    400  the model's chat template rejects the conversation
+    │   └── …                   400  one class for each other code
     ├── Unauthorized            401
     ├── Forbidden               403
-    ├── NotFound                404  no such route
-    │   └── ModelNotFound       404
+    ├── NotFound                404  unknown path
+    │   └── ModelNotFound, …    404
     ├── MethodNotAllowed        405
     ├── RequestTimeout          408
     ├── TooLarge                413
     ├── UnsupportedMedia        415
-    ├── HeadersTooLarge         431
     ├── Overloaded              429  the queue is full, with Retry-After
-    ├── EngineFailed            500  the engine broke while it worked on this
+    ├── HeadersTooLarge         431
+    ├── EngineFailed            500  the engine failed during this request
     ├── ModelBroken             500  the model's file cannot be loaded, and why
     └── Unavailable             503  with Retry-After
         ├── ModelLoading        503
         ├── EngineDown          503
+        ├── StoreUnavailable    503
         └── Draining            503
 
-A message is written for the person who reads it. It never holds a path, an address, a class name
-or a traceback; what an engine or library said goes to the log. Errors cross a process boundary as
-`ErrorNote`, never pickled.
+A message is written for the person who reads it. It never contains a path, an address, a class name
+or a traceback; the messages of engines and libraries go to the log. Errors cross a process boundary
+as `SerializedError`, never pickled.
 """
 
 from __future__ import annotations
@@ -34,8 +36,11 @@ from typing import ClassVar
 from msgspec import Struct
 
 
+ENGINE_FAILURE = "The engine failed during this request."
+
+
 class DragomanError(Exception):
-    """Base of all errors that have an answer on the wire."""
+    """Base class of all errors that clients get."""
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
@@ -257,7 +262,7 @@ class ResponseCancelled(DragomanError):
 
 
 class SerializedError(Struct, frozen=True, array_like=True):
-    """An error as data, for crossing a process boundary."""
+    """An error as data, which crosses process boundaries."""
 
     kind: str
     message: str
@@ -267,24 +272,24 @@ class SerializedError(Struct, frozen=True, array_like=True):
 
 
 def _collect_subclasses(base: type[DragomanError]) -> dict[str, type[DragomanError]]:
-    found = {base.__name__: base}
+    classes = {base.__name__: base}
     for child in base.__subclasses__():
-        found |= _collect_subclasses(child)
-    return found
+        classes |= _collect_subclasses(child)
+    return classes
 
 
 ERROR_CLASSES = _collect_subclasses(DragomanError)
 
 
 def serialize_error(error: BaseException) -> SerializedError:
-    """An error of ours as it is; anything else as an engine failure that tells nothing."""
+    """Turn an error into data. Any other exception becomes an engine failure without details."""
     if isinstance(error, DragomanError):
         return SerializedError(
             type(error).__name__, error.message, error.param, error.code, error.retry_after
         )
-    return SerializedError("EngineFailed", "The engine failed while it worked on this request.")
+    return SerializedError("EngineFailed", ENGINE_FAILURE)
 
 
-def deserialize_error(note: SerializedError) -> DragomanError:
-    kind = ERROR_CLASSES.get(note.kind, EngineFailed)
-    return kind(note.message, param=note.param, code=note.code, retry_after=note.retry_after)
+def deserialize_error(data: SerializedError) -> DragomanError:
+    kind = ERROR_CLASSES.get(data.kind, EngineFailed)
+    return kind(data.message, param=data.param, code=data.code, retry_after=data.retry_after)

@@ -256,7 +256,7 @@ def test_d73_an_exception_fails_one_job_only() -> None:
         pid = engine.pid
         with pytest.raises(EngineFailed) as failed:
             await text_of(engine)
-        assert failed.value.message == "The engine failed while it worked on this request."
+        assert failed.value.message == "The engine failed during this request."
         assert await engine.embed(["a"]) == [[1.0]]
         assert engine.pid == pid
 

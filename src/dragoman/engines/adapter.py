@@ -33,7 +33,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dragoman.engines.merge import merge_streams
-from dragoman.errors import DragomanError, EngineFailed
+from dragoman.errors import ENGINE_FAILURE, DragomanError, EngineFailed
 from dragoman.types import Capabilities, Engine, Job, Json, Sampling, Step, StepFinish
 
 log = logging.getLogger("dragoman.engines.adapter")
@@ -204,7 +204,7 @@ class RequestEngine:
             raise
         except Exception:
             log.exception("the engine raised an exception during %s", request.rid)
-            raise EngineFailed("The engine failed while it worked on this request.") from None
+            raise EngineFailed(ENGINE_FAILURE) from None
 
 
 def _build_request(job: Job, choice: int) -> GenerateRequest:

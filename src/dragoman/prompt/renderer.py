@@ -27,7 +27,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.errors import BadRequest, TemplateRejected, Unsupported
+from dragoman.errors import BadRequest, TemplateRejected, TemplateTooCostly, Unsupported
 from dragoman.prompt.conversation import (
     arrange_messages,
     flatten_content,

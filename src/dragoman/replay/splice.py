@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from dragoman.errors import TemplateRejected
+from dragoman.errors import TemplateRejected, TemplateTooCostly
 from dragoman.prompt.pieces import Piece, PromptPieces
 from dragoman.prompt.renderer import PromptRenderer
 from dragoman.prompt.special_tokens import BREAK, remove_breaks

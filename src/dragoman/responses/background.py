@@ -17,10 +17,17 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.errors import DragomanError, Draining, EngineFailed, TooLarge, Unavailable
+from dragoman.errors import (
+    DragomanError,
+    Draining,
+    EngineFailed,
+    ResponseCancelled,
+    TooLarge,
+    Unavailable,
+)
 from dragoman.protocols import responses
 from dragoman.responses.feed import Feed
-from dragoman.responses.response_run import Cancelled, ResponseRun
+from dragoman.responses.response_run import ResponseRun
 from dragoman.responses.run import Observe, Sink
 from dragoman.store.rows import StoredItem, StoredResponse
 
@@ -160,7 +167,7 @@ class BackgroundRuns:
             self._running.pop(run.id, None)
 
     async def _fail(self, background: BackgroundRun, error: DragomanError) -> None:
-        if not background.run.encoder.is_over and not isinstance(error, Cancelled):
+        if not background.run.encoder.is_over and not isinstance(error, ResponseCancelled):
             self._report_failure(error)
         try:
             background.feed.push(await background.run.fail(error))

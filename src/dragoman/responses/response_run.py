@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from dragoman.errors import BadRequest, DragomanError
+from dragoman.errors import BadRequest, DragomanError, ResponseCancelled
 from dragoman.events import Delta, Usage
 from dragoman.pipeline import pipeline
 from dragoman.pipeline.services import Services
@@ -185,7 +185,7 @@ class ResponseRun:
     async def fail(self, error: DragomanError) -> list[bytes]:
         """The frames that end it; a response that had already ended keeps its end."""
         if not self.encoder.is_over:
-            cancelled = isinstance(error, Cancelled)
+            cancelled = isinstance(error, ResponseCancelled)
             self._last_frames = self.encoder.cancel() if cancelled else self.encoder.fail(error)
         return await self._save_and_take_frames()
 

@@ -15,7 +15,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dragoman.errors import BadRequest
+from dragoman.errors import (
+    BadRequest,
+    ConstraintTooComplex,
+    InvalidSchema,
+    SchemaTooComplex,
+    TemplateRejected,
+    UnsupportedKeyword,
+)
 from dragoman.mcp.types import ListedTool, McpServer, ToolCallResult, ToolClient, ToolsUnavailable
 from dragoman.pipeline.pipeline import await_delivery
 from dragoman.protocols.responses import McpTool, ResponseEncoder, make_remote_name

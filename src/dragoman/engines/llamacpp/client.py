@@ -13,11 +13,10 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from dragoman.errors import EngineFailed
+from dragoman.errors import ENGINE_FAILURE, EngineFailed
 from dragoman.types import Json
 
 READ_BYTES = 1 << 16
-FAILED = "The engine failed while it worked on this request."
 
 
 class ResponseParser:
@@ -141,7 +140,7 @@ class NativeClient:
         try:
             reader, writer = await asyncio.open_unix_connection(self._address)
         except OSError:
-            raise EngineFailed(FAILED) from None
+            raise EngineFailed(ENGINE_FAILURE) from None
         try:
             writer.write(self._build_request(path, msgspec.json.encode(body)))
             await writer.drain()
@@ -149,11 +148,11 @@ class NativeClient:
             while not parser.status:
                 data = await reader.read(READ_BYTES)
                 if not data:
-                    raise EngineFailed(FAILED)
+                    raise EngineFailed(ENGINE_FAILURE)
                 first_data = parser.feed(data)
             yield reader, parser, first_data
         except (ConnectionError, ValueError, IndexError):
-            raise EngineFailed(FAILED) from None
+            raise EngineFailed(ENGINE_FAILURE) from None
         finally:
             writer.transport.abort()
 

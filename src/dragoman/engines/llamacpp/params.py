@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from dragoman.engines.limits import make_context_overflow
-from dragoman.errors import DragomanError, EngineFailed, InvalidGrammar
+from dragoman.errors import ENGINE_FAILURE, DragomanError, EngineFailed, InvalidGrammar
 from dragoman.types import DEFAULT_SAMPLING, Job, Json, Logprob, Sampling
 
 FORBIDDING_BIAS = -100.0  # a bias of this or less forbids the token
@@ -177,4 +177,4 @@ def convert_error(error: NativeError, context: int) -> DragomanError:
         return make_context_overflow(error.n_prompt_tokens, context)
     if error.code == 400 and "grammar" in error.message:
         return InvalidGrammar("The grammar is invalid.", param="grammar")
-    return EngineFailed("The engine failed while it worked on this request.")
+    return EngineFailed(ENGINE_FAILURE)

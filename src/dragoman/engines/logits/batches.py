@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
 
 from dragoman.engines.logits.choice import LogitsChoice
-from dragoman.errors import DragomanError, EngineDown, EngineFailed
+from dragoman.errors import ENGINE_FAILURE, DragomanError, EngineDown, EngineFailed
 
 log = logging.getLogger("dragoman.engines.logits")
 
@@ -119,7 +119,7 @@ class BatchRunner:
         except Exception:
             log.exception("the model raised an exception")
             for choice in choices:
-                choice.error = EngineFailed("The engine failed while it worked on this request.")
+                choice.error = EngineFailed(ENGINE_FAILURE)
         else:
             for choice, row in zip(choices, rows, strict=True):
                 choice.process(row)

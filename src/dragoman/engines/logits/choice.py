@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from dragoman.engines.logits.sampling import Floats, TokenSampler, make_logprob
 from dragoman.engines.step_queue import StepQueue
 from dragoman.engines.token_mask import GrammarState
-from dragoman.errors import DragomanError, EngineFailed
+from dragoman.errors import ENGINE_FAILURE, DragomanError, EngineFailed
 from dragoman.types import Job, Logprob, Step, StepFinish
 
 log = logging.getLogger("dragoman.engines.logits")
@@ -88,7 +88,7 @@ class LogitsChoice:
             self.error = error
         except Exception:
             log.exception("a choice of %s failed", self._job.job.id)
-            self.error = EngineFailed("The engine failed while it worked on this request.")
+            self.error = EngineFailed(ENGINE_FAILURE)
 
     def _check_logits(self, row: ArrayLike) -> Floats:
         """Return the logits of the vocabulary; models often pad theirs to a round number."""

@@ -1,7 +1,7 @@
 """FIRST and FOLLOW sets: which terminals a text or rule can start with, and which can follow.
 
-They are computed as for LL parsers, as fixed points over the rules, without regard to the context in
-which a rule is called.
+They are computed as for LL parsers: as fixed points over the rules, regardless of the context that
+a rule is called from.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class FollowSets:
 
     def __init__(self, grammar: LarkGrammar) -> None:
         self._grammar = grammar
+        self._regexes = grammar.regexes
         self._automata: dict[str | int, Automaton] = {}
         self._visited = 0
         self._nullable_rules: set[str] = set()
@@ -51,7 +52,7 @@ class FollowSets:
     def get_automaton(self, terminal: Terminal) -> Automaton:
         if terminal.value not in self._automata:
             regex = self._grammar.to_regex(terminal)
-            self._automata[terminal.value] = self._grammar.regexes.get_automaton(regex)
+            self._automata[terminal.value] = self._regexes.get_automaton(regex)
         return self._automata[terminal.value]
 
     def is_nullable_rule(self, rule: str) -> bool:
@@ -64,10 +65,9 @@ class FollowSets:
 
     def is_nullable(self, expression: Expression) -> bool:
         match expression:
-            case Terminal(value=str() as text):
-                return not text
-            case Terminal(value=int() as regex):
-                return self._grammar.regexes.is_nullable(regex)
+            case Terminal():
+                value = expression.value
+                return not value if isinstance(value, str) else self._regexes.is_nullable(value)
             case RuleCall():
                 return expression.name in self._nullable_rules
             case Concatenation():
@@ -76,7 +76,6 @@ class FollowSets:
                 return any(map(self.is_nullable, expression.parts))
             case Repetition():
                 return expression.min_count == 0 or self.is_nullable(expression.part)
-        raise TypeError(expression)
 
     def _first_set(self, expression: Expression) -> set[Terminal]:
         terminals = self._compute_first_set(expression)

@@ -1,7 +1,7 @@
-"""Reads a grammar in Lark, in the dialect of `llguidance`: one rule on a line, and its `|`s below.
+"""Parses grammars in llguidance's variant of Lark: one definition per line, continued by `|`.
 
-It was found to be readable before, so mistakes are not looked for. What a text of a tool cannot
-have (tokens, schemas, options) is `NotRewritten`.
+llguidance has validated the grammar before, so errors are not detected here. Constructs that the
+grammar of a tool's text cannot use (tokens, schemas, options) raise `UnsupportedSyntax`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from dragoman.grammar.regex.char_sets import fold_case
-from dragoman.grammar.regex.regex_builder import RegexBuilder
+from dragoman.grammar.regex.char_sets import chars_of, fold_case
+from dragoman.grammar.regex.regex_builder import RegexBuilder, RegexId
 from dragoman.grammar.regex.regex_parser import RegexParser, UnsupportedSyntax
 
 _TOKEN = re.compile(
@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 )
 _NUMBER = r"(?:{0})|(?:{0}\.[0-9]*|\.{0})(?:[eE][+\-]?{0})?|{0}[eE][+\-]?{0}".format("[0-9]+")
 _FLOAT = r"(?:{0}\.[0-9]*|\.{0})(?:[eE][+\-]?{0})?|{0}[eE][+\-]?{0}".format("[0-9]+")
-COMMON_TERMINALS = {
+COMMON_TERMINALS = {  # of `%import common`
     "DIGIT": "[0-9]",
     "HEXDIGIT": "[a-fA-F0-9]",
     "INT": "[0-9]+",
@@ -60,16 +60,14 @@ COMMON_TERMINALS = {
 
 @dataclass(frozen=True)
 class Terminal:
-    """A text as it is, or the number of a regular expression; and which of its grammar it is."""
+    """A literal text or a regular expression; `occurrence` distinguishes its uses in the rules."""
 
-    value: str | int
+    value: str | RegexId
     occurrence: int = 0
 
 
 @dataclass(frozen=True)
 class RuleCall:
-    """What a rule says."""
-
     name: str
 
 
@@ -95,7 +93,7 @@ Tokens: TypeAlias = list[tuple[str, str]]  # kind and text
 
 
 class LarkGrammar:
-    """Rules by their names; `ignored` may stand between two leaves."""
+    """The rules of a grammar by name; `ignored` terminals may stand between two others."""
 
     def __init__(self, source: str) -> None:
         self.regexes = RegexBuilder()
@@ -105,10 +103,10 @@ class LarkGrammar:
         self._occurrences = 0
         rules: dict[str, Tokens] = {}
         ignored: list[Tokens] = []
-        for line in _split_definitions(source):
-            if line[0] in (("sign", "!"), ("sign", "?")):  # what these say is of trees alone
-                line = line[1:]
-            match line:
+        for definition in _split_definitions(source):
+            if definition[0] in (("sign", "!"), ("sign", "?")):  # only affect syntax trees
+                definition = definition[1:]
+            match definition:
                 case [("sign", "%import"), *rest]:
                     self._import(rest)
                 case [("sign", "%ignore"), *rest]:
@@ -119,125 +117,121 @@ class LarkGrammar:
                     (self._terminals if _is_terminal(name) else rules)[name] = rest
                 case [("name", _), ("sign", "["), *_]:
                     raise UnsupportedSyntax("an option of a rule")
-                case [("name", _), (_, what), *_] | [(_, what), *_]:
-                    raise UnsupportedSyntax(f"`{what}`")
+                case [("name", _), (_, token), *_] | [(_, token), *_]:
+                    raise UnsupportedSyntax(f"`{token}`")
         for name, body in rules.items():
             self.rules[name] = _DefinitionParser(self, body).parse_rule()
         self.ignored = tuple(map(self._parse_terminal, ignored))
 
-    def _import(self, line: Tokens) -> None:
-        names = [text for kind, text in line if kind == "name"]
-        if not names or names[0] != "common":
+    def _import(self, tokens: Tokens) -> None:
+        module, *names = [text for kind, text in tokens if kind == "name"] or [""]
+        if module != "common":
             raise UnsupportedSyntax("an import of anything but `common`")
-        said = names[1:]
-        new = said[-1:] if ("sign", "->") in line else said
-        for name, known in zip(new, said[: len(new)], strict=True):
-            self._terminals[name] = self.parse_regex(COMMON_TERMINALS[known])
+        new_names = names[-1:] if ("sign", "->") in tokens else names
+        for new_name, name in zip(new_names, names[: len(new_names)], strict=True):
+            self._terminals[new_name] = self.parse_regex(COMMON_TERMINALS[name])
 
     def get_terminal(self, name: str) -> Terminal:
-        found = self._terminals[name]
-        if not isinstance(found, Terminal):
-            found = self._terminals[name] = self._parse_terminal(found)
-        return found
+        terminal = self._terminals[name]
+        if not isinstance(terminal, Terminal):
+            terminal = self._terminals[name] = self._parse_terminal(terminal)
+        return terminal
 
     def _parse_terminal(self, body: Tokens) -> Terminal:
         return _DefinitionParser(self, body).parse_terminal()
 
-    def parse_regex(self, said: str, flags: str = "") -> Terminal:
-        return Terminal(RegexParser(self.regexes, said, flags).parse())
+    def parse_regex(self, source: str, flags: str = "") -> Terminal:
+        return Terminal(RegexParser(self.regexes, source, flags).parse())
 
     def parse_string(self, token: str) -> Terminal:
-        """A text in quotes; one whose case does not matter is an expression."""
-        said = re.sub(r"\\x([0-9a-fA-F]{2})", r"\\u00\1", token.removesuffix("i"))
-        letters = json.loads(said)
+        """Parse a quoted literal; one that ignores case (`"a"i`) becomes a regular expression."""
+        as_json = re.sub(r"\\x([0-9a-fA-F]{2})", r"\\u00\1", token.removesuffix("i"))
+        text = json.loads(as_json)
         if not token.endswith("i"):
-            return Terminal(letters)
-        one = self.regexes.char
-        return Terminal(
-            self.regexes.concat(one(fold_case(((ord(each),) * 2,))) for each in letters)
-        )
+            return Terminal(text)
+        chars = (self.regexes.char(fold_case(chars_of(char))) for char in text)
+        return Terminal(self.regexes.concat(chars))
 
-    def new_occurrence(self, leaf: Terminal) -> Terminal:
-        """The same leaf in a place of its own."""
+    def new_occurrence(self, terminal: Terminal) -> Terminal:
         self._occurrences += 1
-        return Terminal(leaf.value, self._occurrences)
+        return Terminal(terminal.value, self._occurrences)
 
-    def to_regex(self, leaf: Terminal) -> int:
-        """A leaf as an expression."""
-        return self.regexes.literal(leaf.value) if isinstance(leaf.value, str) else leaf.value
+    def to_regex(self, terminal: Terminal) -> RegexId:
+        value = terminal.value
+        return self.regexes.literal(value) if isinstance(value, str) else value
 
 
 def _is_terminal(name: str) -> bool:
     return name.lstrip("_")[:1].isupper()
 
 
-def _split_definitions(said: str) -> Iterator[Tokens]:
-    """What belongs together."""
-    line: Tokens = []
-    ended = False
-    for found in _TOKEN.finditer(said):
-        kind, text = str(found.lastgroup), found.group()
+def _split_definitions(source: str) -> Iterator[Tokens]:
+    """Split a grammar into definitions and directives; lines that start with `|` continue one."""
+    definition: Tokens = []
+    is_new_line = False
+    for match in _TOKEN.finditer(source):
+        kind, text = str(match.lastgroup), match.group()
         if kind == "line":
-            ended = True
+            is_new_line = True
         elif kind not in ("space", "comment"):
-            if ended and line and text != "|":
-                yield line
-                line = []
-            ended = False
-            line.append((kind, text))
-    if line:
-        yield line
+            if is_new_line and definition and text != "|":
+                yield definition
+                definition = []
+            is_new_line = False
+            definition.append((kind, text))
+    if definition:
+        yield definition
 
 
 class _DefinitionParser:
-    """Reads the body of one rule, or of a terminal."""
+    """Parses the body of one rule or terminal.
+
+    The body of a terminal is a regular expression that may use `&`, `~` and other terminals.
+    """
 
     def __init__(self, grammar: LarkGrammar, tokens: Tokens) -> None:
         self._grammar = grammar
+        self._regexes = grammar.regexes
         self._tokens = tokens
         self._position = 0
 
     def parse_rule(self) -> Expression:
-        found = self._parse_alternatives()
+        expression = self._parse_alternatives()
         self._expect_end()
-        return found
+        return expression
 
     def parse_terminal(self) -> Terminal:
-        found = self._parse_terminal_alternatives()
+        terminal = self._parse_terminal_alternatives()
         self._expect_end()
-        if isinstance(found, Terminal):
-            return found
-        raise UnsupportedSyntax("a rule in a terminal")
+        return terminal
 
     def _expect_end(self) -> None:
         if self._position < len(self._tokens):
             raise UnsupportedSyntax(f"`{self._tokens[self._position][1]}`")
 
-    def _accept(self, *signs: str) -> bool:
-        """Whether one of some signs comes next, which is then read."""
-        hit = self._position < len(self._tokens) and self._tokens[self._position] in [
-            ("sign", s) for s in signs
-        ]
-        self._position += hit
-        return hit
-
     def _peek(self) -> tuple[str, str]:
         return self._tokens[self._position] if self._position < len(self._tokens) else ("end", "")
+
+    def _accept(self, *signs: str) -> bool:
+        """Consume the next token if it is one of these signs."""
+        is_next = self._peek() in [("sign", sign) for sign in signs]
+        self._position += is_next
+        return is_next
 
     # rules
 
     def _parse_alternatives(self) -> Expression:
-        found = [self._parse_sequence()]
+        parts = [self._parse_sequence()]
         while self._accept("|"):
-            found.append(self._parse_sequence())
-        return found[0] if len(found) == 1 else Alternation(tuple(found))
+            parts.append(self._parse_sequence())
+        return parts[0] if len(parts) == 1 else Alternation(tuple(parts))
 
     def _parse_sequence(self) -> Expression:
-        found = []
+        parts = []
         while self._peek()[1] not in ("|", ")", "]", "", "->"):
-            found.append(self._parse_quantifiers(self._parse_part()))
+            parts.append(self._parse_quantifiers(self._parse_part()))
         self._skip_alias()
-        return found[0] if len(found) == 1 else Concatenation(tuple(found))
+        return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
     def _skip_alias(self) -> None:
         if self._accept("->"):
@@ -249,21 +243,22 @@ class _DefinitionParser:
             self._position += 1
             return RuleCall(text)
         if self._accept("("):
-            found = self._parse_alternatives()
+            expression = self._parse_alternatives()
             self._position += 1
-            return found
+            return expression
         if self._accept("["):
-            found = self._parse_alternatives()
+            expression = self._parse_alternatives()
             self._position += 1
-            return Repetition(found, 0, 1)
+            return Repetition(expression, 0, 1)
         return self._parse_occurrence()
 
-    def _parse_quantifiers(self, part: Expression) -> Expression:
+    def _parse_quantifiers(self, expression: Expression) -> Expression:
         while (counts := self._parse_quantifier()) is not None:
-            part = Repetition(part, *counts)
-        return part
+            expression = Repetition(expression, *counts)
+        return expression
 
     def _parse_quantifier(self) -> tuple[int, int | None] | None:
+        """Return the least and greatest count, or None if no quantifier comes next."""
         if self._accept("*"):
             return 0, None
         if self._accept("+"):
@@ -272,16 +267,16 @@ class _DefinitionParser:
             return 0, 1
         if self._peek() == ("sign", "~") and self._tokens[self._position + 1][0] == "number":
             self._position += 1
-            least = self._parse_count()
-            return (least, self._parse_count()) if self._accept("..") else (least, least)
+            min_count = self._parse_count()
+            return min_count, self._parse_count() if self._accept("..") else min_count
         if not self._accept("{"):
             return None
-        least = self._parse_count() if self._peek()[0] == "number" else 0
-        most: int | None = least
+        min_count = self._parse_count() if self._peek()[0] == "number" else 0
+        max_count: int | None = min_count
         if self._accept(","):
-            most = self._parse_count() if self._peek()[0] == "number" else None
+            max_count = self._parse_count() if self._peek()[0] == "number" else None
         self._position += 1
-        return least, most
+        return min_count, max_count
 
     def _parse_count(self) -> int:
         self._position += 1
@@ -296,16 +291,14 @@ class _DefinitionParser:
         match kind:
             case "text":
                 first = self._grammar.parse_string(text)
-                if self._accept(".."):
-                    last = self._grammar.parse_string(self._peek()[1])
-                    self._position += 1
-                    return Terminal(
-                        self._grammar.regexes.char(((_char_code(first), _char_code(last)),))
-                    )
-                return first
+                if not self._accept(".."):
+                    return first
+                last = self._grammar.parse_string(self._peek()[1])
+                self._position += 1
+                return Terminal(self._regexes.char(((_code_point(first), _code_point(last)),)))
             case "regex":
-                said, _, flags = text[1:].rpartition("/")
-                return self._grammar.parse_regex(said, flags)
+                source, _, flags = text[1:].rpartition("/")
+                return self._grammar.parse_regex(source, flags)
             case "name":
                 return self._grammar.get_terminal(text)
         raise UnsupportedSyntax(f"`{text}`")
@@ -313,54 +306,51 @@ class _DefinitionParser:
     # terminals
 
     def _parse_terminal_alternatives(self) -> Terminal:
-        found = [self._parse_terminal_intersection()]
+        parts = [self._parse_terminal_intersection()]
         while self._accept("|"):
-            found.append(self._parse_terminal_intersection())
-        if len(found) == 1:
-            return found[0]
-        return Terminal(self._grammar.regexes.union(map(self._grammar.to_regex, found)))
+            parts.append(self._parse_terminal_intersection())
+        if len(parts) == 1:
+            return parts[0]
+        return Terminal(self._regexes.union(map(self._grammar.to_regex, parts)))
 
     def _parse_terminal_intersection(self) -> Terminal:
-        found = [self._parse_terminal_sequence()]
+        parts = [self._parse_terminal_sequence()]
         while self._accept("&"):
-            found.append(self._parse_terminal_sequence())
-        if len(found) == 1:
-            return found[0]
-        return Terminal(self._grammar.regexes.intersect(map(self._grammar.to_regex, found)))
+            parts.append(self._parse_terminal_sequence())
+        if len(parts) == 1:
+            return parts[0]
+        return Terminal(self._regexes.intersect(map(self._grammar.to_regex, parts)))
 
     def _parse_terminal_sequence(self) -> Terminal:
-        found: list[Terminal] = []
+        parts: list[Terminal] = []
         while self._peek()[1] not in ("|", "&", ")", "]", "", "->"):
-            found.append(self._parse_terminal_part())
+            parts.append(self._parse_terminal_part())
         self._skip_alias()
-        if len(found) == 1:
-            return found[0]
-        if all(isinstance(one.value, str) for one in found):
-            return Terminal("".join(str(one.value) for one in found))
-        return Terminal(self._grammar.regexes.concat(map(self._grammar.to_regex, found)))
+        if len(parts) == 1:
+            return parts[0]
+        if all(isinstance(part.value, str) for part in parts):
+            return Terminal("".join(str(part.value) for part in parts))
+        return Terminal(self._regexes.concat(map(self._grammar.to_regex, parts)))
 
     def _parse_terminal_part(self) -> Terminal:
-        patterns = self._grammar.regexes
-        if self._accept("~"):
-            found = Terminal(
-                patterns.complement(self._grammar.to_regex(self._parse_terminal_atom()))
-            )
-        else:
-            found = self._parse_terminal_atom()
+        is_negated = self._accept("~")
+        terminal = self._parse_terminal_atom()
+        if is_negated:
+            terminal = Terminal(self._regexes.complement(self._grammar.to_regex(terminal)))
         while (counts := self._parse_quantifier()) is not None:
-            found = Terminal(patterns.repeat(self._grammar.to_regex(found), *counts))
-        return found
+            terminal = Terminal(self._regexes.repeat(self._grammar.to_regex(terminal), *counts))
+        return terminal
 
     def _parse_terminal_atom(self) -> Terminal:
-        optional = self._peek() == ("sign", "[")
+        is_optional = self._peek() == ("sign", "[")
         if not self._accept("(", "["):
             return self._parse_occurrence()
-        found = self._parse_terminal_alternatives()
+        terminal = self._parse_terminal_alternatives()
         self._position += 1
-        if optional:
-            return Terminal(self._grammar.regexes.repeat(self._grammar.to_regex(found), 0, 1))
-        return found
+        if is_optional:
+            return Terminal(self._regexes.repeat(self._grammar.to_regex(terminal), 0, 1))
+        return terminal
 
 
-def _char_code(leaf: Terminal) -> int:
-    return ord(leaf.value) if isinstance(leaf.value, str) else 0
+def _code_point(terminal: Terminal) -> int:
+    return ord(terminal.value) if isinstance(terminal.value, str) else 0

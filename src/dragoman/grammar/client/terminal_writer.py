@@ -1,11 +1,11 @@
-"""Rewrites the terminals of a client's grammar for a syntax, in pieces that are unambiguous to a lexer.
+"""Rewrites the terminals of a client's grammar in pieces that are unambiguous to a lexer.
 
 A terminal whose characters all stand for themselves stays one piece. In quotes, any other consists
 of runs of such characters with escapes between them: what remains of its regular expression after
-an escape is a state, and a rule says what leads to it. Between markers, and for expressions that
-count many repetitions or contain `&` or `~`, the states are those of the automaton: each piece leads
-from one state to another, and a run of characters that does not leave its state is one piece. The
-rules are left-recursive, since an Earley parser keeps no items for them.
+an escape is a state, and a rule says what leads to it. For text up to a marker, and for expressions
+that count many repetitions or contain `&` or `~`, the states are those of the automaton: a piece
+leads from one state to another, and a run of characters that does not leave its state is one piece.
+The rules are left-recursive: with right recursion, the parser would keep an item for every piece.
 
 A marker can also arise where one terminal follows another. So a terminal may end with a prefix of a
 marker only if nothing that can follow continues that marker.
@@ -29,7 +29,7 @@ MAX_PIECES = 5_000
 
 
 class PieceState(NamedTuple):
-    """A state of an automaton; `pending` after a prefix of a marker, which must not be continued."""
+    """A state of an automaton; `pending` after the prefix of a marker, which must not continue."""
 
     state: int
     pending: bool = False
@@ -220,8 +220,9 @@ class TerminalWriter:
 
         for state, name in names.items():
             self._lark.define(name, " | ".join(list_paths(state)))
-        is_delimited = isinstance(self._syntax, DelimitedSyntax)
-        padding = [escape_regex(char) for char in self._syntax.padding] if is_delimited else []
+        padding: list[str] = []
+        if isinstance(self._syntax, DelimitedSyntax):
+            padding = [escape_regex(char) for char in self._syntax.padding]
         unpadded = [path for state in accepting for path in list_paths(state, padding)]
         return TerminalExpressions(
             join_alternatives(names[state] for state in accepting) if accepting else None,

@@ -1,8 +1,8 @@
 r"""How a text is written: which characters stand for themselves, are escaped, or cannot occur.
 
 A lexer is greedy and does not backtrack. So the written text is split into pieces: a run of
-characters that stand for themselves, or one escape. In quotes, a backslash starts an escape. Between
-markers, the first character of a marker may start it, so there a piece is a prefix of a marker and
+characters that stand for themselves, or one escape. In quotes, a backslash starts an escape. Up to
+a marker, the first character of a marker may start it, so there a piece is a prefix of a marker and
 the character that deviates from it; if that character may itself start a marker, the piece ends
 before it.
 """

@@ -30,7 +30,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.utils import Namespace
 from msgspec import Struct
 
-from dragoman.errors import BadRequest, ModelBroken, TemplateRejected, Unsupported
+from dragoman.errors import (
+    BadRequest,
+    ModelBroken,
+    TemplateRejected,
+    TemplateTooCostly,
+    Unsupported,
+)
 from dragoman.prompt.template.budget import (
     MAX_PADDING,
     METHODS,
@@ -302,9 +308,7 @@ def compile_template(source: str) -> ChatTemplate:
     return ChatTemplate(source)
 
 
-def _template_error(
-    what: str, kind: type[TemplateRejected] = TemplateRejected
-) -> TemplateRejected:
+def _template_error(what: str, kind: type[TemplateRejected] = TemplateRejected) -> TemplateRejected:
     return kind(f"The model's chat template {what}.", param="messages")
 
 

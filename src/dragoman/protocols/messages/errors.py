@@ -10,7 +10,7 @@ import re
 
 from msgspec import Struct
 
-from dragoman.errors import ContextOverflow, DragomanError, Unavailable
+from dragoman.errors import ContextOverflow, DragomanError, MissingParameter, Unavailable
 from dragoman.protocols.shared.openai import encode
 
 OVERLOADED = 529
