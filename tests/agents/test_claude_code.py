@@ -1,4 +1,4 @@
-"""Claude Code, over messages, which it only streams."""
+"""Claude Code, over the Messages API, always streamed."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from typing import Any
 
 import pytest
 
-from tests.agents.player import SPEECHES, Moves, Player
-from tests.agents.stage import GREETING, TASK, Done, Stage
+from tests.agents.note_engine import MARKUPS, AgentTools, NoteEngine
+from tests.agents.sandbox import GREETING, TASK, AgentResult, AgentSandbox
 from tests.support.real_model import MODEL
 from tests.support.serving import RunningServer, serve_scripted
 
-MOVES = Moves(
-    look=("Bash", {"command": 'ls "$PWD"/*', "description": "Lists files"}),
-    read=lambda note: ("Read", {"file_path": note}),
+AGENT_TOOLS = AgentTools(
+    list_files=("Bash", {"command": 'ls "$PWD"/*', "description": "Lists files"}),
+    read_file=lambda note: ("Read", {"file_path": note}),
 )
-OFF = {
+QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
     "DISABLE_TELEMETRY": "1",
 }
-# its prompt and its tools are more than the context of a small model
-PLAIN = ("--bare", "--system-prompt", "Answer in one short sentence.", "--tools", "")
+# Its prompt and its tools exceed the context of a small model.
+SMALL_PROMPT = ("--bare", "--system-prompt", "Answer in one short sentence.", "--tools", "")
 
 
-def claude(stage: Stage, server: RunningServer, model: str, task: str, *options: str) -> Done:
-    ours = {
+def run_claude(
+    sandbox: AgentSandbox, server: RunningServer, model: str, task: str, *options: str
+) -> AgentResult:
+    connection = {
         "ANTHROPIC_BASE_URL": server.url,
         "ANTHROPIC_API_KEY": "none",
         "ANTHROPIC_MODEL": model,
@@ -34,37 +36,37 @@ def claude(stage: Stage, server: RunningServer, model: str, task: str, *options:
         "CLAUDE_CODE_MAX_RETRIES": "0",
     }
     command = ["claude", "-p", task, "--output-format", "stream-json", "--verbose", *options]
-    return stage.run(command, OFF | ours)
+    return sandbox.run(command, QUIET | connection)
 
 
-def lines(done: Done, kind: str) -> list[Any]:
-    """What it reported of one kind."""
-    said = [json.loads(line) for line in done.out.splitlines()]
-    return [line for line in said if line["type"] == kind]
+def read_events(result: AgentResult, kind: str) -> list[Any]:
+    """The reported events of one type."""
+    events = [json.loads(line) for line in result.output.splitlines()]
+    return [event for event in events if event["type"] == kind]
 
 
-@pytest.mark.parametrize("speech", SPEECHES)
-def test_a_tool_loop(stage: Stage, speech: str) -> None:
-    player = Player(MOVES, SPEECHES[speech])
-    with serve_scripted(player, name="qwen", chat_template=player.speech.template) as server:
-        done = claude(stage, server, "qwen", TASK, "--allowedTools", "Bash", "Read")
-    assert done.code == 0, done
-    result = lines(done, "result")[0]
-    assert stage.marker in result["result"]
-    assert not result["is_error"]
-    assert not result["permission_denials"]
-    used = [
+@pytest.mark.parametrize("markup", MARKUPS)
+def test_tool_loop(sandbox: AgentSandbox, markup: str) -> None:
+    engine = NoteEngine(AGENT_TOOLS, MARKUPS[markup])
+    with serve_scripted(engine, name="qwen", chat_template=engine.markup.template) as server:
+        result = run_claude(sandbox, server, "qwen", TASK, "--allowedTools", "Bash", "Read")
+    assert result.exit_code == 0, result
+    final = read_events(result, "result")[0]
+    assert sandbox.marker in final["result"]
+    assert not final["is_error"]
+    assert not final["permission_denials"]
+    called_tools = [
         block["name"]
-        for line in lines(done, "assistant")
-        for block in line["message"]["content"]
+        for event in read_events(result, "assistant")
+        for block in event["message"]["content"]
         if block["type"] == "tool_use"
     ]
-    assert used == ["Bash", "Read"]
-    player.check()
-    assert not done.strayed
+    assert called_tools == ["Bash", "Read"]
+    engine.check()
+    assert not result.blocked_requests
 
 
-def test_a_turn_with_the_real_model(stage: Stage, real: RunningServer) -> None:
-    done = claude(stage, real, MODEL, GREETING, *PLAIN)
-    assert done.code == 0, done
-    assert lines(done, "result")[0]["result"].strip()
+def test_real_model(sandbox: AgentSandbox, real_server: RunningServer) -> None:
+    result = run_claude(sandbox, real_server, MODEL, GREETING, *SMALL_PROMPT)
+    assert result.exit_code == 0, result
+    assert read_events(result, "result")[0]["result"].strip()

@@ -1,4 +1,4 @@
-"""Codex, over responses, which it only streams."""
+"""Codex, over the Responses API, always streamed."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.agents.player import SPEECHES, Moves, Player
-from tests.agents.stage import GREETING, TASK, Done, Stage
+from tests.agents.note_engine import MARKUPS, AgentTools, NoteEngine
+from tests.agents.sandbox import GREETING, TASK, AgentResult, AgentSandbox
 from tests.support.real_model import MODEL
 from tests.support.serving import RunningServer, serve_scripted
 
-MOVES = Moves(
-    look=("exec_command", {"cmd": "ls"}),
-    read=lambda note: ("exec_command", {"cmd": f"cat {note}"}),
+AGENT_TOOLS = AgentTools(
+    list_files=("exec_command", {"cmd": "ls"}),
+    read_file=lambda note: ("exec_command", {"cmd": f"cat {note}"}),
 )
 CONFIG = """
 model = "%s"
@@ -36,10 +36,17 @@ wire_api = "responses"
 request_max_retries = 0
 stream_max_retries = 0
 """
-REMOTE = ("plugins", "apps", "remote_plugin")  # what asks others
-# its prompt and its tools are more than the context of a small model
-TOOLS = ("goals", "image_generation", "multi_agent", "shell_tool", "unified_exec", "view_image")
-PLAIN = """
+REMOTE_FEATURES = ("plugins", "apps", "remote_plugin")  # features that reach other machines
+# Its prompt and its tools exceed the context of a small model.
+TOOL_FEATURES = (
+    "goals",
+    "image_generation",
+    "multi_agent",
+    "shell_tool",
+    "unified_exec",
+    "view_image",
+)
+SMALL_PROMPT = """
 model_instructions_file = "%s"
 include_environment_context = false
 include_permissions_instructions = false
@@ -48,37 +55,37 @@ skills = { bundled = { enabled = false }, include_instructions = false }
 """
 
 
-def codex(
-    stage: Stage, server: RunningServer, model: str, task: str, *, plain: bool = False
-) -> Done:
-    off = (*REMOTE, *(TOOLS if plain else ()))
-    features = "\n".join(f"{name} = false" for name in off)
-    prompt = stage.write("prompt.md", "Answer in one short sentence.")
-    said = (model, PLAIN % prompt if plain else "", features, server.url)
-    stage.write(".codex/config.toml", CONFIG % said)
-    return stage.run(["codex", "exec", "--json", "--skip-git-repo-check", task], {})
+def run_codex(
+    sandbox: AgentSandbox, server: RunningServer, model: str, task: str, *, plain: bool = False
+) -> AgentResult:
+    disabled = (*REMOTE_FEATURES, *(TOOL_FEATURES if plain else ()))
+    features = "\n".join(f"{name} = false" for name in disabled)
+    prompt = sandbox.write("prompt.md", "Answer in one short sentence.")
+    values = (model, SMALL_PROMPT % prompt if plain else "", features, server.url)
+    sandbox.write(".codex/config.toml", CONFIG % values)
+    return sandbox.run(["codex", "exec", "--json", "--skip-git-repo-check", task], {})
 
 
-def items(done: Done, kind: str) -> list[Any]:
+def read_items(result: AgentResult, kind: str) -> list[Any]:
     """The finished items of one kind."""
-    events = [json.loads(line) for line in done.out.splitlines()]
-    ended = [event["item"] for event in events if event["type"] == "item.completed"]
-    return [item for item in ended if item["type"] == kind]
+    events = [json.loads(line) for line in result.output.splitlines()]
+    completed = [event["item"] for event in events if event["type"] == "item.completed"]
+    return [item for item in completed if item["type"] == kind]
 
 
-@pytest.mark.parametrize("speech", SPEECHES)
-def test_a_tool_loop(stage: Stage, speech: str) -> None:
-    player = Player(MOVES, SPEECHES[speech])
-    with serve_scripted(player, name="qwen", chat_template=player.speech.template) as server:
-        done = codex(stage, server, "qwen", TASK)
-    assert done.code == 0, done
-    assert stage.marker in items(done, "agent_message")[-1]["text"]
-    assert [item["exit_code"] for item in items(done, "command_execution")] == [0, 0]
-    player.check()
-    assert not done.strayed
+@pytest.mark.parametrize("markup", MARKUPS)
+def test_tool_loop(sandbox: AgentSandbox, markup: str) -> None:
+    engine = NoteEngine(AGENT_TOOLS, MARKUPS[markup])
+    with serve_scripted(engine, name="qwen", chat_template=engine.markup.template) as server:
+        result = run_codex(sandbox, server, "qwen", TASK)
+    assert result.exit_code == 0, result
+    assert sandbox.marker in read_items(result, "agent_message")[-1]["text"]
+    assert [item["exit_code"] for item in read_items(result, "command_execution")] == [0, 0]
+    engine.check()
+    assert not result.blocked_requests
 
 
-def test_a_turn_with_the_real_model(stage: Stage, real: RunningServer) -> None:
-    done = codex(stage, real, MODEL, GREETING, plain=True)
-    assert done.code == 0, done
-    assert items(done, "agent_message")[-1]["text"].strip()
+def test_real_model(sandbox: AgentSandbox, real_server: RunningServer) -> None:
+    result = run_codex(sandbox, real_server, MODEL, GREETING, plain=True)
+    assert result.exit_code == 0, result
+    assert read_items(result, "agent_message")[-1]["text"].strip()

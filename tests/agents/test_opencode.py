@@ -7,33 +7,33 @@ from typing import Any
 
 import pytest
 
-from tests.agents.player import SPEECHES, Moves, Player
-from tests.agents.stage import GREETING, TASK, Done, Stage
+from tests.agents.note_engine import MARKUPS, AgentTools, NoteEngine
+from tests.agents.sandbox import GREETING, TASK, AgentResult, AgentSandbox
 from tests.support.real_model import MODEL
 from tests.support.serving import RunningServer, serve_scripted
 
-MOVES = Moves(
-    look=("bash", {"command": "ls", "description": "Lists files"}),
-    read=lambda note: ("read", {"filePath": note}),
+AGENT_TOOLS = AgentTools(
+    list_files=("bash", {"command": "ls", "description": "Lists files"}),
+    read_file=lambda note: ("read", {"filePath": note}),
 )
-OFF = {
+QUIET = {
     "OPENCODE_DISABLE_AUTOUPDATE": "1",
     "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
     "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
     "OPENCODE_DISABLE_MODELS_FETCH": "1",
     "OPENCODE_DISABLE_SHARE": "1",
 }
-# its prompt and its tools are more than the context of a small model
-PLAIN = {"build": {"prompt": "Answer in one short sentence.", "tools": {"*": False}}}
-# when less than this is left it shortens what was said before
+# Its prompt and its tools exceed the context of a small model.
+SMALL_PROMPT = {"build": {"prompt": "Answer in one short sentence.", "tools": {"*": False}}}
+# When less than this is left, it compacts the conversation.
 SMALL, LARGE = {"context": 8192, "output": 256}, {"context": 100_000, "output": 256}
-# it asks for the kit that plugins are made of, whatever is set
-ASKED_ANYWAY = {"CONNECT registry.npmjs.org:443 HTTP/1.1"}
+# It requests the plugin kit, whatever is configured.
+ALWAYS_REQUESTED = {"CONNECT registry.npmjs.org:443 HTTP/1.1"}
 
 
-def opencode(
-    stage: Stage, server: RunningServer, model: str, task: str, *, plain: bool = False
-) -> Done:
+def run_opencode(
+    sandbox: AgentSandbox, server: RunningServer, model: str, task: str, *, plain: bool = False
+) -> AgentResult:
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "Dragoman",
@@ -48,32 +48,34 @@ def opencode(
         "provider": {"dragoman": provider},
     }
     if plain:
-        config["agent"] = PLAIN
-    stage.write(".config/opencode/opencode.json", json.dumps(config))
-    return stage.run(["opencode", "run", "--pure", "--format", "json", task], OFF)
+        config["agent"] = SMALL_PROMPT
+    sandbox.write(".config/opencode/opencode.json", json.dumps(config))
+    return sandbox.run(["opencode", "run", "--pure", "--format", "json", task], QUIET)
 
 
-def parts(done: Done, kind: str) -> list[Any]:
-    """What the events of one kind are about."""
-    events = [json.loads(line) for line in done.out.splitlines()]
+def read_parts(result: AgentResult, kind: str) -> list[Any]:
+    """The parts of the events of one type."""
+    events = [json.loads(line) for line in result.output.splitlines()]
     return [event["part"] for event in events if event["type"] == kind]
 
 
-@pytest.mark.parametrize("speech", SPEECHES)
-def test_a_tool_loop(stage: Stage, speech: str) -> None:
-    player = Player(MOVES, SPEECHES[speech])
-    with serve_scripted(player, name="qwen", chat_template=player.speech.template) as server:
-        done = opencode(stage, server, "qwen", TASK)
-    assert done.code == 0, done
-    assert stage.marker in parts(done, "text")[-1]["text"]
-    assert [part["tool"] for part in parts(done, "tool_use")] == ["bash", "read"]
-    assert [part["reason"] for part in parts(done, "step_finish")] == ["tool-calls"] * 2 + ["stop"]
-    player.check()
-    assert set(done.strayed) <= ASKED_ANYWAY
+@pytest.mark.parametrize("markup", MARKUPS)
+def test_tool_loop(sandbox: AgentSandbox, markup: str) -> None:
+    engine = NoteEngine(AGENT_TOOLS, MARKUPS[markup])
+    with serve_scripted(engine, name="qwen", chat_template=engine.markup.template) as server:
+        result = run_opencode(sandbox, server, "qwen", TASK)
+    assert result.exit_code == 0, result
+    assert sandbox.marker in read_parts(result, "text")[-1]["text"]
+    assert [part["tool"] for part in read_parts(result, "tool_use")] == ["bash", "read"]
+    assert [part["reason"] for part in read_parts(result, "step_finish")] == ["tool-calls"] * 2 + [
+        "stop"
+    ]
+    engine.check()
+    assert set(result.blocked_requests) <= ALWAYS_REQUESTED
 
 
-def test_a_turn_with_the_real_model(stage: Stage, real: RunningServer) -> None:
-    done = opencode(stage, real, MODEL, GREETING, plain=True)
-    assert done.code == 0, done
-    assert parts(done, "text")[-1]["text"].strip()
-    assert parts(done, "step_finish")[-1]["reason"] in ("stop", "length")
+def test_real_model(sandbox: AgentSandbox, real_server: RunningServer) -> None:
+    result = run_opencode(sandbox, real_server, MODEL, GREETING, plain=True)
+    assert result.exit_code == 0, result
+    assert read_parts(result, "text")[-1]["text"].strip()
+    assert read_parts(result, "step_finish")[-1]["reason"] in ("stop", "length")

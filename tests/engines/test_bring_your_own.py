@@ -1,4 +1,4 @@
-"""Bring your own engine: ten lines behind a real client, alone or inside somebody's app."""
+"""Bring your own engine: ten lines behind a real client, standalone or in a FastAPI app."""
 
 from __future__ import annotations
 
@@ -43,45 +43,43 @@ class Cumulative:
         yield {"text": "Hello you", "output_ids": [], "meta_info": meta}
 
 
-class Stutter:
+class ContradictsItself:
     async def generate_request(self, obj: Any) -> AsyncIterator[dict[str, Any]]:
         for text in ("Hello you", "Goodbye"):
             yield {"text": text, "output_ids": [], "meta_info": {"finish_reason": None}}
 
 
-def client_of(url: str) -> OpenAI:
+def make_client(url: str) -> OpenAI:
     return OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
 
 
-def ask(client: OpenAI, streamed: bool = False) -> str:
+def complete(client: OpenAI, stream: bool = False) -> str:
     messages: Any = [{"role": "user", "content": "one two"}]
-    if not streamed:
+    if not stream:
         answer = client.chat.completions.create(model="default", messages=messages)
         return answer.choices[0].message.content or ""
     chunks = client.chat.completions.create(model="default", messages=messages, stream=True)
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("engine", "answer"), [(Echo(), "one two "), (Cumulative(), "Hello you")])
-def test_an_engine_of_ten_lines_answers_the_client(
-    engine: Any, answer: str, streamed: bool
-) -> None:
-    with serve_scripted(engine, name=None) as server, client_of(server.url) as client:
-        assert ask(client, streamed) == answer
+def test_an_engine_of_ten_lines_answers_the_client(engine: Any, answer: str, stream: bool) -> None:
+    with serve_scripted(engine, name=None) as server, make_client(server.url) as client:
+        assert complete(client, stream) == answer
 
 
-def test_an_engine_that_knows_no_choices_gives_them_all_the_same() -> None:
+def test_an_engine_without_choices_serves_several_choices() -> None:
     with serve_scripted(Echo(), name=None) as server:
         body = {"model": "default", "prompt": ["a b", "c"], "n": 2, "max_tokens": 9}
         answer = httpx.post(f"{server.url}/v1/completions", json=body).json()
-        assert [one["text"] for one in answer["choices"]] == ["a b ", "a b ", "c ", "c "]
-        refused = httpx.post(f"{server.url}/v1/completions", json=body | {"logprobs": 1})
-        assert refused.status_code == 400
-        assert refused.json()["error"]["param"] == "logprobs"
+        assert [choice["text"] for choice in answer["choices"]] == ["a b ", "a b ", "c ", "c "]
+        rejected = httpx.post(f"{server.url}/v1/completions", json=body | {"logprobs": 1})
+        assert rejected.status_code == 400
+        assert rejected.json()["error"]["param"] == "logprobs"
 
 
-def test_an_engine_that_does_not_count_is_held_to_the_limit() -> None:
+def test_max_tokens_is_enforced_for_an_engine_that_ignores_it() -> None:
     with serve_scripted(Echo(), name=None) as server:
         body = {"model": "default", "prompt": "a b c d", "max_tokens": 2}
         answer = httpx.post(f"{server.url}/v1/completions", json=body).json()
@@ -91,15 +89,18 @@ def test_an_engine_that_does_not_count_is_held_to_the_limit() -> None:
 
 
 def test_d19_text_that_does_not_extend_what_was_sent_is_an_error() -> None:
-    with serve_scripted(Stutter(), name=None) as server, client_of(server.url) as client:
+    with (
+        serve_scripted(ContradictsItself(), name=None) as server,
+        make_client(server.url) as client,
+    ):
         with pytest.raises(openai.InternalServerError):
-            ask(client)
+            complete(client)
         with pytest.raises(openai.APIError):
-            ask(client, streamed=True)
+            complete(client, stream=True)
 
 
 def test_d77_serve_blocks_and_serve_async_is_awaited(tmp_path: Path) -> None:
-    """`serve` in a program of its own, stopped by a signal as an operator would."""
+    """`serve` runs in its own program and is stopped by a signal, as an operator does it."""
     assert inspect.iscoroutinefunction(dragoman.serve_async)
     assert not inspect.iscoroutinefunction(dragoman.serve)
     script = tmp_path / "program.py"
@@ -114,13 +115,13 @@ def test_d77_serve_blocks_and_serve_async_is_awaited(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
-        with client_of(url) as client:
-            assert ask(client) == "Served."
+        with make_client(url) as client:
+            assert complete(client) == "Served."
         process.send_signal(2)
         assert process.wait(20) in (0, 130, -2)
 
 
-# prints the address, as `serve` itself says nothing on standard output
+# prints the address, which `serve` itself does not
 LISTEN = """
 import dragoman.http.server as server
 make = server.make
@@ -131,8 +132,8 @@ exec(compile(open({path!r}).read(), "program", "exec"))
 
 
 @contextmanager
-def mounted(inner: Any, path: str) -> Iterator[str]:
-    """A FastAPI app of somebody's, with ours mounted inside."""
+def mount(inner: Any, path: str) -> Iterator[str]:
+    """Serve a FastAPI app in which ours is mounted."""
     outer = fastapi.FastAPI()
 
     @outer.get("/own")
@@ -155,19 +156,19 @@ def mounted(inner: Any, path: str) -> Iterator[str]:
 
 
 def test_the_app_is_mounted_inside_a_fastapi_app() -> None:
-    with mounted(dragoman.app(Echo()), "/llm") as url:
+    with mount(dragoman.app(Echo()), "/llm") as url:
         assert httpx.get(f"{url}/own").json() == {"own": True}
-        with client_of(f"{url}/llm") as client:
-            assert ask(client) == "one two "
-            assert ask(client, streamed=True) == "one two "
+        with make_client(f"{url}/llm") as client:
+            assert complete(client) == "one two "
+            assert complete(client, stream=True) == "one two "
             assert [model.id for model in client.models.list()] == ["default"]
         assert httpx.get(f"{url}/llm/health/ready").status_code == 200
         assert httpx.get(f"{url}/llm/nothing").json()["error"]["code"] == "not_found"
         assert httpx.get(f"{url}/llm/docs").status_code == 200
 
 
-def test_a_mounted_app_asks_for_its_keys() -> None:
-    with mounted(dragoman.app(Echo(), api_key=("secret",)), "/llm") as url:
+def test_a_mounted_app_requires_its_api_key() -> None:
+    with mount(dragoman.app(Echo(), api_key=("secret",)), "/llm") as url:
         assert httpx.get(f"{url}/llm/v1/models").status_code == 401
         headers = {"x-api-key": "secret"}
         assert httpx.get(f"{url}/llm/v1/models", headers=headers).status_code == 200
@@ -178,7 +179,7 @@ def test_d39_a_malformed_template_fails_at_startup() -> None:
         dragoman.app(Echo(), chat_template="{% if %}")
 
 
-def test_a_template_is_used_and_what_it_raises_is_a_400() -> None:
+def test_the_template_is_used_and_its_exceptions_return_400() -> None:
     template = (
         "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('Not that.') }}"
         "{% endif %}[{{ m.role }}] {{ m.content }} {% endfor %}"
@@ -187,13 +188,13 @@ def test_a_template_is_used_and_what_it_raises_is_a_400() -> None:
         url = f"{server.url}/v1/chat/completions"
         answer = httpx.post(url, json=make_chat("yes")).json()
         assert answer["choices"][0]["message"]["content"] == "[user] yes "
-        for streamed in (False, True):
-            refused = httpx.post(url, json=make_chat("no", stream=streamed))
-            assert refused.status_code == 400
-            assert "Not that." in refused.json()["error"]["message"]
+        for stream in (False, True):
+            rejected = httpx.post(url, json=make_chat("no", stream=stream))
+            assert rejected.status_code == 400
+            assert "Not that." in rejected.json()["error"]["message"]
 
 
-def test_d38_the_template_is_the_loaded_models_whatever_the_request_calls_it() -> None:
+def test_d38_the_loaded_models_template_is_used_for_any_model_name() -> None:
     with serve_scripted(
         Echo(), chat_template="[loaded] {{ messages[0].content }}", any_model=True
     ) as server:
@@ -204,12 +205,12 @@ def test_d38_the_template_is_the_loaded_models_whatever_the_request_calls_it() -
             assert answer["choices"][0]["message"]["content"] == "[loaded] hi "
 
 
-def test_d79_an_object_that_is_no_engine_is_refused_at_startup() -> None:
+def test_d79_an_object_that_is_not_an_engine_is_rejected_at_startup() -> None:
     with pytest.raises(TypeError, match="generate"):
         dragoman.app(object())
 
 
-def test_d86_listening_beyond_this_machine_without_a_key_is_refused() -> None:
+def test_d86_listening_on_other_interfaces_requires_an_api_key() -> None:
     for host in ("0.0.0.0", "192.168.1.5", "::"):
         with pytest.raises(runtime.StartupError, match="API key"):
             make_scripted_app(host=host)
@@ -219,7 +220,7 @@ def test_d86_listening_beyond_this_machine_without_a_key_is_refused() -> None:
         make_scripted_app(host=host, allow_open=True)
 
 
-def test_a_key_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_a_missing_key_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(runtime.StartupError, match="key file"):
         make_scripted_app(api_key_file=str(tmp_path / "missing"))
 

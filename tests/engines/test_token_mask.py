@@ -1,4 +1,4 @@
-"""Masks of grammars: what may come next, what may end, and grammars that lead nowhere."""
+"""Token masks of grammars: allowed tokens, ends, and states in which nothing is allowed."""
 
 from __future__ import annotations
 
@@ -31,207 +31,209 @@ SCHEMA = (
 )
 
 
-def grammar(start: str, **rules: str) -> str:
+def make_grammar(start: str, **rules: str) -> str:
     lines = [f"start: {start}", *(f"{name}: {body}" for name, body in rules.items())]
     return "\n".join(["%llguidance {}", *lines])
 
 
-def allowed(following: GrammarState) -> set[int]:
-    mask = following.get_mask()
+def get_allowed(state: GrammarState) -> set[int]:
+    mask = state.get_mask()
     return {token for token in range(8 * len(mask)) if mask[token // 8] >> token % 8 & 1}
 
 
-def letters(text: str) -> set[int]:
+def encode(text: str) -> set[int]:
     return set(text.encode())
 
 
 @pytest.mark.parametrize(
-    ("start", "said", "next_"),
+    ("start", "before", "allowed"),
     [
-        ('"ab"', b"", letters("a")),
-        ('"ab"', b"a", letters("b")),
+        ('"ab"', b"", encode("a")),
+        ('"ab"', b"a", encode("b")),
         ('"ab"', b"ab", {END}),
-        ("/[ab]+/", b"", letters("ab")),
-        ("/[ab]+/", b"ba", letters("ab") | {END}),
+        ("/[ab]+/", b"", encode("ab")),
+        ("/[ab]+/", b"ba", encode("ab") | {END}),
         ('""', b"", {END}),
         ('"é" | "è"', b"\xc3", {0xA8, 0xA9}),
-        ('"yes" | "yet" | "no"', b"ye", letters("st")),
-        (SCHEMA, b'{"a"', letters(":")),
-        (SCHEMA, b'{"a": ', letters("-0123456789")),
+        ('"yes" | "yet" | "no"', b"ye", encode("st")),
+        (SCHEMA, b'{"a"', encode(":")),
+        (SCHEMA, b'{"a": ', encode("-0123456789")),
         (SCHEMA, b'{"a": 1}', {END}),
-        ('"<call>" /a*/', b"", letters("<") | {CALL}),  # markup is text
-        ('"<call>" /a*/', [CALL], letters("a") | {END}),
-        ('"<|im_start|>"', b"", letters("<")),  # a control token is none
+        ('"<call>" /a*/', b"", encode("<") | {CALL}),  # markup is text
+        ('"<call>" /a*/', [CALL], encode("a") | {END}),
+        ('"<|im_start|>"', b"", encode("<")),  # a control token is not
         (f"<[{START}]> /a*/", b"", {START}),
-        ('<|im_start|> "a"', [START], letters("a")),
-        (f'"a" <[{END}]>', b"a", {END}),  # an end that the grammar names
+        ('<|im_start|> "a"', [START], encode("a")),
+        (f'"a" <[{END}]>', b"a", {END}),  # a stop token that the grammar names
     ],
     ids=str,
 )
-def test_a_mask_is_what_may_come_next(start: str, said: bytes | list[int], next_: set[int]) -> None:
-    following = MASKER.start_grammar(grammar(start))
-    following.advance(*said)
-    assert allowed(following) == next_
-    named = f"<[{END}]>" in start
-    assert following.is_accepting == (END in next_ and not named)
-    assert following.must_end == (next_ == {END} and not named)
-    assert following.can_end_with(END) == (END in next_)
+def test_a_mask_holds_the_allowed_tokens(
+    start: str, before: bytes | list[int], allowed: set[int]
+) -> None:
+    state = MASKER.start_grammar(make_grammar(start))
+    state.advance(*before)
+    assert get_allowed(state) == allowed
+    is_named = f"<[{END}]>" in start
+    assert state.is_accepting == (END in allowed and not is_named)
+    assert state.must_end == (allowed == {END} and not is_named)
+    assert state.can_end_with(END) == (END in allowed)
 
 
 @pytest.mark.parametrize("spare", [0, 9, -9])
-def test_a_mask_is_laid_over_logits_of_any_length(spare: int) -> None:
+def test_a_mask_is_applied_to_logits_of_any_length(spare: int) -> None:
     logits = np.arange(SIZE + spare, dtype=np.float32)
-    MASKER.start_grammar(grammar("/[ab]/")).apply_mask(logits)
-    kept = np.flatnonzero(logits > -np.inf)
-    assert kept.tolist() == [97, 98]
-    assert logits[kept].tolist() == [97.0, 98.0]
+    MASKER.start_grammar(make_grammar("/[ab]/")).apply_mask(logits)
+    remaining = np.flatnonzero(logits > -np.inf)
+    assert remaining.tolist() == [97, 98]
+    assert logits[remaining].tolist() == [97.0, 98.0]
 
 
-def test_ends_are_allowed_where_the_grammar_accepts_whatever_they_are_as_text() -> None:
+def test_stop_tokens_are_allowed_where_the_grammar_accepts_whatever_their_text() -> None:
     ends = {END, ord("b"), 256}
     masker = TokenMasker(TOKENIZER.pieces, ends, TOKENIZER.control)
-    following = masker.start_grammar(grammar("/[abc]{2,}/"), stop_ids=[ord("c")])
-    following.advance(ord("a"))
-    assert allowed(following) == letters("a")
-    following.advance(ord("a"))
-    assert allowed(following) == letters("abc") | ends
+    state = masker.start_grammar(make_grammar("/[abc]{2,}/"), stop_ids=[ord("c")])
+    state.advance(ord("a"))
+    assert get_allowed(state) == encode("a")
+    state.advance(ord("a"))
+    assert get_allowed(state) == encode("abc") | ends
 
 
-def test_without_an_end_an_answer_is_over_where_nothing_follows() -> None:
+def test_without_stop_tokens_an_answer_must_end_where_nothing_is_allowed() -> None:
     masker = TokenMasker([bytes([byte]) for byte in range(256)], (), ())
-    following = masker.start_grammar(grammar('"a" | ""'))
+    state = masker.start_grammar(make_grammar('"a" | ""'))
     logits = np.zeros(300)
-    following.apply_mask(logits)
+    state.apply_mask(logits)
     assert np.flatnonzero(logits == 0).tolist() == [97]
-    assert following.is_accepting
-    assert not following.must_end
-    following.advance(97)
-    following.get_mask()
-    assert following.must_end
+    assert state.is_accepting
+    assert not state.must_end
+    state.advance(97)
+    state.get_mask()
+    assert state.must_end
 
 
 def test_a_mask_is_computed_once_and_can_be_awaited() -> None:
-    following = MASKER.start_grammar(grammar("/[ab]/"))
-    first = following.start_mask()
-    assert following.start_mask() is first
+    state = MASKER.start_grammar(make_grammar("/[ab]/"))
+    first = state.start_mask()
+    assert state.start_mask() is first
 
     async def wait() -> bytes:
-        return await asyncio.wrap_future(following.start_mask())
+        return await asyncio.wrap_future(state.start_mask())
 
-    assert asyncio.run(wait()) == first.result() == following.get_mask()
-    following.advance(97)
-    assert following.start_mask() is not first
+    assert asyncio.run(wait()) == first.result() == state.get_mask()
+    state.advance(97)
+    assert state.start_mask() is not first
 
 
-def test_whatever_is_asked_waits_for_the_worker() -> None:
-    rule = grammar("/([a-z]{1,9} ){1,40}/")
-    following = MASKER.start_grammar(rule)
+def test_every_method_waits_for_the_worker() -> None:
+    rule = make_grammar("/([a-z]{1,9} ){1,40}/")
+    state = MASKER.start_grammar(rule)
     for token in b"one two three " * 3:
-        following.start_mask()
-        following.advance(token)
-        following.start_mask()
-        assert following.is_accepting == (token == 32)
-        following.start_mask()
-        assert not following.must_end
+        state.start_mask()
+        state.advance(token)
+        state.start_mask()
+        assert state.is_accepting == (token == 32)
+        state.start_mask()
+        assert not state.must_end
 
 
-def test_followings_of_one_grammar_go_their_own_ways_in_any_thread() -> None:
-    rule = grammar("/a[0-9]{3}|b[a-z]{3}/")
+def test_states_of_one_grammar_are_independent_in_any_thread() -> None:
+    rule = make_grammar("/a[0-9]{3}|b[a-z]{3}/")
 
     def walk(text: bytes) -> list[int]:
-        following = MASKER.start_grammar(rule)
+        state = MASKER.start_grammar(rule)
         counts = []
         for token in text:
-            following.start_mask()
-            counts.append(len(allowed(following)))
-            following.advance(token)
-        assert following.must_end
+            state.start_mask()
+            counts.append(len(get_allowed(state)))
+            state.advance(token)
+        assert state.must_end
         return counts
 
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(walk, [b"a123", b"bxyz"] * 20))
-    assert found == [[2, 10, 10, 10], [2, 26, 26, 26]] * 20
+        counts = list(threads.map(walk, [b"a123", b"bxyz"] * 20))
+    assert counts == [[2, 10, 10, 10], [2, 26, 26, 26]] * 20
 
 
 @pytest.mark.parametrize(
-    ("rule", "why"),
+    ("rule", "message"),
     [
-        (grammar("nosuch"), "nosuch"),
-        (grammar("("), "cannot be read"),
-        (grammar(f"<[{SIZE + 7}]>"), "cannot be read"),
-        (grammar("<|nosuch|>"), "cannot be read"),
+        (make_grammar("nosuch"), "nosuch"),
+        (make_grammar("("), "is invalid"),
+        (make_grammar(f"<[{SIZE + 7}]>"), "is invalid"),
+        (make_grammar("<|nosuch|>"), "is invalid"),
         ("", "empty"),
         (" \n", "empty"),
-        (grammar('"a"' + " " * MAX_GRAMMAR_CHARACTERS), "too long"),
-        (grammar("(" * (MAX_NESTING + 1) + '"a"' + ")" * (MAX_NESTING + 1)), "nested"),
-        (grammar("X", X="/[0-9]/ & /[a-z]/"), "leads nowhere"),
-        (grammar('start "a"'), "leads nowhere"),
+        (make_grammar('"a"' + " " * MAX_GRAMMAR_CHARACTERS), "too long"),
+        (make_grammar("(" * (MAX_NESTING + 1) + '"a"' + ")" * (MAX_NESTING + 1)), "nested"),
+        (make_grammar("X", X="/[0-9]/ & /[a-z]/"), "no token is allowed"),
+        (make_grammar('start "a"'), "no token is allowed"),
     ],
 )
-def test_a_grammar_that_cannot_be_followed_is_refused(rule: str, why: str) -> None:
-    with pytest.raises(BadRequest, match=why) as refused:
+def test_an_invalid_grammar_is_rejected(rule: str, message: str) -> None:
+    with pytest.raises(BadRequest, match=message) as rejected:
         MASKER.start_grammar(rule)
-    assert (refused.value.param, refused.value.code) == ("grammar", "invalid_grammar")
-    assert "\n" not in refused.value.message
+    assert (rejected.value.param, rejected.value.code) == ("grammar", "invalid_grammar")
+    assert "\n" not in rejected.value.message
 
 
-def test_a_dead_end_is_an_error_and_no_end() -> None:
-    following = MASKER.start_grammar(grammar('"a" | "b" X', X="/[0-9]/ & /[a-z]/"))
-    following.advance(ord("b"))
-    for ask in (following.get_mask, following.get_mask, lambda: following.advance(48)):
-        with pytest.raises(BadRequest, match="leads nowhere") as refused:
-            ask()
-        assert (refused.value.param, refused.value.code) == ("grammar", "invalid_grammar")
-    assert not following.is_accepting
-    assert not following.must_end
+def test_a_state_that_allows_nothing_is_an_error_and_not_an_end() -> None:
+    state = MASKER.start_grammar(make_grammar('"a" | "b" X', X="/[0-9]/ & /[a-z]/"))
+    state.advance(ord("b"))
+    for call in (state.get_mask, state.get_mask, lambda: state.advance(48)):
+        with pytest.raises(BadRequest, match="no token is allowed") as rejected:
+            call()
+        assert (rejected.value.param, rejected.value.code) == ("grammar", "invalid_grammar")
+    assert not state.is_accepting
+    assert not state.must_end
 
 
 @pytest.mark.parametrize("token", [ord("x"), START, 5000])
-def test_a_token_that_is_not_allowed_is_not_taken(token: int) -> None:
-    following = MASKER.start_grammar(grammar("/[ab]+/"))
-    with pytest.raises(BadRequest, match="leads nowhere"):
-        following.advance(token)
+def test_a_token_that_is_not_allowed_is_rejected(token: int) -> None:
+    state = MASKER.start_grammar(make_grammar("/[ab]+/"))
+    with pytest.raises(BadRequest, match="no token is allowed"):
+        state.advance(token)
 
 
-def test_only_so_many_grammars_are_remembered() -> None:
+def test_a_limited_number_of_grammars_is_cached() -> None:
     masker = TokenMasker(TOKENIZER.pieces, TOKENIZER.eos_ids, TOKENIZER.control)
     for number in [*range(CACHED_GRAMMARS * 3), 0]:
-        following = masker.start_grammar(grammar(f'"{number}"'))
-        following.advance(*str(number).encode())
-        assert following.must_end
+        state = masker.start_grammar(make_grammar(f'"{number}"'))
+        state.advance(*str(number).encode())
+        assert state.must_end
 
 
-def test_one_choice_that_went_too_far_spoils_no_other() -> None:
-    costly = grammar("S", S=r'/"[^"]{0,3000}"/ & ~/(?s:.*)<ab>(?s:.*)/')
+def test_a_choice_that_becomes_too_costly_breaks_no_other() -> None:
+    costly = make_grammar("S", S=r'/"[^"]{0,3000}"/ & ~/(?s:.*)<ab>(?s:.*)/')
     for _ in range(2):
-        following = MASKER.start_grammar(costly)
-        following.advance(*b'"<a')
-        assert ord("x") in allowed(following)
-        following.advance(ord("b"))
+        state = MASKER.start_grammar(costly)
+        state.advance(*b'"<a')
+        assert ord("x") in get_allowed(state)
+        state.advance(ord("b"))
         with pytest.raises(BadRequest, match="too complex"):
-            following.get_mask()
+            state.get_mask()
 
 
-# what the GGUF engine checks its server's answers with
+# how the GGUF engine checks the answers of its server
 
 
 @pytest.mark.parametrize(
-    ("start", "ids", "kept"),
+    ("start", "ids", "is_allowed"),
     [
         ("/[ab]+/", [97, 98], True),
-        ("/[ab]+/", [97, END, 120], True),  # what follows a stop is nobody's affair
+        ("/[ab]+/", [97, END, 120], True),  # tokens after a stop token do not matter
         ("/[ab]+/", [END], False),
         ("/[ab]+/", [97, 120], False),
         (f'"a" <[{END}]>', [97, END], True),
         (f'"a" <[{END}]> "b"', [97, END], False),
     ],
 )
-def test_an_answer_that_leaves_its_grammar_is_an_error(
-    start: str, ids: list[int], kept: bool
+def test_an_answer_that_breaks_its_grammar_is_an_error(
+    start: str, ids: list[int], is_allowed: bool
 ) -> None:
-    following = MASKER.start_grammar(grammar(start))
-    if kept:
-        check_tokens_allowed(following, ids, frozenset({END}))
+    state = MASKER.start_grammar(make_grammar(start))
+    if is_allowed:
+        check_tokens_allowed(state, ids, frozenset({END}))
         return
-    with pytest.raises(BadRequest, match="leads nowhere"):
-        check_tokens_allowed(following, ids, frozenset({END}))
+    with pytest.raises(BadRequest, match="no token is allowed"):
+        check_tokens_allowed(state, ids, frozenset({END}))

@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from dragoman.store.rows import (
+    ROW,
     NumberedFrames,
     Status,
     StoredCompletion,
@@ -162,6 +163,11 @@ async def get_history(store: Store, owner: str, response: str) -> list[StoredRes
     return await store.read(lambda tx: tx.responses.get_history(owner, response))
 
 
+async def list_history(store: Store, last: str) -> list[str] | None:
+    history = await get_history(store, "ann", last)
+    return None if history is None else [row.id for row in history]
+
+
 async def append_frames(store: Store, response: str, frames: NumberedFrames) -> bool:
     return await store.write(lambda tx: tx.responses.append_frames(response, frames))
 
@@ -198,3 +204,65 @@ async def put_turns(store: Store, owner: str, rows: Sequence[StoredTurn]) -> Non
 
 async def get_turns(store: Store, owner: str, keys: Sequence[str]) -> list[StoredTurn]:
     return await store.read(lambda tx: tx.key_values.get_turns(owner, keys))
+
+
+def make_conversation(
+    conversation: str, owner: str = "ann", metadata: bytes = b"{}"
+) -> StoredConversation:
+    return StoredConversation(id=conversation, owner=owner, created=5, metadata=metadata)
+
+
+def make_items(*ids: str) -> list[StoredItem]:
+    return [StoredItem(item, item.encode()) for item in ids]
+
+
+def make_completion(completion: str, **fields: Any) -> StoredCompletion:
+    defaults: dict[str, Any] = {"created": NOW, "body": b"{}"}
+    return StoredCompletion(id=completion, owner="ann", **(defaults | fields))
+
+
+async def list_item_ids(store: Store, conversation: str = "c", **page: Any) -> list[str] | None:
+    arguments = {"after": None, "limit": 1000, "newest_first": False} | page
+    items = await store.read(
+        lambda tx: tx.conversations.list_items("ann", conversation, **arguments)
+    )
+    return None if items is None else [item.id for item in items]
+
+
+async def add_rows(store: Store) -> None:
+    """One row of each kind, owned by `ann`."""
+    output = StoredItem("i0", b"0", is_output=True)
+    await add_response(store, make_response("r", conversation="c"), [output])
+    await append_frames(store, "r", [(0, b"zero")])
+    await add_conversation(store, make_conversation("c"), make_items("i"))
+    await put_turns(store, "ann", [StoredTurn("k", "m", b"turn")])
+    await add_completion(store, make_completion("chat"))
+
+
+# the column that says which row a table's row belongs to, and the columns that count
+COUNTED_COLUMNS = {
+    "responses": ("id",),
+    "bodies": ("response", "body", "input"),
+    "frames": ("response", "data"),
+    "holders": ("response",),
+    "conversations": ("id", "metadata"),
+    "items": ("conversation", "body"),
+    "completions": ("id", "body", "messages"),
+    "memories": ("source", "data"),
+}
+
+
+def sum_size_columns(url: str) -> int:
+    tables = ("responses", "conversations", "completions", "memories")
+    query = "SELECT coalesce(sum(size), 0) FROM "
+    return sum(int(execute(url, query + table)[0][0]) for table in tables)
+
+
+def sum_row_sizes(url: str, *ids: str) -> int:
+    """The bytes of all rows, or of those that belong to these ids, each with what a row counts."""
+    size = 0
+    for table, columns in COUNTED_COLUMNS.items():
+        for row_id, *texts in execute(url, f"SELECT {', '.join(columns)} FROM {table}"):  # noqa: S608
+            if not ids or row_id in ids:
+                size += ROW + sum(len(text) for text in texts)
+    return size

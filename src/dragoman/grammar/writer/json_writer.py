@@ -1,9 +1,10 @@
-"""Values as rules of a grammar, written as JSON.
+"""Writes the values of a schema as JSON.
 
-A writer is made for one schema. White space may stand where JSON lets it stand, but only so much of
-it, and numbers have only so many digits: a small model that has lost its way shall come to an end.
-Members come in the order of the schema, or in any order where that is left to the model; each comes
-once. What only the engine's own reader of schemas can put together is left to it.
+A writer serves one schema. White space is allowed wherever JSON allows it, but only a bounded
+amount of it, and numbers have a bounded number of digits: even a small model that has lost track
+comes to an end. The members of an object come in the order of the schema, or in any order if the
+writer is not `ordered`, and each comes once. Schemas that only llguidance's own compiler supports
+are delegated to it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from dragoman.grammar.writer.marker_free_json import (
     escape_markers,
     may_contain_marker,
 )
-from dragoman.grammar.writer.marker_free_schema import guarded
+from dragoman.grammar.writer.marker_free_schema import exclude_markers_from_schema
 from dragoman.grammar.writer.sequences import write_items, write_sequence
 
 ESCAPE = (
@@ -52,36 +53,36 @@ ESCAPE = (
 )
 CHARACTER = rf"(?:[^\"\\\x00-\x1f]|{ESCAPE})"
 INTEGER = r"/-?(?:0|[1-9][0-9]{0,29})/"
-ANY_KEYS = KeyPattern(())
+ANY_KEY_PATTERN = KeyPattern(())
 NUMBER = r"/-?(?:0|[1-9][0-9]{0,29})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,2})?/"
 
 
 def build_number_schema(node: Number) -> dict[str, Any]:
-    """The schema of a number that has bounds."""
-    said = {
+    """The schema of a number with bounds."""
+    keywords = {
         "minimum": node.minimum,
         "maximum": node.maximum,
         "exclusiveMinimum": node.exclusive_minimum,
         "exclusiveMaximum": node.exclusive_maximum,
         "multipleOf": node.multiple_of,
     }
-    bounds = {word: json.loads(value) for word, value in said.items() if value is not None}
+    bounds = {key: json.loads(value) for key, value in keywords.items() if value is not None}
     return {"type": "integer" if node.integer else "number"} | bounds
 
 
-def build_text_schema(node: String) -> dict[str, Any]:
-    """The schema of a text that has a pattern or a format."""
-    said = {
+def build_string_schema(node: String) -> dict[str, Any]:
+    """The schema of a string with a pattern or a format."""
+    keywords = {
         "minLength": node.min_length or None,
         "maxLength": node.max_length,
         "pattern": node.pattern,
         "format": node.format,
     }
-    return {"type": "string"} | {word: value for word, value in said.items() if value is not None}
+    return {"type": "string"} | {key: value for key, value in keywords.items() if value is not None}
 
 
 class JsonWriter:
-    """Writes values as JSON. `banned` are marks that no text may hold."""
+    """Writes values as JSON; no string contains one of the `banned` markers."""
 
     def __init__(
         self,
@@ -97,15 +98,15 @@ class JsonWriter:
         self._definitions = definitions
         self._ordered = ordered
         self._banned_markers = banned
-        self._param = param  # what the client calls the schema
+        self._param = param  # the request field that holds the schema
         self._reference_rules: dict[str, str] = {}
         self._written: dict[Node, str] = {}
 
     def write_value(self, node: Node) -> str:
-        """An expression for a value; nodes that allow nothing are their holder's affair."""
+        """Write a value; callers leave out nodes that allow none."""
         if node not in self._written:
             if isinstance(node, Object | Array | Anything):
-                # a rule of its own, known before it is written: what is in it may refer to it
+                # the rule has a name before it is written, because its body may refer to it
                 self._written[node] = name = self.lark.reserve("value")
                 self.lark.define(name, self._write(node))
             else:
@@ -113,7 +114,7 @@ class JsonWriter:
         return self._written[node]
 
     def resolve(self, node: Node) -> Node:
-        """The node itself, or what it is a name of."""
+        """Follow references to the node they refer to."""
         for _ in range(len(self._definitions) + 1):
             if not isinstance(node, SchemaReference):
                 break
@@ -125,7 +126,7 @@ class JsonWriter:
             case Literals():
                 return self.write_literals(node.values)
             case String():
-                return self.write_text(node)
+                return self.write_string(node)
             case GrammarText():
                 return self.write_grammar_text(node)
             case Number():
@@ -136,7 +137,7 @@ class JsonWriter:
                 return self.write_object(node)
             case AnyOf():
                 return join_alternatives(
-                    self.write_value(one) for one in node.options if is_possible(one)
+                    self.write_value(option) for option in node.options if is_possible(option)
                 )
             case SchemaReference():
                 return self._write_reference(node.name)
@@ -144,7 +145,7 @@ class JsonWriter:
                 return self.write_delegated(node)
             case Anything():
                 return self.write_anything()
-        raise ValueError("nothing can be written as a value")
+        raise ValueError("no value satisfies this node")
 
     def _write_reference(self, name: str) -> str:
         if name not in self._reference_rules:
@@ -152,67 +153,72 @@ class JsonWriter:
             self.lark.define(self._reference_rules[name], self.write_value(self._definitions[name]))
         return self._reference_rules[name]
 
-    # simple values
+    # Scalars
 
     def write_literals(self, values: Sequence[str]) -> str:
-        """One of several values, with letters beyond ASCII escaped or as they are."""
-        plain = [json.dumps(json.loads(one), ensure_ascii=False) for one in values if "\\u" in one]
-        return self.write_one_of((*values, *plain))
+        """Write one of several values, with characters beyond ASCII escaped or not."""
+        unescaped = [
+            json.dumps(json.loads(value), ensure_ascii=False) for value in values if "\\u" in value
+        ]
+        return self.write_one_of((*values, *unescaped))
 
-    def write_one_of(self, ways: Sequence[str]) -> str:
-        every = self._escape_markers(ways)
-        return self.lark.add_terminal(" | ".join(map(quote_literal, every)), "ONE_OF")
+    def write_one_of(self, spellings: Sequence[str]) -> str:
+        literals = map(quote_literal, self._escape_markers(spellings))
+        return self.lark.add_terminal(" | ".join(literals), "ONE_OF")
 
-    def _escape_markers(self, ways: Sequence[str]) -> list[str]:
-        """Literals as they can be written without a mark in them."""
-        found = [escape_markers(way, self._banned_markers) for way in dict.fromkeys(ways)]
-        every = [way for way in found if way is not None]
-        if not every:
-            raise self._unwritable_error(ways[0])
-        return every
+    def _escape_markers(self, spellings: Sequence[str]) -> list[str]:
+        """Escape the markers in literals, and leave out those where that is impossible."""
+        escaped = [
+            escape_markers(spelling, self._banned_markers) for spelling in dict.fromkeys(spellings)
+        ]
+        possible = [spelling for spelling in escaped if spelling is not None]
+        if not possible:
+            raise self._make_unwritable_error(spellings[0])
+        return possible
 
-    def _unwritable_error(self, what: str) -> Unsupported:
+    def _make_unwritable_error(self, value: str) -> Unsupported:
         return Unsupported(
-            f"`{what[:64]}` cannot be enforced here: it allows what this model's format takes for "
-            f"a mark of its own.",
+            f"`{value[:64]}` cannot be enforced: it allows text that is a marker of this model's "
+            f"format.",
             param=self._param,
         )
 
-    def write_text(self, node: String) -> str:
+    def write_string(self, node: String) -> str:
         if node.pattern is not None or node.format is not None:
-            return self._write_pattern_text(node)
+            return self._write_pattern_string(node)
         body = rf"/\"{CHARACTER}{format_repeat(node.min_length, node.max_length)}\"/"
-        return self._add_string_terminal(body, "STRING", counted=node != String())
+        return self._add_string_terminal(body, "STRING", length_bounded=node != String())
 
-    def _write_pattern_text(self, node: String) -> str:
-        schema = build_text_schema(node)
+    def _write_pattern_string(self, node: String) -> str:
+        schema = build_string_schema(node)
         if not may_contain_marker(schema, self._banned_markers):
             return self.lark.add_json_schema(schema)
-        found = build_pattern_terminal(node, self._banned_markers, CHARACTER)
-        return (
-            self._write_delegated_schema(schema)
-            if found is None
-            else self.lark.add_terminal(found, "STRING")
-        )
+        terminal = build_pattern_terminal(node, self._banned_markers, CHARACTER)
+        if terminal is None:
+            return self._write_delegated_schema(schema)
+        return self.lark.add_terminal(terminal, "STRING")
 
     def _write_delegated_schema(self, schema: dict[str, Any]) -> str:
-        """What the engine's own reader makes of a schema, without marks."""
-        found = guarded(schema, self._banned_markers) if self._banned_markers else schema
-        if found is None:
-            raise self._unwritable_error(json.dumps(schema))
-        return self.lark.add_json_schema(found)
+        """Delegate a schema to llguidance, restricted to values without markers."""
+        restricted: dict[str, Any] | None = schema
+        if self._banned_markers:
+            restricted = exclude_markers_from_schema(schema, self._banned_markers)
+        if restricted is None:
+            raise self._make_unwritable_error(json.dumps(schema))
+        return self.lark.add_json_schema(restricted)
 
-    def _add_string_terminal(self, body: str, hint: str, *, counted: bool) -> str:
-        """A terminal for texts that hold no mark."""
-        return self.lark.add_terminal(body + exclude_markers(self._banned_markers, length_bounded=counted), hint)
+    def _add_string_terminal(self, body: str, hint: str, *, length_bounded: bool) -> str:
+        """Add a terminal for strings without markers."""
+        excluded = exclude_markers(self._banned_markers, length_bounded=length_bounded)
+        return self.lark.add_terminal(body + excluded, hint)
 
     def write_grammar_text(self, node: GrammarText) -> str:
-        """A text that keeps to a grammar."""
+        """Write a string whose text follows a client's grammar."""
         return self._write_quoted_text(node, QuotedSyntax())
 
     def _write_quoted_text(self, node: GrammarText, quotes: QuotedSyntax) -> str:
-        mark = quote_literal(quotes.quote)
-        return f"{mark} {write_grammar_text(self.lark, node, quotes)} {mark}"
+        quote = quote_literal(quotes.quote)
+        return f"{quote} {write_grammar_text(self.lark, node, quotes)} {quote}"
 
     def write_number(self, node: Number) -> str:
         if node == Number(integer=node.integer):
@@ -228,10 +234,10 @@ class JsonWriter:
         return self.write_literals(("true", "false", "null"))
 
     def write_anything(self) -> str:
-        simple = [self.write_text(String()), self.write_number(Number()), self.write_constants()]
-        return join_alternatives([*simple, self.write_value(Object()), self.write_value(Array())])
+        scalars = [self.write_string(String()), self.write_number(Number()), self.write_constants()]
+        return join_alternatives([*scalars, self.write_value(Object()), self.write_value(Array())])
 
-    # lists and objects
+    # Arrays and objects
 
     def write_array(self, node: Array) -> str:
         inner = write_items(node, self.write_value, self.comma)
@@ -243,23 +249,26 @@ class JsonWriter:
         return f"{self.lark.add_opening_bracket('{')} {self.write_object_rest(node)}"
 
     def write_object_rest(self, node: Object) -> str:
-        """An object whose first brace was written."""
+        """Write an object after its opening brace."""
         return f"{self.write_members(node)} {self.lark.add_closing_bracket('}')}"
 
     def write_members(self, node: Object) -> str:
-        """All that stands between the braces."""
-        parts = {
-            name: self.write_member(name, one) for name, one in node.properties if is_possible(one)
+        """Write the members of an object, without its braces."""
+        members = {
+            name: self.write_member(name, value)
+            for name, value in node.properties
+            if is_possible(value)
         }
-        others = [(KeyPattern((), node.patterns), node.additional), *node.pattern_properties]
-        free = [
-            self.write_key_value(self.write_other_key(node.names, keys), one)
-            for keys, one in others
-            if is_possible(one)
+        by_pattern = [(KeyPattern((), node.patterns), node.additional), *node.pattern_properties]
+        others = [
+            self.write_key_value(self.write_other_key(node.names, keys), value)
+            for keys, value in by_pattern
+            if is_possible(value)
         ]
-        other = join_alternatives(free) if free else None
-        ordered = self._ordered
-        inner = write_sequence(self.lark, parts, node.required, other, self.comma, ordered=ordered)
+        other = join_alternatives(others) if others else None
+        inner = write_sequence(
+            self.lark, members, node.required, other, self.comma, ordered=self._ordered
+        )
         return inner if node.required else f"({inner})?"
 
     def write_member(self, name: str, node: Node) -> str:
@@ -269,22 +278,23 @@ class JsonWriter:
         return f"{key} {self.colon} {self.write_value(node)}"
 
     def write_key(self, name: str) -> str:
-        written = (json.dumps(name), json.dumps(name, ensure_ascii=False))
-        return join_alternatives(map(quote_literal, self._escape_markers(written)))
+        spellings = (json.dumps(name), json.dumps(name, ensure_ascii=False))
+        return join_alternatives(map(quote_literal, self._escape_markers(spellings)))
 
-    def write_other_key(self, names: Sequence[str], keys: KeyPattern = ANY_KEYS) -> str:
-        """A key that is none of these. It has no escapes, so it cannot be one in disguise."""
+    def write_other_key(self, names: Sequence[str], keys: KeyPattern = ANY_KEY_PATTERN) -> str:
+        """Write a key that is none of these names; without escapes, it cannot spell one of them."""
         count = keys.length_quantifier
         body = rf"/\"[^\"\\\x00-\x1f]{count}\"/" + restrict_keys(names, keys, r"\"")
-        return self._add_string_terminal(body, "KEY", counted=count != "+")
+        return self._add_string_terminal(body, "KEY", length_bounded=count != "+")
 
 
 def restrict_keys(names: Sequence[str], keys: KeyPattern, quote: str) -> str:
-    """What to add to the expression of a key so that it is none of these, and of these kinds."""
-    taken = "|".join(map(escape_regex, names))
-    found = rf" & ~/{quote}(?:{taken}){quote}/" if taken else ""
-    found += "".join(rf" & /{quote}(?:{to_full_match(one)}){quote}/" for one in keys.matches)
-    return found + "".join(rf" & ~/{quote}(?:{to_full_match(one)}){quote}/" for one in keys.excludes)
+    """Restrict the terminal of a key to keys that are none of these names and match `keys`."""
+    listed = "|".join(map(escape_regex, names))
+    terms = [rf" & ~/{quote}(?:{listed}){quote}/"] if listed else []
+    terms += [rf" & /{quote}(?:{to_full_match(regex)}){quote}/" for regex in keys.matches]
+    terms += [rf" & ~/{quote}(?:{to_full_match(regex)}){quote}/" for regex in keys.excludes]
+    return "".join(terms)
 
 
 def is_possible(node: Node) -> bool:

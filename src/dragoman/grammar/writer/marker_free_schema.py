@@ -25,7 +25,7 @@ class _Marked(Exception):
     """What cannot be written without a mark."""
 
 
-def guarded(schema: dict[str, Json], marks: Sequence[str]) -> dict[str, Json] | None:
+def exclude_markers_from_schema(schema: dict[str, Json], marks: Sequence[str]) -> dict[str, Json] | None:
     """The schema without what holds a mark; None where that cannot be said."""
     guard = _Guard(marks)
     try:

@@ -112,6 +112,14 @@ def require(value: V | None, path: str) -> V:
     return value
 
 
+def is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
 def check_depth(value: Json, at: str) -> None:
     """Reject a part of a body that is nested too deeply."""
     level = [value]

@@ -24,9 +24,7 @@ NULLABLE_FIELDS = {
 FIELD_DEFAULTS = (("custom", "format", {"type": "text"}), ("mcp", "require_approval", "always"))
 
 
-def make_echoed_fields(
-    request: DecodedRequest, model: str, sampling: Sampling
-) -> dict[str, Json]:
+def make_echoed_fields(request: DecodedRequest, model: str, sampling: Sampling) -> dict[str, Json]:
     """Return the fields that are known before generation, with the model's sampling defaults."""
     fields = request.fields
     reasoning = fields.reasoning or ResponseReasoningOptions()

@@ -10,6 +10,7 @@ import msgspec
 from dragoman.protocols.responses.encode.frames import EventEncoder
 from dragoman.protocols.responses.encode.resource import FINAL_EVENTS
 from dragoman.protocols.responses.types import Item
+from dragoman.protocols.shared.json_body import is_json
 from dragoman.types import Json
 
 _decode = msgspec.json.Decoder(dict[str, Json]).decode
@@ -95,7 +96,7 @@ class _ItemReplay:
         text = self._item[field]
         if text:
             yield self._encode_event(f"{kind}.delta", delta=text)
-        if not _is_cut_call(self._item) or (kind == "mcp_call_arguments" and _is_json(text)):
+        if not _is_cut_call(self._item) or (kind == "mcp_call_arguments" and is_json(text)):
             yield self._encode_event(f"{kind}.done", **done_fields, **{field: text})
 
     def _encode_parts(self, item: Item) -> Iterator[bytes]:
@@ -129,15 +130,6 @@ def _make_empty(item: Item) -> Item:
 
 
 def _is_cut_call(item: Item) -> bool:
-    """Return whether the item is a call that was cut, which is never done; see `calls`."""
+    """Return whether the item is a call that was cut, which is never done; see `call_builders`."""
     calls = ("function_call", "custom_tool_call", "mcp_call")
     return item["type"] in calls and item.get("status") in ("incomplete", "in_progress", "calling")
-
-
-def _is_json(arguments: str) -> bool:
-    """Return whether arguments are complete, of a call that was never answered."""
-    try:
-        msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True

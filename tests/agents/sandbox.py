@@ -1,7 +1,7 @@
-"""A place for an agent to work in: a home of its own, a directory with a note, and no network.
+"""A sandbox for an agent: a home directory, a working directory with a note, and no network.
 
-Everything an agent asks for beyond this machine goes to a proxy that refuses it and remembers what
-was asked for. Agents inherit nothing from the developer's environment but the search path.
+Requests to other machines go to a proxy that blocks and records them. Agents inherit nothing from
+the developer's environment but the search path.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ TASK = "There is a note in this directory. Find it, read it, and tell me the mar
 GREETING = "Say hello."
 
 
-class Done(NamedTuple):
-    """How an agent ended, what it said, and which hosts it tried to reach."""
+class AgentResult(NamedTuple):
+    """How an agent ended, its output, and its requests to other machines."""
 
-    code: int
-    out: str
+    exit_code: int
+    output: str
     errors: str
-    strayed: list[str]
+    blocked_requests: list[str]
 
 
-class Stage:
+class AgentSandbox:
     """Directories of one run, below a temporary one."""
 
     def __init__(self, root: Path) -> None:
@@ -45,17 +45,17 @@ class Stage:
         (self.work / "README").write_text("Nothing of interest.\n")
 
     def write(self, path: str, text: str) -> Path:
-        """A file in the home."""
+        """Write a file in the home directory."""
         file = self.home / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         return file
 
     def run(
-        self, command: Sequence[str], environment: Mapping[str, str], limit: float = 120
-    ) -> Done:
-        """Let an agent work, by the name of its program. Whatever it started ends with it."""
-        with refusing() as (proxy, strayed):
+        self, command: Sequence[str], environment: Mapping[str, str], timeout: float = 120
+    ) -> AgentResult:
+        """Run an agent by the name of its program."""
+        with run_blocking_proxy() as (proxy, blocked_requests):
             agent = subprocess.Popen(
                 [str(BINARIES / command[0]), *command[1:]],
                 cwd=self.work,
@@ -67,44 +67,44 @@ class Stage:
                 start_new_session=True,
             )
             try:
-                out, errors = agent.communicate(timeout=limit)
+                out, errors = agent.communicate(timeout=timeout)
             except subprocess.TimeoutExpired:
-                os.killpg(agent.pid, signal.SIGKILL)  # the program is often only a starter
+                os.killpg(agent.pid, signal.SIGKILL)  # the program is often only a launcher
                 out, errors = agent.communicate()
-                raise AssertionError(f"not done after {limit} s: {out}{errors}") from None
-        return Done(agent.returncode, out, errors, strayed)
+                raise AssertionError(f"not done after {timeout} s: {out}{errors}") from None
+        return AgentResult(agent.returncode, out, errors, blocked_requests)
 
     def _environment(self, proxy: str) -> dict[str, str]:
-        here = "127.0.0.1,localhost"
+        local = "127.0.0.1,localhost"
         proxies = ("http_proxy", "https_proxy", "all_proxy")
         return {
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
             "TMPDIR": str(self.home),
             "TERM": "dumb",
-            "NO_PROXY": here,
-            "no_proxy": here,
+            "NO_PROXY": local,
+            "no_proxy": local,
             **dict.fromkeys(proxies, proxy),
             **dict.fromkeys([name.upper() for name in proxies], proxy),
         }
 
 
 @contextmanager
-def refusing() -> Iterator[tuple[str, list[str]]]:
-    """A proxy that lets nobody through, and what was asked of it."""
-    asked: list[str] = []
+def run_blocking_proxy() -> Iterator[tuple[str, list[str]]]:
+    """A proxy that blocks all requests; yields its URL and the list of requests."""
+    requests: list[str] = []
 
-    class Refusal(StreamRequestHandler):
+    class BlockingHandler(StreamRequestHandler):
         def handle(self) -> None:
-            asked.append(self.rfile.readline(4096).decode("latin-1").strip())
+            requests.append(self.rfile.readline(4096).decode("latin-1").strip())
             self.wfile.write(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n")
 
-    with ThreadingTCPServer(("127.0.0.1", 0), Refusal) as server:
+    with ThreadingTCPServer(("127.0.0.1", 0), BlockingHandler) as server:
         server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, name="refusing")
+        thread = threading.Thread(target=server.serve_forever, name="blocking-proxy")
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", asked
+            yield f"http://127.0.0.1:{server.server_address[1]}", requests
         finally:
             server.shutdown()
             thread.join()

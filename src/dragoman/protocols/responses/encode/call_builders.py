@@ -1,59 +1,56 @@
-"""Calls of tools as items: those that the client answers, and those that the server makes.
+"""Build tool calls as items: calls that the client answers, and calls that the server makes.
 
-A call that was cut is never told to be done. Agents run what is done as soon as they hear of it,
-and half a command is another command; the call stands in the resource as incomplete.
+A call that was cut is never reported as done. Agents run a call as soon as it is done, and half a
+command is a different command; the call stays in the resource as incomplete.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-import msgspec
-
 from dragoman.events import Channel, Delta
 from dragoman.protocols.responses.encode.free_text import FreeTextDecoder
-from dragoman.protocols.responses.encode.parts import ItemBuilder, OutputItems
+from dragoman.protocols.responses.encode.item_builders import ItemBuilder, OutputItems
 from dragoman.protocols.responses.types import Item, RemoteCall, ToolOrigin
+from dragoman.protocols.shared.json_body import is_json
 
-UNHEARD = "The response ended before the server had answered."
+NO_ANSWER = "The response ended before the server answered."
 
 
 class CallBuilder(ItemBuilder):
-    """A call while its arguments come."""
+    """Builds a call while its arguments arrive."""
 
     channel: ClassVar[Channel] = "tool_args"
-    needs_client: ClassVar[bool] = True  # the client must answer it
+    needs_client: ClassVar[bool] = True  # the client must answer the call
 
-    def __init__(self, output: OutputItems, prefix: str, known: ToolOrigin, delta: Delta) -> None:
-        super().__init__(output, prefix)
-        self.known = known
+    def __init__(
+        self, output: OutputItems, id_prefix: str, origin: ToolOrigin, delta: Delta
+    ) -> None:
+        super().__init__(output, id_prefix)
+        self.origin = origin
         self.call = delta.call
         self.call_id = delta.id
         self._head = b""
 
     @property
     def is_complete(self) -> bool:
-        """Whether the arguments are whole, of a call that nothing else says it of."""
-        try:
-            msgspec.json.decode(self.text)
-        except (msgspec.DecodeError, RecursionError):
-            return False
-        return True
+        """Whether the arguments are complete, where nothing but the arguments tells."""
+        return is_json(self.text)
 
     def _make_item(self, kind: str, field: str) -> Item:
-        """What items of calls that the client answers have alike."""
+        """Make the item of a call that the client answers."""
         item = {"id": self.id, "type": kind, "status": "in_progress", "call_id": self.call_id}
-        item |= {"name": self.known.name, field: ""}
-        if self.known.namespace is not None:
-            item["namespace"] = self.known.namespace
+        item |= {"name": self.origin.name, field: ""}
+        if self.origin.namespace is not None:
+            item["namespace"] = self.origin.namespace
         return item
 
 
 class FunctionCallBuilder(CallBuilder):
-    """A call of a function, with its arguments as JSON."""
+    """Builds the call of a function, with its arguments as JSON."""
 
-    def __init__(self, output: OutputItems, known: ToolOrigin, delta: Delta) -> None:
-        super().__init__(output, "fc", known, delta)
+    def __init__(self, output: OutputItems, origin: ToolOrigin, delta: Delta) -> None:
+        super().__init__(output, "fc", origin, delta)
 
     def open(self) -> list[bytes]:
         added = self.begin_item(self._make_item("function_call", "arguments"))
@@ -69,12 +66,12 @@ class FunctionCallBuilder(CallBuilder):
             self.item |= {"status": "incomplete", "arguments": self.text}
             return []
         frames = [] if self._pieces else self.add(Delta(text="{}"))
-        said = self.text
-        self.item |= {"status": "completed", "arguments": said}
-        name = self.known.name
+        arguments = self.text
+        self.item |= {"status": "completed", "arguments": arguments}
+        name = self.origin.name
         return [
             *frames,
-            self.encode_event("function_call_arguments.done", name=name, arguments=said),
+            self.encode_event("function_call_arguments.done", name=name, arguments=arguments),
             self.output.finish(self.index, self.item),
         ]
 
@@ -83,15 +80,15 @@ class FunctionCallBuilder(CallBuilder):
 
 
 class CustomCallBuilder(CallBuilder):
-    """A call of a tool that takes free text."""
+    """Builds the call of a tool that takes free text."""
 
-    def __init__(self, output: OutputItems, known: ToolOrigin, delta: Delta) -> None:
-        super().__init__(output, "ctc", known, delta)
-        self._free = FreeTextDecoder()
+    def __init__(self, output: OutputItems, origin: ToolOrigin, delta: Delta) -> None:
+        super().__init__(output, "ctc", origin, delta)
+        self._decoder = FreeTextDecoder()
 
     @property
     def is_complete(self) -> bool:
-        return self._free.is_complete
+        return self._decoder.is_complete
 
     def open(self) -> list[bytes]:
         added = self.begin_item(self._make_item("custom_tool_call", "input"))
@@ -99,9 +96,9 @@ class CustomCallBuilder(CallBuilder):
         return [added]
 
     def add(self, delta: Delta) -> list[bytes]:
-        return self._gain(self._free.feed(delta.text))
+        return self._add_input(self._decoder.feed(delta.text))
 
-    def _gain(self, text: str) -> list[bytes]:
+    def _add_input(self, text: str) -> list[bytes]:
         if not text:
             return []
         self._pieces.append(text)
@@ -111,12 +108,12 @@ class CustomCallBuilder(CallBuilder):
         if cut:
             self.item |= {"status": "incomplete", "input": self.text}
             return []
-        frames = self._gain(self._free.close())
-        said = self.text
-        self.item |= {"status": "completed", "input": said}
+        frames = self._add_input(self._decoder.close())
+        text = self.text
+        self.item |= {"status": "completed", "input": text}
         return [
             *frames,
-            self.encode_event("custom_tool_call_input.done", input=said),
+            self.encode_event("custom_tool_call_input.done", input=text),
             self.output.finish(self.index, self.item),
         ]
 
@@ -125,20 +122,27 @@ class CustomCallBuilder(CallBuilder):
 
 
 class RemoteCallBuilder(CallBuilder):
-    """A call of a remote server's tool. It is open until that server has answered."""
+    """Builds the call of a remote server's tool. It stays open until the server answers."""
 
     needs_client = False
 
     def __init__(
-        self, output: OutputItems, known: ToolOrigin, delta: Delta, approval: str | None = None
-    ):
-        super().__init__(output, "mcp", known, delta)
-        self._approval = approval
+        self,
+        output: OutputItems,
+        origin: ToolOrigin,
+        delta: Delta,
+        approval_id: str | None = None,
+    ) -> None:
+        super().__init__(output, "mcp", origin, delta)
+        self._approval_id = approval_id
 
     def open(self) -> list[bytes]:
         item: Item = {"id": self.id, "type": "mcp_call", "status": "in_progress"}
-        item |= {"approval_request_id": self._approval, "server_label": self.known.server_label}
-        item |= {"name": self.known.name, "arguments": "", "output": None, "error": None}
+        item |= {
+            "approval_request_id": self._approval_id,
+            "server_label": self.origin.server_label,
+        }
+        item |= {"name": self.origin.name, "arguments": "", "output": None, "error": None}
         frames = [self.begin_item(item), self.encode_event("mcp_call.in_progress")]
         self._head = self.encode_head("mcp_call_arguments.delta")
         return frames
@@ -159,28 +163,31 @@ class RemoteCallBuilder(CallBuilder):
         return self.item | {"arguments": self.text}
 
     def to_remote_call(self) -> RemoteCall:
-        return RemoteCall(self.id, self.known.server_label, self.known.name, self.text)
+        return RemoteCall(self.id, self.origin.server_label, self.origin.name, self.text)
 
     def set_result(self, output: str | None, error: str | None) -> list[bytes]:
         if error is None:
             self.item |= {"status": "completed", "output": output or ""}
-            told = self.encode_event("mcp_call.completed")
+            event = self.encode_event("mcp_call.completed")
         else:
-            why = {"type": "mcp_tool_execution_error", "content": error}
-            self.item |= {"status": "failed", "output": output, "error": why}
-            told = self.encode_event("mcp_call.failed")
-        return [told, self.output.finish(self.index, self.item)]
+            details = {"type": "mcp_tool_execution_error", "content": error}
+            self.item |= {"status": "failed", "output": output, "error": details}
+            event = self.encode_event("mcp_call.failed")
+        return [event, self.output.finish(self.index, self.item)]
 
     def abandon(self) -> None:
-        """The response ends, and nobody will answer."""
+        """End the call without an answer, because the response ends."""
         self.item["status"] = "incomplete"
 
 
 class ApprovalRequestBuilder(CallBuilder):
-    """A call of a remote server's tool that the client must allow first. It is told at once."""
+    """Builds the call of a remote server's tool that the client must approve first.
 
-    def __init__(self, output: OutputItems, known: ToolOrigin, delta: Delta) -> None:
-        super().__init__(output, "mcpr", known, delta)
+    It is sent as a whole.
+    """
+
+    def __init__(self, output: OutputItems, origin: ToolOrigin, delta: Delta) -> None:
+        super().__init__(output, "mcpr", origin, delta)
 
     def open(self) -> list[bytes]:
         return []
@@ -192,22 +199,19 @@ class ApprovalRequestBuilder(CallBuilder):
     def close(self, cut: bool) -> list[bytes]:
         if cut:
             return []
-        item = {
-            "id": self.id,
-            "type": "mcp_approval_request",
-            "server_label": self.known.server_label,
-        }
-        item |= {"name": self.known.name, "arguments": self.text or "{}"}
+        label = self.origin.server_label
+        item = {"id": self.id, "type": "mcp_approval_request", "server_label": label}
+        item |= {"name": self.origin.name, "arguments": self.text or "{}"}
         return [self.begin_item(item), self.output.finish(self.index, item)]
 
 
 class IgnoredCall(CallBuilder):
-    """A call beyond the most that may be made."""
+    """A call beyond `max_tool_calls`."""
 
     needs_client = False
 
-    def __init__(self, output: OutputItems, known: ToolOrigin, delta: Delta) -> None:
-        super().__init__(output, "", known, delta)
+    def __init__(self, output: OutputItems, origin: ToolOrigin, delta: Delta) -> None:
+        super().__init__(output, "", origin, delta)
 
     def open(self) -> list[bytes]:
         return []
@@ -220,14 +224,14 @@ class IgnoredCall(CallBuilder):
 
 
 class ToolListBuilder(ItemBuilder):
-    """The tools of a remote server, while they are asked for."""
+    """Builds the list of a remote server's tools while the server is asked for them."""
 
-    def __init__(self, output: OutputItems, label: str) -> None:
+    def __init__(self, output: OutputItems, server_label: str) -> None:
         super().__init__(output, "mcpl")
-        self._label = label
+        self._server_label = server_label
 
     def open(self) -> list[bytes]:
-        item = {"id": self.id, "type": "mcp_list_tools", "server_label": self._label}
+        item = {"id": self.id, "type": "mcp_list_tools", "server_label": self._server_label}
         added = self.begin_item({**item, "tools": [], "error": None})
         return [added, self.encode_event("mcp_list_tools.in_progress")]
 
