@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are generated from the code. A test checks that they are current."""
+"""Writes the pages of docs/ that come from the code. A test checks that they are current."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ Every error has the same body, whatever its status, in the form of the client's 
 
 `param` names the field that caused the error, or is null. A stream that fails after its first event
 sends the same object as a `data:` event and then `data: [DONE]`. 429 and 503 have `Retry-After`.
-Errors that a retry cannot fix have `x-should-retry: false`. This page is generated from `errors.py`.
+Errors that a retry cannot fix have `x-should-retry: false`. This page is generated from
+`errors.py`.
 
-A field that cannot be honoured is an error if the request is strict about it. Otherwise the response,
-whole or streamed, has an `x-dragoman-warning` header with one sentence for each such field.
+A field that cannot be honoured is an error if the request is strict about it. Otherwise the
+response, whole or streamed, has an `x-dragoman-warning` header with one sentence for each such
+field.
 
 | status | type | code | name |
 |--:|---|---|---|

@@ -1,4 +1,4 @@
-"""Grammars, patterns and choices of a client, alone and after a model's thoughts."""
+"""Grammars, patterns and choices that clients send, alone and after a model's reasoning."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ MAXIMAL = 'start: a b? c{2,3}\na: "a"\nb: ("b" | "B")+\nc: /c/ | "C"'
 CASES: dict[str, tuple[Constraint, list[str], list[str]]] = {}
 
 
-def case(name: str, right: list[str], wrong: list[str], **shape: Any) -> None:
-    CASES[name] = (Constraint(param="grammar", **shape), right, wrong)
+def case(name: str, matching: list[str], other: list[str], **constraint: Any) -> None:
+    CASES[name] = (Constraint(param="grammar", **constraint), matching, other)
 
 
 case(
@@ -59,7 +59,7 @@ case(
     value=LARK,
 )
 case(
-    "names that are ours as well",
+    "names that the larger grammar uses too",
     ["freetext", "freethink", "value", "FREE7", "own anything!", '{"start": "}"}'],
     ["free", "FREE", "value_1", "own", '{"start": "{"}', "own a!b!"],
     kind="grammar",
@@ -87,21 +87,21 @@ case(
     kind="choice",
     value=["yes", "no", "perhaps, not", "ja\nnein", 'a "b" /c/', "yes!"],
 )
-PARAMS = [pytest.param(*given, id=name) for name, given in CASES.items()]
+PARAMS = [pytest.param(*values, id=name) for name, values in CASES.items()]
 
 
-@pytest.mark.parametrize(("shape", "right", "wrong"), PARAMS)
-def test_content_is_what_a_client_says(
-    shape: Constraint, right: list[str], wrong: list[str]
+@pytest.mark.parametrize(("constraint", "matching", "other"), PARAMS)
+def test_content_matches_the_constraint(
+    constraint: Constraint, matching: list[str], other: list[str]
 ) -> None:
-    source = grammar(constraint=shape)
-    assert [text for text in right if not match_grammar(source, text)[0]] == []
-    assert [text for text in wrong if match_grammar(source, text)[0]] == []
+    source = grammar(constraint=constraint)
+    assert [text for text in matching if not match_grammar(source, text)[0]] == []
+    assert [text for text in other if match_grammar(source, text)[0]] == []
 
 
-@pytest.mark.parametrize(("shape", "right", "wrong"), PARAMS)
+@pytest.mark.parametrize(("constraint", "matching", "other"), PARAMS)
 @pytest.mark.parametrize(
-    ("reasoning", "inside", "thoughts"),
+    ("reasoning_format", "starts_in_reasoning", "reasoning"),
     [
         ("think", False, "<think>I say yes.</think>\n\n"),
         ("think", True, "I say yes, or \"1\" and 'a'.</think>"),
@@ -111,19 +111,23 @@ def test_content_is_what_a_client_says(
         ("granite33_tags", False, "<think>Yes.</think><response>"),
     ],
 )
-def test_thoughts_stay_free_before_it(
-    shape: Constraint,
-    right: list[str],
-    wrong: list[str],
+def test_reasoning_before_the_content_is_unconstrained(
+    constraint: Constraint,
+    matching: list[str],
+    other: list[str],
+    reasoning_format: str,
+    starts_in_reasoning: bool,
     reasoning: str,
-    inside: bool,
-    thoughts: str,
 ) -> None:
-    source = grammar(constraint=shape, reasoning_format=reasoning, starts_in_reasoning=inside)
-    assert [text for text in right if not match_grammar(source, thoughts + text)[0]] == []
-    # white space before content is no part of it
-    wrong = [text for text in wrong if text.strip()]
-    assert [text for text in wrong if match_grammar(source, thoughts + text)[0]] == []
+    source = grammar(
+        constraint=constraint,
+        reasoning_format=reasoning_format,
+        starts_in_reasoning=starts_in_reasoning,
+    )
+    assert [text for text in matching if not match_grammar(source, reasoning + text)[0]] == []
+    # white space before the content is not part of it
+    other = [text for text in other if text.strip()]
+    assert [text for text in other if match_grammar(source, reasoning + text)[0]] == []
     for text in ("", "I say yes."):
         assert not match_grammar(source, text)[0]
-        assert not match_grammar(source, f"{thoughts}{text}".removesuffix("<|message|>"))[0]
+        assert not match_grammar(source, f"{reasoning}{text}".removesuffix("<|message|>"))[0]

@@ -1,4 +1,4 @@
-"""Grammars that clients bring, as part of ours: what they mean, and what they may not hold."""
+"""Grammars that clients send, as part of a larger grammar: what they allow, which are rejected."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint
 
 
-def made(grammar: str, language: Any = None) -> CompiledGrammar:
-    shape = Constraint(kind="grammar", value=grammar, param="grammar", language=language)
-    return compile_grammar(GrammarSpec(constraint=shape))
+def compile_source(grammar: str, language: Any = None) -> CompiledGrammar:
+    constraint = Constraint(kind="grammar", value=grammar, param="grammar", language=language)
+    return compile_grammar(GrammarSpec(constraint=constraint))
 
 
-def refused(grammar: str, language: Any = None) -> BadRequest:
+def compile_error(grammar: str, language: Any = None) -> BadRequest:
     with pytest.raises(BadRequest) as error:
-        made(grammar, language)
+        compile_source(grammar, language)
     assert error.value.param == "grammar"
     return error.value
 
 
-MEANING: list[tuple[str, list[str], list[str]]] = [
+ACCEPTED: list[tuple[str, list[str], list[str]]] = [
     ('root ::= "a" [0-9]+', ["a1", "a22"], ["a", "b"]),
     ('start: "a" b\nb: /[0-9]+/', ["a1"], ["a"]),
     ('// it\'s a "comment\nstart: "a" # [and "another', ["a"], [""]),
@@ -48,15 +48,19 @@ MEANING: list[tuple[str, list[str], list[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("grammar", "right", "wrong"), MEANING, ids=lambda value: repr(value)[:40])
-def test_what_a_grammar_means(grammar: str, right: list[str], wrong: list[str]) -> None:
-    found = made(grammar).grammar
-    assert found is not None
-    assert [match_grammar(found, text)[0] for text in right] == [True] * len(right)
-    assert [match_grammar(found, text)[0] for text in wrong] == [False] * len(wrong)
+@pytest.mark.parametrize(
+    ("grammar", "matching", "other"), ACCEPTED, ids=lambda value: repr(value)[:40]
+)
+def test_grammar_allows_what_the_client_means(
+    grammar: str, matching: list[str], other: list[str]
+) -> None:
+    source = compile_source(grammar).grammar
+    assert source is not None
+    assert [match_grammar(source, text)[0] for text in matching] == [True] * len(matching)
+    assert [match_grammar(source, text)[0] for text in other] == [False] * len(other)
 
 
-REFUSED: list[tuple[str, str]] = [
+REJECTED: list[tuple[str, str]] = [
     ("start: A\nA: /a*/ & /b*/", "`&` must be followed by"),
     ("start: A\nA: /a*/ & B\nB: /b/", "`&` must be followed by"),
     ("start: A\nA: /a*/ & ~B\nB: ~/b/", "`&` must be followed by"),
@@ -70,7 +74,7 @@ REFUSED: list[tuple[str, str]] = [
     ('start: %json {"$ref": "http://localhost/"}', "must lead to a place in this schema"),
     ("start: start", "matches nothing"),
     ("start: /[^\\s\\S]/", "matches nothing"),
-    ("root ::= nothing", "cannot be read"),
+    ("root ::= nothing", "is invalid"),
     ('start: "' + "a" * MAX_GRAMMAR_LENGTH + '"', "longer than"),
     ("start: " + "(" * 300 + '"a"' + ")" * 300, "nested too deeply"),
     ("start: " + "[" * 300 + '"a"' + "]" * 300, "nested too deeply"),
@@ -78,34 +82,34 @@ REFUSED: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("grammar", "why"), REFUSED, ids=lambda value: repr(value)[:40])
-def test_what_a_grammar_may_not_hold(grammar: str, why: str) -> None:
-    assert why in refused(grammar).message
+@pytest.mark.parametrize(("grammar", "reason"), REJECTED, ids=lambda value: repr(value)[:40])
+def test_unsupported_grammars_are_rejected(grammar: str, reason: str) -> None:
+    assert reason in compile_error(grammar).message
 
 
-def test_a_schema_in_a_grammar_tells_what_it_does_not_enforce() -> None:
-    found = made('start: %json {"type": "array", "uniqueItems": true}')
-    assert found.warnings == ("`grammar`: `/uniqueItems` is not enforced.",)
+def test_a_schema_in_a_grammar_warns_about_unenforced_keywords() -> None:
+    compiled = compile_source('start: %json {"type": "array", "uniqueItems": true}')
+    assert compiled.warnings == ("`grammar`: `/uniqueItems` is not enforced.",)
 
 
 @pytest.mark.parametrize("language", ["gbnf", "lark"])
 @pytest.mark.parametrize("piece", ["[", "(", '"', "/[", "//[", "#[", "\\[", "<", "::a(", "%json {"])
-def test_what_is_not_closed_is_read_once(language: str, piece: str) -> None:
-    """If it were read again for each of its pieces, this would take minutes."""
-    times = MAX_GRAMMAR_LENGTH // len(piece) - 10
-    with suppress(BadRequest):  # in a comment it means nothing
-        made(f'start: "a" {piece * times}', language)
+def test_unclosed_tokens_are_scanned_once(language: str, piece: str) -> None:
+    """Scanning the rest again from each piece would take minutes."""
+    count = MAX_GRAMMAR_LENGTH // len(piece) - 10
+    with suppress(BadRequest):  # in a comment, it is valid
+        compile_source(f'start: "a" {piece * count}', language)
 
 
-def crossed(count: int) -> dict[str, Any]:
+def intersecting_patterns(count: int) -> dict[str, Any]:
     return {"type": "string", "allOf": [{"pattern": f"a.{{{n}}}$"} for n in range(count)]}
 
 
 @pytest.mark.parametrize(
     "schema",
     [
-        crossed(30),
-        {"properties": {"a": crossed(30)}, "required": ["a"]},
+        intersecting_patterns(30),
+        {"properties": {"a": intersecting_patterns(30)}, "required": ["a"]},
         {"allOf": [{"properties": {"a": {"pattern": f"a.{{{n}}}$"}}} for n in range(30)]},
         {
             "$ref": "#/$defs/d0",
@@ -119,43 +123,43 @@ def crossed(count: int) -> dict[str, Any]:
     ],
     ids=lambda schema: json.dumps(schema)[:40],
 )
-def test_many_patterns_of_one_text_are_not_enforced(schema: dict[str, Any]) -> None:
-    def order(strict: bool) -> GrammarSpec:
+def test_many_patterns_on_one_string_are_not_enforced(schema: dict[str, Any]) -> None:
+    def build_spec(strict: bool) -> GrammarSpec:
         return GrammarSpec(
             constraint=Constraint(kind="json", value=schema, param="schema", strict=strict)
         )
 
-    found = compile_grammar(order(strict=False))
-    assert any("not enforced" in said for said in found.warnings)
+    compiled = compile_grammar(build_spec(strict=False))
+    assert any("not enforced" in warning for warning in compiled.warnings)
     with pytest.raises(BadRequest) as error:
-        compile_grammar(order(strict=True))
+        compile_grammar(build_spec(strict=True))
     assert error.value.code == "unsupported_keyword"
 
 
-def test_two_patterns_of_one_text_are_enforced() -> None:
-    both = {"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "b$"}]}
-    found = compile_grammar(
-        GrammarSpec(constraint=Constraint(kind="json", value=both, param="schema", strict=True))
+def test_two_patterns_on_one_string_are_enforced() -> None:
+    schema = {"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "b$"}]}
+    compiled = compile_grammar(
+        GrammarSpec(constraint=Constraint(kind="json", value=schema, param="schema", strict=True))
     )
-    assert found.grammar is not None
-    assert match_grammar(found.grammar, '"ab"')[0]
-    assert not match_grammar(found.grammar, '"b"')[0]
+    assert compiled.grammar is not None
+    assert match_grammar(compiled.grammar, '"ab"')[0]
+    assert not match_grammar(compiled.grammar, '"b"')[0]
 
 
 VERDICTS = {
     'start: "a"': "ok",
     'start: ""': "ok",
     'start: <[49000]> "a"': "ok",
-    "start: <[0-49000]>": "ok",  # here there are fewer, but not in a model
+    "start: <[0-49000]>": "ok",  # a model has more tokens than the test vocabulary
     "start: <|im_end|>": "ok",
     "start: nothing": "invalid",
     "start: start": "empty",
-    "start: /[0-9]/ T\nT: /[0-9]/ & /[a-z]/": "ok",  # found to lead nowhere only later
+    "start: /[0-9]/ T\nT: /[0-9]/ & /[a-z]/": "ok",  # the contradiction is detected later
     'start: "a"? ' + '"a"? ' * 3_000: "too_complex",
     "start: /[a-z]+/ | " + " | ".join(f'"{n}x"' for n in range(3_000)): "too_complex",
 }
 
 
 @pytest.mark.parametrize("grammar", VERDICTS, ids=lambda grammar: grammar[:40])
-def test_a_grammar_is_followed_before_engines_see_it(grammar: str) -> None:
+def test_verify_simulates_a_grammar_before_engines_get_it(grammar: str) -> None:
     assert verify(grammar) == VERDICTS[grammar]

@@ -1,7 +1,7 @@
-"""Grammars for the text of a tool, rewritten: they allow the same texts, as a model writes them.
+"""Rewritten grammars for the text of a tool: they allow the same texts, in the form a model writes.
 
-The law: a text fits the client's grammar if and only if each way to write it fits the rewritten
-one. What the client's grammar allows is asked of `llguidance` itself.
+The invariant: a text matches the client's grammar if and only if every written form of it matches
+the rewritten grammar. llguidance itself decides what the client's grammar allows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dragoman.grammar.client.grammar_text import GrammarText, write_grammar_text
-from dragoman.grammar.client.text_syntax import DelimitedSyntax, QuotedSyntax
+from dragoman.grammar.client.text_syntax import DelimitedSyntax, QuotedSyntax, TextSyntax
 from dragoman.grammar.lark_builder import HEADER, LarkBuilder, quote_literal
 from dragoman.grammar.writer.free_text_tools import build_arguments
 from dragoman.grammar.writer.python_writer import PYTHON_QUOTES
@@ -23,82 +23,80 @@ from dragoman.types import Constraint
 from tests.support.client_grammars import CASES, Case
 from tests.support.grammars import Walk
 
-LETTERS = "a\"'\\\n\t<>/é😀;b *+-@.,1 "
+CHARS = "a\"'\\\n\t<>/é😀;b *+-@.,1 "
 
 
-def shape(grammar: str) -> Constraint:
+def build_constraint(grammar: str) -> Constraint:
     return Constraint(kind="grammar", value=grammar, param="tools[0].format", language="lark")
 
 
-def rewritten(
-    grammar: str, spelling: QuotedSyntax | DelimitedSyntax, before: str, after: str
-) -> str:
-    [(_, node)] = build_arguments(shape(grammar)).properties
+def rewrite(grammar: str, syntax: TextSyntax, before: str, after: str) -> str:
+    [(_, node)] = build_arguments(build_constraint(grammar)).properties
     assert isinstance(node, GrammarText)
     lark = LarkBuilder()
-    return lark.build(
-        f"{quote_literal(before)} {write_grammar_text(lark, node, spelling)} {quote_literal(after)}"
-    )
+    text = write_grammar_text(lark, node, syntax)
+    return lark.build(f"{quote_literal(before)} {text} {quote_literal(after)}")
 
 
-def fits(grammar: str, text: str) -> bool:
+def matches(grammar: str, text: str) -> bool:
     return match_grammar(f"{HEADER}\n{grammar}", text)[0]
 
 
-def texts(case: Case, chance: random.Random) -> Iterator[str]:
-    """Texts of a case, and others that are almost like them."""
-    yield from case.right
-    yield from case.wrong
-    for text in case.right * 2:
-        at, letter = chance.randrange(len(text) + 1), chance.choice(LETTERS)
-        yield text[:at] + letter + text[at:]
+def generate_texts(case: Case, rng: random.Random) -> Iterator[str]:
+    """Yield the texts of a case, and some that differ from them by one character."""
+    yield from case.matching
+    yield from case.other
+    for text in case.matching * 2:
+        at, char = rng.randrange(len(text) + 1), rng.choice(CHARS)
+        yield text[:at] + char + text[at:]
         yield text[:at] + text[at + 1 :]
-        yield text[:at] + letter + text[at + 1 :]
+        yield text[:at] + char + text[at + 1 :]
 
 
-def coded(text: str) -> str:
-    """JSON with as many escapes as there may be."""
-    letters = ("".join(f"\\u{ord(letter):04X}" if letter < " " else letter) for letter in text)
-    said = "".join(letters)
-    return json.dumps(said).replace("\\\\u00", "\\u00").replace("\\ud83d", "\\uD83D")
+def write_json_with_escapes(text: str) -> str:
+    """Write JSON with as many escapes as possible."""
+    escaped = "".join(f"\\u{ord(char):04X}" if char < " " else char for char in text)
+    return json.dumps(escaped).replace("\\\\u00", "\\u00").replace("\\ud83d", "\\uD83D")
 
 
-def in_python(text: str) -> str:
+def write_single_quoted(text: str) -> str:
     return "'" + json.dumps(text, ensure_ascii=False)[1:-1].replace("'", "\\'") + "'"
 
 
-def on_lines(text: str) -> str:
-    """With line feeds and tabs as they are."""
-    said = json.dumps(text, ensure_ascii=False)
-    return re.sub(r"(\\\\)|\\([nt])", lambda f: f[1] or {"n": "\n", "t": "\t"}[f[2]], said)
+def write_multiline(text: str) -> str:
+    """Write newlines and tabs without escapes."""
+    encoded = json.dumps(text, ensure_ascii=False)
+    return re.sub(
+        r"(\\\\)|\\([nt])", lambda match: match[1] or {"n": "\n", "t": "\t"}[match[2]], encoded
+    )
 
 
-WAYS: list[tuple[QuotedSyntax, Callable[[str], str]]] = [
+WRITERS: list[tuple[QuotedSyntax, Callable[[str], str]]] = [
     (QuotedSyntax(), json.dumps),
     (QuotedSyntax(), lambda text: json.dumps(text, ensure_ascii=False)),
-    (QuotedSyntax(), coded),
+    (QuotedSyntax(), write_json_with_escapes),
     (PYTHON_QUOTES[0], json.dumps),
-    (PYTHON_QUOTES[0], on_lines),
-    (PYTHON_QUOTES[1], in_python),
+    (PYTHON_QUOTES[0], write_multiline),
+    (PYTHON_QUOTES[1], write_single_quoted),
 ]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_texts_in_quotes(name: str) -> None:
+def test_quoted_texts(name: str) -> None:
     case = CASES[name]
-    assert [fits(case.grammar, text) for text in case.right] == [True] * len(case.right)
-    assert [fits(case.grammar, text) for text in case.wrong] == [False] * len(case.wrong)
+    assert [matches(case.grammar, text) for text in case.matching] == [True] * len(case.matching)
+    assert [matches(case.grammar, text) for text in case.other] == [False] * len(case.other)
     sources = {
-        quotes: rewritten(case.grammar, quotes, quotes.quote, quotes.quote) for quotes, _ in WAYS
+        syntax: rewrite(case.grammar, syntax, syntax.quote, syntax.quote) for syntax, _ in WRITERS
     }
-    for text in texts(case, random.Random(name)):
-        right = fits(case.grammar, text)
-        for quotes, way in WAYS:
-            found = match_grammar(sources[quotes], way(text))
-            assert found[0] is right, f"{text!r} as {way(text)}: {found}"
+    for text in generate_texts(case, random.Random(name)):
+        expected = matches(case.grammar, text)
+        for syntax, write in WRITERS:
+            result = match_grammar(sources[syntax], write(text))
+            assert result[0] is expected, f"{text!r} as {write(text)}: {result}"
 
 
-MARKS: list[tuple[str, tuple[str, ...], str]] = [
+MARKERS: list[tuple[str, tuple[str, ...], str]] = [
     ("</parameter>", ("<parameter=", "</function>"), ""),
     ("</arg_value>", (), "\n"),
     ("<escape>", (), ""),
@@ -107,32 +105,32 @@ MARKS: list[tuple[str, tuple[str, ...], str]] = [
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(("close", "banned", "breaks"), MARKS)
-def test_texts_between_marks(name: str, close: str, banned: tuple[str, ...], breaks: str) -> None:
-    """A text that holds the beginning of a mark may be refused; one that holds a mark is."""
+@pytest.mark.parametrize(("close", "banned", "padding"), MARKERS)
+def test_delimited_texts(name: str, close: str, banned: tuple[str, ...], padding: str) -> None:
+    """A text with a prefix of a marker may be rejected; one with a whole marker always is."""
     case = CASES[name]
-    marks = (close, *banned)
-    source = rewritten(case.grammar, DelimitedSyntax(marks, breaks), "(", close)
-    for text in texts(case, random.Random(name)):
-        right = fits(case.grammar, text)
-        found = match_grammar(source, f"({breaks}{text}{breaks}{close}")
-        # tags of any name may make up a mark, so that none of them can be written
-        size = 1 if name == "marks" else 2
-        begun = any(mark[:size] in text or text.endswith(mark[0]) for mark in marks)
-        assert found[0] is right or (begun and right), f"{text!r}: {found}"
+    markers = (close, *banned)
+    source = rewrite(case.grammar, DelimitedSyntax(markers, padding), "(", close)
+    for text in generate_texts(case, random.Random(name)):
+        expected = matches(case.grammar, text)
+        result = match_grammar(source, f"({padding}{text}{padding}{close}")
+        # tags of any name could form a marker, so that none of them can be written
+        length = 1 if name == "tags" else 2
+        has_prefix = any(marker[:length] in text or text.endswith(marker[0]) for marker in markers)
+        assert result[0] is expected or (has_prefix and expected), f"{text!r}: {result}"
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_walks(name: str) -> None:
-    """Whatever is allowed fits the client's grammar."""
-    grammar, chance = CASES[name].grammar, random.Random(name)
+def test_random_walks(name: str) -> None:
+    """Every text that the rewritten grammar allows matches the client's grammar."""
+    grammar, rng = CASES[name].grammar, random.Random(name)
     words = ("</p>", "</", '\\"', "\\n", "\\\\")
-    for spelling, ends in ((QuotedSyntax(), '"'), (DelimitedSyntax(("</p>", "<q>")), "</p>")):
-        opened = ends if ends == '"' else ""
-        source = rewritten(grammar, spelling, opened, ends)
+    for syntax, close in ((QuotedSyntax(), '"'), (DelimitedSyntax(("</p>", "<q>")), "</p>")):
+        is_quoted = isinstance(syntax, QuotedSyntax)
+        source = rewrite(grammar, syntax, close if is_quoted else "", close)
         for _ in range(10):
-            said = Walk(source, chance, words).go()
-            if said is not None:
-                text = json.loads(said) if opened else said.removesuffix(ends)
-                assert fits(grammar, text), f"{said!r}"
-                assert opened or ("</p>" not in text and "<q>" not in text)
+            written = Walk(source, rng, words).go()
+            if written is not None:
+                text = json.loads(written) if is_quoted else written.removesuffix(close)
+                assert matches(grammar, text), f"{written!r}"
+                assert is_quoted or ("</p>" not in text and "<q>" not in text)

@@ -28,7 +28,7 @@ from dragoman.testing.grammars import match_grammar
 from dragoman.types import Constraint, Tool
 from tests.grammar.test_tool_formats import UNMARKED
 from tests.pipeline.test_constrain import THINKER
-from tests.support.client_grammars import CASES, NO_PATCHES, PATCH, PATCHES, QUERY
+from tests.support.client_grammars import CASES, INVALID_PATCHES, PATCH, PATCHES, QUERY
 from tests.support.grammars import Pair, Walk
 from tests.support.hostile_grammars import GRAMMARS, PATTERNS
 from tests.support.serving import serve_scripted
@@ -93,7 +93,7 @@ def test_a_text_that_fits_can_be_written_and_no_other(name: str) -> None:
         assert found if name in TRIMMED else len(found) == COUNT, text
         assert [inputs(name, call) for call in found] == [[text]] * len(found)
         assert name in UNMARKED or match_grammar(free, found[0])[0]
-    for text in ("x", NO_PATCHES[2], *NO_PATCHES[6:]):
+    for text in ("x", INVALID_PATCHES[2], *INVALID_PATCHES[6:]):
         call = calls(name, text)[0]
         assert not match_grammar(forced, call)[0], text
         assert not match_grammar(free, call)[0] or not inputs(name, call), text
@@ -169,7 +169,7 @@ def test_a_client_gets_a_text_that_fits(choice: str) -> None:
     response = said(PATCHES[1], tool_choice=choice)
     [item] = response.json()["output"]
     assert (item["type"], item["input"]) == ("custom_tool_call", PATCHES[1])
-    assert said(NO_PATCHES[1], tool_choice=choice).status_code == 500  # it leaves its grammar
+    assert said(INVALID_PATCHES[1], tool_choice=choice).status_code == 500  # it leaves its grammar
 
 
 def test_a_grammar_is_a_demand_whatever_the_choice() -> None:

@@ -300,7 +300,7 @@ def test_s2_40_a_past_call_with_null_content_arrives() -> None:
     conversation = said.prompts[0]
     assert isinstance(conversation, Chat)
     assert conversation.messages[0].tool_calls[0].name == "f"
-    assert conversation.messages[0].content is None
+    assert conversation.messages[0].content == ()
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])

@@ -267,7 +267,7 @@ def test_thoughts_between_calls_are_put_together() -> None:
         user(result("x")),
     )
     assert made[1].reasoning == "one\n\ntwo"
-    assert made[1].content is None
+    assert made[1].content == ()
 
 
 # An answer that goes on with the last message

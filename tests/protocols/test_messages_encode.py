@@ -27,6 +27,7 @@ from dragoman.errors import (
     Forbidden,
     HeadersTooLarge,
     MethodNotAllowed,
+    MissingParameter,
     ModelBroken,
     ModelLoading,
     ModelNotFound,
@@ -377,7 +378,7 @@ def test_errors_have_a_type_for_each_status(failure: DragomanError, status: int,
     ("failure", "message"),
     [
         (
-            BadRequest("`a` is required.", param="a", code="missing_required_parameter"),
+            MissingParameter("`a` is required.", param="a"),
             "a: Field required",
         ),
         (BadRequest("`a.b` must be 1.", param="a.b"), "`a.b` must be 1."),

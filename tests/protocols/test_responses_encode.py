@@ -53,7 +53,7 @@ def writer(request: dict[str, Any] | None = None, **fields: Any) -> ResponseEnco
         "id": "resp_1",
         "created": 9,
         "model": "m",
-        "echo": {},
+        "echoed_fields": {},
         "tools": TOOLS,
     } | fields
     return ResponseEncoder(
@@ -243,7 +243,7 @@ def test_frames_of_pieces_can_be_of_a_coarse_size() -> None:
 
 def test_the_resource_has_all_its_fields() -> None:
     echo = {"temperature": 0.5, "metadata": {"a": "b"}, "user": "me"}
-    made = writer(echo=echo)
+    made = writer(echoed_fields=echo)
     [created, *_] = sse(made.start())
     assert created["response"].keys() == RESOURCE | {"user"}
     assert created["response"].items() >= echo.items()
@@ -401,7 +401,7 @@ def test_a_call_that_must_be_approved_is_asked_for_and_resumed() -> None:
 
 
 def test_calls_beyond_the_most_are_ignored() -> None:
-    made = writer(most_calls=1)
+    made = writer(max_remote_calls=1)
     two = [*call(0, "far", "{}"), *call(1, "far", "{}"), finish("tool_calls")]
     frames = made.start() + written(made, *two)
     assert made.remaining_remote_calls == 0

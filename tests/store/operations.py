@@ -6,9 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.store.rows import (
-    StoredItem,
-)
+from dragoman.store.rows import StoredItem
 from dragoman.store.servers import ServerProcess
 from dragoman.store.transaction import Transaction
 
@@ -71,11 +69,7 @@ OWNED: dict[str, tuple[Operation, Any]] = {
 }
 
 # methods that take an owner but return nothing: they cannot reveal or change another owner's rows
-WITHOUT_RESULT = {
-    "key_values.put_turns",
-    "key_values.delete_turns",
-    "responses.index_output_items",
-}
+WITHOUT_RESULT = {"key_values.put_turns", "key_values.delete_turns", "responses.index_output_items"}
 
 # methods that take a whole row, or that only servers call
 WITHOUT_OWNER = {

@@ -5,19 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import BadRequest
-from dragoman.store.rows import (
-    ROW,
-    StoreLimits,
-    SweepCounts,
-)
+from dragoman.store.rows import ROW, StoreLimits, SweepCounts
 from dragoman.store.store import Store
-from tests.support.stores import (
-    add_completion,
-    execute,
-    make_completion,
-    open_store,
-    run_scenario,
-)
+from tests.support.stores import add_completion, execute, make_completion, open_store, run_scenario
 
 
 def test_updating_a_completion_updates_its_size(url: str) -> None:

@@ -7,10 +7,7 @@ import asyncio
 import pytest
 
 from dragoman.errors import BadRequest
-from dragoman.store.rows import (
-    StoredItem,
-    StoreError,
-)
+from dragoman.store.rows import StoredItem, StoreError
 from dragoman.store.store import Store
 from tests.support.stores import (
     add_conversation,

@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import Unavailable
-from dragoman.store.rows import (
-    StoreError,
-)
+from dragoman.store.rows import StoreError
 from dragoman.store.store import Store
 from tests.store.processes import start_python
 from tests.support import postgres

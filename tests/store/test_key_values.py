@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from dragoman.store.rows import (
-    StoredTurn,
-)
+from dragoman.store.rows import StoredTurn
 from dragoman.store.store import Store
-from tests.support.stores import (
-    get_secret,
-    get_turns,
-    put_turns,
-    run_scenario,
-)
+from tests.support.stores import get_secret, get_turns, put_turns, run_scenario
 
 
 def test_a_secret_is_created_once(url: str) -> None:

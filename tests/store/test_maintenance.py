@@ -9,13 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from dragoman.errors import TooLarge
-from dragoman.store.rows import (
-    ROW,
-    StoredItem,
-    StoredTurn,
-    StoreLimits,
-    SweepCounts,
-)
+from dragoman.store.rows import ROW, StoredItem, StoredTurn, StoreLimits, SweepCounts
 from dragoman.store.store import Store
 from dragoman.store.transaction import Transaction
 from tests.support.stores import (

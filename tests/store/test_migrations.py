@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 from sqlalchemy import create_engine, inspect
 
 from dragoman.store import migrations
-from dragoman.store.rows import (
-    ROW,
-    StoredItem,
-    StoreError,
-    SweepCounts,
-)
+from dragoman.store.rows import ROW, StoredItem, StoreError, SweepCounts
 from dragoman.store.store import Store
 from dragoman.store.tables import METADATA
 from tests.support.stores import (
@@ -137,3 +133,14 @@ def test_a_failed_migration_leaves_the_database_unchanged(url: str) -> None:
     assert execute(url, "SELECT version FROM dragoman") == [(1,)]
     execute(url, "DROP TABLE memories")
     run_scenario(url, lambda store: add_response(store, make_response("r")))
+
+
+def test_a_migration_is_logged_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def open_and_close() -> None:
+        await (await open_store(url)).aclose()
+
+    with caplog.at_level(logging.INFO, "dragoman.store"):
+        asyncio.run(open_and_close())
+        asyncio.run(open_and_close())
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [f"database migrated to version {migrations.NEWEST}"]

@@ -9,13 +9,7 @@ from typing import get_args
 import pytest
 
 from dragoman.errors import BadRequest
-from dragoman.store.rows import (
-    RUNNING,
-    Status,
-    StoredResponse,
-    StoredTurn,
-    StoreError,
-)
+from dragoman.store.rows import RUNNING, Status, StoredResponse, StoredTurn, StoreError
 from dragoman.store.store import Store
 from tests.support.stores import (
     add_response,
@@ -184,10 +178,7 @@ CHAINS: dict[str, tuple[dict[str, str | None], list[str] | None]] = {
 
 INCOMPLETE: dict[str, tuple[dict[str, str | None], str]] = {
     "a missing link": ({"b": "a", "c": "b"}, "the beginning of its history has expired"),
-    "a link of another owner": (
-        {"other's": None, "c": "other's"},
-        "the beginning of its history",
-    ),
+    "a link of another owner": ({"other's": None, "c": "other's"}, "the beginning of its history"),
     "a circle": ({"b": "c", "c": "b"}, "more than 10,000"),
 }
 

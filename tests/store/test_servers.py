@@ -14,11 +14,7 @@ from typing import Any
 import pytest
 
 from dragoman.store.database import Database
-from dragoman.store.rows import (
-    StoredConversation,
-    StoredResponse,
-    SweepCounts,
-)
+from dragoman.store.rows import StoredConversation, StoredResponse, SweepCounts
 from dragoman.store.store import Store
 from tests.store.processes import start_python
 from tests.support.store_worker import make_ending

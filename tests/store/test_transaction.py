@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.store.rows import (
-    ROW,
-    StoredItem,
-    StoredTurn,
-)
+from dragoman.store.rows import ROW, StoredItem, StoredTurn
 from dragoman.store.store import Store
 from dragoman.store.transaction import Transaction
 from tests.store.operations import OWNED, WITHOUT_OWNER, WITHOUT_RESULT, list_methods

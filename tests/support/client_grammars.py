@@ -1,4 +1,4 @@
-"""Grammars for the text of a tool, with texts that fit them and texts that do not."""
+"""Grammars for the text of a tool, with texts that match them and texts that do not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PATCHES = [
     "*** Begin Patch\n*** Update File: x\n*** Move to: y\n@@ def f():\n-a\n+b < c\n c\n@@\n+\\\n"
     "*** End of File\n*** Add File: z\n+<think>{}</think>\n*** End Patch",
 ]
-NO_PATCHES = [
+INVALID_PATCHES = [
     "",
     "*** Begin Patch\n*** End Patch",
     "*** Begin Patch\n*** Add File: a\n*** End Patch",
@@ -58,12 +58,12 @@ NAME: /[a-z_][a-z0-9_]*/ & ~/select|from|where|and|or/
 
 class Case(NamedTuple):
     grammar: str
-    right: list[str]
-    wrong: list[str]
+    matching: list[str]
+    other: list[str]
 
 
 CASES: dict[str, Case] = {
-    "a patch": Case(PATCH, PATCHES, NO_PATCHES),
+    "a patch": Case(PATCH, PATCHES, INVALID_PATCHES),
     "a query": Case(
         QUERY,
         [
@@ -76,7 +76,7 @@ CASES: dict[str, Case] = {
     "words": Case('start: /[a-z]+/ (" " /[a-z]+/)*', ["ab cd", "x"], ["", "a  b", "A"]),
     "any text": Case(r"start: /(?s:.*)/", ["", 'a\n"b"\\\t', "</a>", "\x00é😀"], []),
     "some text": Case(r"start: /.+/", ['"\\', "é", "</"], ["", "a\nb", "\n"]),
-    "an end that may be anything": Case(
+    "a terminal that may contain its end": Case(
         r"start: /.*;/", ['a";";', ";", ";;"], ["", "a", "a\n;", "; "]
     ),
     "quotes": Case(
@@ -105,15 +105,15 @@ CASES: dict[str, Case] = {
         ["a", "aaaaa", "a\\\\"],
     ),
     "optional": Case('start: ["-"] "\\""? (/[0-9]+/ | "")', ["", "-", '-"12', '"'], ["--", '""']),
-    "round and round": Case(
+    "recursion": Case(
         r'start: value' + "\n"
         r'value: "[" (value ("," value)*)? "]" | TEXT | "\n"' + "\n"
         r"TEXT: /'[^']*'/",
         ["[]", "['a\n\"',[[]]]", "\n", "[[\n]]"],
         ["[", "[,]", "'", "]"],
     ),
-    "to the right": Case('start: "\\"" start | "."', [".", '"""".'], ['"', ".."]),
-    "not this": Case(
+    "right recursion": Case('start: "\\"" start | "."', [".", '"""".'], ['"', ".."]),
+    "a complement": Case(
         r"start: WORD" + "\n" r"WORD: /[^\n ]+/ & ~/(?s:.*)bad(?s:.*)/",
         ['go"od', "ba", "b\\ad", "é"],
         ["", "bad", '"bad"', "a b"],
@@ -129,8 +129,8 @@ CASES: dict[str, Case] = {
         ["a", "", "\té", '\t""', "\t\\"],
         ["\t", "b", '\t"""'],
     ),
-    "no case": Case('start: /(?i:straße|k)/ /É/i', ["STRAßE\u00e9", "\u212aÉ", "straẞeé"], ["kE"]),
-    "marks": Case(
+    "ignored case": Case('start: /(?i:straße|k)/ /É/i', ["STRAßE\u00e9", "\u212aÉ", "straẞeé"], ["kE"]),
+    "tags": Case(
         'start: ("<" NAME ">" | "</" NAME ">" | /[^<>]+/ | "<")*\nNAME: /[a-z]+/',
         ["<a>", "a</b>", "<", "x <y"],
         [">", "<>"],

@@ -17,7 +17,7 @@ from dragoman.engines.llamacpp import gguf
 from dragoman.tokenizers.from_gguf import pieces_from_gguf, vocabulary_from_gguf
 from dragoman.tokenizers.pretokenizers import PRETOKENIZERS
 from dragoman.tokenizers.tokenizer import (
-    INLINE,
+    MAX_INLINE,
     PROBES,
     EngineTokenizer,
     Tokenizer,
@@ -357,12 +357,12 @@ def test_long_texts_are_encoded_in_a_thread(ours: Tokenizer) -> None:
     watched = Watched(ours.vocabulary, ours._backend)
 
     async def both() -> tuple[list[int], list[int]]:
-        return await watched.encode("x" * 10), await watched.encode("word " * INLINE)
+        return await watched.encode("x" * 10), await watched.encode("word " * MAX_INLINE)
 
     _, long = asyncio.run(both())
     assert where[0] is threading.main_thread()
     assert where[1] is not threading.main_thread()
-    assert ours.decode(long) == "word " * INLINE
+    assert ours.decode(long) == "word " * MAX_INLINE
 
 
 @pytest.mark.parametrize("text", ["a\ud800b", "\udfff", "ok \ud83d\ude00 ok"])

@@ -1,1 +1,1 @@
-"""Tokenizers: text to token ids and back, from whatever file describes them."""
+"""Tokenizers rebuilt from the files of models, and verified against the engine."""

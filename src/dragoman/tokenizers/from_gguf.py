@@ -1,20 +1,20 @@
-"""A vocabulary and a tokenizer out of the metadata of a GGUF file.
+"""Builds a vocabulary and a tokenizer from the metadata of a GGUF file.
 
-Two kinds of tokenizer can be rebuilt here: byte-level pair merging (with the cutting that the file
-names, see `tokenizer_patterns`) and the older kind whose merges follow from token scores, with
-bytes as a last resort. Other kinds give no backend, and the engine's own tokenizer does the work;
-their pieces are still known.
+Two kinds of tokenizer can be rebuilt: byte-level BPE (with the pre-tokenizer that the file names,
+see `pretokenizers`), and the older kind whose merges follow from token scores, with bytes as a
+fallback. Other kinds have no backend, and the engine's own tokenizer does the work; the bytes of
+their tokens are known all the same.
 
-Tokens that plain text must never produce are left out of the backend's vocabulary altogether, so
-there is no setting that could let them in.
+Tokens that plain text must never produce are not in the backend's vocabulary at all, so no setting
+can let them in.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
@@ -33,59 +33,61 @@ from dragoman.tokenizers.vocabulary import (
 
 log = logging.getLogger("dragoman.tokenizer")
 
+Metadata: TypeAlias = Mapping[str, Any]  # of a GGUF file, whose values have many types
+
 PREFIX = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-# kinds whose tokens write a space as a low line; their text is never byte-encoded
-SPACED_KINDS = frozenset({"llama", "bert", "t5", "gemma4"})
-SPACED_CUTS = frozenset({"gemma4", "granite-embed-multi-311m", "mmbert", "sarvam-moe"})
-ALWAYS_BOS = frozenset({"gemma4", "granite-embed-multi-311m"})  # whatever the file says
-RAW_KINDS = frozenset({"plamo2", "plamo3", "whitespace"})
+# models whose tokens write a space as U+2581; their text is never byte-encoded
+SPACED_MODELS = frozenset({"llama", "bert", "t5", "gemma4"})
+SPACED_PRETOKENIZERS = frozenset({"gemma4", "granite-embed-multi-311m", "mmbert", "sarvam-moe"})
+ALWAYS_BOS = frozenset({"gemma4", "granite-embed-multi-311m"})  # whatever the file contains
+RAW_MODELS = frozenset({"plamo2", "plamo3", "whitespace"})
 _RWKV_ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _RWKV_LETTERS = {"t": "\t", "n": "\n", "r": "\r"}
 
 
-def vocabulary_from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
-    """Everything a GGUF file says of its tokens."""
-    tokens = _tokens(metadata)
-    types = _types(metadata, len(tokens))
-    specials = _specials(tokens, types)
-    said = {
-        name: _token_id(metadata, f"{name}_token_id", len(tokens))
+def vocabulary_from_gguf(metadata: Metadata) -> Vocabulary:
+    """Read everything that a GGUF file contains about its tokens."""
+    tokens = _read_tokens(metadata)
+    types = _read_types(metadata, len(tokens))
+    specials = _find_specials(tokens, types)
+    listed = {
+        name: _read_token_id(metadata, f"{name}_token_id", len(tokens))
         for name in ("bos", "eos", "eot", "eom", "unknown", "padding", "seperator", "mask", "cls")
     }
-    bos = said["bos"] if said["bos"] is not None else find_bos_id(specials)
-    ends = find_stop_ids((said["eos"], said["eot"], said["eom"]), specials)
-    eos = said["eos"] if said["eos"] is not None else min(ends, default=None)
-    shown_as = {"bos": bos, "eos": eos, "unk": said["unknown"], "pad": said["padding"]}
-    shown_as |= {"sep": said["seperator"], "mask": said["mask"], "cls": said["cls"]}
+    bos = listed["bos"] if listed["bos"] is not None else find_bos_id(specials)
+    stops = find_stop_ids((listed["eos"], listed["eot"], listed["eom"]), specials)
+    eos = listed["eos"] if listed["eos"] is not None else min(stops, default=None)
+    named = {"bos": bos, "eos": eos, "unk": listed["unknown"], "pad": listed["padding"]}
+    named |= {"sep": listed["seperator"], "mask": listed["mask"], "cls": listed["cls"]}
     hidden = {token for token, kind in enumerate(types) if kind in (CONTROL, UNKNOWN)}
     return Vocabulary(
         pieces=pieces_from_gguf(metadata),
         specials=specials,
-        control=frozenset(hidden | ends),
+        control=frozenset(hidden | stops),
         bos_id=bos,
         eos_id=eos,
-        eos_ids=ends,
-        add_bos=bos is not None and _add_bos(metadata),
+        eos_ids=stops,
+        add_bos=bos is not None and _adds_bos(metadata),
         variables={
             f"{name}_token": encode_raw(tokens[token]).decode("utf-8", "replace")
-            for name, token in shown_as.items()
+            for name, token in named.items()
             if token is not None
         },
-        rstrip=_rstrip(metadata, specials),
+        rstrip=_find_stripping(metadata, specials),
         source="gguf",
     )
 
 
-def pieces_from_gguf(metadata: Mapping[str, Any]) -> list[bytes]:
-    """Token id -> the bytes it stands for; special tokens stand for their own text."""
-    tokens = _tokens(metadata)
-    types = _types(metadata, len(tokens))
-    ordinary = _ordinary_piece(metadata)
+def pieces_from_gguf(metadata: Metadata) -> list[bytes]:
+    """Return the bytes of each token by id; those of a special token are its text."""
+    tokens = _read_tokens(metadata)
+    types = _read_types(metadata, len(tokens))
+    decode = _choose_decoder(metadata)
     pieces = []
     for text, kind in zip(tokens, types, strict=True):
         if kind == NORMAL:
-            pieces.append(ordinary(text))
+            pieces.append(decode(text))
         elif kind == BYTE:
             pieces.append(parse_byte_token(text) or b"")
         else:
@@ -93,49 +95,49 @@ def pieces_from_gguf(metadata: Mapping[str, Any]) -> list[bytes]:
     return pieces
 
 
-def backend_from_gguf(metadata: Mapping[str, Any]) -> Backend | None:
-    """A tokenizer for plain text, or None where this kind cannot be rebuilt."""
-    kind, cut = _kind(metadata), _cut(metadata)
+def backend_from_gguf(metadata: Metadata) -> Backend | None:
+    """Build a tokenizer for plain text, or return None if this kind cannot be rebuilt."""
+    model, pretokenizer = _read_model(metadata), _read_pretokenizer(metadata)
     try:
-        if kind == "llama":
-            return _scored(metadata)
-        if kind == "gemma4" or (kind == "gpt2" and cut == "gemma4"):
-            return _merged(metadata, None)
-        if kind == "gpt2" and cut in PRETOKENIZERS:
-            return _merged(metadata, PRETOKENIZERS[cut])
-    except Exception as error:  # the library raises bare exceptions for a vocabulary it refuses
+        if model == "llama":
+            return _make_scored_backend(metadata)
+        if model == "gemma4" or (model == "gpt2" and pretokenizer == "gemma4"):
+            return _make_merging_backend(metadata, None)
+        if model == "gpt2" and pretokenizer in PRETOKENIZERS:
+            return _make_merging_backend(metadata, PRETOKENIZERS[pretokenizer])
+    except Exception as error:  # the library raises bare exceptions for an invalid vocabulary
         log.warning("the tokenizer cannot be rebuilt from the model file: %s", error)
     return None
 
 
-def _kind(metadata: Mapping[str, Any]) -> str:
-    kind = metadata.get(PREFIX + "model")
-    return kind if isinstance(kind, str) else "none"
+def _read_model(metadata: Metadata) -> str:
+    model = metadata.get(PREFIX + "model")
+    return model if isinstance(model, str) else "none"
 
 
-def _cut(metadata: Mapping[str, Any]) -> str:
-    cut = metadata.get(PREFIX + "pre")
-    return cut if isinstance(cut, str) and cut else "default"
+def _read_pretokenizer(metadata: Metadata) -> str:
+    name = metadata.get(PREFIX + "pre")
+    return name if isinstance(name, str) and name else "default"
 
 
-def _tokens(metadata: Mapping[str, Any]) -> list[str]:
+def _read_tokens(metadata: Metadata) -> list[str]:
     tokens = metadata.get(PREFIX + "tokens")
     return tokens if isinstance(tokens, list) else []
 
 
-def _types(metadata: Mapping[str, Any], count: int) -> Sequence[int]:
+def _read_types(metadata: Metadata, count: int) -> Sequence[int]:
     types = metadata.get(PREFIX + "token_type")
     if types is None or isinstance(types, str | int | float) or len(types) < count:
         return [NORMAL] * count
     return types[:count]  # type: ignore[no-any-return]
 
 
-def _token_id(metadata: Mapping[str, Any], name: str, count: int) -> int | None:
+def _read_token_id(metadata: Metadata, name: str, count: int) -> int | None:
     value = metadata.get(PREFIX + name)
     return value if type(value) is int and 0 <= value < count else None
 
 
-def _specials(tokens: list[str], types: Sequence[int]) -> dict[str, int]:
+def _find_specials(tokens: list[str], types: Sequence[int]) -> dict[str, int]:
     return {
         text: token
         for token, (text, kind) in enumerate(zip(tokens, types, strict=True))
@@ -143,43 +145,44 @@ def _specials(tokens: list[str], types: Sequence[int]) -> dict[str, int]:
         and (
             kind in (CONTROL, UNKNOWN)
             or (kind == DEFINED and is_markup(text))
-            # a mark of a chat format that the file calls ordinary by mistake
+            # a special token of a chat format that the file lists as ordinary by mistake
             or (kind == NORMAL and text.startswith("<|") and text.endswith("|>"))
         )
     }
 
 
-def _add_bos(metadata: Mapping[str, Any]) -> bool:
-    if _kind(metadata) == "gemma4" or _cut(metadata) in ALWAYS_BOS:
+def _adds_bos(metadata: Metadata) -> bool:
+    model, pretokenizer = _read_model(metadata), _read_pretokenizer(metadata)
+    if model == "gemma4" or pretokenizer in ALWAYS_BOS:
         return True
-    said = metadata.get(PREFIX + "add_bos_token")
-    if isinstance(said, bool):
-        return said
-    kind = _kind(metadata)
-    if kind == "gpt2":
-        return _cut(metadata) in PRETOKENIZERS and PRETOKENIZERS[_cut(metadata)].add_bos
-    return kind in ("llama", "bert")
+    add_bos = metadata.get(PREFIX + "add_bos_token")
+    if isinstance(add_bos, bool):
+        return add_bos
+    if model == "gpt2":
+        return pretokenizer in PRETOKENIZERS and PRETOKENIZERS[pretokenizer].add_bos
+    return model in ("llama", "bert")
 
 
-def _rstrip(metadata: Mapping[str, Any], specials: Mapping[str, int]) -> frozenset[int]:
-    """One family drops the white space after its marks, and only its name tells."""
+def _find_stripping(metadata: Metadata, specials: Mapping[str, int]) -> frozenset[int]:
+    """Find the special tokens that strip white space; only the Phi-3 family has some."""
     name = str(metadata.get("general.name", "")).lower()
     if "phi-3" not in name and "phi3" not in name:
         return frozenset()
-    kept = {"<unk>", "<s>", "<|endoftext|>"}
-    return frozenset(token for text, token in specials.items() if text not in kept)
+    exceptions = {"<unk>", "<s>", "<|endoftext|>"}
+    return frozenset(token for text, token in specials.items() if text not in exceptions)
 
 
-def _ordinary_piece(metadata: Mapping[str, Any]) -> Any:
-    kind = _kind(metadata)
-    if kind in SPACED_KINDS or _cut(metadata) in SPACED_CUTS:
+def _choose_decoder(metadata: Metadata) -> Callable[[str], bytes]:
+    """Return the function that decodes ordinary tokens."""
+    model = _read_model(metadata)
+    if model in SPACED_MODELS or _read_pretokenizer(metadata) in SPACED_PRETOKENIZERS:
         return decode_spaced
-    if kind in RAW_KINDS:
+    if model in RAW_MODELS:
         return encode_raw
-    return _rwkv if kind == "rwkv" else decode_byte_level
+    return _decode_rwkv if model == "rwkv" else decode_byte_level
 
 
-def _rwkv(text: str) -> bytes:
+def _decode_rwkv(text: str) -> bytes:
     piece, position = b"", 0
     for escape in _RWKV_ESCAPE.finditer(text):
         piece += encode_raw(text[position : escape.start()])
@@ -189,11 +192,11 @@ def _rwkv(text: str) -> bytes:
     return piece + encode_raw(text[position:])
 
 
-def _plain(metadata: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
-    """The tokens that plain text may become, and those of them that match before all else."""
-    tokens = _tokens(metadata)
-    types = _types(metadata, len(tokens))
-    special = set(_specials(tokens, types).values())
+def _split_vocabulary(metadata: Metadata) -> tuple[dict[str, int], list[str]]:
+    """Return the tokens of plain text, and the words among them that match before all others."""
+    tokens = _read_tokens(metadata)
+    types = _read_types(metadata, len(tokens))
+    special = set(_find_specials(tokens, types).values())
     defined = [
         text
         for token, (text, kind) in enumerate(zip(tokens, types, strict=True))
@@ -203,41 +206,43 @@ def _plain(metadata: Mapping[str, Any]) -> tuple[dict[str, int], list[str]]:
     return vocabulary, defined
 
 
-def _merged(metadata: Mapping[str, Any], cut: Pretokenizer | None) -> Backend:
-    """Byte-level merging; without a cut, merging over whole lines with spaces as low lines."""
-    vocabulary, defined = _plain(metadata)
+def _make_merging_backend(metadata: Metadata, pretokenizer: Pretokenizer | None) -> Backend:
+    """Build byte-level BPE; without a pre-tokenizer, BPE over lines with U+2581 for spaces."""
+    vocabulary, defined = _split_vocabulary(metadata)
     merges = []
     for merge in metadata[PREFIX + "merges"]:
         space = merge.find(" ", 1)
         merges.append((merge[:space], merge[space + 1 :]))
-    if cut is None:
+    if pretokenizer is None:
         backend = Backend(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True))
         backend.normalizer = normalizers.Replace(" ", "\u2581")
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^\n]+|[\n]+"), "isolated")
     else:
-        model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=cut.whole_words)
-        backend = Backend(model)
-        steps: list[Any] = [pre_tokenizers.Split(Regex(text), "isolated") for text in cut.patterns]
+        whole_words = pretokenizer.whole_words
+        backend = Backend(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=whole_words))
+        steps: list[pre_tokenizers.PreTokenizer] = [
+            pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in pretokenizer.patterns
+        ]
         steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
         backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    _define(backend, defined)
+    _add_words(backend, defined)
     return backend
 
 
-def _scored(metadata: Mapping[str, Any]) -> Backend:
-    """Merging by token scores, highest first, with bytes for what the vocabulary does not have."""
-    vocabulary, defined = _plain(metadata)
+def _make_scored_backend(metadata: Metadata) -> Backend:
+    """Build BPE that merges by token scores, highest first, with bytes as a fallback."""
+    vocabulary, defined = _split_vocabulary(metadata)
     scores = metadata.get(PREFIX + "scores")
-    if scores is None or len(scores) < len(_tokens(metadata)):
-        scores = [0.0] * len(_tokens(metadata))
-    found: list[tuple[float, int, str, str]] = []
+    if scores is None or len(scores) < len(_read_tokens(metadata)):
+        scores = [0.0] * len(_read_tokens(metadata))
+    scored: list[tuple[float, int, str, str]] = []
     for text, token in vocabulary.items():
         for middle in range(1, len(text)):
             left, right = text[:middle], text[middle:]
             if left in vocabulary and right in vocabulary:
-                found.append((-scores[token], token, left, right))
-    found.sort(key=lambda merge: merge[:2])
-    merges = [(left, right) for _, _, left, right in found]
+                scored.append((-scores[token], token, left, right))
+    scored.sort(key=lambda merge: merge[:2])
+    merges = [(left, right) for _, _, left, right in scored]
     backend = Backend(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True))
     space = normalizers.Replace(" ", "\u2581")
     backend.normalizer = (
@@ -245,9 +250,9 @@ def _scored(metadata: Mapping[str, Any]) -> Backend:
         if metadata.get(PREFIX + "add_space_prefix", True) is not False
         else space
     )
-    _define(backend, defined)
+    _add_words(backend, defined)
     return backend
 
 
-def _define(backend: Backend, words: list[str]) -> None:
+def _add_words(backend: Backend, words: list[str]) -> None:
     backend.add_tokens([AddedToken(word, normalized=False, special=False) for word in words])

@@ -1,9 +1,9 @@
-"""A vocabulary and a tokenizer out of a model directory with a `tokenizer.json`.
+"""Builds a vocabulary and a tokenizer from a model directory with a `tokenizer.json`.
 
-The file is the tokenizer library's own, so the backend is the model's exactly, with one change:
-wherever it holds the text of a special token, that text is replaced by a random one which nobody
-can guess. The token keeps its number, and plain text can not become it. Which token begins and ends
-a text is read from the small files beside it.
+The file is in the tokenizer library's own format, so the backend is exactly the model's, with one
+change: the text of every special token is replaced with a random one that nobody can guess. The
+token keeps its id, and plain text cannot become it. Which tokens start and end a text is read from
+the small files beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from tokenizers import Tokenizer as Backend
 
@@ -28,33 +28,36 @@ from dragoman.tokenizers.vocabulary import (
     is_markup,
     parse_byte_token,
 )
+from dragoman.types import Json
 
 log = logging.getLogger("dragoman.tokenizer")
+
+JsonObject: TypeAlias = dict[str, Json]
 
 MAX_BYTES = 128 << 20
 ROLES = ("bos", "eos", "unk", "pad", "sep", "cls", "mask")
 
 
 def vocabulary_from_directory(path: Path) -> Vocabulary:
-    """Everything the files of a model directory say of its tokens."""
-    file = _read(path / "tokenizer.json")
-    added = _added(file)
-    words = dict(_words(file)) | {text: token for text, (token, _) in added.items()}
+    """Read everything that a model directory contains about its tokens."""
+    file = _read_json(path / "tokenizer.json")
+    added = _read_added_tokens(file)
+    words = dict(_iterate_vocabulary(file)) | {text: token for text, (token, _) in added.items()}
     specials = {
         text: token for text, (token, special) in added.items() if special or is_markup(text)
     }
-    config = _optional(path / "tokenizer_config.json")
-    variables = _variables(config, _optional(path / "special_tokens_map.json"))
+    config = _read_optional_json(path / "tokenizer_config.json")
+    variables = _read_variables(config, _read_optional_json(path / "special_tokens_map.json"))
     bos = words.get(variables.get("bos_token", ""), find_bos_id(specials))
     eos = words.get(variables.get("eos_token", ""))
-    ends = find_stop_ids([*_said_endings(path), eos], specials)
+    stops = find_stop_ids([*_read_stop_ids(path), eos], specials)
     return Vocabulary(
-        pieces=_pieces(file, words, added),
+        pieces=_make_pieces(file, words, added),
         specials=specials,
-        control=frozenset(token for token, special in added.values() if special) | ends,
+        control=frozenset(token for token, special in added.values() if special) | stops,
         bos_id=bos,
-        eos_id=eos if eos is not None else min(ends, default=None),
-        eos_ids=ends,
+        eos_id=eos if eos is not None else min(stops, default=None),
+        eos_ids=stops,
         add_bos=bos is not None and _adds_bos(config, file, bos),
         variables=variables,
         rstrip=frozenset(
@@ -67,26 +70,26 @@ def vocabulary_from_directory(path: Path) -> Vocabulary:
 
 
 def backend_from_directory(path: Path) -> Backend:
-    """The model's own tokenizer, for plain text only."""
-    file = _read(path / "tokenizer.json")
+    """Build the model's own tokenizer, for plain text only."""
+    file = _read_json(path / "tokenizer.json")
     hidden = {
         text: secrets.token_hex(16)
-        for text, (_, special) in _added(file).items()
+        for text, (_, special) in _read_added_tokens(file).items()
         if special or is_markup(text)
     }
     for entry in file.get("added_tokens", []):
         entry["content"] = hidden.get(entry["content"], entry["content"])
     file["post_processor"] = file["truncation"] = file["padding"] = None
-    _hide(file.get("model", {}), hidden)
+    _hide_specials(file.get("model", {}), hidden)
     try:
         return Backend.from_str(json.dumps(file))
     except Exception as error:  # the library raises bare exceptions
-        log.warning("tokenizer.json is refused: %s", error)
+        log.warning("cannot load tokenizer.json: %s", error)
         raise ModelBroken("The model's tokenizer.json cannot be used.") from None
 
 
-def _hide(model: dict[str, Any], hidden: dict[str, str]) -> None:
-    """Rename special tokens in the vocabulary too: a scored one would match them in plain text."""
+def _hide_specials(model: JsonObject, hidden: dict[str, str]) -> None:
+    """Rename special tokens in the vocabulary, too: plain text could match them by their scores."""
     vocabulary = model.get("vocab")
     if isinstance(vocabulary, dict):
         for text in hidden.keys() & vocabulary.keys():
@@ -98,34 +101,34 @@ def _hide(model: dict[str, Any], hidden: dict[str, str]) -> None:
         model["unk_token"] = hidden[model["unk_token"]]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> JsonObject:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ModelBroken(f"The model's {path.name} is too large.")
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        log.warning("%s cannot be read: %r", path.name, error)
+        log.warning("cannot read %s: %r", path.name, error)
         raise ModelBroken(f"The model's {path.name} cannot be read.") from None
     if not isinstance(content, dict):
         raise ModelBroken(f"The model's {path.name} is not a JSON object.")
     return content
 
 
-def _optional(path: Path) -> dict[str, Any]:
+def _read_optional_json(path: Path) -> JsonObject:
     try:
-        return _read(path) if path.exists() else {}
+        return _read_json(path) if path.exists() else {}
     except ModelBroken:
         return {}
 
 
-def _added(file: dict[str, Any]) -> dict[str, tuple[int, bool]]:
+def _read_added_tokens(file: JsonObject) -> dict[str, tuple[int, bool]]:
     return {
         entry["content"]: (entry["id"], bool(entry.get("special")))
         for entry in file.get("added_tokens") or []
     }
 
 
-def _words(file: dict[str, Any]) -> Iterator[tuple[str, int]]:
+def _iterate_vocabulary(file: JsonObject) -> Iterator[tuple[str, int]]:
     vocabulary = file.get("model", {}).get("vocab")
     if isinstance(vocabulary, dict):
         yield from vocabulary.items()
@@ -133,17 +136,17 @@ def _words(file: dict[str, Any]) -> Iterator[tuple[str, int]]:
         yield from ((entry[0], token) for token, entry in enumerate(vocabulary))
 
 
-def _pieces(
-    file: dict[str, Any], words: dict[str, int], added: dict[str, tuple[int, bool]]
+def _make_pieces(
+    file: JsonObject, words: dict[str, int], added: dict[str, tuple[int, bool]]
 ) -> list[bytes]:
     parts = json.dumps([file.get("pre_tokenizer"), file.get("decoder")])
-    level = '"ByteLevel"' in parts
+    is_byte_level = '"ByteLevel"' in parts
     prefix = file.get("model", {}).get("continuing_subword_prefix") or ""
     pieces = [b""] * (max(words.values(), default=-1) + 1)
     for text, token in words.items():
         if text in added:
             pieces[token] = encode_raw(text)
-        elif level:
+        elif is_byte_level:
             pieces[token] = decode_byte_level(text)
         elif prefix:
             pieces[token] = encode_raw(
@@ -154,30 +157,30 @@ def _pieces(
     return pieces
 
 
-def _variables(*files: dict[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _read_variables(*files: JsonObject) -> dict[str, str]:
+    variables: dict[str, str] = {}
     for file in files:
         for role in ROLES:
             value = file.get(f"{role}_token")
             text = value.get("content") if isinstance(value, dict) else value
             if isinstance(text, str):
-                found.setdefault(f"{role}_token", text)
-    return found
+                variables.setdefault(f"{role}_token", text)
+    return variables
 
 
-def _said_endings(path: Path) -> list[int]:
+def _read_stop_ids(path: Path) -> list[int]:
     ids: list[int] = []
     for name in ("generation_config.json", "config.json"):
-        said = _optional(path / name).get("eos_token_id")
-        several = said if isinstance(said, list) else [said]
-        ids += [token for token in several if isinstance(token, int) and token >= 0]
+        value = _read_optional_json(path / name).get("eos_token_id")
+        values = value if isinstance(value, list) else [value]
+        ids += [token for token in values if isinstance(token, int) and token >= 0]
     return ids
 
 
-def _adds_bos(config: dict[str, Any], file: dict[str, Any], bos: int) -> bool:
-    said = config.get("add_bos_token")
-    if isinstance(said, bool):
-        return said
+def _adds_bos(config: JsonObject, file: JsonObject, bos: int) -> bool:
+    add_bos = config.get("add_bos_token")
+    if isinstance(add_bos, bool):
+        return add_bos
     processor = file.get("post_processor") or {}
     steps = processor.get("processors", [processor])
     return any(

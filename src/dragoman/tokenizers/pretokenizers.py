@@ -1,9 +1,9 @@
-"""How text is cut into words before byte-pair merging, by the name a model file gives.
+"""How text is split into words before byte-pair merging, by the name in the model file.
 
-A model is trained with one particular way of cutting, so each name stands for one list of regular
-expressions. They run one after the other: every match becomes a word of its own, and what lies
-between matches stays as it is for the next expression. A name that is not in the table means that
-the engine's own tokenizer is used; a name that is here is still proved against it at load.
+A model is trained with one particular pre-tokenizer, so each name stands for one list of regular
+expressions. They run one after the other: every match becomes a word, and the text between matches
+goes to the next expression. For a name that is not in the table, the engine's own tokenizer is
+used. A rebuilt tokenizer is always compared with the engine's when the model is loaded.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from msgspec import Struct
 
 
 class Pretokenizer(Struct, frozen=True):
-    """One way of cutting, and the two defaults that come with it."""
+    """One way to split text, and two defaults of its models."""
 
     patterns: tuple[str, ...]
-    whole_words: bool = False  # a word that is a token is taken as it is, whatever the merges say
-    add_bos: bool = False  # when the model file does not say
+    whole_words: bool = False  # a word that is a token is never merged from parts
+    add_bos: bool = False  # if the model file does not set it
 
 
 _ENDINGS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
@@ -46,12 +46,12 @@ _ALPHABETS = (
 )
 
 
-def _modern(digits: str, endings: str = _ENDINGS + "|") -> str:
+def _modern_pattern(digits: str, endings: str = _ENDINGS + "|") -> str:
     return f"{endings}{_WORD}|{digits}|{_SYMBOLS}|{_SPACE}"
 
 
-def _cased(upper: str, lower: str, digits: str, endings: str = _ENDINGS + "?") -> str:
-    """Words that are cut where the case of the letters changes."""
+def _case_pattern(upper: str, lower: str, digits: str, endings: str = _ENDINGS + "?") -> str:
+    """Return a pattern for words that end where the case of the letters changes."""
     lead = r"[^\r\n\p{L}\p{N}]?"
     return (
         f"{lead}{upper}*{lower}+{endings}|{lead}{upper}+{lower}*{endings}|{digits}"
@@ -64,15 +64,15 @@ _NOT_CAPITAL = r"(?:(?=\p{L})[^A-Z])"
 _MARKED_NOT_SMALL = r"(?:(?=[\p{L}\p{M}])[^a-z])"
 _MARKED_NOT_CAPITAL = r"(?:(?=[\p{L}\p{M}])[^A-Z])"
 
-_ONE_DIGIT = (_modern(r"\p{N}"),)
-_THREE_DIGITS = (_modern(r"\p{N}{1,3}"),)
+_ONE_DIGIT = (_modern_pattern(r"\p{N}"),)
+_THREE_DIGITS = (_modern_pattern(r"\p{N}{1,3}"),)
 _DIGITS_THEN_CLASSIC = (r"\p{N}", _CLASSIC)
 _DIGITS_CJK_CODE = (
     r"\p{N}{1,3}",
     _KANJI_KANA,
     rf"{_CODE_WORD}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACE}",
 )
-_MIXED_CASE = (_cased(_NOT_SMALL, _NOT_CAPITAL, r"\p{N}{1,3}"),)
+_MIXED_CASE = (_case_pattern(_NOT_SMALL, _NOT_CAPITAL, r"\p{N}{1,3}"),)
 _LONG_SPACES = "|".join(rf"\s{{{run}}}(?!\S)" for run in (512, 256, 128, 64, 32, 16, 8, 4, "1,2"))
 
 _GROUPS: tuple[tuple[str, Pretokenizer], ...] = (
@@ -140,14 +140,14 @@ _GROUPS: tuple[tuple[str, Pretokenizer], ...] = (
     (
         "tekken",
         Pretokenizer(
-            (_cased(_NOT_SMALL, _NOT_CAPITAL, r"\p{N}", ""),), whole_words=True, add_bos=True
+            (_case_pattern(_NOT_SMALL, _NOT_CAPITAL, r"\p{N}", ""),), whole_words=True, add_bos=True
         ),
     ),
     ("gpt-4o llama4 kanana2 talkie minimax-m2", Pretokenizer(_MIXED_CASE)),
     (
         "granite-embed-multi-97m",
         Pretokenizer(
-            (_cased(_MARKED_NOT_SMALL, _MARKED_NOT_CAPITAL, r"\p{N}{1,3}"),),
+            (_case_pattern(_MARKED_NOT_SMALL, _MARKED_NOT_CAPITAL, r"\p{N}{1,3}"),),
             whole_words=True,
         ),
     ),
@@ -173,9 +173,9 @@ _GROUPS: tuple[tuple[str, Pretokenizer], ...] = (
         "seed-coder",
         Pretokenizer((rf"{_ENDINGS}|{_WORD}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACE}",)),
     ),
-    ("ufakzeka", Pretokenizer((_modern(r"\p{N}", ""),))),
+    ("ufakzeka", Pretokenizer((_modern_pattern(r"\p{N}", ""),))),
     ("laguna", Pretokenizer((r"[^\n]+|[\n]+", *_ONE_DIGIT))),
-    ("minicpm5", Pretokenizer((r"\p{N}{1,3}", _modern(r"\p{N}+")), whole_words=True)),
+    ("minicpm5", Pretokenizer((r"\p{N}{1,3}", _modern_pattern(r"\p{N}+")), whole_words=True)),
     (
         "jais-2",
         Pretokenizer(
@@ -194,5 +194,5 @@ _GROUPS: tuple[tuple[str, Pretokenizer], ...] = (
 )
 
 PRETOKENIZERS: dict[str, Pretokenizer] = {
-    name: cut for names, cut in _GROUPS for name in names.split()
+    name: pretokenizer for names, pretokenizer in _GROUPS for name in names.split()
 }

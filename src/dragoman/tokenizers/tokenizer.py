@@ -1,13 +1,13 @@
 """Text to token ids and back, without asking the engine.
 
-`Tokenizer` cuts plain text only: control tokens and the marks of a chat format never come out of
-it, whatever the text says. The prompt room splits a rendered template at `specials` and hands the
-stretches between them to `encode`. Short texts are encoded at once, long ones in a thread.
+`Tokenizer` encodes plain text only: it never produces control tokens or the special tokens of a
+chat format, whatever the text is. The prompt renderer splits a rendered template at `specials` and
+passes the texts between them to `encode`. Short texts are encoded at once, long ones in a thread.
 
-The tokenizer is rebuilt from the model's own file, and a rebuilt thing must be proved: at load,
-`prove` compares it with the engine's tokenizer on texts chosen to tell different ones apart. If
-they differ anywhere, `EngineTokenizer` takes its place, which has the same interface but asks the
-engine each time.
+The tokenizer is rebuilt from the model's own file. When the model is loaded, `verify_tokenizer`
+compares it with the engine's tokenizer on texts chosen to tell different tokenizers apart. If they
+differ anywhere, an `EngineTokenizer` replaces it, which has the same interface but asks the engine
+each time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 from tokenizers import Tokenizer as Backend
@@ -28,19 +28,19 @@ from dragoman.tokenizers.vocabulary import Vocabulary
 
 log = logging.getLogger("dragoman.tokenizer")
 
-INLINE = 20_000  # characters that may be encoded on the event loop: a few milliseconds
+MAX_INLINE = 20_000  # characters that may be encoded on the event loop: a few milliseconds
 
 EngineTokenize = Callable[[str, bool], Awaitable[list[int]]]
 
 
 class TextEngine(Protocol):
-    """An engine that can tokenize."""
+    """An engine that can tokenize text."""
 
     async def tokenize(self, text: str, special: bool) -> list[int]: ...
 
 
 class _BaseTokenizer:
-    """What every tokenizer knows of its tokens."""
+    """The vocabulary, which every tokenizer has."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.pieces = vocabulary.pieces
@@ -60,14 +60,14 @@ class _BaseTokenizer:
         return len(self.pieces)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of all ids, special ones included; an unknown id stands for nothing."""
+        """Return the text of all ids, special tokens included; unknown ids are skipped."""
         pieces, size = self.pieces, len(self.pieces)
         data = b"".join(pieces[token] for token in ids if 0 <= token < size)
         return data.decode("utf-8", "replace")
 
 
 class Tokenizer(_BaseTokenizer):
-    """A tokenizer of our own, for plain text."""
+    """A tokenizer for plain text that runs in this process."""
 
     def __init__(self, vocabulary: Vocabulary, backend: Backend) -> None:
         super().__init__(vocabulary)
@@ -77,74 +77,80 @@ class Tokenizer(_BaseTokenizer):
         if not text:
             return []
         if not text.isascii():
-            text = _whole(text)
-        # The batch call, because it lets other threads run while it works
+            text = _replace_surrogates(text)
+        # The batch call releases the GIL while it works
         ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
     async def encode(self, text: str) -> list[int]:
-        if len(text) <= INLINE:
+        if len(text) <= MAX_INLINE:
             return self.encode_now(text)
         return await asyncio.to_thread(self.encode_now, text)
 
 
 class EngineTokenizer(_BaseTokenizer):
-    """The engine's tokenizer behind the same interface, for kinds that cannot be rebuilt."""
+    """The engine's tokenizer with the same interface, for tokenizers that cannot be rebuilt."""
 
     def __init__(self, vocabulary: Vocabulary, engine: TextEngine) -> None:
         super().__init__(vocabulary)
         self.source = "engine"
         self._engine = engine
-        self._never = {token: text for text, token in vocabulary.specials.items()}
+        self._special_texts = {token: text for text, token in vocabulary.specials.items()}
 
     def encode_now(self, text: str) -> list[int]:
-        raise NotImplementedError("this tokenizer can only be awaited: use encode()")
+        raise NotImplementedError("the engine encodes asynchronously: use encode()")
 
     async def encode(self, text: str) -> list[int]:
         if not text:
             return []
-        ids = await self._engine.tokenize(_whole(text), False)
-        return ids if self._never.keys().isdisjoint(ids) else await self._plain(ids)
+        ids = await self._engine.tokenize(_replace_surrogates(text), False)
+        return (
+            ids
+            if self._special_texts.keys().isdisjoint(ids)
+            else await self._encode_specials_as_text(ids)
+        )
 
-    async def _plain(self, ids: list[int]) -> list[int]:
-        """Engines let some marks match in plain text; cut those into ordinary tokens."""
+    async def _encode_specials_as_text(self, ids: list[int]) -> list[int]:
+        """Engines match some special tokens in plain text; encode those as ordinary tokens."""
         plain: list[int] = []
         for token in ids:
-            text = self._never.get(token)
+            text = self._special_texts.get(token)
             if text is None:
                 plain.append(token)
                 continue
             for part in (text[:1], text[1:]):
                 halves = await self._engine.tokenize(part, False)
-                plain += [half for half in halves if half not in self._never]
+                plain += [half for half in halves if half not in self._special_texts]
         return plain
 
 
 AnyTokenizer = Tokenizer | EngineTokenizer
 
 
-def _whole(text: str) -> str:
-    """Text that UTF-8 can write: half a surrogate pair becomes the replacement character."""
+def _replace_surrogates(text: str) -> str:
+    """Replace lone surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def tokenizer_from_gguf(
-    metadata: Mapping[str, Any], engine: TextEngine | None = None
+    metadata: Mapping[str, object], engine: TextEngine | None = None
 ) -> AnyTokenizer | None:
-    """The tokenizer of a GGUF file; the engine's own where it cannot be rebuilt."""
-    return _choose(vocabulary_from_gguf(metadata), backend_from_gguf(metadata), engine)
+    """Return the tokenizer of a GGUF file, or the engine's if it cannot be rebuilt."""
+    return _choose_tokenizer(vocabulary_from_gguf(metadata), backend_from_gguf(metadata), engine)
 
 
 def tokenizer_from_directory(path: Path, engine: TextEngine | None = None) -> AnyTokenizer | None:
-    """The tokenizer of a model directory with a `tokenizer.json`."""
+    """Return the tokenizer of a model directory with a `tokenizer.json`."""
     try:
-        return _choose(vocabulary_from_directory(path), backend_from_directory(path), engine)
+        return _choose_tokenizer(
+            vocabulary_from_directory(path), backend_from_directory(path), engine
+        )
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        log.warning("the tokenizer files are not as they should be: %r", error)
+        log.warning("the tokenizer files are malformed: %r", error)
         raise ModelBroken("The model's tokenizer.json cannot be used.") from None
 
 
-def _choose(
+def _choose_tokenizer(
     vocabulary: Vocabulary, backend: Backend | None, engine: TextEngine | None
 ) -> AnyTokenizer | None:
     if backend is not None:
@@ -160,7 +166,7 @@ class TokenizerDifference(Struct, frozen=True):
     theirs: list[int]
 
 
-# Rare spaces are not among them: there the engine takes short cuts that a model's author did not
+# No rare spaces: the engine treats some of them differently from the model's own tokenizer
 PROBES = (
     "Hello world",
     " leading and trailing ",
@@ -208,25 +214,25 @@ PROBES = (
 async def compare_with_engine(
     tokenizer: Tokenizer, tokenize: EngineTokenize
 ) -> list[TokenizerDifference]:
-    """Where our ids differ from the engine's own. An empty list is a proof."""
-    found = []
+    """Return the texts for which our ids differ from the engine's."""
+    differences = []
     for text in PROBES:
         ours, theirs = tokenizer.encode_now(text), await tokenize(text, False)
         if ours != theirs:
-            found.append(TokenizerDifference(text, ours, list(theirs)))
-    return found
+            differences.append(TokenizerDifference(text, ours, list(theirs)))
+    return differences
 
 
 async def verify_tokenizer(tokenizer: AnyTokenizer, engine: TextEngine) -> AnyTokenizer:
-    """The tokenizer itself if it agrees with the engine, else the engine's."""
+    """Return the tokenizer if it agrees with the engine's, else the engine's."""
     if not isinstance(tokenizer, Tokenizer):
         return tokenizer
     differences = await compare_with_engine(tokenizer, engine.tokenize)
     if not differences:
         return tokenizer
     log.warning(
-        "our tokenizer differs from the engine's on %d of %d texts, first on %r: "
-        "the engine's is used",
+        "the tokenizer differs from the engine's on %d of %d texts, first on %r: "
+        "using the engine's",
         len(differences),
         len(PROBES),
         differences[0].text,

@@ -1,13 +1,13 @@
-"""What a vocabulary says, whatever file it came from: bytes of each token, and which are special.
+"""A vocabulary, from whatever file: the bytes of each token, and which tokens are special.
 
-A token is one of four things here. Ordinary ones stand for bytes of text. *Control* tokens are
-never shown and never come out of plain text. *Markup* tokens (`<tool_call>`, `</think>`) are shown,
-but only a template may write them; plain text that looks like one is cut into ordinary tokens, so
-a user cannot forge a turn. Other words that a model's author defined (runs of spaces, HTML tags)
+There are four kinds of tokens. Ordinary tokens stand for bytes of text. *Control* tokens are never
+shown and plain text never becomes one. *Markup* tokens (`<tool_call>`, `</think>`) are shown, but
+only a template may write them; plain text that looks like one is encoded as ordinary tokens, so a
+user cannot forge a turn. Other words that a model's author defined (runs of spaces, HTML tags)
 match in plain text, as they did in training.
 
-What ends an answer is what the model's file says (end of sequence, of turn, of message), then the
-well-known texts that are special in its vocabulary. No token is known by number.
+An answer ends with the tokens that the model's file lists (end of sequence, of turn, of message),
+and with well-known texts that are special tokens in its vocabulary. No token is known by its id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-# texts that end an answer, wherever they are special tokens
+# texts that end an answer if they are special tokens
 STOP_TEXTS = frozenset(
     {
         "<|eot_id|>",
@@ -45,43 +45,43 @@ STOP_TEXTS = frozenset(
     }
 )
 BOS_TEXTS = ("<|begin_of_text|>", "<bos>", "<s>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>")
-# words in angle brackets that a model learnt as part of ordinary text
+# words in angle brackets that are ordinary text to models
 _HTML = (
     "a b blockquote br caption code dd div dl dt em h1 h2 h3 h4 h5 h6 hr i img li ol p pre s span "
     "strong sub sup table tbody td tfoot th thead tr u ul"
 )
-HTML = frozenset(_HTML.split())
+HTML_TAGS = frozenset(_HTML.split())
 _MARKUP = re.compile(r"<[^\s<>]+>|\[/?[A-Z_]+\]")
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Vocabulary(Struct, kw_only=True):
-    """The tokens of a model, by number."""
+    """The tokens of a model, by id."""
 
     pieces: list[bytes]
-    specials: dict[str, int] = {}  # texts that a template may write as one token
+    specials: dict[str, int] = {}  # tokens that a template may write, by their texts
     control: frozenset[int] = frozenset()
     bos_id: int | None = None
     eos_id: int | None = None
     eos_ids: frozenset[int] = frozenset()
     add_bos: bool = False
-    variables: dict[str, str] = {}  # bos_token and so on, for templates
-    rstrip: frozenset[int] = frozenset()  # specials that swallow the white space after them
+    variables: dict[str, str] = {}  # of templates: bos_token and so on
+    rstrip: frozenset[int] = frozenset()  # specials that strip the white space after them
     source: str = ""
 
 
 def is_markup(text: str) -> bool:
-    """Does the text look like a mark of a chat format, rather than like words?"""
+    """Does the text look like a marker of a chat format, rather than like words?"""
     if _MARKUP.fullmatch(text) is None or _BYTE.fullmatch(text) is not None:
         return False
-    return text.strip("</>").lower() not in HTML
+    return text.strip("</>").lower() not in HTML_TAGS
 
 
-def find_stop_ids(said: Iterable[int | None], specials: Mapping[str, int]) -> frozenset[int]:
-    """All ids that end an answer: what the model says, and the well-known special texts."""
-    ids = {token for token in said if token is not None}
+def find_stop_ids(listed: Iterable[int | None], specials: Mapping[str, int]) -> frozenset[int]:
+    """Return all ids that end an answer: those the model lists, and well-known special tokens."""
+    ids = {token for token in listed if token is not None}
     texts = STOP_TEXTS & specials.keys()
-    # Where a message can end in a return or a call, `<|end|>` only closes one of several messages
+    # If a message can end with a return or a call, `<|end|>` only ends one of several messages
     if {"<|return|>", "<|call|>"} <= texts or {"<|calls|>", "<|flush|>"} <= texts:
         texts -= {"<|end|>"}
     return frozenset(ids | {specials[text] for text in texts})
@@ -92,24 +92,24 @@ def find_bos_id(specials: Mapping[str, int]) -> int | None:
 
 
 def parse_byte_token(text: str) -> bytes | None:
-    """The byte that a token like `<0x0A>` stands for."""
-    found = _BYTE.fullmatch(text)
-    return bytes([int(found[1], 16)]) if found else None
+    """Return the byte of a token like `<0x0A>`."""
+    match = _BYTE.fullmatch(text)
+    return bytes([int(match[1], 16)]) if match else None
 
 
-def _byte_letters() -> dict[str, int]:
-    """The letters that byte-level vocabularies write instead of bytes."""
+def _make_byte_letters() -> dict[str, int]:
+    """Return the letters that byte-level vocabularies write instead of bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     letters = {chr(byte): byte for byte in printable}
     return letters | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
-BYTE_LETTERS = _byte_letters()
+BYTE_LETTERS = _make_byte_letters()
 
 
 def decode_byte_level(text: str) -> bytes:
-    """Bytes of a byte-level token; a letter that stands for no byte stands for itself."""
+    """Return the bytes of a byte-level token; a letter that is no byte stands for itself."""
     try:
         return bytes(map(BYTE_LETTERS.__getitem__, text))
     except KeyError:
@@ -120,10 +120,10 @@ def decode_byte_level(text: str) -> bytes:
 
 
 def encode_raw(text: str) -> bytes:
-    """Bytes as they were in the file, even where they were not UTF-8."""
+    """Return the bytes as they are in the file, even if they are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def decode_spaced(text: str) -> bytes:
-    """Bytes of a token that writes its spaces as low lines."""
+    """Return the bytes of a token that writes spaces as U+2581."""
     return encode_raw(text.replace("\u2581", " "))
