@@ -1,7 +1,7 @@
-"""What was found out about a model's template, in words: `dragoman explain` and `dragoman formats`.
+"""Reports the output formats of a model's template: `dragoman explain` and `dragoman formats`.
 
-The template comes from a model that the catalogue knows, a GGUF file, a Jinja file, a
-`tokenizer_config.json`, or a directory that holds one of these. No engine is started.
+The template comes from an installed model, a GGUF file, a Jinja file, a `tokenizer_config.json`, or
+a directory that contains one of these. No engine is started.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from dragoman.config import Settings
 from dragoman.detection import DetectedFormats, ProbeTurn, RoundTripCheck, detect
@@ -22,26 +21,29 @@ from dragoman.formats import reasoning_formats, tool_formats
 from dragoman.output.library import collect_markers
 from dragoman.output.spec import GAP, ReasoningFormat, ToolFormat
 
-BEGINS = {
-    "inside": "inside thoughts, which the template opened",
-    "closed": "after thoughts, which the template closed",
-    "open": "in neither; the model may think or not",
+ANSWER_POSITIONS = {
+    "inside": "inside reasoning, which the template opens",
+    "closed": "after reasoning, which the template closes",
+    "open": "in neither; the model may reason or not",
 }
-SURE = {
-    "proved": "All that the template writes came back as it went in.",
-    "partly": "What the template writes of calls came back; how it thinks is what it says.",
-    "unverified": "No call could be rendered and read back; this is what the template says.",
-    "generic": "The template has no calls of its own: tools are put into the system message.",
+CONFIDENCE = {
+    "proved": "Everything that the template renders was parsed back correctly.",
+    "partly": "Tool calls were parsed back correctly; "
+    "reasoning format read from the template, not verified.",
+    "unverified": "No tool call could be rendered and parsed back; "
+    "formats read from the template, not verified.",
+    "generic": "The template does not render tools: they are described in the system message.",
 }
-SILENT = "The template does not render even a plain message of a user, so nothing is known of it."
-FAILED = "Some of what the template writes did not come back; see the proof."
+RENDERS_NOTHING = "The template does not render a plain user message, so nothing is known about it."
+CHECKS_FAILED = "Some of what the template renders was not parsed back correctly; see the checks."
 STATUS = {
-    "proved": "proved",
+    "proved": "ok",
     "failed": "FAILED",
-    "otherwise": "the template writes it as something else",
-    "unwritten": "the template does not write it",
+    "otherwise": "the template renders it as something else",
+    "unwritten": "the template does not render it",
 }
-EVERYDAY = {
+# Realistic words for the made-up ones in the probes of detection.
+EXAMPLE_WORDS = {
     "zqlook": "get_weather",
     "zqplace": "city",
     "zqnumber": "days",
@@ -54,276 +56,299 @@ INDENT = 12
 
 
 def open_source(name: str, settings: Settings) -> TemplateSource:
-    """The template that a name on the command line means."""
+    """Read the template of a model or file named on the command line."""
     path = Path(name)
-    if not os.path.exists(path):  # which, unlike the method, takes a name of any length
-        return _of_model(name, settings)
-    found = read_template_source(path)
-    if settings.chat_template and (found is not None or path.suffix == ".json"):
-        return _replaced(found, settings.chat_template)
-    if found is None and path.suffix == ".json":
-        raise ModelBroken(f"{path.name} holds no chat template.")
-    return found or _of_model(name, settings)
+    if not os.path.exists(path):  # unlike the method, it takes a name of any length
+        return _read_model_template(name, settings)
+    source = read_template_source(path)
+    if settings.chat_template and (source is not None or path.suffix == ".json"):
+        return _replace_template(source, settings.chat_template)
+    if source is None and path.suffix == ".json":
+        raise ModelBroken(f"{path.name} has no chat template.")
+    return source or _read_model_template(name, settings)
 
 
-def _replaced(source: TemplateSource | None, file: str) -> TemplateSource:
-    """The operator's template in place of a model's own."""
+def _replace_template(source: TemplateSource | None, file: str) -> TemplateSource:
+    """Use the operator's template instead of the model's own."""
     template = read_text(Path(file))
     if source is None:
         return TemplateSource(template, file)
     return dataclasses.replace(source, template=template, place=file)
 
 
-def _of_model(name: str, settings: Settings) -> TemplateSource:
+def _read_model_template(name: str, settings: Settings) -> TemplateSource:
     from dragoman import runtime
     from dragoman.engines.llamacpp import gguf
     from dragoman.models.loaders.gguf import read_chat_template
 
-    entry = runtime.open_catalog(settings, name).added[0]
-    if entry.kind != "gguf":
-        found = read_template_source(entry.path)
-        if entry.options.chat_template:
-            return _replaced(found, entry.options.chat_template)
-        if found is None:
+    model = runtime.open_catalog(settings, name).added[0]
+    override = model.options.chat_template
+    if model.kind != "gguf":
+        source = read_template_source(model.path)
+        if override:
+            return _replace_template(source, override)
+        if source is None:
             raise ModelBroken("The model has no chat template.")
-        return found
-    header = gguf.read_header(entry.path)
-    template = read_chat_template(entry, header)
+        return source
+    header = gguf.read_header(model.path)
+    template = read_chat_template(model, header)
     if template is None:
         raise ModelBroken("The model has no chat template.")
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     vocabulary = frozenset(tokens) if isinstance(tokens, list) else frozenset()
-    chosen = entry.options.chat_template
-    return TemplateSource(template, f"{chosen or entry.path}", vocabulary)
+    return TemplateSource(template, str(override or model.path), vocabulary)
 
 
-# Facts, for --json
+# The report as data, for --json
 
 
-def build_report(source: TemplateSource) -> dict[str, Any]:
-    """Everything that is known, as plain data."""
-    found = _detected(source)
-    tools, reasoning = found.tool_format, found.reasoning_format
+def build_report(source: TemplateSource) -> dict[str, object]:
+    """Return everything that is known about the template as plain data."""
+    detected = _detect(source)
+    tools, reasoning = detected.tool_format, detected.reasoning_format
     return {
+        "verdict": _make_verdict(detected),
+        "confidence": detected.confidence,
         "template": {
             "from": source.place,
-            "sha256": _digest(source.template),
+            "sha256": _hash_template(source.template),
             "characters": len(source.template),
-            "renders": found.renders_messages,
+            "renders": detected.renders_messages,
             "source": source.template,
         },
         "tools": {
-            "format": found.tools,
-            "generic": found.generic,
-            "declares": found.renders_tools,
-            "also": list(found.equivalent),
-            "markers": _marks(tools, None),
+            "format": detected.tools,
+            "generic": detected.generic,
+            "renders_tools": detected.renders_tools,
+            "also_matches": list(detected.equivalent),
+            "markers": _list_markers(tools, None),
         },
         "reasoning": {
-            "format": found.reasoning,
-            "markers": _marks(None, reasoning),
-            **dataclasses.asdict(found.reasoning_controls),
+            "format": detected.reasoning,
+            "markers": _list_markers(None, reasoning),
+            **dataclasses.asdict(detected.reasoning_controls),
         },
-        "why": list(found.reasons),
-        "states": dict(_states(tools, reasoning)),
-        "examples": _examples(found),
-        "proof": [_row(item) for item in found.checks],
-        "sure": found.confidence,
+        "evidence": list(detected.reasons),
+        "states": dict(_list_states(tools, reasoning)),
+        "examples": _collect_examples(detected),
+        "checks": [_describe_check(check) for check in detected.checks],
     }
 
 
-def _detected(source: TemplateSource) -> DetectedFormats:
+def _detect(source: TemplateSource) -> DetectedFormats:
     return detect(source.template, source.vocabulary, source.config)
 
 
-def _row(item: RoundTripCheck) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": item.name, "status": item.status}
-    if item.text:
-        row |= {"prompt": item.prompt, "text": item.text}
-    if item.status in ("failed", "otherwise"):
-        row |= {"said": dataclasses.asdict(item.expected)}
-        row |= {"came": dataclasses.asdict(item.parsed) if item.parsed else None}
+def _make_verdict(detected: DetectedFormats) -> str:
+    tools = "generic prompt" if detected.generic else detected.tools or "none"
+    return f"reasoning: {detected.reasoning or 'none'}; tools: {tools}"
+
+
+def _describe_check(check: RoundTripCheck) -> dict[str, object]:
+    row: dict[str, object] = {"name": check.name, "status": check.status}
+    if check.text:
+        row |= {"prompt": check.prompt, "text": check.text}
+    if check.status in ("failed", "otherwise"):
+        row["expected"] = dataclasses.asdict(check.expected)
+        row["parsed"] = dataclasses.asdict(check.parsed) if check.parsed else None
     return row
 
 
-def _digest(template: str) -> str:
+def _hash_template(template: str) -> str:
     return hashlib.sha256(template.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _marks(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> list[str]:
-    return sorted(mark.replace(GAP, "") for mark in collect_markers(tools, reasoning))
+def _list_markers(tools: ToolFormat | None, reasoning: ReasoningFormat | None) -> list[str]:
+    return sorted(marker.replace(GAP, "") for marker in collect_markers(tools, reasoning))
 
 
-def _states(
+def _list_states(
     tools: ToolFormat | None, reasoning: ReasoningFormat | None
 ) -> Iterator[tuple[str, list[str]]]:
-    """Where the parser can be, and what leads from there to where."""
-    calls = (*tools.section.open, *tools.call.open) if tools else ()
-    opened = [*_lead(calls, "a call")]
+    """Yield the states of the parser, with the markers that lead to other states."""
+    call_markers = (*tools.section.open, *tools.call.open) if tools else ()
+    to_call = [*_list_transitions(call_markers, "call")]
     if tools is not None and (tools.unmarked_starts or tools.unmarked_at_start):
-        opened += _lead(tools.unmarked_starts or ("a name",), "a call, at the beginning")
+        starts = tools.unmarked_starts or ("a name",)
+        to_call += _list_transitions(starts, "call, at the beginning")
     header = (tools and tools.header) or (reasoning and reasoning.header)
-    begun = [*_lead(header.open if header else (), "a header")]
-    thoughts = [*_lead(reasoning.open if reasoning else (), "thoughts")]
-    yield "text", [*opened, *thoughts, *begun]
+    to_header = [*_list_transitions(header.open if header else (), "header")]
+    to_reasoning = [*_list_transitions(reasoning.open if reasoning else (), "reasoning")]
+    yield "text", [*to_call, *to_reasoning, *to_header]
     if reasoning is not None:
-        ends = [*_lead(reasoning.close, "text"), *_lead(reasoning.ended_by, "a call")]
-        yield "thoughts", [*ends, *begun]
+        to_text = [*_list_transitions(reasoning.close, "text")]
+        to_text += _list_transitions(reasoning.ended_by, "call")
+        yield "reasoning", [*to_text, *to_header]
     if tools is not None:
-        yield "a call", [*_lead((*tools.call.close, *tools.section.close), "text")]
+        yield "call", [*_list_transitions((*tools.call.close, *tools.section.close), "text")]
     if header:
-        yield "a header", [f"{pattern or 'else'} → {way}" for pattern, way in header.routes]
+        yield "header", [f"{pattern or 'else'} → {channel}" for pattern, channel in header.routes]
 
 
-def _lead(marks: Sequence[str], where: str) -> Iterator[str]:
-    for mark in marks:
-        if mark:
-            yield f"{mark.replace(GAP, '')} → {where}"
+def _list_transitions(markers: Sequence[str], state: str) -> Iterator[str]:
+    for marker in markers:
+        if marker:
+            yield f"{marker.replace(GAP, '')} → {state}"
 
 
-def _examples(found: DetectedFormats) -> dict[str, str]:
-    """One of each thing that the model may say, as the template writes it."""
-    shown: dict[str, str] = {}
-    kinds = set()
-    for item in found.checks:
-        kind = (bool(item.expected.text), bool(item.expected.reasoning), len(item.expected.calls))
-        if item.text and kind not in kinds:
+def _collect_examples(detected: DetectedFormats) -> dict[str, str]:
+    """Return one example of each kind of turn, as the template renders it."""
+    examples: dict[str, str] = {}
+    kinds: set[tuple[bool, bool, int]] = set()
+    for check in detected.checks:
+        turn = check.expected
+        kind = (bool(turn.text), bool(turn.reasoning), len(turn.calls))
+        if check.text and kind not in kinds:
             kinds.add(kind)
-            shown[item.name] = _everyday(item.text)
-    if found.tool_format is not None and not any("call" in name for name in shown):
-        shown["a call, which the template itself never writes"] = found.tool_format.example
-    if found.reasoning_format is not None and not any("thoughts" in name for name in shown):
-        shown["thoughts, which the template itself never writes"] = found.reasoning_format.example
-    return shown
+            examples[check.name] = _replace_probe_words(check.text)
+    if detected.tool_format is not None and not any(calls for _, _, calls in kinds):
+        examples["a call, which the template itself never renders"] = detected.tool_format.example
+    if detected.reasoning_format is not None and not any(reasons for _, reasons, _ in kinds):
+        example = detected.reasoning_format.example
+        examples["reasoning, which the template itself never renders"] = example
+    return examples
 
 
-def _everyday(text: str) -> str:
-    """With plain words for the made-up ones."""
-    for made_up, plain in EVERYDAY.items():
-        text = text.replace(made_up, plain)
+def _replace_probe_words(text: str) -> str:
+    for probe_word, word in EXAMPLE_WORDS.items():
+        text = text.replace(probe_word, word)
     return text
 
 
-# Words
+# The report as text
 
 
-def format_report(source: TemplateSource, whole: bool = False) -> str:
-    """The same as text; `whole` adds the template itself."""
-    found = _detected(source)
-    tools, reasoning = found.tool_format, found.reasoning_format
+def format_report(source: TemplateSource, with_source: bool = False) -> str:
+    """Return the report as text, the verdict first; `with_source` adds the template itself."""
+    detected = _detect(source)
+    tools, reasoning = detected.tool_format, detected.reasoning_format
+    digest = _hash_template(source.template)[:16]
     lines = [
-        _line("template", f"{source.place}"),
-        _line("", f"{len(source.template):,} characters, sha256 {_digest(source.template)[:16]}…"),
-        *_of_tools(found, tools),
-        *_of_thoughts(found, reasoning),
+        _format_line("verdict", f"{_make_verdict(detected)} ({detected.confidence})"),
+        _format_line("", _explain_confidence(detected)),
+        *[_format_line("", _strip_topic(reason)) for reason in detected.reasons[2:]],
         "",
-        _line("states", ""),
+        _format_line("template", source.place),
+        _format_line("", f"{len(source.template):,} characters, sha256 {digest}…"),
+        *_format_tools(detected, tools),
+        *_format_reasoning(detected, reasoning),
+        "",
+        _format_line("states", ""),
     ]
-    for state, ways in _states(tools, reasoning):
-        lines += [_line(f"  {state}", way if not at else "") for at, way in enumerate(ways[:1])]
-        lines += [_line("", way) for way in ways[1:]]
-    lines += ["", _line("examples", "as the template writes them")]
-    for name, text in _examples(found).items():
-        lines += [f"  {name}", *_block(text)]
-    lines += ["", _line("proof", "rendered by the template, read back, compared")]
-    for item in found.checks:
-        lines += _proved(item)
-    lines += ["", _line("sure", f"{found.confidence}. {_how_sure(found)}")]
-    lines += [_line("", why.partition(": ")[2]) for why in found.reasons[2:]]
-    if whole:
-        lines += ["", _line("source", ""), source.template]
+    for state, transitions in _list_states(tools, reasoning):
+        heads = [f"  {state}", *[""] * len(transitions)]
+        lines += [_format_line(*row) for row in zip(heads, transitions, strict=False)]
+    lines += ["", _format_line("examples", "as the template renders them")]
+    for name, text in _collect_examples(detected).items():
+        lines += [f"  {name}", *_format_block(text)]
+    lines += ["", _format_line("checks", "rendered by the template, parsed back, compared")]
+    for check in detected.checks:
+        lines += _format_check(check)
+    if with_source:
+        lines += ["", _format_line("source", ""), source.template]
     return "\n".join(lines)
 
 
-def _how_sure(found: DetectedFormats) -> str:
-    if not found.renders_messages:
-        return SILENT
-    return (
-        FAILED if found.failed_checks and found.confidence == "partly" else SURE[found.confidence]
-    )
+def _explain_confidence(detected: DetectedFormats) -> str:
+    if not detected.renders_messages:
+        return RENDERS_NOTHING
+    if detected.failed_checks and detected.confidence == "partly":
+        return CHECKS_FAILED
+    return CONFIDENCE[detected.confidence]
 
 
-def _of_tools(found: DetectedFormats, tools: ToolFormat | None) -> Iterator[str]:
+def _format_tools(detected: DetectedFormats, tools: ToolFormat | None) -> Iterator[str]:
     yield ""
-    yield _line("calls", f"{found.tools}{' (generic)' if found.generic else ''}")
-    yield _line("", found.reasons[0].partition(": ")[2])
-    if found.equivalent:
-        yield _line("", f"just as well: {', '.join(found.equivalent)}")
-    if tools is not None and _marks(tools, None):
-        yield _line("", f"marks: {_quoted(_marks(tools, None))}")
-    if not found.renders_tools:
-        yield _line("", "the template has no place for definitions of tools")
+    yield _format_line("tools", f"{detected.tools}{' (generic)' if detected.generic else ''}")
+    yield _format_line("", _strip_topic(detected.reasons[0]))
+    if detected.equivalent:
+        yield _format_line("", f"also matches: {', '.join(detected.equivalent)}")
+    if tools is not None and (markers := _list_markers(tools, None)):
+        yield _format_line("", f"markers: {_quote(markers)}")
+    if not detected.renders_tools:
+        yield _format_line("", "the template does not render tool definitions")
 
 
-def _of_thoughts(found: DetectedFormats, reasoning: ReasoningFormat | None) -> Iterator[str]:
-    thinking = found.reasoning_controls
+def _format_reasoning(
+    detected: DetectedFormats, reasoning: ReasoningFormat | None
+) -> Iterator[str]:
+    controls = detected.reasoning_controls
     yield ""
-    yield _line("thoughts", found.reasoning or "none")
-    yield _line("", found.reasons[1].partition(": ")[2])
-    if reasoning is not None and _marks(None, reasoning):
-        yield _line("", f"marks: {_quoted(_marks(None, reasoning))}")
-    for switch in thinking.switches:
-        yield _line("", f"switch: {switch.name} (on: {switch.on!r}, off: {switch.off!r})")
-    if thinking.effort:
-        yield _line("", f"effort: {thinking.effort} ({', '.join(thinking.efforts)})")
-    if thinking.budget:
-        yield _line("", f"budget: {thinking.budget}")
-    for way, begin in thinking.answer_positions.items():
-        where = f"begins {BEGINS[begin]}, after" if reasoning is not None else "is opened with"
-        opening = json.dumps(thinking.openings[way], ensure_ascii=False)
-        yield _line("", f"{way}: an answer {where} {opening}")
-    for word, begin in thinking.system_words.items():
-        yield _line("", f"{word} in a system message: {BEGINS[begin]}")
+    yield _format_line("reasoning", detected.reasoning or "none")
+    yield _format_line("", _strip_topic(detected.reasons[1]))
+    if reasoning is not None and (markers := _list_markers(None, reasoning)):
+        yield _format_line("", f"markers: {_quote(markers)}")
+    for switch in controls.switches:
+        yield _format_line("", f"switch: {switch.name} (on: {switch.on!r}, off: {switch.off!r})")
+    if controls.effort:
+        yield _format_line("", f"effort: {controls.effort} ({', '.join(controls.efforts)})")
+    if controls.budget:
+        yield _format_line("", f"budget: {controls.budget}")
+    for mode, position in controls.answer_positions.items():
+        start = "is opened with"
+        if reasoning is not None:
+            start = f"begins {ANSWER_POSITIONS[position]}, after"
+        opening = json.dumps(controls.openings[mode], ensure_ascii=False)
+        yield _format_line("", f"{mode}: an answer {start} {opening}")
+    for word, position in controls.system_words.items():
+        yield _format_line("", f"{word} in a system message: {ANSWER_POSITIONS[position]}")
 
 
-def _proved(item: RoundTripCheck) -> Iterator[str]:
-    yield f"  {item.name.ljust(28)}{STATUS[item.status]}"
-    if item.status in ("failed", "otherwise"):
-        yield f"    went in:   {_said(item.expected)}"
-        yield f"    came back: {_said(item.parsed)}"
-        yield "    written:"
-        yield from _block(item.text)
+def _strip_topic(reason: str) -> str:
+    """Return a reason without the topic before its colon."""
+    return reason.partition(": ")[2]
 
 
-def _said(said: ProbeTurn | None) -> str:
-    if said is None:
+def _format_check(check: RoundTripCheck) -> Iterator[str]:
+    yield f"  {check.name.ljust(28)}{STATUS[check.status]}"
+    if check.status in ("failed", "otherwise"):
+        yield f"    expected: {_format_turn(check.expected)}"
+        yield f"    parsed:   {_format_turn(check.parsed)}"
+        yield "    rendered:"
+        yield from _format_block(check.text)
+
+
+def _format_turn(turn: ProbeTurn | None) -> str:
+    if turn is None:
         return "nothing"
-    shown = {
-        "text": said.text,
-        "thoughts": said.reasoning,
-        "calls": [[call.name, call.arguments] for call in said.calls],
+    fields = {
+        "text": turn.text,
+        "reasoning": turn.reasoning,
+        "calls": [[call.name, call.arguments] for call in turn.calls],
     }
-    kept = {name: value for name, value in shown.items() if value}
-    return json.dumps(kept, ensure_ascii=False)
+    return json.dumps({name: value for name, value in fields.items() if value}, ensure_ascii=False)
 
 
-def _line(head: str, text: str) -> str:
+def _format_line(head: str, text: str) -> str:
     return (head.ljust(INDENT) + text).rstrip()
 
 
-def _block(text: str) -> list[str]:
+def _format_block(text: str) -> list[str]:
     return [f"    | {line}".rstrip() for line in text.splitlines() or [""]]
 
 
-def _quoted(marks: Sequence[str]) -> str:
-    return " ".join(json.dumps(mark, ensure_ascii=False) for mark in marks)
+def _quote(markers: Sequence[str]) -> str:
+    return " ".join(json.dumps(marker, ensure_ascii=False) for marker in markers)
 
 
 # The table of formats
 
 
 def format_table() -> str:
-    """All formats, with their other names and an example."""
+    """Return all formats, with their aliases and an example."""
     lines = ["TOOL FORMATS"]
     for tools in tool_formats().values():
-        lines += _entry(tools.name, tools.models, tools.aliases, tools.example)
+        lines += _format_entry(tools.name, tools.models, tools.aliases, tools.example)
     lines += ["", "REASONING FORMATS"]
     for reasoning in reasoning_formats().values():
-        lines += _entry(reasoning.name, reasoning.models, reasoning.aliases, reasoning.example)
+        entry = _format_entry(
+            reasoning.name, reasoning.models, reasoning.aliases, reasoning.example
+        )
+        lines += entry
     return "\n".join(lines)
 
 
-def _entry(name: str, models: str, aliases: Container[str], example: str) -> list[str]:
-    others = ", ".join(aliases) if isinstance(aliases, Sequence | dict) else ""
-    also = f" (also {others})" if others else ""
+def _format_entry(name: str, models: str, aliases: Iterable[str], example: str) -> list[str]:
+    other_names = ", ".join(aliases)
+    also = f" (also {other_names})" if other_names else ""
     return [f"{name}{also}", f"    {models}", f"    {json.dumps(example, ensure_ascii=False)}"]

@@ -399,8 +399,8 @@ def test_explain_prints_the_formats_and_the_evidence(
     data = json.loads(run_explain(capsys, str(file), "--json"))
     assert data["tools"]["format"] == "hermes_json"
     assert data["reasoning"]["answer_positions"] == {"default": "open", "on": "open", "off": "closed"}
-    assert data["sure"] == "proved"
-    assert {row["status"] for row in data["proof"]} == {"proved"}
+    assert data["confidence"] == "proved"
+    assert {row["status"] for row in data["checks"]} == {"proved"}
     assert data["template"]["source"] == file.read_text(encoding="utf-8")
 
 
@@ -442,7 +442,7 @@ def test_explain_reports_a_template_that_renders_nothing(
     (tmp_path / "t.jinja").write_text(source, encoding="utf-8")
     output = run_explain(capsys, str(tmp_path / "t.jinja"))
     assert "does not render" in output
-    assert "has no calls of its own" not in output
+    assert "described in the system message" not in output
     assert not json.loads(run_explain(capsys, str(tmp_path / "t.jinja"), "--json"))["template"][
         "renders"
     ]
@@ -452,7 +452,7 @@ def test_explain_reports_a_template_that_renders_nothing(
     ("name", "says"),
     [
         ("a" * 5000, "There is no model"),
-        ("{folder}/tokenizer_config.json", r"tokenizer_config\.json holds no chat template"),
+        ("{folder}/tokenizer_config.json", r"tokenizer_config\.json has no chat template"),
     ],
 )
 def test_explain_reports_what_is_missing(name: str, says: str, tmp_path: Path) -> None:

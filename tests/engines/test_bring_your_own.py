@@ -124,8 +124,8 @@ def test_d77_serve_blocks_and_serve_async_is_awaited(tmp_path: Path) -> None:
 # prints the address, which `serve` itself does not
 LISTEN = """
 import dragoman.http.server as server
-make = server.make
-server.make = lambda app, settings, ready=None: make(
+make_server = server.make_server
+server.make_server = lambda app, settings, on_listening=None: make_server(
     app, settings, lambda url: print(url, flush=True))
 exec(compile(open({path!r}).read(), "program", "exec"))
 """

@@ -1,7 +1,7 @@
-"""Tools that take free text, in every format: the text keeps to its grammar however it is written.
+"""Tools that take free text, in every format: the text matches its grammar, however it is written.
 
-The text is written as the format writes an argument called `input`, and read back by the format's
-own parser. What it must be is asked of `llguidance`, with the client's own grammar.
+The text is written as the format writes an argument called `input`, and parsed by the format's own
+parser. llguidance decides with the client's own grammar which texts are allowed.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from tests.support.serving import serve_scripted
 NAMES = list(tool_formats())
 TRIMMED = {
     name
-    for name, one in tool_formats().items()
-    for body in one.bodies
+    for name, tool_format in tool_formats().items()
+    for body in tool_format.bodies
     if isinstance(body, TaggedArguments) and body.trim == "newline"
 }
-COUNT = 4  # ways to write a call
+CALL_COUNT = 4  # written forms of one call that are tested
 TEXT = {"type": "string"}
 
 
-def schema(text: Any) -> dict[str, Any]:
-    """What a tool that takes free text looks like to a model."""
+def input_schema(text: Any) -> dict[str, Any]:
+    """The parameters of a tool that takes free text, as the model sees them."""
     return {
         "type": "object",
         "properties": {"input": text},
@@ -54,56 +54,59 @@ def schema(text: Any) -> dict[str, Any]:
     }
 
 
-def lark(grammar: str) -> Constraint:
+def lark_constraint(grammar: str) -> Constraint:
     return Constraint(
         kind="grammar", value=grammar, language="lark", param="tools[0].format.definition"
     )
 
 
-def source(name: str, text: Constraint | None, **order: Any) -> str:
-    """The grammar of an answer that may use the tool."""
-    tool = Tool(name="f", parameters=schema(TEXT), takes_free_text=True, input=text)
-    made = compile_grammar(
-        GrammarSpec(tools=(tool,), tool_format=name, reasoning_format="none", **order)
+def compile_source(tool_format: str, text: Constraint | None, **spec: Any) -> str:
+    """The grammar of an answer that may call the tool."""
+    tool = Tool(name="f", parameters=input_schema(TEXT), takes_free_text=True, input=text)
+    compiled = compile_grammar(
+        GrammarSpec(tools=(tool,), tool_format=tool_format, reasoning_format="none", **spec)
     )
-    assert made.grammar is not None
-    return made.grammar
+    assert compiled.grammar is not None
+    return compiled.grammar
 
 
-def calls(name: str, text: str) -> list[str]:
-    """Ways to call the tool with this text."""
-    pair = Pair(name, {"f": schema({"const": text})}, "none")
+def write_calls(tool_format: str, text: str) -> list[str]:
+    """Several written forms of a call with this text."""
+    pair = Pair(tool_format, {"f": input_schema({"const": text})}, "none")
     forced = pair.grammar(tool_choice="required", parallel_calls=False)
-    return list(pair.walks(forced, random.Random(name), [""] * COUNT))
+    return list(pair.walks(forced, random.Random(tool_format), [""] * CALL_COUNT))
 
 
-def inputs(name: str, text: str) -> list[str]:
+def parse_inputs(tool_format: str, answer: str) -> list[str]:
     """The texts of all calls in an answer."""
-    said = Pair(name, {"f": schema(TEXT)}, "none").said(text)
-    return [json.loads(arguments)["input"] for _, arguments in said.raw_calls]
+    parsed = Pair(tool_format, {"f": input_schema(TEXT)}, "none").said(answer)
+    return [json.loads(arguments)["input"] for _, arguments in parsed.raw_calls]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_text_that_fits_can_be_written_and_no_other(name: str) -> None:
-    forced, free = source(name, lark(PATCH), tool_choice="required"), source(name, lark(PATCH))
-    right = [text for text in PATCHES if not text.endswith("\n")]
-    for text in right:
-        found = [call for call in calls(name, text) if match_grammar(forced, call)[0]]
-        # a line feed before the closing mark is part of it
-        assert found if name in TRIMMED else len(found) == COUNT, text
-        assert [inputs(name, call) for call in found] == [[text]] * len(found)
-        assert name in UNMARKED or match_grammar(free, found[0])[0]
+def test_only_matching_texts_can_be_written(name: str) -> None:
+    forced, free = (
+        compile_source(name, lark_constraint(PATCH), tool_choice="required"),
+        compile_source(name, lark_constraint(PATCH)),
+    )
+    matching = [text for text in PATCHES if not text.endswith("\n")]
+    for text in matching:
+        accepted = [call for call in write_calls(name, text) if match_grammar(forced, call)[0]]
+        # where newlines are trimmed, some forms stand for another text
+        assert accepted if name in TRIMMED else len(accepted) == CALL_COUNT, text
+        assert [parse_inputs(name, call) for call in accepted] == [[text]] * len(accepted)
+        assert name in UNMARKED or match_grammar(free, accepted[0])[0]
     for text in ("x", INVALID_PATCHES[2], *INVALID_PATCHES[6:]):
-        call = calls(name, text)[0]
+        call = write_calls(name, text)[0]
         assert not match_grammar(forced, call)[0], text
-        assert not match_grammar(free, call)[0] or not inputs(name, call), text
+        assert not match_grammar(free, call)[0] or not parse_inputs(name, call), text
 
 
 WALKS = {
-    "patch": (lark(PATCH), PATCH),
-    "query": (lark(QUERY), QUERY),
-    "lines": (lark(CASES["lines"].grammar), CASES["lines"].grammar),
-    "quotes": (lark(CASES["quotes"].grammar), CASES["quotes"].grammar),
+    "patch": (lark_constraint(PATCH), PATCH),
+    "query": (lark_constraint(QUERY), QUERY),
+    "lines": (lark_constraint(CASES["lines"].grammar), CASES["lines"].grammar),
+    "quotes": (lark_constraint(CASES["quotes"].grammar), CASES["quotes"].grammar),
     "pattern": (
         Constraint(kind="regex", value=r'^[^\n<]{2,9}("|\\|\n)x?$', param="tools[0].format"),
         r'start: /[^\n<]{2,9}("|\\|\n)x?/',
@@ -112,144 +115,156 @@ WALKS = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("what", WALKS)
-def test_whatever_is_written_fits(name: str, what: str) -> None:
-    shape, own = WALKS[what]
-    chance, words = random.Random(name + what), ("</", "<", '\\"', "\\n", "\n", "a", '"')
-    forced = source(name, shape, tool_choice="required", parallel_calls=False)
+@pytest.mark.parametrize("walk", WALKS)
+def test_every_written_text_matches(name: str, walk: str) -> None:
+    constraint, grammar = WALKS[walk]
+    rng, words = random.Random(name + walk), ("</", "<", '\\"', "\\n", "\n", "a", '"')
+    forced = compile_source(name, constraint, tool_choice="required", parallel_calls=False)
     for _ in range(3):
-        text = Walk(forced, chance, words).go(steps=200)
-        for one in [] if text is None else inputs(name, text):
-            assert match_grammar(f"{HEADER}\n{own}", one)[0], f"{one!r} in {text!r}"
+        text = Walk(forced, rng, words).go(steps=200)
+        for value in [] if text is None else parse_inputs(name, text):
+            assert match_grammar(f"{HEADER}\n{grammar}", value)[0], f"{value!r} in {text!r}"
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_pattern_is_kept_to(name: str) -> None:
-    shape = Constraint(kind="regex", value=r'a"[0-9]\n<?|é+', param="tools[0].format")
-    forced = source(name, shape, tool_choice="required")
+def test_patterns_are_enforced(name: str) -> None:
+    constraint = Constraint(kind="regex", value=r'a"[0-9]\n<?|é+', param="tools[0].format")
+    forced = compile_source(name, constraint, tool_choice="required")
     for text in ('a"1\n<', "éé"):
-        assert any(match_grammar(forced, call)[0] for call in calls(name, text)), text
+        assert any(match_grammar(forced, call)[0] for call in write_calls(name, text)), text
     for text in ('a"1', ' a"1\n<'):
-        assert not any(match_grammar(forced, call)[0] for call in calls(name, text)), text
+        assert not any(match_grammar(forced, call)[0] for call in write_calls(name, text)), text
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_a_grammar_any_text_will_do(name: str) -> None:
-    forced = source(name, None, tool_choice="required")
+def test_any_text_is_allowed_without_a_grammar(name: str) -> None:
+    forced = compile_source(name, None, tool_choice="required")
     for text in ("x", 'a "b" \\ c\nd\té', "1", "null", "{}"):
-        call = calls(name, text)[0]
+        call = write_calls(name, text)[0]
         assert match_grammar(forced, call)[0], call
-        assert inputs(name, call) == [text]
-    chance = random.Random(name)
+        assert parse_inputs(name, call) == [text]
+    rng = random.Random(name)
     for _ in range(4):
-        text = Walk(forced, chance).go() or ""
-        assert all(isinstance(one, str) for one in inputs(name, text))
+        text = Walk(forced, rng).go() or ""
+        assert all(isinstance(value, str) for value in parse_inputs(name, text))
 
 
-# on the line
+# over HTTP
 
-APPLY = {
+PATCH_TOOL = {
     "type": "custom",
     "name": "f",
     "format": {"type": "grammar", "syntax": "lark", "definition": PATCH},
 }
 
 
-def said(text: str, **fields: Any) -> httpx.Response:
-    """What becomes of an answer that calls the tool with a text."""
+def post_response(text: str, **fields: Any) -> httpx.Response:
+    """Send a request whose scripted answer calls the tool with a text."""
     call = {"name": "f", "arguments": {"input": text}}
-    script = ScriptedEngine(f"<tool_call>\n{json.dumps(call)}\n</tool_call>", check_grammars=True)
-    body = {"model": "scripted", "input": "Go.", "tools": [APPLY]} | fields
-    with serve_scripted(script, chat_template=THINKER) as server:
+    engine = ScriptedEngine(f"<tool_call>\n{json.dumps(call)}\n</tool_call>", check_grammars=True)
+    body = {"model": "scripted", "input": "Go.", "tools": [PATCH_TOOL]} | fields
+    with serve_scripted(engine, chat_template=THINKER) as server:
         return httpx.post(f"{server.url}/v1/responses", json=body, timeout=60)
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_a_client_gets_a_text_that_fits(choice: str) -> None:
-    response = said(PATCHES[1], tool_choice=choice)
+def test_clients_get_matching_texts(choice: str) -> None:
+    response = post_response(PATCHES[1], tool_choice=choice)
     [item] = response.json()["output"]
     assert (item["type"], item["input"]) == ("custom_tool_call", PATCHES[1])
-    assert said(INVALID_PATCHES[1], tool_choice=choice).status_code == 500  # it leaves its grammar
+    # the scripted engine fails if the text leaves the grammar
+    assert post_response(INVALID_PATCHES[1], tool_choice=choice).status_code == 500
 
 
-def test_a_grammar_is_a_demand_whatever_the_choice() -> None:
-    body = {"model": "scripted", "input": "Go.", "tools": [APPLY]}
+def test_a_grammar_must_be_enforceable_unless_tools_are_disabled() -> None:
+    body = {"model": "scripted", "input": "Go.", "tools": [PATCH_TOOL]}
     with serve_scripted(ScriptedEngine("Hello."), chat_template=THINKER) as server:
-        refused = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60)
-        none = httpx.post(f"{server.url}/v1/responses", json=body | {"tool_choice": "none"})
-    error = refused.json()["error"]
-    assert (refused.status_code, error["param"]) == (400, "tools[0].format.definition")
-    assert none.status_code == 200
+        rejected = httpx.post(f"{server.url}/v1/responses", json=body, timeout=60)
+        without_tools = httpx.post(
+            f"{server.url}/v1/responses", json=body | {"tool_choice": "none"}
+        )
+    error = rejected.json()["error"]
+    assert (rejected.status_code, error["param"]) == (400, "tools[0].format.definition")
+    assert without_tools.status_code == 200
 
 
 GBNF = 'root ::= "say \\"" [^"\\n]+ "\\"\\n"?'
 
 
-def test_gbnf_will_do() -> None:
-    shape = Constraint(kind="grammar", value=GBNF, language="gbnf", param="tools[0].format")
-    forced = source("hermes_json", shape, tool_choice="required")
-    assert all(match_grammar(forced, call)[0] for call in calls("hermes_json", 'say "é\\"\n'))
-    assert not any(match_grammar(forced, call)[0] for call in calls("hermes_json", 'say "a\nb"'))
+def test_gbnf_grammars_are_enforced() -> None:
+    constraint = Constraint(kind="grammar", value=GBNF, language="gbnf", param="tools[0].format")
+    forced = compile_source("hermes_json", constraint, tool_choice="required")
+    assert all(match_grammar(forced, call)[0] for call in write_calls("hermes_json", 'say "é\\"\n'))
+    assert not any(
+        match_grammar(forced, call)[0] for call in write_calls("hermes_json", 'say "a\nb"')
+    )
 
 
-REFUSED = [
+REJECTED = [
     ('start: "a" <[5]>', "`<`"),
     ('start: %json {"type": "object"}', "`%json`"),
     ('start: a::0\na::_: "x" a::set_bit(0) %if bit_clear(0)\n  | "y"', "`::`"),
     ("start: a\na[lazy]: /.*;/", "option"),
-    ("start: /[a-z&&[^b]]/", "class made of classes"),
+    ("start: /[a-z&&[^b]]/", "nested character class"),
     ("start: /(?x: a b)/", "flag"),
 ]
 
 
-@pytest.mark.parametrize(("grammar", "what"), REFUSED)
+@pytest.mark.parametrize(("grammar", "construct"), REJECTED)
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_what_cannot_be_rewritten_is_refused_by_name(grammar: str, what: str, choice: str) -> None:
-    with pytest.raises(BadRequest) as refused:
-        source("hermes_json", lark(grammar), tool_choice=choice)
-    assert refused.value.param == "tools[0].format.definition"
-    assert what in refused.value.message
+def test_unsupported_constructs_are_rejected_by_name(
+    grammar: str, construct: str, choice: str
+) -> None:
+    with pytest.raises(BadRequest) as error:
+        compile_source("hermes_json", lark_constraint(grammar), tool_choice=choice)
+    assert error.value.param == "tools[0].format.definition"
+    assert construct in error.value.message
 
 
-# what means harm
+# hostile grammars
 
 
-def texts(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Those that are texts: the others get no further than the decoder."""
+def decode_texts(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the values that are valid strings; the decoder rejects the others."""
     for name, value in values.items():
         try:
-            said = json.loads(value() if callable(value) else value)
-            said.encode()
+            text = json.loads(value() if callable(value) else value)
+            text.encode()
         except ValueError:
             continue
-        yield name, said
+        yield name, text
 
 
 HOSTILE: dict[str, tuple[Literal["grammar", "regex"], str]] = {
-    **{f"grammar, {name}": ("grammar", value) for name, value in texts(GRAMMARS)},
-    **{f"pattern, {name}": ("regex", value) for name, value in texts(PATTERNS)},
+    **{f"grammar, {name}": ("grammar", value) for name, value in decode_texts(GRAMMARS)},
+    **{f"pattern, {name}": ("regex", value) for name, value in decode_texts(PATTERNS)},
 }
-FORMATS = ("hermes_json", "qwen3_coder", "gemma4", "pythonic")  # each writes texts in its own way
+FORMATS = (
+    "hermes_json",
+    "qwen3_coder",
+    "gemma4",
+    "pythonic",
+)  # each writes strings in a different syntax
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Callable[[GrammarSpec], CompiledGrammar]]:
-    """Makes grammars as a server does."""
-    shop = CompilerPool(workers=1)
+def compile_in_worker() -> Iterator[Callable[[GrammarSpec], CompiledGrammar]]:
+    """Compile grammars in a worker process, as a server does."""
+    pool = CompilerPool(workers=1)
     with asyncio.Runner() as runner:
 
-        def make(order: GrammarSpec) -> CompiledGrammar:
+        def compile_spec(spec: GrammarSpec) -> CompiledGrammar:
             try:
-                return runner.run(shop.compile(order))
+                return runner.run(pool.compile(spec))
             except BadRequest as error:
-                raise Refused(error.param, len(error.message)) from error
+                raise Rejected(error.param, len(error.message)) from error
 
-        yield make
-        runner.run(shop.aclose())
+        yield compile_spec
+        runner.run(pool.aclose())
 
 
-class Refused(Exception):
-    """By its name, in a few words."""
+class Rejected(Exception):
+    """A grammar was rejected, with a short message that names the field."""
 
     def __init__(self, param: str | None, length: int) -> None:
         assert param == "tools[0].format"
@@ -257,13 +272,14 @@ class Refused(Exception):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_grammar_is_made_or_refused(
-    made: Callable[[GrammarSpec], CompiledGrammar], name: str
+def test_hostile_grammars_are_compiled_or_rejected(
+    compile_in_worker: Callable[[GrammarSpec], CompiledGrammar], name: str
 ) -> None:
-    """Within the time that a worker has; `make test-constraints` asks an engine for more."""
-    kind, said = HOSTILE[name]
-    shape = Constraint(kind=kind, value=said, param="tools[0].format")
-    tool = Tool(name="f", parameters=schema(TEXT), takes_free_text=True, input=shape)
-    way = FORMATS[list(HOSTILE).index(name) % len(FORMATS)]
-    with suppress(Refused):
-        assert made(GrammarSpec(tools=(tool,), tool_format=way)).grammar is not None
+    """Within the time limit of a worker; `make test-constraints` tests them with an engine."""
+    kind, source = HOSTILE[name]
+    constraint = Constraint(kind=kind, value=source, param="tools[0].format")
+    tool = Tool(name="f", parameters=input_schema(TEXT), takes_free_text=True, input=constraint)
+    tool_format = FORMATS[list(HOSTILE).index(name) % len(FORMATS)]
+    with suppress(Rejected):
+        spec = GrammarSpec(tools=(tool,), tool_format=tool_format)
+        assert compile_in_worker(spec).grammar is not None

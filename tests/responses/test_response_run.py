@@ -306,9 +306,7 @@ def test_a_call_with_an_invalid_request_id_does_not_count_as_approved(invalid: A
     assert find_approved_calls([answer], [request, call], {"s"}) == [request]
 
 
-def test_opening_a_broken_store_is_not_retried_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_opening_a_broken_store_is_not_retried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     attempts = 0
 
     async def fail(*_: Any, **__: Any) -> Store:

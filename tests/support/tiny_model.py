@@ -1,7 +1,6 @@
-"""A real model, if a small one: one layer of gated units with weights drawn from a fixed seed.
+"""A small but real model: one layer of gated units with random weights from a fixed seed.
 
-It has learnt nothing, so it says anything at all: whatever is right about its answers, somebody
-else has seen to.
+It is untrained, so its output is random; whatever is valid about an answer is the engine's doing.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ Floats = NDArray[np.float64]
 
 
 class TinyModel:
-    """Takes tokens into a hidden state, which is all it remembers. `batches` are its passes."""
+    """A recurrent model; `batches` are the sizes of its forward passes."""
 
     def __init__(self, size: int = 259, width: int = 24, spare: int = 5) -> None:
         draw = np.random.default_rng(7).normal
         self.embedding = draw(0, 1, (size, width))
-        self.inward = draw(0, 0.4, (3, width, width))
-        self.onward = draw(0, 0.4, (3, width, width))
-        self.outward = draw(0, 0.6, (width, size + spare))  # room for tokens that are not there
+        self.input_weights = draw(0, 0.4, (3, width, width))
+        self.hidden_weights = draw(0, 0.4, (3, width, width))
+        self.output_weights = draw(0, 0.6, (width, size + spare))  # padded beyond the vocabulary
         self.width = width
         self.batches: list[int] = []
 
@@ -30,19 +29,28 @@ class TinyModel:
         state = np.zeros(self.width)
         for token in prompt:
             state = self._cell(state[None], [token])[0]
-        return state, state @ self.outward
+        return state, state @ self.output_weights
 
     def step(self, states: Sequence[Floats], tokens: Sequence[int]) -> Floats:
         self.batches.append(len(states))
-        after = self._cell(np.stack(states), tokens)
-        for state, new in zip(states, after, strict=True):
+        updated = self._cell(np.stack(states), tokens)
+        for state, new in zip(states, updated, strict=True):
             state[:] = new
-        return np.asarray(after @ self.outward)
+        return np.asarray(updated @ self.output_weights)
 
     def _cell(self, hidden: Floats, tokens: Sequence[int]) -> Floats:
-        seen = self.embedding[list(tokens)]
-        keep, forget = (
-            1 / (1 + np.exp(-(seen @ self.inward[at] + hidden @ self.onward[at]))) for at in (0, 1)
+        embedded = self.embedding[list(tokens)]
+        update, reset = (
+            1
+            / (
+                1
+                + np.exp(
+                    -(embedded @ self.input_weights[gate] + hidden @ self.hidden_weights[gate])
+                )
+            )
+            for gate in (0, 1)
         )
-        new = np.tanh(seen @ self.inward[2] + (forget * hidden) @ self.onward[2])
-        return np.asarray(keep * hidden + (1 - keep) * new)
+        candidate = np.tanh(
+            embedded @ self.input_weights[2] + (reset * hidden) @ self.hidden_weights[2]
+        )
+        return np.asarray(update * hidden + (1 - update) * candidate)

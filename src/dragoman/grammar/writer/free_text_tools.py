@@ -1,7 +1,8 @@
-"""Tools that take free text: what the client says of the text, as a node.
+"""Builds the arguments of tools that take free text: an object with one constrained string.
 
-A pattern is one as schemas have it. A grammar is rewritten for every way in which the model may
-write the text; what cannot be rewritten is refused, since a grammar is given to be kept to.
+A regular expression becomes a pattern, as in a schema. A grammar is rewritten for every syntax in
+which the model may write the text. A grammar that cannot be rewritten is rejected, since the client
+relies on it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from dragoman.types import Constraint
 ARGUMENT_NAME = "input"
 
 
-def build_arguments(shape: Constraint | None) -> Object:
-    """What a call of a tool has that takes free text."""
-    text = String() if shape is None else _build_text(shape)
+def build_arguments(constraint: Constraint | None) -> Object:
+    """Build the node for the arguments of a tool whose text satisfies the constraint."""
+    text = String() if constraint is None else _build_text(constraint)
     return Object(
         properties=((ARGUMENT_NAME, text),),
         required=frozenset({ARGUMENT_NAME}),
@@ -33,38 +34,42 @@ def build_arguments(shape: Constraint | None) -> Object:
     )
 
 
-def _build_text(shape: Constraint) -> Node:
-    match shape.kind:
+def _build_text(constraint: Constraint) -> Node:
+    match constraint.kind:
         case "regex":
-            return _build_pattern_text(shape)
+            return _build_pattern_text(constraint)
         case "choice":
-            return Literals(tuple(json.dumps(one) for one in shape.value))
+            return Literals(tuple(json.dumps(text) for text in constraint.value))
         case "grammar":
             try:
-                return _build_grammar_text(read_grammar(shape), shape)
+                return _build_grammar_text(read_grammar(constraint), constraint)
             except UnsupportedSyntax as error:
                 raise InvalidGrammar(
-                    f"`{shape.param}` cannot be enforced: {error.construct} cannot be used in the "
-                    f"grammar of a tool's text.",
-                    param=shape.param,
+                    f"`{constraint.param}` cannot be enforced: {error.construct} is not supported "
+                    f"in the grammar of a tool's text.",
+                    param=constraint.param,
                 ) from None
             except (TooComplex, RecursionError):
-                raise make_too_complex_error(shape.param) from None
-    raise BadRequest(f"`{shape.param}` must be a grammar or a pattern.", param=shape.param)
+                raise make_too_complex_error(constraint.param) from None
+    raise BadRequest(
+        f"`{constraint.param}` must be a grammar or a regular expression.", param=constraint.param
+    )
 
 
-def _build_pattern_text(shape: Constraint) -> Node:
-    """A pattern; what is too much for us may still be none for the reader of schemas."""
-    found = read_regex(shape)
-    pattern = f"^(?:{expand_classes(found, UNICODE_CLASSES)})$"
+def _build_pattern_text(constraint: Constraint) -> Node:
+    """Build a text with a pattern; llguidance may support one that is too complex to rewrite."""
+    regex = read_regex(constraint)
+    pattern = f"^(?:{expand_classes(regex, UNICODE_CLASSES)})$"
     if not is_supported_pattern(pattern):
-        raise make_too_complex_error(shape.param)
+        raise make_too_complex_error(constraint.param)
     try:
-        return _build_grammar_text(f"start: /{found}/", shape, pattern)
+        return _build_grammar_text(f"start: /{regex}/", constraint, pattern)
     except (UnsupportedSyntax, TooComplex, RecursionError):
         return String(pattern=pattern)
 
 
-def _build_grammar_text(said: str, shape: Constraint, pattern: str | None = None) -> GrammarText:
-    grammar = LarkGrammar(said)
-    return GrammarText(grammar, FollowSets(grammar), shape.param, pattern)
+def _build_grammar_text(
+    source: str, constraint: Constraint, pattern: str | None = None
+) -> GrammarText:
+    grammar = LarkGrammar(source)
+    return GrammarText(grammar, FollowSets(grammar), constraint.param, pattern)

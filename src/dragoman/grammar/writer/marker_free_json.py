@@ -1,15 +1,15 @@
-r"""JSON that holds none of certain marks, though its values may: a mark's letter can be an escape.
+r"""Writes JSON without certain markers, although its values may contain them.
 
-What a reader of an answer takes for a mark is told by its letters, so `"\u003cthink>"` is none and
-still means the same. Literals are written so; a pattern is rewritten letter by letter, where it
-allows a mark at all; and a schema that is left to the engine's own reader is told to allow none.
+The parser finds a marker by its characters. So `"\u003cthink>"` contains no marker, but is the same
+string. Literals are written with such escapes. A pattern that allows a marker is rewritten
+character by character. A schema that is delegated to llguidance is restricted instead (see
+`marker_free_schema`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from dragoman.grammar.client.text_syntax import CONTROL_CHARS, QuotedSyntax
 from dragoman.grammar.lark_builder import format_repeat
@@ -30,70 +30,74 @@ from dragoman.grammar.regex.regex_parser import RegexParser, UnsupportedSyntax
 from dragoman.grammar.schema.llguidance_check import check_schema
 from dragoman.grammar.schema.nodes import String
 from dragoman.output.arguments.cast import load_value
+from dragoman.types import Json
 
-MAX_REGEX_LENGTH = 20_000  # characters of a pattern once it is rewritten
-NEVER_LITERAL: CharSet = union_ranges((*CONTROL_CHARS, *chars_of('"\\')))  # never stand for themselves in a string
-BRACKET = re.compile(r"[<>\[\]]")  # of these no format has more than an address in brackets
-
-
-def find_marker(text: str, marks: Sequence[str]) -> re.Match[str] | None:
-    """The first mark in a text."""
-    return re.search("|".join(map(marker_to_regex, marks)), text) if marks else None
+MAX_REGEX_LENGTH = 20_000  # characters of a rewritten pattern
+NEVER_LITERAL: CharSet = union_ranges((*CONTROL_CHARS, *chars_of('"\\')))  # escaped in strings
+BRACKET = re.compile(r"[<>\[\]]")  # no format allows them, but for an IP address in brackets
 
 
-def escape_markers(way: str, marks: Sequence[str]) -> str | None:
-    """A value as it was written, with escapes for letters that begin a mark.
+def find_marker(text: str, markers: Sequence[str]) -> re.Match[str] | None:
+    """Find the first marker in a text."""
+    return re.search("|".join(map(marker_to_regex, markers)), text) if markers else None
 
-    None where the reader would not take that for the same value.
+
+def escape_markers(literal: str, markers: Sequence[str]) -> str | None:
+    """Escape the first character of every marker in a literal.
+
+    Return None if the parser would not read the same value.
     """
-    found = way
-    while (mark := find_marker(found, marks)) is not None:
-        at = mark.start()
-        found = f"{found[:at]}\\u{ord(found[at]):04x}{found[at + 1 :]}"
-    return found if found == way or load_value(found) == load_value(way) else None
+    escaped = literal
+    while (match := find_marker(escaped, markers)) is not None:
+        start = match.start()
+        escaped = f"{escaped[:start]}\\u{ord(escaped[start]):04x}{escaped[start + 1 :]}"
+    is_same = escaped == literal or load_value(escaped) == load_value(literal)
+    return escaped if is_same else None
 
 
-# Texts
-
-
-def may_contain_marker(schema: dict[str, Any], marks: Sequence[str]) -> bool:
-    """Whether some text that has a pattern or a format, as a schema, holds a mark."""
-    if "pattern" not in schema and all(BRACKET.search(mark) for mark in marks):
+def may_contain_marker(schema: dict[str, Json], markers: Sequence[str]) -> bool:
+    """Whether a string of this schema, which has a pattern or a format, can contain a marker."""
+    if "pattern" not in schema and all(BRACKET.search(marker) for marker in markers):
         return False
-    mark = "|".join(map(marker_to_regex, marks))
-    return bool(marks) and check_schema(schema | {"allOf": [{"pattern": mark}]}) != "empty"
+    any_marker = "|".join(map(marker_to_regex, markers))
+    return bool(markers) and check_schema(schema | {"allOf": [{"pattern": any_marker}]}) != "empty"
 
 
-def build_pattern_terminal(node: String, marks: Sequence[str], character: str) -> str | None:
-    """A terminal for texts in quotes that hold no mark; None where that is too much for us.
+def build_pattern_terminal(node: String, markers: Sequence[str], character: str) -> str | None:
+    """Build the terminal of quoted strings without markers; None if that is too complex.
 
-    `character` is the regular expression of one in quotes.
+    `character` is the regular expression of one character between the quotes.
     """
     from dragoman.grammar.writer.unquoted_text import FORMATS
 
-    first = chars_of(mark[0] for mark in marks)
+    first_of_marker = chars_of(marker[0] for marker in markers)
 
-    def one(letters: CharSet) -> str:
-        ways = [to_regex_class(plain)] if (plain := intersect(letters, complement(NEVER_LITERAL))) else []
-        ways += QuotedSyntax().escape_regexes(intersect(letters, NEVER_LITERAL))
-        begins = [code for low, high in intersect(letters, first) for code in range(low, high + 1)]
-        ways += [rf"\\u{code:04x}" for code in begins]
-        return f"(?:{'|'.join(dict.fromkeys(ways))})"
+    def spell(chars: CharSet) -> str:
+        """The regular expression of a set of characters, escaped or not."""
+        literal = intersect(chars, complement(NEVER_LITERAL))
+        options = [to_regex_class(literal)] if literal else []
+        options += QuotedSyntax().escape_regexes(intersect(chars, NEVER_LITERAL))
+        for low, high in intersect(chars, first_of_marker):
+            options += [rf"\\u{code:04x}" for code in range(low, high + 1)]
+        return f"(?:{'|'.join(dict.fromkeys(options))})"
 
-    said = [to_full_match(node.pattern)] if node.pattern is not None else []
-    said += [FORMATS[node.format]] if node.format is not None else []
-    bodies = [body for body in (_rewrite_regex(whole, one) for whole in said) if body is not None]
-    if len(bodies) < len(said):
-        return None
-    bodies += [f"{character}{format_repeat(node.min_length, node.max_length)}"]
-    return " & ".join(rf"/\"(?:{body})\"/" for body in bodies) + exclude_markers(marks, length_bounded=True)
+    regexes = [to_full_match(node.pattern)] if node.pattern is not None else []
+    regexes += [FORMATS[node.format]] if node.format is not None else []
+    bodies = [f"{character}{format_repeat(node.min_length, node.max_length)}"]
+    for regex in reversed(regexes):
+        body = _rewrite_regex(regex, spell)
+        if body is None:
+            return None
+        bodies.insert(0, body)
+    terminal = " & ".join(rf"/\"(?:{body})\"/" for body in bodies)
+    return terminal + exclude_markers(markers, length_bounded=True)
 
 
-def _rewrite_regex(whole: str, one: Callable[[CharSet], str]) -> str | None:
-    """An expression with each letter written by `one`; None where it is too much."""
-    patterns = RegexBuilder()
+def _rewrite_regex(regex: str, spell: Callable[[CharSet], str]) -> str | None:
+    """Rewrite a regular expression character by character; None if that is too complex."""
+    builder = RegexBuilder()
     try:
-        found = patterns.to_regex(RegexParser(patterns, whole).parse(), one)
+        rewritten = builder.to_regex(RegexParser(builder, regex).parse(), spell)
     except (UnsupportedSyntax, TooComplex, RecursionError):
         return None
-    return found if len(found) <= MAX_REGEX_LENGTH else None
+    return rewritten if len(rewritten) <= MAX_REGEX_LENGTH else None

@@ -1,7 +1,8 @@
-"""Schemas for the engine's own reader that allow no text in which a mark is.
+"""Restricts a schema that llguidance compiles to values without markers.
 
-Its reader knows no complement, but a text without marks can be told outright. That is added to
-every text that a schema leaves open, and to every name that an object leaves open.
+llguidance's schema compiler has no complement, but a regular expression can describe the strings
+without markers. It is added to every string that the schema leaves open, and to every property name
+that an object leaves open.
 """
 
 from __future__ import annotations
@@ -15,102 +16,112 @@ from dragoman.grammar.schema.llguidance_check import check_schema
 from dragoman.grammar.writer.marker_free_json import find_marker, may_contain_marker
 from dragoman.types import Json
 
-_IN_PLACE = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_TABLES = ("properties", "patternProperties", "$defs")
-ANY = "#/$defs/any"
+_APPLICATORS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})  # describe the same value
+_SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SCHEMA_MAPS = ("properties", "patternProperties", "$defs")
+ANY_REF = "#/$defs/any"
 
 
-class _Marked(Exception):
-    """What cannot be written without a mark."""
+class _ContainsMarker(Exception):
+    """A part of the schema cannot be restricted."""
 
 
-def exclude_markers_from_schema(schema: dict[str, Json], marks: Sequence[str]) -> dict[str, Json] | None:
-    """The schema without what holds a mark; None where that cannot be said."""
-    guard = _Guard(marks)
+def exclude_markers_from_schema(
+    schema: dict[str, Json], markers: Sequence[str]
+) -> dict[str, Json] | None:
+    """Restrict a schema to values without markers; None if that is impossible."""
+    restriction = _MarkerRestriction(markers)
     try:
-        found = guard.of(schema)
-        if guard.any:
-            found.setdefault("$defs", {})["any"] = guard.anything()
-    except _Marked:
+        restricted = restriction.apply(schema)
+        if restriction.uses_any:
+            restricted.setdefault("$defs", {})["any"] = restriction.build_any()
+    except _ContainsMarker:
         return None
-    return found if check_schema(found) == "satisfiable" else None
+    return restricted if check_schema(restricted) == "satisfiable" else None
 
 
-class _Guard:
-    def __init__(self, marks: Sequence[str]) -> None:
-        self._marks = marks
-        self._bans = [{"pattern": f"^(?:{one})$"} for one in marker_free_regexes(marks)]
-        self._key = self._bans[0]["pattern"] if len(self._bans) == 1 else None
-        self.any = False  # whether something allows all values
+class _MarkerRestriction:
+    def __init__(self, markers: Sequence[str]) -> None:
+        self._markers = markers
+        self._patterns = [{"pattern": f"^(?:{regex})$"} for regex in marker_free_regexes(markers)]
+        self._key_pattern = self._patterns[0]["pattern"] if len(self._patterns) == 1 else None
+        self.uses_any = False  # whether a part of the schema allows any value
 
-    def anything(self) -> dict[str, Json]:
-        plain = [{"type": "string", "allOf": self._bans}, {"type": ["number", "boolean", "null"]}]
-        others = self._others({"type": "object", "additionalProperties": {"$ref": ANY}})
-        return {"anyOf": [*plain, {"type": "array", "items": {"$ref": ANY}}, others]}
+    def build_any(self) -> dict[str, Json]:
+        """The schema of any value without markers."""
+        scalars: list[Json] = [
+            {"type": "string", "allOf": self._patterns},
+            {"type": ["number", "boolean", "null"]},
+        ]
+        objects = self._restrict_names(
+            {"type": "object", "additionalProperties": {"$ref": ANY_REF}}
+        )
+        return {"anyOf": [*scalars, {"type": "array", "items": {"$ref": ANY_REF}}, objects]}
 
-    def of(self, schema: Json, around: Sequence[str] | None = None) -> Any:
-        """A part of a schema; `around` are the kinds that the schema around it allows here."""
+    def apply(self, schema: Json, outer_types: Sequence[str] | None = None) -> Any:
+        """Restrict a part of a schema; the schema around it allows `outer_types` here."""
         if schema is False:
             return False
         if schema is True or not schema.keys() - {"$defs"}:
-            if around is not None and not {"array", "object"} & set(around):
+            if outer_types is not None and not {"array", "object"} & set(outer_types):
                 return schema
-            self.any = True
-            return {"$ref": ANY}
+            self.uses_any = True
+            return {"$ref": ANY_REF}
         if "enum" in schema or "const" in schema:
-            return self._listed(schema)
-        said = schema.get("type", around)
-        kinds = [said] if isinstance(said, str) else said
-        found = dict(schema)
-        for word in _LISTS:
-            if word in found:
-                inside = None if word == "prefixItems" else kinds
-                found[word] = [self.of(one, inside) for one in found[word]]
-        for word in _TABLES:
-            if word in found:
-                found[word] = {name: self.of(one) for name, one in found[word].items()}
-        parts = _IN_PLACE & found.keys()  # they say what is not said here
-        free = not parts if kinds is None else "string" in kinds
-        if free and ("type" in found or around is None):
-            found["allOf"] = [*found.get("allOf", ()), *self._bans]
-        return self._kinds(found, () if parts else kinds)
+            return self._restrict_literals(schema)
+        declared = schema.get("type", outer_types)
+        types = [declared] if isinstance(declared, str) else declared
+        restricted = dict(schema)
+        for keyword in _SCHEMA_LISTS:
+            if keyword in restricted:
+                outer = None if keyword == "prefixItems" else types
+                restricted[keyword] = [self.apply(part, outer) for part in restricted[keyword]]
+        for keyword in _SCHEMA_MAPS:
+            if keyword in restricted:
+                parts = restricted[keyword].items()
+                restricted[keyword] = {name: self.apply(part) for name, part in parts}
+        has_applicators = bool(_APPLICATORS & restricted.keys())  # they are restricted themselves
+        allows_string = not has_applicators if types is None else "string" in types
+        if allows_string and ("type" in restricted or outer_types is None):
+            restricted["allOf"] = [*restricted.get("allOf", ()), *self._patterns]
+        return self._restrict_containers(restricted, () if has_applicators else types)
 
-    def _listed(self, schema: dict[str, Json]) -> dict[str, Json]:
+    def _restrict_literals(self, schema: dict[str, Json]) -> dict[str, Json]:
         values = schema["enum"] if "enum" in schema else [schema["const"]]
-        texts = [json.dumps(one, ensure_ascii=False) for one in values]
-        kept = [
-            one
-            for one, text in zip(values, texts, strict=True)
-            if not find_marker(text, self._marks)
+        possible = [
+            value
+            for value in values
+            if not find_marker(json.dumps(value, ensure_ascii=False), self._markers)
         ]
-        if not kept:
-            raise _Marked
-        return schema | ({"enum": kept} if "enum" in schema else {})
+        if not possible:
+            raise _ContainsMarker
+        return schema | ({"enum": possible} if "enum" in schema else {})
 
-    def _kinds(self, found: dict[str, Json], kinds: Sequence[str] | None) -> dict[str, Json]:
-        """What a schema says of what is in lists and objects; None stands for all kinds."""
-        if kinds is None or "array" in kinds or "items" in found:
-            found["items"] = self.of(found.get("items", True))
-        if kinds is None or "object" in kinds or "additionalProperties" in found:
-            found = self._object(found)
-        return found
+    def _restrict_containers(
+        self, schema: dict[str, Json], types: Sequence[str] | None
+    ) -> dict[str, Json]:
+        """Restrict what arrays and objects contain; `types` of None stands for all types."""
+        if types is None or "array" in types or "items" in schema:
+            schema["items"] = self.apply(schema.get("items", True))
+        if types is None or "object" in types or "additionalProperties" in schema:
+            schema = self._restrict_object(schema)
+        return schema
 
-    def _object(self, found: dict[str, Json]) -> dict[str, Json]:
-        for name in (*found.get("properties", ()), *found.get("required", ())):
-            if find_marker(name, self._marks) is not None:
-                raise _Marked
-        for name in found.get("patternProperties", ()):
-            if may_contain_marker({"type": "string", "pattern": name}, self._marks):
-                raise _Marked
-        others = found.get("additionalProperties", True)
-        if others is False:
-            return found
-        return self._others(found | {"additionalProperties": self.of(others)})
+    def _restrict_object(self, schema: dict[str, Json]) -> dict[str, Json]:
+        for name in (*schema.get("properties", ()), *schema.get("required", ())):
+            if find_marker(name, self._markers) is not None:
+                raise _ContainsMarker
+        for pattern in schema.get("patternProperties", ()):
+            if may_contain_marker({"type": "string", "pattern": pattern}, self._markers):
+                raise _ContainsMarker
+        additional = schema.get("additionalProperties", True)
+        if additional is False:
+            return schema
+        return self._restrict_names(schema | {"additionalProperties": self.apply(additional)})
 
-    def _others(self, found: dict[str, Json]) -> dict[str, Json]:
-        """Other names are told by a pattern: there is no other way to hold them to something."""
-        if self._key is None or {"properties", "patternProperties"} & found.keys():
-            raise _Marked
-        names = {self._key: found["additionalProperties"]}
-        return found | {"patternProperties": names, "additionalProperties": False}
+    def _restrict_names(self, schema: dict[str, Json]) -> dict[str, Json]:
+        """Restrict additional names with a pattern, which is the only way to restrict them."""
+        if self._key_pattern is None or {"properties", "patternProperties"} & schema.keys():
+            raise _ContainsMarker
+        names = {self._key_pattern: schema["additionalProperties"]}
+        return schema | {"patternProperties": names, "additionalProperties": False}

@@ -1,4 +1,4 @@
-"""Things that come after each other, in their order or in any, each of them once."""
+"""Writes members and items: a separated sequence, in a fixed order or in any order."""
 
 from __future__ import annotations
 
@@ -7,97 +7,98 @@ from collections.abc import Callable, Mapping
 from dragoman.grammar.lark_builder import EMPTY, LarkBuilder, format_repeat
 from dragoman.grammar.schema.nodes import Array, Node, Nothing
 
-MAX_UNORDERED = 60  # members that may come in any order: a rule's parameter has 64 bits
+MAX_UNORDERED = 60  # members in any order: each needs one of a rule parameter's 64 bits
 
 
 def write_sequence(
     lark: LarkBuilder,
-    parts: Mapping[str, str],
+    members: Mapping[str, str],
     required: frozenset[str],
     other: str | None,
-    lead: str,
+    separator: str,
     *,
     ordered: bool = False,
 ) -> str:
-    """At least one of some parts, each once, those that are required surely; `lead` between two.
+    """Write at least one member: each at most once, the required ones exactly once.
 
-    Any number of `other` may come too: in between, or at the end where there is an order.
+    Any number of `other` members may come between them, or after all if members are `ordered`.
     """
-    if not parts:
-        return EMPTY if other is None else f"{other} ({lead} {other})*"
-    write = _write_in_order if ordered or len(parts) > MAX_UNORDERED else _write_in_any_order
-    return write(lark, parts, required, other, lead)
+    if not members:
+        return EMPTY if other is None else f"{other} ({separator} {other})*"
+    write = _write_in_order if ordered or len(members) > MAX_UNORDERED else _write_in_any_order
+    return write(lark, members, required, other, separator)
 
 
 def _write_in_order(
     lark: LarkBuilder,
-    parts: Mapping[str, str],
+    members: Mapping[str, str],
     required: frozenset[str],
     other: str | None,
-    lead: str,
+    separator: str,
 ) -> str:
-    """Two chains of rules: one for when something was written before, one for when not."""
-    parts = {name: lark.add_rule(part, "part") for name, part in parts.items()}
-    more = "" if other is None else f"({lead} {other})*"
-    begun = lark.add_rule(more or EMPTY, "rest")
-    fresh = None if other is None else lark.add_rule(f"{other} {more}", "rest")
-    for name, part in reversed(list(parts.items())):
-        options = [f"{part} {begun}"]
+    """Write two chains of rules: for the members after a written one, and for the first ones."""
+    members = {name: lark.add_rule(member, "part") for name, member in members.items()}
+    more = "" if other is None else f"({separator} {other})*"
+    after_some = lark.add_rule(more or EMPTY, "rest")
+    after_none = None if other is None else lark.add_rule(f"{other} {more}", "rest")
+    for name, member in reversed(list(members.items())):
+        first = f"{member} {after_some}"
         if name in required:
-            fresh = lark.add_rule(options[0], "rest")
-            begun = lark.add_rule(f"{lead} {part} {begun}", "rest")
+            after_none = lark.add_rule(first, "rest")
+            after_some = lark.add_rule(f"{separator} {first}", "rest")
             continue
-        options += [] if fresh is None else [fresh]
-        fresh = lark.add_rule(" | ".join(options), "rest")
-        begun = lark.add_rule(f"{lead} {part} {begun} | {begun}", "rest")
-    return fresh or EMPTY
+        options = [first] if after_none is None else [first, after_none]
+        after_none = lark.add_rule(" | ".join(options), "rest")
+        after_some = lark.add_rule(f"{separator} {first} | {after_some}", "rest")
+    return after_none or EMPTY
 
 
 def _write_in_any_order(
     lark: LarkBuilder,
-    parts: Mapping[str, str],
+    members: Mapping[str, str],
     required: frozenset[str],
     other: str | None,
-    lead: str,
+    separator: str,
 ) -> str:
-    """A rule with a bit for each part, set when it was written; required ones have the first."""
-    parts = {name: lark.add_rule(part, "part") for name, part in parts.items()}
-    bits = sorted(parts, key=lambda name: name not in required)
-    needed = sum(name in required for name in bits)
+    """Write a rule with a bit for each member, set once it is written; required ones come first."""
+    members = {name: lark.add_rule(member, "part") for name, member in members.items()}
+    bits = sorted(members, key=lambda name: name not in required)
+    required_count = sum(name in required for name in bits)
     more = lark.reserve("more")
-    done = f"{EMPTY} %if is_ones([0:{needed}])" if needed else EMPTY
-    lines = [done]
+    lines = [f"{EMPTY} %if is_ones([0:{required_count}])" if required_count else EMPTY]
     lines += [
-        f"{lead} {parts[name]} {more}::set_bit({bit}) %if bit_clear({bit})"
+        f"{separator} {members[name]} {more}::set_bit({bit}) %if bit_clear({bit})"
         for bit, name in enumerate(bits)
     ]
-    first = [f"{parts[name]} {more}::{1 << bit}" for bit, name in enumerate(bits)]
+    first = [f"{members[name]} {more}::{1 << bit}" for bit, name in enumerate(bits)]
     if other is not None:
-        lines.append(f"{lead} {other} {more}::_")
+        lines.append(f"{separator} {other} {more}::_")
         first.append(f"{other} {more}::0")
     lark.define(f"{more}::_", "\n  | ".join(lines))
     return lark.add_rule("\n  | ".join(first), "members")
 
 
-def write_items(node: Array, write: Callable[[Node], str], lead: str) -> str:
-    """The items of a list that has one at least, `lead` between two; empty if it can have none."""
+def write_items(node: Array, write: Callable[[Node], str], separator: str) -> str:
+    """Write at least one item of an array; return an empty text if it can have none."""
     most = node.max_items
     if most is None and isinstance(node.items, Nothing):
         most = len(node.prefix_items)
-    first = node.prefix_items if most is None else node.prefix_items[:most]
     if most == 0:
         return ""
-    if not first:
-        more = None if most is None else most - 1
-        following = f"({lead} {write(node.items)}){format_repeat(max(1, node.min_items) - 1, more)}"
-        return write(node.items) if more == 0 else f"{write(node.items)} {following}"
-    left = None if most is None else most - len(first)
+    prefix = node.prefix_items if most is None else node.prefix_items[:most]
+    if not prefix:
+        item = write(node.items)
+        if most == 1:
+            return item
+        repeat = format_repeat(max(1, node.min_items) - 1, None if most is None else most - 1)
+        return f"{item} ({separator} {item}){repeat}"
+    left = None if most is None else most - len(prefix)
     tail = ""
     if left != 0 and not isinstance(node.items, Nothing):
-        least = max(0, node.min_items - len(first))
-        tail = f"({lead} {write(node.items)}){format_repeat(least, left)}"
-    for at in range(len(first) - 1, 0, -1):
-        tail = f"{lead} {write(first[at])} {tail}"
-        if at >= max(1, node.min_items):
+        repeat = format_repeat(max(0, node.min_items - len(prefix)), left)
+        tail = f"({separator} {write(node.items)}){repeat}"
+    for index in range(len(prefix) - 1, 0, -1):
+        tail = f"{separator} {write(prefix[index])} {tail}"
+        if index >= max(1, node.min_items):
             tail = f"({tail})?"
-    return f"{write(first[0])} {tail}"
+    return f"{write(prefix[0])} {tail}"

@@ -113,7 +113,11 @@ class _ToolAdapter:
             ):
                 if isinstance(one, LlguidanceSchema) and (bare or "string" in list_types(one)):
                     yield _find_pointer(self._parameters, key)
-                elif isinstance(one, String) and one.pattern and not is_supported_pattern(one.pattern):
+                elif (
+                    isinstance(one, String)
+                    and one.pattern
+                    and not is_supported_pattern(one.pattern)
+                ):
                     yield _find_pattern_pointer(self._parameters, one.pattern)
 
     def _iter_members(self) -> Iterator[tuple[str | None, Node]]:
@@ -134,7 +138,9 @@ class _ToolAdapter:
             if one not in seen:
                 seen.add(one)
                 yield one
-                queue += [self._tool.definitions[one.name]] if isinstance(one, SchemaReference) else []
+                queue += (
+                    [self._tool.definitions[one.name]] if isinstance(one, SchemaReference) else []
+                )
                 queue += child_nodes(one)
 
     # what is read otherwise than it was meant
@@ -159,10 +165,14 @@ class _ToolAdapter:
         if self._deep:
             known = {name: self._adapt_node(node, None) for name, node in offer.definitions.items()}
             return replace(offer, root=union_nodes(kept), definitions=known)
-        return offer if tuple(made) == offer.argument_nodes else replace(offer, root=union_nodes(kept))
+        return (
+            offer if tuple(made) == offer.argument_nodes else replace(offer, root=union_nodes(kept))
+        )
 
     def _adapt_option(self, node: Object) -> Node:
-        members = tuple((key, self._adapt_argument(key, one, (key,))) for key, one in node.properties)
+        members = tuple(
+            (key, self._adapt_argument(key, one, (key,))) for key, one in node.properties
+        )
         strange = [name for name, _ in self._iter_members() if name and name not in node.names]
         others = self._adapt_argument(None, node.additional, (*strange, UNKNOWN))
         return simplify_object(replace(node, properties=members, additional=others))
@@ -223,7 +233,9 @@ class _ToolAdapter:
             case Literals(()):
                 return Nothing()
             case String() if taken:
-                return UnambiguousText(node.min_length, node.max_length, node.pattern, node.format, taken)
+                return UnambiguousText(
+                    node.min_length, node.max_length, node.pattern, node.format, taken
+                )
             case Object() if self._deep:
                 return self._adapt_object(node, [one for one in leaves if isinstance(one, Object)])
             case Array() if self._deep:
@@ -250,7 +262,9 @@ class _ToolAdapter:
             if any((meant + one).find(one) < len(meant) for one in self._end_markers):
                 return False
             return self._marks_text or json.loads(cast(meant, types)) == meant
-        return self._states_types or canonical_json(json.loads(cast(value, types))) == canonical_json(meant)
+        return self._states_types or canonical_json(
+            json.loads(cast(value, types))
+        ) == canonical_json(meant)
 
 
 def _states_types(body: spec.CallBody) -> bool:

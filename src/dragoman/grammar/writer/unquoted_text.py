@@ -154,7 +154,9 @@ def write_text_until(
     tokens = [mark for mark in closes if not lark.is_plain_text(mark)]
     counted = body != ANY
     # a text ends at the first of its marks, even where it is too short then
-    body += exclude_markers((*banned, *tokens, *(letters if counted else ())), length_bounded=counted)
+    body += exclude_markers(
+        (*banned, *tokens, *(letters if counted else ())), length_bounded=counted
+    )
     found = []
     if letters:
         inner = lark.add_terminal(body, "TEXT")
@@ -253,18 +255,20 @@ class TaggedValueWriter:
     ) -> str:
         """What sees to it that a text is not read as something else."""
         taken = node.excluded_types if isinstance(node, UnambiguousText) else ANY_KIND
-        firsts = dict.fromkeys(escape_regex(one[0]) for one in closes if self.lark.is_plain_text(one))
+        firsts = dict.fromkeys(
+            escape_regex(one[0]) for one in closes if self.lark.is_plain_text(one)
+        )
         return exclude_types(
             list_restricted_types(others) | taken, "".join(firsts) if closes else None
         )
 
     def _write_grammar_text(self, node: GrammarText, closes: Sequence[str]) -> str:
         """A text that keeps to a grammar."""
-        marks = [
-            mark for mark in (*closes, *self._banned_markers) if self.lark.is_plain_text(mark)
-        ]
+        marks = [mark for mark in (*closes, *self._banned_markers) if self.lark.is_plain_text(mark)]
         breaks = "\n" if self._trims_newlines else ""
-        said = write_grammar_text(self.lark, node, DelimitedSyntax(tuple(dict.fromkeys(marks)), breaks))
+        said = write_grammar_text(
+            self.lark, node, DelimitedSyntax(tuple(dict.fromkeys(marks)), breaks)
+        )
         return f"{said} {self.lark.write_any_marker(closes)}"
 
     def _write_cdata(self, node: TextualNode, closes: Sequence[str], others: Sequence[Node]) -> str:
