@@ -32,6 +32,7 @@ from dragoman.errors import (
     DragomanError,
     EngineDown,
     EngineFailed,
+    InvalidGrammar,
     Unsupported,
 )
 from dragoman.testing import ByteTokenizer, check_engine
@@ -179,7 +180,7 @@ def test_an_answer_may_have_no_tokens() -> None:
         ({"logprobs": 21}, Unsupported, "top_logprobs"),
         ({"prompt_logprobs": 21}, Unsupported, "top_logprobs"),
         ({"lora": (Adapter("a"),)}, Unsupported, "lora"),
-        ({"grammar": HEADER + "start: nosuch"}, BadRequest, "grammar"),
+        ({"grammar": HEADER + "start: nosuch"}, InvalidGrammar, "grammar"),
         ({"grammar": HEADER + 'start: "a"', "min_tokens": 3}, Unsupported, "min_tokens"),
         ({"grammar": HEADER + 'start: "a"', "ignore_eos": True}, Unsupported, "ignore_eos"),
     ],

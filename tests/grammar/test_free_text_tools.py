@@ -85,10 +85,8 @@ def parse_inputs(tool_format: str, answer: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_matching_texts_can_be_written(name: str) -> None:
-    forced, free = (
-        compile_source(name, lark_constraint(PATCH), tool_choice="required"),
-        compile_source(name, lark_constraint(PATCH)),
-    )
+    forced = compile_source(name, lark_constraint(PATCH), tool_choice="required")
+    free = compile_source(name, lark_constraint(PATCH))
     matching = [text for text in PATCHES if not text.endswith("\n")]
     for text in matching:
         accepted = [call for call in write_calls(name, text) if match_grammar(forced, call)[0]]
@@ -239,12 +237,8 @@ HOSTILE: dict[str, tuple[Literal["grammar", "regex"], str]] = {
     **{f"grammar, {name}": ("grammar", value) for name, value in decode_texts(GRAMMARS)},
     **{f"pattern, {name}": ("regex", value) for name, value in decode_texts(PATTERNS)},
 }
-FORMATS = (
-    "hermes_json",
-    "qwen3_coder",
-    "gemma4",
-    "pythonic",
-)  # each writes strings in a different syntax
+# each writes strings in a different syntax
+FORMATS = ("hermes_json", "qwen3_coder", "gemma4", "pythonic")
 
 
 @pytest.fixture(scope="module")

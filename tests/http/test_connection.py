@@ -103,6 +103,16 @@ def test_response_reaches_a_client_that_pipelines_too_much(server: RunningServer
     assert response.startswith(b"HTTP/1.1 200 ")
 
 
+def test_invalid_data_after_a_request_does_not_disturb_its_response(server: RunningServer) -> None:
+    body = json.dumps(make_chat()).encode()
+    request = POST.replace(b"connection: close\r\n", b"")
+    request += b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    for parts in ([request + b"garbage\r\n\r\n"], [request, b"garbage\r\n\r\n"]):
+        response = exchange_raw(server, *parts)
+        assert response.startswith(b"HTTP/1.1 200 ")
+        assert response.count(b"HTTP/1.1 ") in (1, 2)  # 2: the rest came after the response
+
+
 def has_connections(server: RunningServer) -> bool:
     return bool(server._server.server_state.connections)
 

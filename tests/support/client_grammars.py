@@ -129,7 +129,9 @@ CASES: dict[str, Case] = {
         ["a", "", "\té", '\t""', "\t\\"],
         ["\t", "b", '\t"""'],
     ),
-    "ignored case": Case('start: /(?i:straße|k)/ /É/i', ["STRAßE\u00e9", "\u212aÉ", "straẞeé"], ["kE"]),
+    "ignored case": Case(
+        'start: /(?i:straße|k)/ /É/i', ["STRAßE\u00e9", "\u212aÉ", "straẞeé"], ["kE"]
+    ),
     "tags": Case(
         'start: ("<" NAME ">" | "</" NAME ">" | /[^<>]+/ | "<")*\nNAME: /[a-z]+/',
         ["<a>", "a</b>", "<", "x <y"],

@@ -40,17 +40,10 @@ class TinyModel:
 
     def _cell(self, hidden: Floats, tokens: Sequence[int]) -> Floats:
         embedded = self.embedding[list(tokens)]
+        inputs = [embedded @ weights for weights in self.input_weights]
         update, reset = (
-            1
-            / (
-                1
-                + np.exp(
-                    -(embedded @ self.input_weights[gate] + hidden @ self.hidden_weights[gate])
-                )
-            )
+            1 / (1 + np.exp(-(inputs[gate] + hidden @ self.hidden_weights[gate])))
             for gate in (0, 1)
         )
-        candidate = np.tanh(
-            embedded @ self.input_weights[2] + (reset * hidden) @ self.hidden_weights[2]
-        )
+        candidate = np.tanh(inputs[2] + (reset * hidden) @ self.hidden_weights[2])
         return np.asarray(update * hidden + (1 - update) * candidate)

@@ -1,4 +1,4 @@
-"""Our tokenizers say what the engine's own say, and never let plain text forge a special token."""
+"""Rebuilt tokenizers agree with the engine's, and plain text never becomes a special token."""
 
 from __future__ import annotations
 
@@ -39,47 +39,47 @@ WORDS = (
     "日本語 한국어 émoji😀 e\u0301 ！ 、 ㄅ 👨\u200d👩\u200d👧 \ufeff"
 )
 SPACES = (" ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", "\u00a0", "\u200d")
-BITS = [*WORDS.split(), *SPACES]
-sentences = st.lists(st.sampled_from(BITS), max_size=30).map("".join)
+TEXT_PARTS = [*WORDS.split(), *SPACES]
+sentences = st.lists(st.sampled_from(TEXT_PARTS), max_size=30).map("".join)
 anything = st.text(
     st.characters(exclude_categories=("Cs", "Cn", "Co"), max_codepoint=0x2FFFF), max_size=40
 )
-slowly = settings(
+many_examples = settings(
     max_examples=700, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-ONE_OF_EACH = {cut: name for name, cut in reversed(PRETOKENIZERS.items())}
+ONE_OF_EACH = {pretokenizer: name for name, pretokenizer in reversed(PRETOKENIZERS.items())}
 
 
 @pytest.fixture(scope="module")
 def ours(default_model: Path) -> Tokenizer:
-    made = tokenizer_from_gguf(gguf.read_header(default_model).metadata)
-    assert isinstance(made, Tokenizer)
-    return made
+    tokenizer = tokenizer_from_gguf(gguf.read_header(default_model).metadata)
+    assert isinstance(tokenizer, Tokenizer)
+    return tokenizer
 
 
 @pytest.fixture(scope="module")
 def theirs(default_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
-    with oracle(default_model, tmp_path_factory.mktemp("o")) as asking:
-        yield asking
+    with oracle(default_model, tmp_path_factory.mktemp("o")) as running:
+        yield running
 
 
 def build(path: Path, vocabulary: dict[str, Any]) -> Tokenizer:
-    made = tokenizer_from_gguf(gguf.read_header(tiny_model(path, vocabulary)).metadata)
-    assert isinstance(made, Tokenizer)
-    return made
+    tokenizer = tokenizer_from_gguf(gguf.read_header(tiny_model(path, vocabulary)).metadata)
+    assert isinstance(tokenizer, Tokenizer)
+    return tokenizer
 
 
-def agree(ours: Tokenizer, theirs: Oracle, texts: list[str]) -> None:
+def check_same_ids(ours: Tokenizer, theirs: Oracle, texts: list[str]) -> None:
     for text in texts:
         assert ours.encode_now(text) == theirs(text), text
 
 
-@slowly
+@many_examples
 @given(st.lists(sentences | anything, min_size=1, max_size=5))
 def test_default_model_agrees_with_the_engine(
     ours: Tokenizer, theirs: Oracle, texts: list[str]
 ) -> None:
-    agree(ours, theirs, texts)
+    check_same_ids(ours, theirs, texts)
 
 
 def test_every_character_agrees_with_the_engine(ours: Tokenizer, theirs: Oracle) -> None:
@@ -88,16 +88,17 @@ def test_every_character_agrees_with_the_engine(ours: Tokenizer, theirs: Oracle)
         for code in range(0x20, 0x30000)
         if unicodedata.category(chr(code)) not in ("Cs", "Cn", "Co")
     ]
-    for at in range(0, len(letters), 500):
-        agree(ours, theirs, ["".join(f"a{c}1 {c}b{c}{c} " for c in letters[at : at + 500])])
+    for start in range(0, len(letters), 500):
+        some = letters[start : start + 500]
+        check_same_ids(ours, theirs, ["".join(f"a{c}1 {c}b{c}{c} " for c in some)])
 
 
-def test_proof_of_the_default_model(ours: Tokenizer, theirs: Oracle) -> None:
+def test_the_default_model_is_verified(ours: Tokenizer, theirs: Oracle) -> None:
     assert asyncio.run(compare_with_engine(ours, theirs.tokenize)) == []
     assert asyncio.run(verify_tokenizer(ours, theirs)) is ours
 
 
-@slowly
+@many_examples
 @given(sentences | anything.filter(lambda text: text.replace("\n", "").isprintable()))
 def test_decoding_gives_the_text_back(ours: Tokenizer, text: str) -> None:
     assert ours.decode(ours.encode_now(text)) == text
@@ -105,22 +106,23 @@ def test_decoding_gives_the_text_back(ours: Tokenizer, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH.values())
-def test_each_cut_agrees_with_the_engine(name: str, tmp_path: Path) -> None:
+def test_each_pretokenizer_agrees_with_the_engine(name: str, tmp_path: Path) -> None:
     ours = build(tmp_path / "m.gguf", byte_level_vocabulary(PROBES, name))
     texts = [text for text in _random_sentences(300) if "<" not in text]
     with oracle(tmp_path / "m.gguf", tmp_path) as theirs:
         assert asyncio.run(compare_with_engine(ours, theirs.tokenize)) == []
-        agree(ours, theirs, texts)
+        check_same_ids(ours, theirs, texts)
 
 
 @pytest.mark.parametrize("prefix", [True, False])
 def test_scored_vocabulary_agrees_with_the_engine(prefix: bool, tmp_path: Path) -> None:
     vocabulary, _ = scored_vocabulary(PROBES)
     ours = build(tmp_path / "m.gguf", vocabulary | {"add_space_prefix": prefix})
-    marks = [f"a {mark} b{mark}" for mark in ("<s>", "</s>", "<unk>", "<table>", "\n\n", "   ")]
+    words = ("<s>", "</s>", "<unk>", "<table>", "\n\n", "   ")
+    texts = [f"a {word} b{word}" for word in words]
     with oracle(tmp_path / "m.gguf", tmp_path) as theirs:
         assert asyncio.run(compare_with_engine(ours, theirs.tokenize)) == []
-        agree(ours, theirs, marks + _random_sentences(800))
+        check_same_ids(ours, theirs, texts + _random_sentences(800))
     assert ours.add_bos
     assert ours.decode(ours.encode_now("été\n日本")) == (" " if prefix else "") + "été\n日本"
 
@@ -134,15 +136,15 @@ def test_merging_over_lines_agrees_with_the_engine(tmp_path: Path) -> None:
     )
     with oracle(tmp_path / "m.gguf", tmp_path) as theirs:
         assert asyncio.run(compare_with_engine(ours, theirs.tokenize)) == []
-        agree(ours, theirs, _random_sentences(800))
-    assert ours.add_bos  # this kind cannot do without, whatever its file says
+        check_same_ids(ours, theirs, _random_sentences(800))
+    assert ours.add_bos  # always for this model, whatever its file contains
 
 
 def _random_sentences(count: int) -> list[str]:
     import random
 
     chance = random.Random(7)
-    return ["".join(chance.choices(BITS, k=chance.randint(1, 25))) for _ in range(count)]
+    return ["".join(chance.choices(TEXT_PARTS, k=chance.randint(1, 25))) for _ in range(count)]
 
 
 def test_plain_text_never_becomes_a_special_token(ours: Tokenizer) -> None:
@@ -153,7 +155,7 @@ def test_plain_text_never_becomes_a_special_token(ours: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bytes", "scores"])
-def test_marks_never_match_but_other_defined_words_do(kind: str, tmp_path: Path) -> None:
+def test_markup_never_matches_but_other_defined_words_do(kind: str, tmp_path: Path) -> None:
     vocabulary = (
         byte_level_vocabulary(PROBES, "llama-bpe")
         if kind == "bytes"
@@ -170,7 +172,7 @@ def test_marks_never_match_but_other_defined_words_do(kind: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "mark"),
+    ("text", "expected"),
     [
         ("<|im_start|>", True),
         ("<tool_call>", True),
@@ -188,12 +190,12 @@ def test_marks_never_match_but_other_defined_words_do(kind: str, tmp_path: Path)
         ("[0]", False),
     ],
 )
-def test_what_looks_like_a_mark(text: str, mark: bool) -> None:
-    assert is_markup(text) is mark
+def test_what_looks_like_markup(text: str, expected: bool) -> None:
+    assert is_markup(text) is expected
 
 
-def metadata(words: dict[str, int], **said: Any) -> dict[str, Any]:
-    """GGUF metadata of a vocabulary given as text -> type."""
+def make_metadata(words: dict[str, int], **fields: Any) -> dict[str, Any]:
+    """Make the GGUF metadata of a vocabulary, given as types by text."""
     base: dict[str, Any] = {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "qwen2",
@@ -201,7 +203,7 @@ def metadata(words: dict[str, int], **said: Any) -> dict[str, Any]:
         "tokenizer.ggml.token_type": list(words.values()),
         "tokenizer.ggml.merges": [],
     }
-    return base | {f"tokenizer.ggml.{key}": value for key, value in said.items()}
+    return base | {f"tokenizer.ggml.{key}": value for key, value in fields.items()}
 
 
 CHATML = {"a": 1, "<|endoftext|>": 3, "<|im_start|>": 3, "<|im_end|>": 3}
@@ -209,25 +211,27 @@ HARMONY = {"<|return|>": 3, "<|call|>": 3, "<|end|>": 3, "<|start|>": 3}
 
 
 @pytest.mark.parametrize(
-    ("said", "ends"),
+    ("metadata", "expected"),
     [
-        (metadata(CHATML, eos_token_id=3), {1, 3}),
-        (metadata(CHATML, eos_token_id=0), {0, 1, 3}),  # what the model says comes first
-        (metadata(CHATML, eos_token_id=0, eot_token_id=2), {0, 1, 2, 3}),
-        (metadata(CHATML), {1, 3}),
-        (metadata(CHATML, eos_token_id=99), {1, 3}),  # out of range: not said
-        (metadata({"a": 1, "</s>": 1}), set()),  # an ordinary word ends nothing
-        (metadata({"a": 1, "</s>": 3}), {1}),
-        (metadata({"a": 1, "<|im_end|>": 1}), {1}),  # a mark that the file calls a word
-        (metadata(HARMONY), {0, 1}),  # there, `<|end|>` closes a message, not the answer
-        (metadata({"a": 1, "b": 1}), set()),
+        (make_metadata(CHATML, eos_token_id=3), {1, 3}),
+        (make_metadata(CHATML, eos_token_id=0), {0, 1, 3}),  # the model's own comes first
+        (make_metadata(CHATML, eos_token_id=0, eot_token_id=2), {0, 1, 2, 3}),
+        (make_metadata(CHATML), {1, 3}),
+        (make_metadata(CHATML, eos_token_id=99), {1, 3}),  # out of range
+        (make_metadata({"a": 1, "</s>": 1}), set()),  # an ordinary word ends nothing
+        (make_metadata({"a": 1, "</s>": 3}), {1}),
+        (make_metadata({"a": 1, "<|im_end|>": 1}), {1}),  # markup that the file lists as a word
+        (make_metadata(HARMONY), {0, 1}),  # here `<|end|>` ends a message, not the answer
+        (make_metadata({"a": 1, "b": 1}), set()),
         ({}, set()),
     ],
 )
-def test_d44_ends_come_from_metadata_then_texts(said: dict[str, Any], ends: set[int]) -> None:
-    vocabulary = vocabulary_from_gguf(said)
-    assert vocabulary.eos_ids == ends
-    assert ends <= vocabulary.control
+def test_d44_stop_ids_come_from_metadata_then_texts(
+    metadata: dict[str, Any], expected: set[int]
+) -> None:
+    vocabulary = vocabulary_from_gguf(metadata)
+    assert vocabulary.eos_ids == expected
+    assert expected <= vocabulary.control
 
 
 def test_d36_templates_know_the_special_tokens(ours: Tokenizer) -> None:
@@ -245,19 +249,21 @@ def test_d36_templates_know_the_special_tokens(ours: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "adds"),
+    ("metadata", "expected"),
     [
-        (metadata(CHATML, bos_token_id=2), False),
-        (metadata(CHATML, bos_token_id=2, add_bos_token=True), True),
-        (metadata(CHATML, bos_token_id=2, pre="llama-bpe"), True),
-        (metadata(CHATML, bos_token_id=2, pre="llama-bpe", add_bos_token=False), False),
-        (metadata(CHATML, add_bos_token=True), False),  # there is none to add
-        (metadata({"a": 1, "<s>": 3}, model="llama"), True),
-        (metadata({"a": 1, "<s>": 3}, model="llama", add_bos_token=False), False),
+        (make_metadata(CHATML, bos_token_id=2), False),
+        (make_metadata(CHATML, bos_token_id=2, add_bos_token=True), True),
+        (make_metadata(CHATML, bos_token_id=2, pre="llama-bpe"), True),
+        (make_metadata(CHATML, bos_token_id=2, pre="llama-bpe", add_bos_token=False), False),
+        (make_metadata(CHATML, add_bos_token=True), False),  # there is no BOS token
+        (make_metadata({"a": 1, "<s>": 3}, model="llama"), True),
+        (make_metadata({"a": 1, "<s>": 3}, model="llama", add_bos_token=False), False),
     ],
 )
-def test_d37_bos_is_added_only_where_the_model_wants_it(said: dict[str, Any], adds: bool) -> None:
-    assert vocabulary_from_gguf(said).add_bos is adds
+def test_d37_bos_is_added_only_if_the_model_wants_it(
+    metadata: dict[str, Any], expected: bool
+) -> None:
+    assert vocabulary_from_gguf(metadata).add_bos is expected
 
 
 @pytest.mark.parametrize(
@@ -279,51 +285,49 @@ def test_d37_bos_is_added_only_where_the_model_wants_it(said: dict[str, Any], ad
     ],
 )
 def test_pieces(kind: str, tokens: dict[str, int], pieces: list[bytes]) -> None:
-    assert pieces_from_gguf(metadata(tokens, model=kind)) == pieces
+    assert pieces_from_gguf(make_metadata(tokens, model=kind)) == pieces
 
 
 def test_pieces_keep_bytes_that_are_not_utf8() -> None:
     broken = b"\xff\xfe".decode("utf-8", "surrogateescape")
-    assert pieces_from_gguf(metadata({broken: 1}, model="llama")) == [b"\xff\xfe"]
+    assert pieces_from_gguf(make_metadata({broken: 1}, model="llama")) == [b"\xff\xfe"]
 
 
 @pytest.mark.parametrize(
-    "said",
+    "metadata",
     [
-        metadata(CHATML, tokens=3),
-        metadata(CHATML, tokens="text", token_type="text"),
-        metadata(CHATML, token_type=[1]),
-        metadata(CHATML, merges=None),
-        metadata(CHATML, merges=["x y"]),
-        metadata(CHATML, model="llama", scores=[1.0]),
-        metadata(CHATML, model=7, pre=7),
-        metadata(CHATML, model="bert"),
-        metadata(CHATML, pre="never-heard-of"),
+        make_metadata(CHATML, tokens=3),
+        make_metadata(CHATML, tokens="text", token_type="text"),
+        make_metadata(CHATML, token_type=[1]),
+        make_metadata(CHATML, merges=None),
+        make_metadata(CHATML, merges=["x y"]),
+        make_metadata(CHATML, model="llama", scores=[1.0]),
+        make_metadata(CHATML, model=7, pre=7),
+        make_metadata(CHATML, model="bert"),
+        make_metadata(CHATML, pre="unknown-name"),
     ],
 )
-def test_strange_metadata_gives_no_tokenizer_but_no_crash(said: dict[str, Any]) -> None:
-    made = tokenizer_from_gguf(said)
-    assert made is None or isinstance(made, Tokenizer)
+def test_malformed_metadata_gives_no_tokenizer_but_no_crash(metadata: dict[str, Any]) -> None:
+    tokenizer = tokenizer_from_gguf(metadata)
+    assert tokenizer is None or isinstance(tokenizer, Tokenizer)
 
 
-class Fake:
-    """An engine that tokenizes letter by letter, except for the words it was given."""
+class FakeEngine:
+    """Tokenizes letter by letter, except for the words it is given."""
 
     def __init__(self, **words: int) -> None:
         self.words = words
-        self.asked: list[str] = []
 
     async def tokenize(self, text: str, special: bool) -> list[int]:
         assert not special
-        self.asked.append(text)
         return [self.words[text]] if text in self.words else [1000 + ord(c) for c in text]
 
 
 def test_a_tokenizer_that_differs_is_replaced(ours: Tokenizer, caplog: Any) -> None:
-    engine = Fake()
-    found = asyncio.run(compare_with_engine(ours, engine.tokenize))
-    assert len(found) == len(PROBES)
-    assert found[0].text == PROBES[0]
+    engine = FakeEngine()
+    differences = asyncio.run(compare_with_engine(ours, engine.tokenize))
+    assert len(differences) == len(PROBES)
+    assert differences[0].text == PROBES[0]
     chosen = asyncio.run(verify_tokenizer(ours, engine))
     assert isinstance(chosen, EngineTokenizer)
     assert chosen.source == "engine"
@@ -337,9 +341,9 @@ def test_a_tokenizer_that_differs_is_replaced(ours: Tokenizer, caplog: Any) -> N
         chosen.encode_now("x")
 
 
-def test_an_engine_that_lets_marks_through_is_corrected() -> None:
-    said = metadata({"a": 1, "<tool_call>": 4}, pre="unknown-to-us")
-    chosen = tokenizer_from_gguf(said, Fake(**{"<tool_call>": 1}))
+def test_special_tokens_that_an_engine_matches_are_corrected() -> None:
+    metadata = make_metadata({"a": 1, "<tool_call>": 4}, pre="unknown-name")
+    chosen = tokenizer_from_gguf(metadata, FakeEngine(**{"<tool_call>": 1}))
     assert isinstance(chosen, EngineTokenizer)
     ids = asyncio.run(chosen.encode("<tool_call>"))
     assert 1 not in ids
@@ -347,28 +351,28 @@ def test_an_engine_that_lets_marks_through_is_corrected() -> None:
 
 
 def test_long_texts_are_encoded_in_a_thread(ours: Tokenizer) -> None:
-    where: list[threading.Thread] = []
+    threads: list[threading.Thread] = []
 
-    class Watched(Tokenizer):
+    class RecordingTokenizer(Tokenizer):
         def encode_now(self, text: str) -> list[int]:
-            where.append(threading.current_thread())
+            threads.append(threading.current_thread())
             return super().encode_now(text)
 
-    watched = Watched(ours.vocabulary, ours._backend)
+    tokenizer = RecordingTokenizer(ours.vocabulary, ours._backend)
 
-    async def both() -> tuple[list[int], list[int]]:
-        return await watched.encode("x" * 10), await watched.encode("word " * MAX_INLINE)
+    async def encode_both() -> tuple[list[int], list[int]]:
+        return await tokenizer.encode("x" * 10), await tokenizer.encode("word " * MAX_INLINE)
 
-    _, long = asyncio.run(both())
-    assert where[0] is threading.main_thread()
-    assert where[1] is not threading.main_thread()
+    _, long = asyncio.run(encode_both())
+    assert threads[0] is threading.main_thread()
+    assert threads[1] is not threading.main_thread()
     assert ours.decode(long) == "word " * MAX_INLINE
 
 
 @pytest.mark.parametrize("text", ["a\ud800b", "\udfff", "ok \ud83d\ude00 ok"])
-def test_half_a_surrogate_pair_is_not_an_error(ours: Tokenizer, text: str) -> None:
-    shown = ours.decode(ours.encode_now(text))
-    assert shown == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def test_a_lone_surrogate_is_not_an_error(ours: Tokenizer, text: str) -> None:
+    decoded = ours.decode(ours.encode_now(text))
+    assert decoded == text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def test_unknown_ids_decode_to_nothing(ours: Tokenizer) -> None:

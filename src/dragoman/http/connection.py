@@ -112,17 +112,24 @@ class Connection(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         if self._is_responding:
-            self._ignored_data = True
-            self.cycle.keep_alive = False
+            self._ignore_rest()
             return
         self._body_bytes = 0
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            self._reject(self._rejection or InvalidHttp("Invalid HTTP request."))
+            if self._is_responding:  # the request is complete; what follows it is invalid
+                self._ignore_rest()
+            else:
+                self._reject(self._rejection or InvalidHttp("Invalid HTTP request."))
             return
         if not self._upgraded:
             self._check_size(len(data))
+
+    def _ignore_rest(self) -> None:
+        """Close the connection after the response, whatever the client sends meanwhile."""
+        self._ignored_data = True
+        self.cycle.keep_alive = False
 
     def _feed(self, data: bytes) -> None:
         try:
