@@ -111,14 +111,14 @@ class Connection(HttpToolsProtocol):
             self._lingering.discard(data)
             return
         self._unset_keepalive_if_required()
-        if self._is_responding:
+        if self._is_responding():
             self._ignore_rest()
             return
         self._body_bytes = 0
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            if self._is_responding:  # the request is complete; what follows it is invalid
+            if self._is_responding():  # the request is complete; what follows it is invalid
                 self._ignore_rest()
             else:
                 self._reject(self._rejection or InvalidHttp("Invalid HTTP request."))
@@ -154,7 +154,7 @@ class Connection(HttpToolsProtocol):
         headers = dict(self.headers)
         has_body = headers.get(b"transfer-encoding") or headers.get(b"content-length", b"0") != b"0"
         is_plain_get = method == b"GET" and self.parser.get_http_version() == "1.1" and not has_body
-        if self._pipelined or self._is_responding or not is_plain_get:
+        if self._pipelined or self._is_responding() or not is_plain_get:
             return False
         url = httptools.parse_url(self.url)
         path = unquote((url.path or b"").decode("latin-1"))
@@ -185,21 +185,20 @@ class Connection(HttpToolsProtocol):
         self._header_bytes = 0 if self._body_bytes else self._header_bytes + size
         if self._phase == "idle":
             self._header_bytes = 0
-            if not self._is_responding and self._deadline is None:
+            if not self._is_responding() and self._deadline is None:
                 self.timeout_keep_alive_task = self.loop.call_later(
                     self.timeout_keep_alive, self.timeout_keep_alive_handler
                 )
         elif self._header_bytes > self.settings.header_limit:
             self._reject(_make_headers_error())
 
-    @property
     def _is_responding(self) -> bool:
         """Whether a request is received completely and its response is not sent completely."""
         cycle = self.cycle
         return self._phase == "idle" and cycle is not None and not cycle.response_complete
 
     def on_message_begin(self) -> None:
-        if self._is_responding:
+        if self._is_responding():
             self._pipelined = True
             self.cycle.keep_alive = False
             return
@@ -253,7 +252,7 @@ class Connection(HttpToolsProtocol):
         self._stall.restart()
 
     def resume_writing(self) -> None:
-        self._stall.on_buffer_drained(more_follows=self._is_responding)
+        self._stall.on_buffer_drained(more_follows=self._is_responding())
         super().resume_writing()
 
     def close(self) -> None:

@@ -53,7 +53,8 @@ class _MarkerRestriction:
             {"type": "string", "allOf": self._patterns},
             {"type": ["number", "boolean", "null"]},
         ]
-        objects = self._restrict_names(
+        open_object = {"type": "object", "additionalProperties": {"$ref": ANY_REF}}
+        objects = self._restrict_names(open_object)
             {"type": "object", "additionalProperties": {"$ref": ANY_REF}}
         )
         return {"anyOf": [*scalars, {"type": "array", "items": {"$ref": ANY_REF}}, objects]}
