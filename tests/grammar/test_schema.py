@@ -34,19 +34,19 @@ from dragoman.grammar.schema.nodes import (
 )
 from dragoman.grammar.schema.schema_parser import parse_schema
 
-AT = "response_format.json_schema.schema"
-NO = Nothing()
+PARAM = "response_format.json_schema.schema"
+NOTHING = Nothing()
 
 
 def reading(schema: Any, *, strict: bool = True, tool: bool = False) -> ParsedSchema:
-    return parse_schema(schema, param=AT, strict=strict, for_tool=tool)
+    return parse_schema(schema, param=PARAM, strict=strict, for_tool=tool)
 
 
 def refused(schema: Any, *, strict: bool = True, tool: bool = False) -> BadRequest:
     with pytest.raises(BadRequest) as caught:
         reading(schema, strict=strict, tool=tool)
-    assert caught.value.param == AT
-    assert caught.value.message.startswith(f"`{AT}`")
+    assert caught.value.param == PARAM
+    assert caught.value.message.startswith(f"`{PARAM}`")
     return caught.value
 
 
@@ -58,7 +58,7 @@ def outcome(schema: Any, *, strict: bool = False, tool: bool = False) -> ParsedS
 
 
 def closed(*required: str, **members: Node) -> Object:
-    return Object(tuple(members.items()), frozenset(required), NO)
+    return Object(tuple(members.items()), frozenset(required), NOTHING)
 
 
 def values(*every: Any) -> Literals:
@@ -167,13 +167,13 @@ NODES: dict[str, tuple[Any, Node]] = {
     ),
     "no more items": (
         {"type": "array", "prefixItems": [A], "items": False},
-        Array((String(),), NO, 0, 1),
+        Array((String(),), NOTHING, 0, 1),
     ),
     "an item that cannot be": (
         {"type": "array", "prefixItems": [A, False, A]},
-        Array((String(),), NO, 0, 1),
+        Array((String(),), NOTHING, 0, 1),
     ),
-    "no items": ({"type": "array", "maxItems": 0}, Array((), NO, 0, 0)),
+    "no items": ({"type": "array", "maxItems": 0}, Array((), NOTHING, 0, 0)),
     # objects
     "members in order": (
         an_object(properties={"b": A, "a": {"type": "null"}}, required=["a"]),
@@ -189,7 +189,7 @@ NODES: dict[str, tuple[Any, Node]] = {
     ),
     "a member that may not be": (
         an_object(properties={"a": False}),
-        Object((("a", NO),)),
+        Object((("a", NOTHING),)),
     ),
     "a member that may not be, nor any other": (
         an_object(properties={"a": False, "b": A}, additionalProperties=False),
@@ -275,7 +275,7 @@ NODES: dict[str, tuple[Any, Node]] = {
     ),
     "oneOf by a member that only one has": (
         {"oneOf": [an_object(required=["a"]), an_object(properties={"a": False})]},
-        AnyOf((Object((("a", Anything()),), frozenset("a")), Object((("a", NO),)))),
+        AnyOf((Object((("a", Anything()),), frozenset("a")), Object((("a", NOTHING),)))),
     ),
     "oneOf ranges": (
         {"type": "integer", "oneOf": [{"maximum": 2}, {"minimum": 5}]},
@@ -285,8 +285,8 @@ NODES: dict[str, tuple[Any, Node]] = {
         an_object(properties={"a": A, "b": A}, oneOf=[{"required": ["a"]}, {"required": ["b"]}]),
         AnyOf(
             (
-                Object((("a", String()), ("b", NO)), frozenset("a")),
-                Object((("a", NO), ("b", String())), frozenset("b")),
+                Object((("a", String()), ("b", NOTHING)), frozenset("a")),
+                Object((("a", NOTHING), ("b", String())), frozenset("b")),
             )
         ),
     ),
@@ -374,9 +374,9 @@ def test_what_a_schema_comes_to(name: str) -> None:
 
 INNER = {"type": "object", "properties": {"a": {"type": "string"}}}
 WRONG: dict[str, tuple[Any, str]] = {
-    "no schema": (5, f"`{AT}` must be a schema"),
-    "none at all": (None, f"`{AT}` must be a schema"),
-    "a list": ([], f"`{AT}` must be a schema"),
+    "no schema": (5, f"`{PARAM}` must be a schema"),
+    "none at all": (None, f"`{PARAM}` must be a schema"),
+    "a list": ([], f"`{PARAM}` must be a schema"),
     "a number for a type": ({"type": 5}, "`/type` must be one of"),
     "an unknown type": (
         an_object(properties={"a": {"type": "str"}}),
@@ -429,7 +429,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "beyond numbers": ({"maximum": 10**400}, "a number that is out of range"),
     "a set": ({"enum": {1, 2}}, "is not JSON"),
     "half a character": ({"const": "\ud800"}, "is not JSON"),
-    "false": (False, f"`{AT}` allows no value"),
+    "false": (False, f"`{PARAM}` allows no value"),
     "not anything": ({"not": {}}, "allows no value"),
     "not anything, in short": ({"not": True}, "allows no value"),
     "lengths that cross": ({"type": "string", "minLength": 3, "maxLength": 2}, "allows no value"),
@@ -620,7 +620,7 @@ def test_what_cannot_be_enforced_is_refused_where_that_is_strict_and_told_elsewh
     assert (error.code, f"`{pointer}`" in error.message) == ("unsupported_keyword", True)
     found = reading(schema, strict=False)
     assert found.root == node
-    assert found.warnings == (f"`{AT}`: `{pointer}` is not enforced.",)
+    assert found.warnings == (f"`{PARAM}`: `{pointer}` is not enforced.",)
 
 
 @pytest.mark.parametrize(
@@ -675,7 +675,7 @@ def test_what_is_left_out_is_left_out_for_the_engine_too() -> None:
     found = reading(an_object(additionalProperties=inner, maxProperties=2), strict=False)
     assert isinstance(found.root, LlguidanceSchema)
     assert "not" not in found.root.schema
-    assert found.warnings == (f"`{AT}`: `/additionalProperties/not` is not enforced.",)
+    assert found.warnings == (f"`{PARAM}`: `/additionalProperties/not` is not enforced.",)
 
 
 def test_bounds_are_drawn_inwards_for_the_engine_too() -> None:
@@ -695,7 +695,7 @@ PATTERNED: dict[str, tuple[Any, Object]] = {
     "no others": (
         an_object(patternProperties={"^x": A}, additionalProperties=False),
         Object(
-            additional=NO, patterns=("^x",), pattern_properties=((KeyPattern(("^x",)), String()),)
+            additional=NOTHING, patterns=("^x",), pattern_properties=((KeyPattern(("^x",)), String()),)
         ),
     ),
     "no type": (
@@ -859,7 +859,7 @@ def test_the_parameters_of_a_tool(schema: Any, node: Node) -> None:
 def test_a_tool_whose_parameters_are_no_object(schema: Any) -> None:
     error = refused(schema, tool=True)
     assert error.code == "invalid_schema"
-    assert error.message == f"`{AT}` must allow an object."
+    assert error.message == f"`{PARAM}` must allow an object."
 
 
 def test_sloppy_names_are_for_tools() -> None:
@@ -923,12 +923,12 @@ def test_as_deep_as_may_be() -> None:
 def test_there_are_only_so_many_sentences() -> None:
     found = reading({"prefixItems": [{"not": A}] * 500}, strict=False)
     assert len(found.warnings) == limits.MAX_WARNINGS + 1
-    assert found.warnings[-1] == f"`{AT}`: {500 - limits.MAX_WARNINGS} more keywords are not enforced."
+    assert found.warnings[-1] == f"`{PARAM}`: {500 - limits.MAX_WARNINGS} more keywords are not enforced."
 
 
 def test_pointers_are_shown_without_control_characters() -> None:
     found = reading({"properties": {"a\r\nb": {"not": A}}}, strict=False)
-    assert found.warnings == (rf"`{AT}`: `/properties/a\r\nb/not` is not enforced.",)
+    assert found.warnings == (rf"`{PARAM}`: `/properties/a\r\nb/not` is not enforced.",)
 
 
 WIDE = [an_object(properties={f"k{at}": A}, required=[f"k{at}"]) for at in range(30)]
